@@ -1,0 +1,62 @@
+"""The seam between scheduling and inference: numpy in, numpy out.
+
+It knows neither HTTP nor ONNX Runtime. Tests put a fake here; `service.onnx_backend` holds the real one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64Array = NDArray[np.int64]
+Float32Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One run of the graph. B texts, S the longest of them.
+
+    Attributes:
+        input_ids: [B, S], right-padded with anything.
+        lengths: [B], real tokens a row, at least 1.
+        attention_layers: layers whose attention weights are computed, ascending.
+        wants_tokens: whether `last_hidden_state` is to be returned.
+    """
+
+    input_ids: Int64Array
+    lengths: Int64Array
+    attention_layers: tuple[int, ...] = ()
+    wants_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutput:
+    """What one run computed; padded rows and columns hold anything.
+
+    Attributes:
+        pooled: [B, D], before truncation to fewer dimensions and before normalisation.
+        last_hidden_state: [B, S, D], or None where not wanted.
+        attentions: by layer, probabilities [B, H_l, S, S]; the wanted layers only.
+    """
+
+    pooled: Float32Array
+    last_hidden_state: Float32Array | None
+    attentions: Mapping[int, Float32Array]
+
+
+class Backend(Protocol):
+    """Runs batches. `run` is called from several threads at once and must be safe for that."""
+
+    def run(self, batch: Batch) -> BatchOutput:
+        """Computes one batch, on the calling thread.
+
+        Raises:
+            Exception: anything; the batcher fails the batch's texts with it and goes on.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees what `run` needs; no `run` comes after it."""
+        ...
