@@ -22,7 +22,7 @@ HEADS = "heads.json"
 INPUT_IDS = "input_ids"
 LENGTHS = "lengths"
 ATTENTION_LAYERS = "attention_layers"
-TOKEN_TYPE_IDS = "token_type_ids"
+TOKEN_TYPE_IDS = "token_type_ids"  # noqa: S105 - a tensor name, no password
 POOLED = "pooled"
 LAST_HIDDEN_STATE = "last_hidden_state"
 

@@ -1,0 +1,116 @@
+"""Every failure the service answers, each with its HTTP status; one body for all of them.
+
+    ServiceError
+    ├── MalformedBody        400  the body is not JSON
+    ├── Unauthorized         401  no key, or a wrong one
+    ├── NotFound             404  no such route or resource
+    ├── MethodNotAllowed     405
+    ├── TooLarge             413  body, texts, tokens or answer over a limit
+    ├── UnsupportedMedia     415  body or answer type
+    ├── Invalid              422  JSON, but not what the route takes
+    ├── Overloaded           429  the queue is full (Retry-After)
+    ├── InternalError        500  fixed text; the details are in the log only
+    │   └── InferenceFailed  500  the backend failed on this text
+    ├── NotReady             503  starting, draining, or without workers (Retry-After)
+    └── DeadlineExceeded     504  the caller's time was up
+
+It does not know FastAPI; `service.app` turns these into responses.
+"""
+
+from typing import Any, ClassVar
+
+
+class ServiceError(Exception):
+    """A failure with a status and the fields of the error body.
+
+    Attributes:
+        status: HTTP status.
+        type: OpenAI's error family, for clients that switch on it.
+        code: short machine-readable name.
+        param: the request field at fault, as a dotted path, or None.
+        retry_after: seconds after which trying again makes sense, or None.
+    """
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+
+    def body(self) -> dict[str, Any]:
+        """The one error body."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+class MalformedBody(ServiceError):
+    """The body is not JSON."""
+
+    status, type, code = 400, "invalid_request_error", "malformed_body"
+
+
+class Unauthorized(ServiceError):
+    """No API key, or one that is not known."""
+
+    status, type, code = 401, "authentication_error", "unauthorized"
+
+
+class NotFound(ServiceError):
+    """No such route or resource."""
+
+    status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class MethodNotAllowed(ServiceError):
+    """The route exists, with other methods."""
+
+    status, type, code = 405, "invalid_request_error", "method_not_allowed"
+
+
+class TooLarge(ServiceError):
+    """Over a limit on bytes, texts, tokens or the size of the answer."""
+
+    status, type, code = 413, "invalid_request_error", "too_large"
+
+
+class UnsupportedMedia(ServiceError):
+    """A content type that the route does not take."""
+
+    status, type, code = 415, "invalid_request_error", "unsupported_media_type"
+
+
+class Invalid(ServiceError):
+    """JSON, but not what the route takes."""
+
+    status, type, code = 422, "invalid_request_error", "invalid"
+
+
+class Overloaded(ServiceError):
+    """The queue is full."""
+
+    status, type, code = 429, "rate_limit_error", "overloaded"
+
+
+class InternalError(ServiceError):
+    """A fault of ours; the text is fixed, details are in the log."""
+
+
+class InferenceFailed(InternalError):
+    """The backend failed on this text."""
+
+    code = "inference_failed"
+
+
+class NotReady(ServiceError):
+    """Starting, draining, or no worker answers."""
+
+    status, type, code = 503, "server_error", "not_ready"
+
+
+class DeadlineExceeded(ServiceError):
+    """The caller's time was up before the answer was there."""
+
+    status, type, code = 504, "server_error", "deadline_exceeded"

@@ -1,0 +1,52 @@
+import pytest
+
+from model.config import ConfigError, EncoderConfig, Projection
+
+CONFIG = EncoderConfig(
+    vocab_size=100,
+    hidden_size=32,
+    num_heads=(4, 0, 3),
+    d_k=8,
+    d_v=5,
+    intermediate_size=64,
+    max_positions=16,
+    type_vocab_size=2,
+    projection=Projection(size=7),
+)
+
+
+def test_survives_a_round_trip_through_json_types() -> None:
+    assert EncoderConfig.from_dict(CONFIG.to_dict()) == CONFIG
+
+
+def test_derives_depth_and_embedding_size() -> None:
+    assert CONFIG.num_layers == 3
+    assert CONFIG.embedding_size == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_heads": []}, "num_heads is empty"),
+        ({"num_heads": [4, -1]}, r"num_heads\[1\] is -1"),
+        ({"num_heads": [33]}, "at most hidden_size = 32 heads"),
+        ({"d_k": 0}, "d_k is 0: expected a whole number of at least 1"),
+        ({"hidden_size": True}, "hidden_size is True"),
+        ({"activation": "softplus"}, "activation is 'softplus': expected one of gelu"),
+        ({"pooling": "median"}, "pooling is 'median'"),
+        ({"norm_eps": 0.0}, "norm_eps is 0.0"),
+        ({"surprise": 1}, "unknown fields surprise"),
+        ({"projection": {"size": 0}}, "projection.size is 0"),
+        ({"projection": {"width": 3}}, "incomplete encoder configuration"),
+    ],
+)
+def test_refuses_a_configuration_that_describes_no_network(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EncoderConfig.from_dict({**CONFIG.to_dict(), **change})
+
+
+def test_refuses_a_missing_field() -> None:
+    data = CONFIG.to_dict()
+    del data["vocab_size"]
+    with pytest.raises(ConfigError, match="vocab_size"):
+        EncoderConfig.from_dict(data)
