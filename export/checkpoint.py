@@ -1,0 +1,112 @@
+"""A checkpoint: everything an artifact is made from, read whole or refused.
+
+It brings together where the files are, what surrounds the network, the family's tables and the tokenizer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from export.errors import SourceError, UnsupportedModel
+from export.families import bert
+from export.pipeline import Pipeline, read_json, read_pipeline
+from export.sources import Folder
+from export.tokenizer import read_tokenizer
+from export.weights import read_weights
+from model.artifact import Defaults, Source
+from model.config import ConfigError, EncoderConfig
+from model.encoder import Encoder
+
+FAMILIES: Mapping[str, ModuleType] = {model_type: family for family in (bert,) for model_type in family.MODEL_TYPES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A network with its weights, and what surrounds it.
+
+    Attributes:
+        name: name to serve it under.
+        source: where the weights came from.
+        encoder: the network, in evaluation mode, float32.
+        tokenizer: without truncation and padding.
+        defaults: pooling, normalisation, prompts.
+        max_sequence_length: tokens at most, special tokens included.
+    """
+
+    name: str
+    source: Source
+    encoder: Encoder
+    tokenizer: Tokenizer
+    defaults: Defaults
+    max_sequence_length: int
+
+
+def read_checkpoint(folder: Folder, *, name: str | None = None) -> Checkpoint:
+    """Reads a folder whole.
+
+    Raises:
+        SourceError: a file is missing, malformed, or not the one that was vouched for.
+        UnsupportedModel: the network, or something around it, is not reproduced exactly by this version.
+    """
+    pipeline = read_pipeline(folder.path)
+    config, family = _read_config(pipeline)
+    tensors, sha256 = read_weights(pipeline.transformer)
+    if folder.sha256 and sha256 != folder.sha256:
+        raise SourceError(f"the weights of {folder.id} have SHA-256 {sha256}, expected {folder.sha256}")
+    encoder = build_encoder(config, {**family.read_state(tensors), **pipeline.projection_state})
+    tokenizer = read_tokenizer(pipeline.transformer, do_lower_case=pipeline.do_lower_case)
+    if tokenizer.get_vocab_size() > config.vocab_size:
+        raise SourceError(f"tokenizer.json has {tokenizer.get_vocab_size()} tokens, the network {config.vocab_size}")
+    return Checkpoint(
+        name=name or folder.id,
+        source=Source(id=folder.id, revision=folder.revision, sha256=sha256),
+        encoder=encoder,
+        tokenizer=tokenizer,
+        defaults=Defaults(
+            pooling=pipeline.pooling,
+            normalize=pipeline.normalize,
+            prompts=dict(pipeline.prompts),
+            default_prompt_name=pipeline.default_prompt_name,
+        ),
+        max_sequence_length=min(pipeline.max_sequence_length or config.max_positions, config.max_positions),
+    )
+
+
+def build_encoder(config: EncoderConfig, state: Mapping[str, Tensor]) -> Encoder:
+    """An encoder in evaluation mode with exactly these weights.
+
+    Raises:
+        UnsupportedModel: a tensor is missing, left over, or of another shape.
+    """
+    with torch.device("meta"):
+        encoder = Encoder(config)
+    expected = {name: tuple(tensor.shape) for name, tensor in encoder.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    if wrong:
+        raise UnsupportedModel(
+            f"{len(wrong)} tensors do not fit the configuration, such as {wrong[0]}: "
+            f"expected {expected.get(wrong[0], 'none')}, found {found.get(wrong[0], 'none')}"
+        )
+    encoder.load_state_dict(dict(state), assign=True)
+    return encoder.eval().requires_grad_(False)
+
+
+def _read_config(pipeline: Pipeline) -> tuple[EncoderConfig, ModuleType]:
+    path = pipeline.transformer / "config.json"
+    config = read_json(path)
+    family = FAMILIES.get(str(config.get("model_type")))
+    if family is None:
+        raise UnsupportedModel(
+            f"{path} says model_type {config.get('model_type')!r}: this version knows {', '.join(FAMILIES)}"
+        )
+    try:
+        return family.read_config(config, pipeline.pooling, pipeline.projection), family
+    except KeyError as error:
+        raise UnsupportedModel(f"{path} does not say {error}: the network cannot be built from it") from error
+    except ConfigError as error:
+        raise UnsupportedModel(f"{path}: {error}") from error

@@ -1,0 +1,75 @@
+"""The command line of the exporter: `python -m export [MODEL] --output DIR`."""
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from export.errors import ExportError
+from export.sources import DEFAULT_MODEL
+
+DESCRIPTION = """\
+Turns a pretrained encoder into an artifact that `python -m service --model DIR` serves: one ONNX graph with fused
+attention, the tokenizer, and a manifest. The graph is checked against the PyTorch encoder over a grid of batch sizes,
+lengths and paddings, embeddings and attention weights alike; an export that does not verify leaves nothing behind."""
+EXAMPLES = f"""\
+examples:
+  python -m export --output artifacts/default          the default model, {DEFAULT_MODEL}
+  python -m export ./my-model --output artifacts/mine  a sentence-transformers or Hugging Face folder
+  python -m export BAAI/bge-small-en-v1.5 --output artifacts/bge --revision main
+
+Only safetensors are read; a checkpoint that exists only as a pickle is refused. Exit code 0: the artifact is there;
+1: it is not, and the last line on stderr says why; 2: the command line is wrong."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line, described."""
+    made = argparse.ArgumentParser(
+        prog="python -m export",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument(
+        "model", nargs="?", metavar="MODEL", help=f"folder or Hugging Face id (default: {DEFAULT_MODEL}, embedded)"
+    )
+    made.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make")
+    made.add_argument("--name", help="name to serve the model under (default: its id or its folder's name)")
+    made.add_argument("--revision", help="branch, tag or commit on the hub")
+    made.add_argument("--force", action="store_true", help="replace DIR if it exists")
+    made.add_argument("--debug", action="store_true", help="show the traceback of a failure")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        _export(options)
+    except ExportError as error:
+        if options.debug:
+            traceback.print_exc()
+        sys.stderr.write(f"export failed: {type(error).__name__}: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("export interrupted: nothing was left behind\n")
+        return 1
+    return 0
+
+
+def _export(options: argparse.Namespace) -> None:
+    # torch takes seconds to import: --help and a wrong command line answer without it.
+    from export.checkpoint import read_checkpoint  # noqa: PLC0415
+    from export.exporter import export_artifact  # noqa: PLC0415
+    from export.sources import find_folder  # noqa: PLC0415
+
+    folder = find_folder(options.model, options.revision)
+    sys.stderr.write(f"reading {folder.id}\n")
+    manifest = export_artifact(read_checkpoint(folder, name=options.name), options.output, force=options.force)
+    parity = ", ".join(f"{name} {value:.1e}" for name, value in manifest.parity.items() if name != "cases")
+    sys.stderr.write(
+        f"wrote {options.output}: {manifest.model}, {manifest.precision}, {sum(manifest.fused_attention.values())} fused "
+        f"attention nodes, largest difference over {manifest.parity['cases']} batches: {parity}\n"
+        f"serve it: python -m service --model {options.output}\n"
+    )

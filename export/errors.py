@@ -1,0 +1,38 @@
+"""Why an export ends without an artifact.
+
+ExportError
+├── SourceError          the weights cannot be found, reached, or trusted
+├── UnsupportedModel     found, but not a network this version can build whole
+├── OutputExists         the output directory is already there
+└── VerificationError    exported, but not what was asked for
+    ├── FusionError      attention is not fused where it must be
+    └── ParityError      the graph computes something other than its source
+"""
+
+
+class ExportError(Exception):
+    """Ends an export; the message holds what was expected, what was found and what to do next."""
+
+
+class SourceError(ExportError):
+    """The weights cannot be found, reached, or trusted."""
+
+
+class UnsupportedModel(ExportError):
+    """The checkpoint is of a kind that this version cannot build whole."""
+
+
+class OutputExists(ExportError):
+    """The output directory is already there."""
+
+
+class VerificationError(ExportError):
+    """The exported graph is not what was asked for."""
+
+
+class FusionError(VerificationError):
+    """Attention is not fused where it must be."""
+
+
+class ParityError(VerificationError):
+    """The graph computes something other than its source."""

@@ -1,0 +1,1 @@
+"""One file a family: how its config.json and its tensor names become ours."""

@@ -1,0 +1,152 @@
+"""Reads what a sentence-transformers folder says around the network: modules.json and the files it names.
+
+A folder without modules.json gets what sentence-transformers gives it: mean pooling, no normalisation.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from export.errors import SourceError, UnsupportedModel
+from export.weights import read_weights
+from model.config import Pooling, Projection, ProjectionActivation
+
+POOLING_MODES: Mapping[str, Pooling] = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
+POOLING_FLAGS: Mapping[str, str] = {  # the names of releases before 6
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+PROJECTION_ACTIVATIONS: Mapping[str, ProjectionActivation] = {"Tanh": "tanh", "Identity": "identity"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """What surrounds the network.
+
+    Attributes:
+        transformer: folder of the network's own config.json, weights and tokenizer.
+        pooling: how tokens become one vector.
+        projection: the dense layer after pooling, or None.
+        projection_state: its tensors, `projection.weight` [size, D] and `projection.bias` [size].
+        normalize: whether the pipeline ends in an L2 normalisation.
+        max_sequence_length: tokens at most, or None where the folder does not say.
+        do_lower_case: whether texts are lowered before the tokenizer.
+        prompts: by name.
+        default_prompt_name: the prompt used when none is named, or None.
+    """
+
+    transformer: Path
+    pooling: Pooling = "mean"
+    projection: Projection | None = None
+    projection_state: Mapping[str, Tensor] = field(default_factory=dict)
+    normalize: bool = False
+    max_sequence_length: int | None = None
+    do_lower_case: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+
+
+def read_pipeline(folder: Path) -> Pipeline:
+    """Reads modules.json and everything it names.
+
+    Raises:
+        SourceError: a file is missing or no JSON.
+        UnsupportedModel: a module or a setting that this version does not reproduce exactly.
+    """
+    modules = _read_modules(folder)
+    values: dict[str, Any] = {"transformer": folder / modules[0][1]} if modules else {"transformer": folder}
+    for kind, path in modules[1:]:
+        values.update(_read_module(kind, folder / path))
+    if "projection" in values and modules[-1][0] == "Dense" and values.get("normalize"):
+        raise UnsupportedModel("a Dense layer after Normalize is not supported: only before it")
+    values.update(_read_transformer_settings(values["transformer"]))
+    prompts = read_json(folder / "config_sentence_transformers.json", optional=True)
+    values["prompts"] = {name: text for name, text in (prompts.get("prompts") or {}).items() if text is not None}
+    values["default_prompt_name"] = prompts.get("default_prompt_name")
+    return Pipeline(**values)
+
+
+def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    """Reads a JSON object; an empty one where an optional file is missing.
+
+    Raises:
+        SourceError: the file is missing, or holds something else.
+    """
+    if optional and not path.is_file():
+        return {}
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise SourceError(f"{path} holds a {type(data).__name__}, expected an object")
+    return data
+
+
+def _read_modules(folder: Path) -> list[tuple[str, str]]:
+    """Kinds and paths of the modules; kinds are class names, which moved between packages over the years."""
+    path = folder / "modules.json"
+    if not path.is_file():
+        return []
+    try:
+        modules = [(entry["type"].rsplit(".", 1)[-1], entry["path"]) for entry in json.loads(path.read_bytes())]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SourceError(f"{path} is malformed: {error!r}") from error
+    if [kind for kind, _ in modules[:2]] != ["Transformer", "Pooling"]:
+        raise UnsupportedModel(f"{path} begins with {[kind for kind, _ in modules[:2]]}: expected Transformer, Pooling")
+    kinds = [kind for kind, _ in modules]
+    if repeated := {kind for kind in kinds if kinds.count(kind) > 1}:
+        raise UnsupportedModel(f"{path} has several modules {', '.join(sorted(repeated))}: one of a kind is supported")
+    return modules
+
+
+def _read_module(kind: str, folder: Path) -> dict[str, Any]:
+    if kind == "Normalize":
+        return {"normalize": True}
+    if kind == "Pooling":
+        return {"pooling": _read_pooling(read_json(folder / "config.json"))}
+    if kind == "Dense":
+        return _read_dense(folder)
+    raise UnsupportedModel(f"module {kind} is not supported: Transformer, Pooling, Dense and Normalize are")
+
+
+def _read_pooling(config: Mapping[str, Any]) -> Pooling:
+    flags = [mode for flag, mode in POOLING_FLAGS.items() if config.get(flag)]
+    modes = config.get("pooling_mode") or flags or ["mean"]
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    if len(modes) > 1 or modes[0] not in POOLING_MODES:
+        raise UnsupportedModel(f"pooling {'+'.join(modes)} is not supported: one of {', '.join(POOLING_MODES)} is")
+    if config.get("include_prompt") is False:
+        raise UnsupportedModel("pooling that leaves out the prompt (include_prompt: false) is not supported")
+    return POOLING_MODES[modes[0]]
+
+
+def _read_dense(folder: Path) -> dict[str, Any]:
+    config = read_json(folder / "config.json")
+    activation = str(config.get("activation_function") or "Identity").rsplit(".", 1)[-1]
+    if activation not in PROJECTION_ACTIVATIONS:
+        raise UnsupportedModel(f"dense activation {activation} is not supported: Tanh and Identity are")
+    names = {config.get(name) or "sentence_embedding" for name in ("module_input_name", "module_output_name")}
+    if config.get("use_residual") or names != {"sentence_embedding"}:
+        raise UnsupportedModel("a dense layer with a residual, or on anything but the pooled vector, is not supported")
+    tensors, _ = read_weights(folder)
+    projection = Projection(
+        size=config["out_features"], bias=config.get("bias", True), activation=PROJECTION_ACTIVATIONS[activation]
+    )
+    state = {name.replace("linear.", "projection."): tensor for name, tensor in tensors.items()}
+    return {"projection": projection, "projection_state": state}
+
+
+def _read_transformer_settings(folder: Path) -> dict[str, Any]:
+    settings = read_json(folder / "sentence_bert_config.json", optional=True)
+    tokenizer = read_json(folder / "tokenizer_config.json", optional=True)
+    length = settings.get("max_seq_length") or tokenizer.get("model_max_length")
+    return {"max_sequence_length": length, "do_lower_case": bool(settings.get("do_lower_case"))}

@@ -1,0 +1,40 @@
+"""ONNX Runtime for the exporter: the session that verification runs. Telemetry is off before the import."""
+
+import os
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # since 1.29 released builds report by default; the API call comes too late
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+VERSION: str = onnxruntime.__version__
+SEVERITY_ERROR = 3
+
+
+class Session:
+    """One graph, loaded as the service loads it, with named inputs and outputs."""
+
+    def __init__(self, path: Path, *, optimized: Path | None = None, threads: int = 0) -> None:
+        """Loads a graph.
+
+        Args:
+            path: the ONNX file.
+            optimized: where to write the graph as ONNX Runtime runs it, or None.
+            threads: intra-op threads, 0 for ONNX Runtime's own choice.
+        """
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = SEVERITY_ERROR
+        options.intra_op_num_threads = threads
+        options.enable_mem_pattern = False
+        if optimized is not None:
+            options.optimized_model_filepath = str(optimized)
+        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.input_names = tuple(entry.name for entry in self._session.get_inputs())
+        self.output_names = tuple(entry.name for entry in self._session.get_outputs())
+
+    def run(self, inputs: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.float32]]:
+        """Every output by name."""
+        return dict(zip(self.output_names, self._session.run(None, inputs), strict=True))

@@ -1,0 +1,194 @@
+"""Checks an exported graph against the encoder it was made from; an export that does not verify does not exist.
+
+Three questions: are the inputs and outputs those of the contract, is attention fused in every layer as ONNX Runtime
+runs it, and are the tensors those of the PyTorch encoder over a grid of batch sizes, lengths and paddings.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx_ir
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from export.errors import FusionError, ParityError, VerificationError
+from export.graph import fused_attention, input_names, output_names
+from export.runtime import Session
+from model.artifact import (
+    ATTENTION_LAYERS,
+    INPUT_IDS,
+    LAST_HIDDEN_STATE,
+    LENGTHS,
+    POOLED,
+    TOKEN_TYPE_IDS,
+    attentions_name,
+)
+from model.config import EncoderConfig
+from model.encoder import Encoder, EncoderOutput
+
+# Two float32 evaluations of one network differ by rounding alone. 1e-5 of the largest value is what the service
+# promises its callers (embeddings and attention within 1e-5 of the reference); MiniLM measures 1e-6.
+TOLERANCE = 1e-5
+SEED = 20240229
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One batch of the grid: `lengths [B]` of real tokens in rows of `sequence` tokens."""
+
+    lengths: tuple[int, ...]
+    sequence: int
+
+    def inputs(self, config: EncoderConfig, generator: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+        """Random ids in every place, padding too: what stands there must not matter."""
+        shape = (len(self.lengths), self.sequence)
+        inputs: dict[str, NDArray[np.generic]] = {
+            INPUT_IDS: generator.integers(0, config.vocab_size, shape),
+            LENGTHS: np.array(self.lengths, np.int64),
+            ATTENTION_LAYERS: np.ones(config.num_layers, np.bool_),
+        }
+        if config.type_vocab_size:
+            inputs[TOKEN_TYPE_IDS] = generator.integers(0, config.type_vocab_size, shape)
+        return inputs
+
+
+@dataclass(slots=True)
+class Parity:
+    """Largest differences found so far, relative to the largest reference value (or 1, where that is smaller)."""
+
+    cases: int = 0
+    differences: dict[str, float] = field(default_factory=dict)
+
+    def record(self, name: str, found: NDArray[np.float32], expected: NDArray[np.float32], tolerance: float) -> None:
+        """Compares one tensor.
+
+        Raises:
+            ParityError: another shape, a value that is not finite, or a difference above the tolerance.
+        """
+        if found.shape != expected.shape:
+            raise ParityError(f"{name} has shape {found.shape}, the encoder gives {expected.shape}")
+        if not found.size:
+            return
+        if not np.isfinite(found).all():
+            raise ParityError(f"{name} holds values that are not finite")
+        scale = max(1.0, float(np.abs(expected).max()))
+        error = np.abs(found - expected)
+        worst = float(error.max()) / scale
+        if worst > tolerance:
+            raise ParityError(
+                f"{name} differs from the PyTorch encoder by {worst:.2e} at most and {error.mean() / scale:.2e} on "
+                f"average, relative to {scale:.3g}; allowed are {tolerance:.0e}"
+            )
+        self.differences[name] = max(self.differences.get(name, 0.0), worst)
+
+
+def verify(path: Path, encoder: Encoder, *, tolerance: float = TOLERANCE) -> tuple[dict[str, int], dict[str, float]]:
+    """Verifies the graph at a path.
+
+    Args:
+        path: model.onnx.
+        encoder: what it was made from; its `eager` attention is the reference.
+        tolerance: largest difference allowed, relative to the largest value of a tensor.
+
+    Returns:
+        Fused attention nodes by operator, and the parity figures: largest difference by output and number of cases.
+
+    Raises:
+        FusionError: attention is not fused in every layer that has heads.
+        ParityError: a tensor differs, or depends on whether attention was asked for.
+        VerificationError: the inputs or outputs are not those of the contract.
+    """
+    config = encoder.config
+    with tempfile.TemporaryDirectory() as directory:
+        optimized = Path(directory) / "optimized.onnx"
+        session = Session(path, optimized=optimized)
+        fused = _check_fusion(optimized, config)
+    _check_names(session, config)
+    parity = Parity()
+    for case in tqdm(list(grid(config)), desc="verifying", unit="batch", leave=False):
+        _check_case(case, session, encoder, parity, tolerance)
+    names = {POOLED: 0.0, LAST_HIDDEN_STATE: 0.0, "attentions": 0.0}
+    for name, difference in parity.differences.items():
+        names[name.split(".")[0]] = max(names[name.split(".")[0]], difference)
+    return fused, {**names, "cases": parity.cases, "tolerance": tolerance}
+
+
+def grid(config: EncoderConfig) -> Iterator[Case]:
+    """Batch sizes, lengths and paddings: alone, full, ragged, one token, padded past the longest, the longest."""
+    longest = config.max_positions
+    lengths = [n for n in (1, 2, 3, 7, 8, 16, 17, 33, 64, 100, 128) if n < longest] + [longest]
+    for length in lengths:
+        yield Case((length,), length)
+    for length in (n for n in lengths if n <= 128):
+        yield Case((length, 1, (length + 1) // 2), length)
+        yield Case((length,) * 8, length)
+    padded = min(longest, 40)
+    yield Case((padded // 2, 1, max(1, padded // 3)), padded)
+    yield Case(tuple(1 + 5 * i % padded for i in range(16)), padded)
+    yield Case((longest, 1), longest)
+
+
+def _check_names(session: Session, config: EncoderConfig) -> None:
+    for kind, found, expected in (
+        ("inputs", session.input_names, input_names(config)),
+        ("outputs", session.output_names, output_names(config)),
+    ):
+        if found != expected:
+            raise VerificationError(f"the graph's {kind} are {', '.join(found)}; expected {', '.join(expected)}")
+
+
+def _check_fusion(optimized: Path, config: EncoderConfig) -> dict[str, int]:
+    """Counts in the graph as it runs: an operator without a kernel would have been expanded into its parts there."""
+    fused = fused_attention(onnx_ir.load(optimized))
+    expected = sum(heads > 0 for heads in config.num_heads)
+    if sum(fused.values()) != expected:
+        raise FusionError(
+            f"ONNX Runtime runs {sum(fused.values())} fused attention nodes; expected {expected}: {fused}"
+        )
+    return fused
+
+
+def _check_case(case: Case, session: Session, encoder: Encoder, parity: Parity, tolerance: float) -> None:
+    inputs = case.inputs(encoder.config, np.random.default_rng([SEED, case.sequence, *case.lengths]))
+    found = session.run(inputs)
+    expected = _reference(encoder, inputs)
+    parity.record(POOLED, found[POOLED], expected.pooled.numpy(), tolerance)
+    for row, length in enumerate(case.lengths):
+        hidden = found[LAST_HIDDEN_STATE][row, :length], expected.last_hidden_state[row, :length].numpy()
+        parity.record(LAST_HIDDEN_STATE, *hidden, tolerance)
+        for layer, weights in enumerate(expected.attentions):
+            if encoder.config.num_heads[layer] and weights is not None:
+                name = attentions_name(layer)
+                rows = found[name][row, :, :length], weights[row, :, :length].numpy()  # every key: padding must be 0
+                parity.record(name, *rows, tolerance)
+    _check_independence(session, inputs, found, encoder.config)
+    parity.cases += 1
+
+
+def _check_independence(
+    session: Session,
+    inputs: dict[str, NDArray[np.generic]],
+    found: dict[str, NDArray[np.float32]],
+    config: EncoderConfig,
+) -> None:
+    """Without attention: the same bits in the embedding, and nothing in the weights."""
+    without = session.run({**inputs, ATTENTION_LAYERS: np.zeros(config.num_layers, np.bool_)})
+    for name in (POOLED, LAST_HIDDEN_STATE):
+        if not np.array_equal(without[name], found[name]):
+            raise ParityError(f"{name} changes with whether attention weights are asked for")
+    for layer in range(config.num_layers):
+        if without[attentions_name(layer)].size:
+            raise ParityError(f"{attentions_name(layer)} is computed although it was not asked for")
+
+
+def _reference(encoder: Encoder, inputs: dict[str, NDArray[np.generic]]) -> EncoderOutput:
+    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    with torch.inference_mode():
+        output: EncoderOutput = encoder.use("eager")(
+            tensors[INPUT_IDS], tensors[LENGTHS], token_type_ids=tensors.get(TOKEN_TYPE_IDS)
+        )
+    return output

@@ -1,0 +1,167 @@
+"""Multi-head attention, once, with three interchangeable implementations.
+
+The module knows projections and heads; it does not know where in a network it stands. Shape letters as in
+`model.config`: B batch, S sequence, D hidden, H heads, K = d_k, V = d_v.
+"""
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Implementation = Literal["eager", "sdpa", "onnx"]
+
+FUSED_DOMAIN = ""
+FUSED_OP = "Attention"
+FUSED_OP_VERSION = 24
+WEIGHTS_DOMAIN = "polyhead"
+WEIGHTS_OP = "AttentionWeights"
+WEIGHTS_OP_VERSION = 1
+
+
+class AttentionImplementation(Protocol):
+    """softmax(Q K^T * scale + padding) V for every head (Vaswani et al. 2017, equation 1)."""
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        lengths: Tensor,
+        wanted: Tensor,
+        *,
+        num_heads: int,
+        scale: float,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attends within each row's real tokens.
+
+        Args:
+            query: [B, S, H*K].
+            key: [B, S, H*K].
+            value: [B, S, H*V].
+            lengths: [B], real tokens a row; keys at or after it get probability 0.
+            wanted: bool scalar, whether the weights will be read; an implementation may return them regardless.
+            num_heads: H.
+            scale: factor on the scores before the softmax.
+
+        Returns:
+            The context [B, S, H*V], and the weights [B, H, S, S] or None where the implementation has none. Rows of
+            padded queries hold anything; a row of length 0 gives weights and context of 0.
+        """
+        ...
+
+
+def eager_attention(
+    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, wanted: Tensor, *, num_heads: int, scale: float
+) -> tuple[Tensor, Tensor | None]:
+    """The reference: materialises the weights and always returns them."""
+    del wanted
+    query, key, value = (split_heads(x, num_heads) for x in (query, key, value))  # [B, H, S, K or V]
+    real = key_mask(lengths, key.shape[-2])  # [B, 1, 1, S]
+    scores = (query @ key.transpose(-2, -1)) * scale  # [B, H, S, S]
+    weights = scores.masked_fill(~real, torch.finfo(scores.dtype).min).softmax(dim=-1).masked_fill(~real, 0.0)
+    return merge_heads(weights @ value), weights
+
+
+def sdpa_attention(
+    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, wanted: Tensor, *, num_heads: int, scale: float
+) -> tuple[Tensor, Tensor | None]:
+    """PyTorch's fused kernels, for training and PyTorch inference; has no weights."""
+    del wanted
+    query, key, value = (split_heads(x, num_heads) for x in (query, key, value))
+    real = key_mask(lengths, key.shape[-2])
+    context = functional.scaled_dot_product_attention(query, key, value, attn_mask=real, scale=scale)
+    return merge_heads(context.masked_fill((lengths == 0)[:, None, None, None], 0.0)), None
+
+
+def onnx_attention(
+    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, wanted: Tensor, *, num_heads: int, scale: float
+) -> tuple[Tensor, Tensor | None]:
+    """Emits the standard fused op and, beside it, the local function that computes the weights when wanted.
+
+    Only for export: the values computed while tracing are placeholders. The fused op is ONNX `Attention` version 24 on
+    3-D inputs, whose input 6, `nonpad_kv_seqlen`, is the right-padding. The weights are a computation of their own, so
+    that asking for them cannot change the context.
+    """
+    batch, sequence, _ = query.shape
+    context = torch.onnx.ops.symbolic(
+        f"{FUSED_DOMAIN}::{FUSED_OP}" if FUSED_DOMAIN else FUSED_OP,
+        [query, key, value, None, None, None, lengths],
+        {"q_num_heads": num_heads, "kv_num_heads": num_heads, "scale": scale},
+        dtype=query.dtype,
+        shape=(batch, sequence, value.shape[-1]),
+        version=FUSED_OP_VERSION,
+    )
+    weights = torch.onnx.ops.symbolic(
+        f"{WEIGHTS_DOMAIN}::{WEIGHTS_OP}",
+        [query, key, lengths, wanted],
+        {"num_heads": num_heads, "scale": scale},
+        dtype=query.dtype,
+        shape=(batch, num_heads, sequence, sequence),
+        version=WEIGHTS_OP_VERSION,
+    )
+    return context, weights
+
+
+IMPLEMENTATIONS: Mapping[Implementation, AttentionImplementation] = MappingProxyType(
+    {"eager": eager_attention, "sdpa": sdpa_attention, "onnx": onnx_attention}
+)
+
+
+class MultiHeadAttention(nn.Module):
+    """Projections to H heads, attention, and the projection back to the residual stream.
+
+    Head h owns columns [h*K, (h+1)*K) of `query` and `key`, [h*V, (h+1)*V) of `value`, and the same rows of `output`.
+    With no head left the layer adds its output bias.
+    """
+
+    def __init__(self, *, hidden_size: int, num_heads: int, d_k: int, d_v: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.scale = 1 / math.sqrt(d_k)
+        self.implementation: Implementation = "sdpa"
+        if num_heads:
+            self.query = nn.Linear(hidden_size, num_heads * d_k)
+            self.key = nn.Linear(hidden_size, num_heads * d_k)
+            self.value = nn.Linear(hidden_size, num_heads * d_v)
+            self.output = nn.Linear(num_heads * d_v, hidden_size)
+        else:
+            self.output_bias = nn.Parameter(torch.zeros(hidden_size))
+
+    def forward(self, hidden: Tensor, lengths: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Attention over `hidden [B, S, D]`; see `AttentionImplementation` for the rest.
+
+        Returns:
+            [B, S, D] to be added to the residual stream, and the weights [B, H, S, S] or None.
+        """
+        if not self.num_heads:
+            return self.output_bias.expand_as(hidden), hidden.new_zeros(0, 0, 0, 0)
+        context, weights = IMPLEMENTATIONS[self.implementation](
+            self.query(hidden),
+            self.key(hidden),
+            self.value(hidden),
+            lengths,
+            wanted,
+            num_heads=self.num_heads,
+            scale=self.scale,
+        )
+        return self.output(context), weights
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """[B, S, H*K] -> [B, H, S, K]."""
+    return x.view(*x.shape[:2], num_heads, -1).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """[B, H, S, V] -> [B, S, H*V]."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def key_mask(lengths: Tensor, sequence_length: int) -> Tensor:
+    """True where a key is a real token, [B, 1, 1, S]."""
+    return (torch.arange(sequence_length, device=lengths.device) < lengths[:, None])[:, None, None, :]
