@@ -1,0 +1,122 @@
+"""What every benchmark prints: a table, the machine it ran on, and one line of JSON last.
+
+It measures nothing itself.
+"""
+
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("numpy", "onnxruntime", "tokenizers", "fastapi", "uvicorn", "uvloop", "torch")
+# Instructions that decide how fast int8 and bf16 products are, as /proc/cpuinfo spells them.
+INSTRUCTIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm")
+
+
+@dataclass
+class Table:
+    """Rows under fixed columns; numbers are rounded for the reader only, `rows` keeps them whole.
+
+    Attributes:
+        name: its key in the JSON.
+        title: the question the table answers.
+        columns: column names, in order; a row may leave some out.
+        rows: one mapping a row, by column.
+    """
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, **cells: Any) -> None:
+        """Adds a row.
+
+        Raises:
+            KeyError: a cell names no column.
+        """
+        if unknown := set(cells) - set(self.columns):
+            raise KeyError(f"{self.name}: no column {', '.join(sorted(unknown))}")
+        self.rows.append(cells)
+
+    def lines(self) -> list[str]:
+        """The table as aligned text, numbers to the right."""
+        shown = [[format_cell(row.get(column)) for column in self.columns] for row in self.rows]
+        widths = [max(map(len, cells)) for cells in zip(self.columns, *shown, strict=True)]
+        numeric = [any(isinstance(row.get(column), int | float) for row in self.rows) for column in self.columns]
+        lines = [self.title]
+        for cells in ([*self.columns], *shown):
+            padded = (
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(cells, widths, numeric, strict=True)
+            )
+            lines.append("  ".join(padded).rstrip())
+        return lines
+
+
+def format_cell(value: object) -> str:
+    """Three significant digits below 100, whole numbers with separators above."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def describe_machine() -> dict[str, Any]:
+    """CPU model, usable cores, memory, relevant instructions, and the versions of what was measured."""
+    facts = _read_cpuinfo()
+    flags = (facts.get("flags") or facts.get("Features", "")).split()
+    return {
+        "cpu": facts.get("model name") or platform.processor() or platform.machine(),
+        "cpu_family_model_stepping": "/".join(facts.get(key, "?") for key in ("cpu family", "model", "stepping")),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
+        "instructions": [name for name in INSTRUCTIONS if name in flags],
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def emit(benchmark: str, tables: list[Table], **results: Any) -> None:
+    """Prints the tables, the machine, and all of it as one line of JSON.
+
+    Args:
+        benchmark: name of the script.
+        tables: printed in order.
+        **results: whatever else belongs into the JSON: settings, single figures.
+    """
+    machine = describe_machine()
+    for table in tables:
+        print("\n" + "\n".join(table.lines()))
+    print("\n" + "\n".join(f"{key}: {_plain(value)}" for key, value in machine.items()))
+    rows = {table.name: table.rows for table in tables}
+    print(json.dumps({"benchmark": benchmark, "tables": rows, **results, "machine": machine}), flush=True)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _read_cpuinfo() -> dict[str, str]:
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return {}
+    first_core = path.read_text().split("\n\n", 1)[0]
+    pairs = (line.partition(":") for line in first_core.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
