@@ -68,8 +68,9 @@ def _export(options: argparse.Namespace) -> None:
     sys.stderr.write(f"reading {folder.id}\n")
     manifest = export_artifact(read_checkpoint(folder, name=options.name), options.output, force=options.force)
     parity = ", ".join(f"{name} {value:.1e}" for name, value in manifest.parity.items() if name != "cases")
+    fused = sum(manifest.fused_attention.values())
     sys.stderr.write(
-        f"wrote {options.output}: {manifest.model}, {manifest.precision}, {sum(manifest.fused_attention.values())} fused "
-        f"attention nodes, largest difference over {manifest.parity['cases']} batches: {parity}\n"
+        f"wrote {options.output}: {manifest.model}, {manifest.precision}, {fused} fused attention nodes, largest "
+        f"difference over {manifest.parity['cases']} batches: {parity}\n"
         f"serve it: python -m service --model {options.output}\n"
     )

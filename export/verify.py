@@ -4,6 +4,7 @@ Three questions: are the inputs and outputs those of the contract, is attention 
 runs it, and are the tensors those of the PyTorch encoder over a grid of batch sizes, lengths and paddings.
 """
 
+import copy
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,8 +31,8 @@ from model.artifact import (
 from model.config import EncoderConfig
 from model.encoder import Encoder, EncoderOutput
 
-# Two float32 evaluations of one network differ by rounding alone. 1e-5 of the largest value is what the service
-# promises its callers (embeddings and attention within 1e-5 of the reference); MiniLM measures 1e-6.
+# What the service promises its callers: embeddings and attention within 1e-5 of the reference. The reference is the
+# encoder in float64, so that the whole allowance is the graph's; all-MiniLM-L6-v2 measures 5e-6 on attention.
 TOLERANCE = 1e-5
 SEED = 20240229
 
@@ -63,7 +64,7 @@ class Parity:
     cases: int = 0
     differences: dict[str, float] = field(default_factory=dict)
 
-    def record(self, name: str, found: NDArray[np.float32], expected: NDArray[np.float32], tolerance: float) -> None:
+    def record(self, name: str, found: NDArray[np.float32], expected: NDArray[np.float64], tolerance: float) -> None:
         """Compares one tensor.
 
         Raises:
@@ -91,7 +92,7 @@ def verify(path: Path, encoder: Encoder, *, tolerance: float = TOLERANCE) -> tup
 
     Args:
         path: model.onnx.
-        encoder: what it was made from; its `eager` attention is the reference.
+        encoder: what it was made from; its `eager` attention in float64 is the reference.
         tolerance: largest difference allowed, relative to the largest value of a tensor.
 
     Returns:
@@ -109,8 +110,9 @@ def verify(path: Path, encoder: Encoder, *, tolerance: float = TOLERANCE) -> tup
         fused = _check_fusion(optimized, config)
     _check_names(session, config)
     parity = Parity()
+    reference = copy.deepcopy(encoder).double().use("eager")
     for case in tqdm(list(grid(config)), desc="verifying", unit="batch", leave=False):
-        _check_case(case, session, encoder, parity, tolerance)
+        _check_case(case, session, reference, parity, tolerance)
     names = {POOLED: 0.0, LAST_HIDDEN_STATE: 0.0, "attentions": 0.0}
     for name, difference in parity.differences.items():
         names[name.split(".")[0]] = max(names[name.split(".")[0]], difference)
@@ -152,20 +154,21 @@ def _check_fusion(optimized: Path, config: EncoderConfig) -> dict[str, int]:
     return fused
 
 
-def _check_case(case: Case, session: Session, encoder: Encoder, parity: Parity, tolerance: float) -> None:
-    inputs = case.inputs(encoder.config, np.random.default_rng([SEED, case.sequence, *case.lengths]))
+def _check_case(case: Case, session: Session, reference: Encoder, parity: Parity, tolerance: float) -> None:
+    config = reference.config
+    inputs = case.inputs(config, np.random.default_rng([SEED, case.sequence, *case.lengths]))
     found = session.run(inputs)
-    expected = _reference(encoder, inputs)
+    expected = _run_reference(reference, inputs)
     parity.record(POOLED, found[POOLED], expected.pooled.numpy(), tolerance)
     for row, length in enumerate(case.lengths):
         hidden = found[LAST_HIDDEN_STATE][row, :length], expected.last_hidden_state[row, :length].numpy()
         parity.record(LAST_HIDDEN_STATE, *hidden, tolerance)
         for layer, weights in enumerate(expected.attentions):
-            if encoder.config.num_heads[layer] and weights is not None:
+            if config.num_heads[layer] and weights is not None:
                 name = attentions_name(layer)
                 rows = found[name][row, :, :length], weights[row, :, :length].numpy()  # every key: padding must be 0
                 parity.record(name, *rows, tolerance)
-    _check_independence(session, inputs, found, encoder.config)
+    _check_independence(session, inputs, found, config)
     parity.cases += 1
 
 
@@ -185,10 +188,10 @@ def _check_independence(
             raise ParityError(f"{attentions_name(layer)} is computed although it was not asked for")
 
 
-def _reference(encoder: Encoder, inputs: dict[str, NDArray[np.generic]]) -> EncoderOutput:
+def _run_reference(reference: Encoder, inputs: dict[str, NDArray[np.generic]]) -> EncoderOutput:
     tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
     with torch.inference_mode():
-        output: EncoderOutput = encoder.use("eager")(
+        output: EncoderOutput = reference(
             tensors[INPUT_IDS], tensors[LENGTHS], token_type_ids=tensors.get(TOKEN_TYPE_IDS)
         )
     return output
