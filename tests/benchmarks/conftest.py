@@ -1,0 +1,50 @@
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+
+from benchmarks.client import Address
+
+Handler = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[Address]:
+    """A server that hands each request's body to `handler`, which writes whatever it likes."""
+    open_writers: set[asyncio.StreamWriter] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_writers.add(writer)
+        try:
+            while not writer.is_closing():
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
+                await handler(await reader.readexactly(length), writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client is done
+        finally:
+            open_writers.discard(writer)
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield Address(*server.sockets[0].getsockname()[:2])
+    finally:
+        server.close()
+        for writer in set(open_writers):
+            writer.close()
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def serve() -> Callable[[Handler], AbstractAsyncContextManager[Address]]:
+    return serving
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
