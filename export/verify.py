@@ -106,7 +106,7 @@ def verify(path: Path, encoder: Encoder, *, tolerance: float = TOLERANCE) -> tup
     config = encoder.config
     with tempfile.TemporaryDirectory() as directory:
         optimized = Path(directory) / "optimized.onnx"
-        session = Session(path, optimized=optimized)
+        session = _load(path, optimized)
         fused = _check_fusion(optimized, config)
     _check_names(session, config)
     parity = Parity()
@@ -132,6 +132,13 @@ def grid(config: EncoderConfig) -> Iterator[Case]:
     yield Case((padded // 2, 1, max(1, padded // 3)), padded)
     yield Case(tuple(1 + 5 * i % padded for i in range(16)), padded)
     yield Case((longest, 1), longest)
+
+
+def _load(path: Path, optimized: Path) -> Session:
+    try:
+        return Session(path, optimized=optimized)
+    except Exception as error:  # ONNX Runtime's exceptions have no common base
+        raise VerificationError(f"ONNX Runtime refuses the graph: {error}") from error
 
 
 def _check_names(session: Session, config: EncoderConfig) -> None:

@@ -1,0 +1,82 @@
+"""Fixtures that several packages' tests share: checkpoints and artifacts made once a run."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+
+from export.checkpoint import Checkpoint, read_checkpoint
+from export.exporter import export_artifact
+from export.sources import find_folder
+from model.artifact import Defaults, Source
+from model.encoder import Encoder
+from tests.networks import BERT_CONFIG, TINY, WORDS, draw_weights
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """A WordPiece tokenizer with sixteen words."""
+    made = Tokenizer(WordPiece({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))  # noqa: S106 - a token of the vocabulary
+    made.normalizer = BertNormalizer(lowercase=True)
+    made.pre_tokenizer = BertPreTokenizer()
+    made.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return made
+
+
+@pytest.fixture
+def tiny_checkpoint(tokenizer: Tokenizer) -> Checkpoint:
+    """A drawn network whose layers differ in heads, one of them without any, and whose d_k is not its d_v."""
+    return Checkpoint(
+        name="tiny",
+        source=Source(id="tiny", revision=None, sha256="0" * 64),
+        encoder=draw_weights(Encoder(TINY)),
+        tokenizer=tokenizer,
+        defaults=Defaults(pooling="mean", normalize=True, prompts={}, default_prompt_name=None),
+        max_sequence_length=TINY.max_positions,
+    )
+
+
+@pytest.fixture
+def bert_folder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
+    """A Hugging Face folder of the BERT family with drawn weights, named as `transformers` names them."""
+    from transformers import BertConfig, BertModel  # noqa: PLC0415 - seconds to import, few tests need it
+
+    torch.manual_seed(0)
+    config = BertConfig(**BERT_CONFIG, initializer_range=0.3)
+    state = BertModel(config, add_pooling_layer=False).state_dict()
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(BERT_CONFIG))
+    save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / "model.safetensors")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def default_checkpoint() -> Checkpoint:
+    """The default model's pretrained weights."""
+    return read_checkpoint(find_folder(None))
+
+
+@pytest.fixture(scope="session")
+def default_artifact(default_checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The default model, exported once a run; do not change it."""
+    directory = tmp_path_factory.mktemp("artifacts") / "default"
+    export_artifact(default_checkpoint, directory)
+    return directory
+
+
+@pytest.fixture
+def generator() -> np.random.Generator:
+    """Random numbers, the same in every run."""
+    return np.random.default_rng(0)

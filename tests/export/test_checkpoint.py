@@ -1,0 +1,136 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from export.checkpoint import read_checkpoint
+from export.errors import ExportError
+from export.sources import Folder
+from tests.networks import BERT_CONFIG
+
+
+def change_config(folder: Path, **change: object) -> Folder:
+    kept = {name: value for name, value in {**BERT_CONFIG, **change}.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(kept))
+    return Folder(folder, "bert")
+
+
+def change_weights(folder: Path, add: dict[str, torch.Tensor], remove: str = "") -> Folder:
+    path = folder / "model.safetensors"
+    tensors = {**load_file(path), **add}
+    tensors.pop(remove, None)
+    save_file(tensors, path)
+    return Folder(folder, "bert")
+
+
+def test_reads_a_folder_whole(bert_folder: Path) -> None:
+    checkpoint = read_checkpoint(Folder(bert_folder, "bert"), name="mine")
+    assert checkpoint.name == "mine"
+    assert checkpoint.encoder.config.num_heads == (4, 4, 4)
+    assert not checkpoint.encoder.training
+    assert checkpoint.max_sequence_length == 40
+    assert len(checkpoint.source.sha256) == 64
+
+
+def test_the_stored_truncation_and_padding_of_the_tokenizer_are_removed(bert_folder: Path) -> None:
+    checkpoint = read_checkpoint(Folder(bert_folder, "bert"))
+    checkpoint.tokenizer.enable_truncation(4)
+    checkpoint.tokenizer.enable_padding(length=9)
+    checkpoint.tokenizer.save(str(bert_folder / "tokenizer.json"))
+    again = read_checkpoint(Folder(bert_folder, "bert")).tokenizer
+    assert again.encode("the cat sat on the mat").tokens == [
+        "[CLS]",
+        *["the", "cat", "sat", "on", "the", "mat"],
+        "[SEP]",
+    ]
+
+
+def test_texts_are_lowered_where_the_pipeline_says_so(bert_folder: Path) -> None:
+    data = json.loads((bert_folder / "tokenizer.json").read_text())
+    data["normalizer"] = None
+    (bert_folder / "tokenizer.json").write_text(json.dumps(data))
+    (bert_folder / "sentence_bert_config.json").write_text(json.dumps({"do_lower_case": True}))
+    assert read_checkpoint(Folder(bert_folder, "bert")).tokenizer.encode("CAT").tokens[1] == "cat"
+
+
+def test_a_longer_limit_than_the_network_has_positions_is_cut(bert_folder: Path) -> None:
+    (bert_folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 10**30}))
+    assert read_checkpoint(Folder(bert_folder, "bert")).max_sequence_length == 40
+
+
+def test_pruned_heads_are_counted_a_layer(bert_folder: Path) -> None:
+    path = bert_folder / "model.safetensors"
+    tensors = load_file(path)
+    for name in tensors:
+        if name.startswith("encoder.layer.1.attention.self."):
+            tensors[name] = tensors[name][8:].contiguous()
+    name = "encoder.layer.1.attention.output.dense.weight"
+    tensors[name] = tensors[name][:, 8:].contiguous()
+    save_file(tensors, path)
+    checkpoint = read_checkpoint(change_config(bert_folder, pruned_heads={"1": [0]}))
+    assert checkpoint.encoder.config.num_heads == (4, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "mamba"}, "says model_type 'mamba': this version knows bert"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key': absolute is supported"),
+        ({"is_decoder": True}, "a decoder is no encoder"),
+        ({"hidden_act": "tanh"}, "hidden_act 'tanh': one of gelu"),
+        ({"num_attention_heads": 5}, "hidden_size 32 is not a multiple of 5 heads"),
+        ({"vocab_size": None}, "does not say 'vocab_size'"),
+        ({"vocab_size": -1}, "vocab_size is -1"),
+        ({"num_hidden_layers": 2}, "tensors do not fit the configuration, such as layers.2"),
+        (
+            {"intermediate_size": 63},
+            r"expected \(63, 32\), found \(64, 32\)|expected \(63,\), found \(64,\)|\(32, 63\)",
+        ),
+    ],
+)
+def test_refuses_a_configuration_it_would_not_reproduce(
+    bert_folder: Path, change: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ExportError, match=message):
+        read_checkpoint(change_config(bert_folder, **change))
+
+
+def test_refuses_tensors_of_an_unknown_part(bert_folder: Path) -> None:
+    folder = change_weights(bert_folder, {"encoder.layer.0.adapter.weight": torch.ones(1)})
+    with pytest.raises(ExportError, match="1 tensors of an unknown part, such as encoder.layer.0.adapter.weight"):
+        read_checkpoint(folder)
+
+
+def test_refuses_a_missing_tensor(bert_folder: Path) -> None:
+    folder = change_weights(bert_folder, {}, remove="encoder.layer.1.output.dense.bias")
+    with pytest.raises(ExportError, match="such as layers.1.feed_forward.down.bias: expected \\(32,\\), found none"):
+        read_checkpoint(folder)
+
+
+def test_ignores_the_heads_of_pre_training(bert_folder: Path) -> None:
+    added = {"pooler.dense.weight": torch.ones(1), "cls.predictions.bias": torch.ones(1)}
+    read_checkpoint(change_weights(bert_folder, added))
+
+
+def test_refuses_weights_other_than_those_vouched_for(bert_folder: Path) -> None:
+    with pytest.raises(ExportError, match="have SHA-256 .*, expected 000"):
+        read_checkpoint(Folder(bert_folder, "bert", sha256="0" * 64))
+
+
+def test_refuses_a_missing_or_broken_tokenizer(bert_folder: Path) -> None:
+    (bert_folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(ExportError, match="tokenizer.json is not a tokenizer"):
+        read_checkpoint(Folder(bert_folder, "bert"))
+    (bert_folder / "tokenizer.json").unlink()
+    with pytest.raises(ExportError, match="tokenizer.json is missing"):
+        read_checkpoint(Folder(bert_folder, "bert"))
+
+
+def test_refuses_a_tokenizer_larger_than_the_network(bert_folder: Path) -> None:
+    tokenizer = json.loads((bert_folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"].update({f"word{n}": 16 + n for n in range(40)})
+    (bert_folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ExportError, match="tokenizer.json has 56 tokens, the network 48"):
+        read_checkpoint(Folder(bert_folder, "bert"))

@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import pytest
+
+import export.exporter
+from export.cli import main
+from model.artifact import Artifact
+
+
+def test_exports_a_folder(bert_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "artifact"
+    assert main([str(bert_folder), "--output", str(output), "--name", "mine"]) == 0
+    assert Artifact.open(output).manifest.model == "mine"
+    printed = capsys.readouterr().err
+    assert "verifying" in printed
+    assert f"wrote {output}: mine, fp32, 3 fused attention nodes" in printed
+    assert printed.endswith(f"serve it: python -m service --model {output}\n")
+
+
+def test_a_failure_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["./nowhere", "--output", str(tmp_path / "x")]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("export failed: SourceError: ./nowhere is not a folder")
+    assert printed.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["./nowhere", "--output", str(tmp_path / "x"), "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_interruption_is_one_line(
+    bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(export.exporter, "trace", interrupt)
+    assert main([str(bert_folder), "--output", str(tmp_path / "x")]) == 1
+    assert "nothing was left behind" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    printed = capsys.readouterr().out
+    assert "python -m export --output artifacts/default" in printed
+    assert "Only safetensors are read" in printed
+
+
+def test_a_wrong_command_line_is_exit_code_2() -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--precision", "fp4"])
+    assert caught.value.code == 2

@@ -1,0 +1,64 @@
+import json
+from pathlib import Path
+
+import pytest
+
+import export.exporter
+from export.checkpoint import Checkpoint
+from export.errors import OutputExists, ParityError
+from export.exporter import export_artifact
+from model.artifact import GRAPH, GRAPH_WEIGHTS, MANIFEST, TOKENIZER, Artifact
+
+
+def test_writes_an_artifact_that_opens(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    output = tmp_path / "deep" / "tiny"
+    manifest = export_artifact(tiny_checkpoint, output)
+    assert {path.name for path in output.iterdir()} == {GRAPH, TOKENIZER, MANIFEST}
+    artifact = Artifact.open(output)
+    assert artifact.manifest == manifest
+    assert manifest.config == tiny_checkpoint.encoder.config
+    assert manifest.fused_attention == {"ai.onnx.Attention": 3}
+    assert manifest.parity["attentions"] < 1e-5
+    assert manifest.versions["torch"].startswith("2.13.0")
+    assert [path.name for path in output.parent.iterdir()] == ["tiny"]
+
+
+def test_large_weights_stand_beside_the_graph(
+    tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export.exporter, "EXTERNAL_WEIGHTS_BYTES", 1000)
+    manifest = export_artifact(tiny_checkpoint, tmp_path / "tiny")
+    assert GRAPH_WEIGHTS in manifest.files
+    assert manifest.files[GRAPH_WEIGHTS].size > manifest.files[GRAPH].size / 4
+
+
+def test_refuses_an_output_that_exists(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    with pytest.raises(OutputExists, match="--force"):
+        export_artifact(tiny_checkpoint, tmp_path)
+
+
+def test_replaces_it_when_forced(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    output = tmp_path / "tiny"
+    output.mkdir()
+    (output / "old").write_text("old")
+    export_artifact(tiny_checkpoint, output, force=True)
+    assert json.loads((output / MANIFEST).read_bytes())["model"] == "tiny"
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+    assert not (output / "old").exists()
+
+
+@pytest.mark.parametrize("failure", [ParityError("no"), KeyboardInterrupt()])
+def test_a_failed_or_interrupted_export_leaves_nothing_behind_and_the_old_one_alone(
+    tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise failure
+
+    output = tmp_path / "tiny"
+    output.mkdir()
+    (output / "old").write_text("old")
+    monkeypatch.setattr(export.exporter, "verify", fail)
+    with pytest.raises(type(failure)):
+        export_artifact(tiny_checkpoint, output, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+    assert (output / "old").read_text() == "old"

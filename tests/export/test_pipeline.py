@@ -1,0 +1,127 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from export.errors import ExportError, SourceError, UnsupportedModel
+from export.pipeline import read_json, read_pipeline
+from model.config import Projection
+
+TRANSFORMER = {"path": "", "type": "sentence_transformers.models.Transformer"}
+POOLING = {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+DENSE = {"path": "2_Dense", "type": "sentence_transformers.models.Dense"}
+NORMALIZE = {"path": "3_Normalize", "type": "sentence_transformers.base.modules.normalize.Normalize"}
+TANH = "torch.nn.modules.activation.Tanh"
+
+
+def write(folder: Path, name: str, data: object) -> None:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(data))
+
+
+def sentence_transformer(folder: Path, modules: list[dict[str, str]], pooling: dict[str, Any] | None = None) -> Path:
+    write(folder, "modules.json", modules)
+    write(folder, "1_Pooling/config.json", pooling or {"pooling_mode_mean_tokens": True})
+    return folder
+
+
+def dense(folder: Path, **change: object) -> None:
+    config = {"in_features": 4, "out_features": 3, "bias": True, "activation_function": TANH, **change}
+    write(folder, "2_Dense/config.json", config)
+    tensors = {"linear.weight": torch.ones(3, 4), "linear.bias": torch.zeros(3)}
+    save_file(tensors, folder / "2_Dense" / "model.safetensors")
+
+
+def test_a_plain_folder_gets_mean_pooling_and_no_normalisation(tmp_path: Path) -> None:
+    pipeline = read_pipeline(tmp_path)
+    assert (pipeline.pooling, pipeline.normalize, pipeline.projection) == ("mean", False, None)
+    assert pipeline.max_sequence_length is None
+
+
+def test_reads_every_module(tmp_path: Path) -> None:
+    sentence_transformer(tmp_path, [TRANSFORMER, POOLING, DENSE, NORMALIZE], {"pooling_mode_cls_token": True})
+    dense(tmp_path)
+    write(tmp_path, "sentence_bert_config.json", {"max_seq_length": 77, "do_lower_case": True})
+    prompts = {"prompts": {"query": "query: ", "none": None}, "default_prompt_name": "query"}
+    write(tmp_path, "config_sentence_transformers.json", prompts)
+    pipeline = read_pipeline(tmp_path)
+    assert pipeline.pooling == "cls"
+    assert pipeline.normalize
+    assert pipeline.projection == Projection(size=3, bias=True, activation="tanh")
+    assert set(pipeline.projection_state) == {"projection.weight", "projection.bias"}
+    assert (pipeline.max_sequence_length, pipeline.do_lower_case) == (77, True)
+    assert (pipeline.prompts, pipeline.default_prompt_name) == ({"query": "query: "}, "query")
+
+
+def test_the_length_may_stand_with_the_tokenizer(tmp_path: Path) -> None:
+    write(tmp_path, "tokenizer_config.json", {"model_max_length": 256})
+    assert read_pipeline(tmp_path).max_sequence_length == 256
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ({"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False}, "max"),
+        ({"pooling_mode_lasttoken": True}, "last"),
+        ({"pooling_mode": "lasttoken"}, "last"),
+        ({"pooling_mode": ["cls"]}, "cls"),
+        ({"embedding_dimension": 4}, "mean"),
+    ],
+)
+def test_reads_pooling_of_old_and_new_releases(tmp_path: Path, pooling: dict[str, Any], expected: str) -> None:
+    assert read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING], pooling)).pooling == expected
+
+
+@pytest.mark.parametrize(
+    ("pooling", "message"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "pooling cls+mean is not supported"),
+        ({"pooling_mode": "weightedmean"}, "pooling weightedmean is not supported"),
+        ({"pooling_mode": "mean", "include_prompt": False}, "leaves out the prompt"),
+    ],
+)
+def test_refuses_pooling_it_would_not_reproduce(tmp_path: Path, pooling: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModel) as caught:
+        read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING], pooling))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        ([POOLING, TRANSFORMER], "expected Transformer, Pooling"),
+        ([TRANSFORMER, POOLING, {"path": "x", "type": "a.LayerNorm"}], "module LayerNorm is not supported"),
+        ([TRANSFORMER, POOLING, NORMALIZE, NORMALIZE], "several modules Normalize"),
+        ([TRANSFORMER, POOLING, NORMALIZE, DENSE], "Dense layer after Normalize"),
+        ([{"path": ""}], "is malformed"),
+    ],
+)
+def test_refuses_modules_it_would_not_reproduce(tmp_path: Path, modules: list[dict[str, str]], message: str) -> None:
+    dense(tmp_path)
+    with pytest.raises(ExportError, match=message):
+        read_pipeline(sentence_transformer(tmp_path, modules))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"activation_function": "torch.nn.modules.activation.GELU"}, "dense activation GELU is not supported"),
+        ({"use_residual": True}, "with a residual"),
+        ({"module_input_name": "token_embeddings"}, "anything but the pooled vector"),
+    ],
+)
+def test_refuses_a_dense_layer_it_would_not_reproduce(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    dense(tmp_path, **change)
+    with pytest.raises(UnsupportedModel, match=message):
+        read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING, DENSE]))
+
+
+@pytest.mark.parametrize(("content", "message"), [("{", "cannot be read as JSON"), ("[]", "expected an object")])
+def test_refuses_json_that_is_no_object(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(SourceError, match=message):
+        read_json(tmp_path / "a.json")

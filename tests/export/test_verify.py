@@ -1,0 +1,173 @@
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx_ir
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from export.checkpoint import Checkpoint
+from export.errors import FusionError, ParityError, VerificationError
+from export.graph import input_names, output_names, trace
+from export.runtime import Session
+from export.verify import grid, verify
+from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
+from model.config import EncoderConfig
+from model.encoder import Encoder
+from tests.networks import TINY, draw_weights
+
+
+def save(encoder: Encoder, folder: Path, change: Callable[[onnx_ir.Model], None] | None = None) -> Path:
+    model = trace(encoder)
+    if change:
+        change(model)
+    path = folder / "model.onnx"
+    onnx_ir.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(draw_weights(Encoder(TINY)), tmp_path_factory.mktemp("graph"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"type_vocab_size": 0},
+        {"pooling": "cls"},
+        {"pooling": "max"},
+        {"pooling": "last", "activation": "gelu_tanh"},
+        {"activation": "relu", "num_heads": [32], "d_k": 1, "d_v": 1},
+        {"activation": "silu", "projection": {"size": 3}},
+        {"projection": {"size": 3, "bias": False, "activation": "identity"}, "num_heads": [1], "d_k": 32},
+    ],
+)
+def test_graphs_of_every_shape_verify(change: dict[str, object], tmp_path: Path) -> None:
+    encoder = draw_weights(Encoder(EncoderConfig.from_dict({**TINY.to_dict(), **change})))
+    fused, parity = verify(save(encoder, tmp_path), encoder)
+    assert fused == {"ai.onnx.Attention": sum(heads > 0 for heads in encoder.config.num_heads)}
+    assert parity["cases"] == len(list(grid(encoder.config)))
+    assert 0 < parity["pooled"] < parity["tolerance"]
+
+
+def test_the_graph_has_the_contracts_names_and_types(tiny_graph: Path) -> None:
+    model = onnx_ir.load(tiny_graph)
+    assert tuple(value.name for value in model.graph.inputs) == input_names(TINY)
+    assert tuple(value.name for value in model.graph.outputs) == output_names(TINY)
+    assert [str(value.dtype) for value in model.graph.inputs] == ["INT64", "INT64", "BOOL", "INT64"]
+    assert {str(value.dtype) for value in model.graph.outputs} == {"FLOAT"}
+    assert model.opset_imports[""] == 24
+
+
+def tokens(*rows: list[int]) -> dict[str, np.ndarray]:
+    ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    for row, values in enumerate(rows):
+        ids[row, : len(values)] = values
+    return {
+        INPUT_IDS: ids,
+        LENGTHS: np.array([len(row) for row in rows]),
+        ATTENTION_LAYERS: np.ones(TINY.num_layers, np.bool_),
+        TOKEN_TYPE_IDS: np.zeros_like(ids),
+    }
+
+
+@given(
+    text=st.lists(st.integers(0, 47), min_size=1, max_size=40),
+    mates=st.lists(st.lists(st.integers(0, 47), min_size=1, max_size=40), max_size=6),
+    place=st.integers(0, 6),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_text_gives_the_same_bits_alone_and_in_any_batch(
+    tiny_session: Session, text: list[int], mates: list[list[int]], place: int
+) -> None:
+    place = min(place, len(mates))
+    alone = tiny_session.run(tokens(text))
+    batch = tiny_session.run(tokens(*mates[:place], text, *mates[place:]))
+    assert np.array_equal(batch["pooled"][place], alone["pooled"][0])
+    for layer in range(TINY.num_layers):
+        if TINY.num_heads[layer]:
+            weights = batch[f"attentions.{layer}"][place, :, : len(text), : len(text)]
+            assert np.array_equal(weights, alone[f"attentions.{layer}"][0])
+
+
+@pytest.fixture(scope="module")
+def tiny_session(tiny_graph: Path) -> Session:
+    return Session(tiny_graph, threads=1)
+
+
+def test_weights_come_only_from_the_layers_asked_for(tiny_session: Session) -> None:
+    inputs = {**tokens([1, 2, 3], [4]), ATTENTION_LAYERS: np.array([False, True, False, False])}
+    shapes = [tiny_session.run(inputs)[f"attentions.{layer}"].shape for layer in range(4)]
+    assert shapes == [(0, 4, 0, 0), (2, 3, 3, 3), (0, 0, 0, 0), (0, 1, 0, 0)]
+
+
+def test_a_row_without_tokens_is_finite_and_zero(tiny_session: Session) -> None:
+    found = tiny_session.run({**tokens([1, 2, 3], [4, 5]), LENGTHS: np.array([3, 0])})
+    assert (found["attentions.0"][1] == 0).all()
+    assert (found["pooled"][1] == 0).all()
+
+
+def test_refuses_a_graph_of_other_weights(tiny_checkpoint: Checkpoint, tiny_graph: Path) -> None:
+    other = draw_weights(Encoder(TINY), seed=1)
+    with pytest.raises(ParityError, match="pooled differs from the PyTorch encoder by .* allowed are 1e-05"):
+        verify(tiny_graph, other)
+    verify(tiny_graph, tiny_checkpoint.encoder)
+
+
+def test_refuses_a_slightly_wrong_weight(tiny_checkpoint: Checkpoint, tiny_graph: Path) -> None:
+    encoder = tiny_checkpoint.encoder
+    with torch.no_grad():
+        encoder.get_parameter("layers.3.feed_forward.down.bias")[0] += 1e-3
+    with pytest.raises(ParityError):
+        verify(tiny_graph, encoder)
+
+
+def test_refuses_attention_that_is_not_fused(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    def unfuse(model: onnx_ir.Model) -> None:
+        """Replaces the first fused node by something that has its shape: its value input."""
+        node = next(node for node in model.graph if node.op_type == "Attention")
+        value = node.inputs[2]
+        assert value is not None
+        node.outputs[0].replace_all_uses_with(value)
+        model.graph.remove(node, safe=True)
+
+    with pytest.raises(FusionError, match="ONNX Runtime runs 2 fused attention nodes; expected 3"):
+        verify(save(tiny_checkpoint.encoder, tmp_path, unfuse), tiny_checkpoint.encoder)
+
+
+def test_refuses_other_names(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    def rename(model: onnx_ir.Model) -> None:
+        model.graph.outputs[0].name = "vector"
+
+    with pytest.raises(VerificationError, match="the graph's outputs are vector, .*; expected pooled, "):
+        verify(save(tiny_checkpoint.encoder, tmp_path, rename), tiny_checkpoint.encoder)
+
+
+def test_refuses_a_graph_that_does_not_load(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    def collide(model: onnx_ir.Model) -> None:
+        model.graph.outputs[0].name = model.graph.outputs[1].name
+
+    with pytest.raises(VerificationError, match="ONNX Runtime refuses the graph"):
+        verify(save(tiny_checkpoint.encoder, tmp_path, collide), tiny_checkpoint.encoder)
+
+
+def test_refuses_weights_that_do_not_reach_the_output(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    def scale_weights(model: onnx_ir.Model) -> None:
+        node = next(node for node in model.graph if node.op_type == "AttentionWeights")
+        node.attributes["scale"] = onnx_ir.AttrFloat32("scale", 0.36)
+
+    with pytest.raises(ParityError, match="attentions.0 differs"):
+        verify(save(tiny_checkpoint.encoder, tmp_path, scale_weights), tiny_checkpoint.encoder)
+
+
+def test_the_grid_covers_single_ragged_padded_and_longest_batches() -> None:
+    cases = list(grid(dataclasses.replace(TINY, max_positions=300)))
+    assert any(case.lengths == (300,) for case in cases)
+    assert any(len(set(case.lengths)) > 4 for case in cases)
+    assert any(max(case.lengths) < case.sequence for case in cases)
+    assert any(1 in case.lengths and len(case.lengths) > 1 for case in cases)

@@ -1,0 +1,109 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from model.artifact import (
+    GRAPH,
+    MANIFEST,
+    TOKENIZER,
+    Artifact,
+    ArtifactError,
+    Defaults,
+    Manifest,
+    Source,
+    describe_files,
+    read_manifest,
+    write_manifest,
+)
+from tests.networks import TINY
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / GRAPH).write_bytes(b"graph")
+    (tmp_path / TOKENIZER).write_bytes(b"{}")
+    manifest = Manifest(
+        model="m",
+        source=Source(id="m", revision="abc", sha256="1" * 64),
+        config=TINY,
+        precision="fp32",
+        opset=24,
+        inputs=("input_ids",),
+        outputs=("pooled",),
+        defaults=Defaults(pooling="mean", normalize=True, prompts={"query": "query: "}, default_prompt_name="query"),
+        max_sequence_length=40,
+        fused_attention={"ai.onnx.Attention": 3},
+        parity={"pooled": 1e-7},
+        files=describe_files(tmp_path),
+        versions={"torch": "2"},
+    )
+    write_manifest(tmp_path, manifest)
+    return tmp_path
+
+
+def test_the_manifest_survives_a_round_trip(directory: Path) -> None:
+    manifest = read_manifest(directory)
+    assert Manifest.from_dict(manifest.to_dict()) == manifest
+    assert manifest.config == TINY
+    assert set(manifest.files) == {GRAPH, TOKENIZER}
+
+
+def test_opens_an_untouched_artifact(directory: Path) -> None:
+    artifact = Artifact.open(directory)
+    assert artifact.path(GRAPH) == directory / GRAPH
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"grapH", "model.onnx has SHA-256 .*, the manifest says"), (b"graph!", "has 6 bytes, the manifest says 5")],
+)
+def test_refuses_a_changed_file(directory: Path, content: bytes, message: str) -> None:
+    (directory / GRAPH).write_bytes(content)
+    with pytest.raises(ArtifactError, match=message):
+        Artifact.open(directory)
+
+
+def test_refuses_a_missing_file(directory: Path) -> None:
+    (directory / TOKENIZER).unlink()
+    with pytest.raises(ArtifactError, match="tokenizer.json is missing"):
+        Artifact.open(directory)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/b", "..", ""])
+def test_refuses_names_outside_the_directory(directory: Path, name: str) -> None:
+    data = json.loads((directory / MANIFEST).read_bytes())
+    data["files"][name] = {"sha256": "0" * 64, "size": 1}
+    (directory / MANIFEST).write_text(json.dumps(data))
+    with pytest.raises(ArtifactError, match="only plain file names"):
+        Artifact.open(directory)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": 99}, "manifest schema 99: this version reads 1"),
+        ({"surprise": 1}, "unknown fields surprise"),
+        ({"source": {}}, "malformed manifest"),
+        ({"config": {"vocab_size": 1}}, "malformed manifest"),
+        ({"files": [1]}, "malformed manifest"),
+        ({"files": {}}, "lists no model.onnx"),
+    ],
+)
+def test_refuses_a_manifest_it_does_not_understand(directory: Path, change: dict[str, object], message: str) -> None:
+    data = {**json.loads((directory / MANIFEST).read_bytes()), **change}
+    (directory / MANIFEST).write_text(json.dumps(data))
+    with pytest.raises(ArtifactError, match=message):
+        Artifact.open(directory)
+
+
+@pytest.mark.parametrize(("content", "message"), [("{", "is not JSON"), ("[]", "holds list, expected an object")])
+def test_refuses_a_manifest_that_is_no_object(directory: Path, content: str, message: str) -> None:
+    (directory / MANIFEST).write_text(content)
+    with pytest.raises(ArtifactError, match=message):
+        read_manifest(directory)
+
+
+def test_says_how_to_make_an_artifact_where_there_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="python -m export"):
+        read_manifest(tmp_path)

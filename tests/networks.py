@@ -1,0 +1,60 @@
+"""Small networks that several tests build."""
+
+from typing import Any
+
+import torch
+
+from model.config import EncoderConfig
+from model.encoder import Encoder
+
+WORDS = (
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "a",
+    "mat",
+    "dog",
+    "ran",
+    "##s",
+    ".",
+    "new",
+    "york",
+)
+BERT_CONFIG: dict[str, Any] = {
+    "model_type": "bert",
+    "vocab_size": 48,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 3,
+    "intermediate_size": 64,
+    "max_position_embeddings": 40,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+}
+TINY = EncoderConfig(
+    vocab_size=48,
+    hidden_size=32,
+    num_heads=(4, 3, 0, 1),
+    d_k=8,
+    d_v=5,
+    intermediate_size=64,
+    max_positions=40,
+    type_vocab_size=2,
+)
+
+
+def draw_weights(encoder: Encoder, seed: int = 0) -> Encoder:
+    """Weights of a size that makes attention far from uniform, biases and norms away from their neutral values."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in encoder.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            neutral = 1.0 if name.endswith("norm.weight") else 0.0
+            parameter.copy_(neutral + noise * (0.3 if parameter.ndim > 1 else 0.1))
+    return encoder.eval().requires_grad_(False)
