@@ -47,7 +47,7 @@ class Table:
         """The table as aligned text, numbers to the right."""
         shown = [[format_cell(row.get(column)) for column in self.columns] for row in self.rows]
         widths = [max(map(len, cells)) for cells in zip(self.columns, *shown, strict=True)]
-        numeric = [any(isinstance(row.get(column), int | float) for row in self.rows) for column in self.columns]
+        numeric = [all(isinstance(row.get(column), int | float | None) for row in self.rows) for column in self.columns]
         lines = [self.title]
         for cells in ([*self.columns], *shown):
             padded = (
@@ -96,8 +96,13 @@ def emit(benchmark: str, tables: list[Table], **results: Any) -> None:
     for table in tables:
         print("\n" + "\n".join(table.lines()))
     print("\n" + "\n".join(f"{key}: {_plain(value)}" for key, value in machine.items()))
-    rows = {table.name: table.rows for table in tables}
+    rows = {table.name: [{key: _short(cell) for key, cell in row.items()} for row in table.rows] for table in tables}
     print(json.dumps({"benchmark": benchmark, "tables": rows, **results, "machine": machine}), flush=True)
+
+
+def _short(value: object) -> object:
+    """Numbers to six digits: no measurement has more."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _plain(value: object) -> str:

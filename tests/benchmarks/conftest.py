@@ -1,9 +1,11 @@
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import pytest
+import uvloop
 
 from benchmarks.client import Address
 
@@ -48,3 +50,11 @@ def unused_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def in_loop(request: pytest.FixtureRequest) -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
+    """Runs a coroutine to its end, on either event loop that the load generator may meet."""
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        yield runner.run

@@ -1,12 +1,14 @@
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 
 from benchmarks.client import DROPPED, Address, Connection, ProtocolError, post
 
+InLoop = Callable[[Coroutine[Any, Any, Any]], Any]
 Serve = Callable[..., AbstractAsyncContextManager[Address]]
 
 
@@ -25,7 +27,7 @@ def test_an_address_is_plain_http(url: str) -> None:
         Address.parse(url)
 
 
-def test_keeps_one_connection_and_reads_answers_in_any_pieces(serve: Serve) -> None:
+def test_keeps_one_connection_and_reads_answers_in_any_pieces(serve: Serve, in_loop: InLoop) -> None:
     peers = set()
 
     async def in_pieces(body: bytes, writer: asyncio.StreamWriter) -> None:
@@ -48,10 +50,10 @@ def test_keeps_one_connection_and_reads_answers_in_any_pieces(serve: Serve) -> N
             assert len(peers) == 1
             assert (await connection.exchange(request.data)).status == DROPPED
 
-    asyncio.run(run())
+    in_loop(run())
 
 
-def test_reads_status_and_retry_after_whatever_their_case(serve: Serve) -> None:
+def test_reads_status_and_retry_after_whatever_their_case(serve: Serve, in_loop: InLoop) -> None:
     async def refuse(_: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 429 Too Many Requests\r\nRetry-AFTER: 3\r\nContent-LENGTH: 2\r\n\r\n{}")
 
@@ -62,10 +64,10 @@ def test_reads_status_and_retry_after_whatever_their_case(serve: Serve) -> None:
             assert (response.status, response.retry_after, response.body) == (429, "3", b"")
             connection.close()
 
-    asyncio.run(run())
+    in_loop(run())
 
 
-def test_connects_again_after_connection_close_and_after_a_dropped_request(serve: Serve) -> None:
+def test_connects_again_after_connection_close_and_after_a_dropped_request(serve: Serve, in_loop: InLoop) -> None:
     answers = iter(
         [
             b"HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
@@ -88,17 +90,17 @@ def test_connects_again_after_connection_close_and_after_a_dropped_request(serve
             assert statuses == [413, DROPPED, 200]
             connection.close()
 
-    asyncio.run(run())
+    in_loop(run())
 
 
-def test_a_server_that_is_not_there_drops_the_request(unused_port: int) -> None:
+def test_a_server_that_is_not_there_drops_the_request(unused_port: int, in_loop: InLoop) -> None:
     async def run() -> int:
         return (await Connection(Address("127.0.0.1", unused_port)).exchange(b"GET / HTTP/1.1\r\n\r\n")).status
 
-    assert asyncio.run(run()) == DROPPED
+    assert in_loop(run()) == DROPPED
 
 
-def test_refuses_an_answer_without_a_length(serve: Serve) -> None:
+def test_refuses_an_answer_without_a_length(serve: Serve, in_loop: InLoop) -> None:
     async def chunked(_: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
 
@@ -109,4 +111,4 @@ def test_refuses_an_answer_without_a_length(serve: Serve) -> None:
                 await connection.exchange(b"GET / HTTP/1.1\r\n\r\n")
             connection.close()
 
-    asyncio.run(run())
+    in_loop(run())

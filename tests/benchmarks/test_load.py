@@ -1,8 +1,9 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from benchmarks.client import DROPPED, Address, Response, post
 from benchmarks.load import Tally, closed_loop, open_loop, poisson_schedule
 
+InLoop = Callable[[Coroutine[Any, Any, Any]], Any]
 Serve = Callable[..., AbstractAsyncContextManager[Address]]
 REQUEST = post("/", {}, texts=2, tokens=60)
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -49,7 +51,7 @@ def test_a_tally_counts_work_and_latency_of_successes_only() -> None:
     assert (tally.refused, tally.with_retry_after, tally.failed) == (2, 1, 2)
 
 
-def test_a_closed_loop_measures_what_the_server_gives(serve: Serve) -> None:
+def test_a_closed_loop_measures_what_the_server_gives(serve: Serve, in_loop: InLoop) -> None:
     async def slowly(_: bytes, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.05)
         writer.write(OK)
@@ -58,7 +60,7 @@ def test_a_closed_loop_measures_what_the_server_gives(serve: Serve) -> None:
         async with serve(slowly) as address:
             return await closed_loop(address, [REQUEST], connections=4, seconds=1.0, warmup=0.2)
 
-    tally = asyncio.run(run())
+    tally = in_loop(run())
     assert tally.rates()["requests_per_s"] == pytest.approx(4 / 0.05, rel=0.2)
     assert tally.rates()["tokens_per_s"] == pytest.approx(60 * 4 / 0.05, rel=0.2)
     assert min(tally.latencies) >= 0.05
@@ -66,7 +68,9 @@ def test_a_closed_loop_measures_what_the_server_gives(serve: Serve) -> None:
     assert 0 < tally.client_cpu < 1.0
 
 
-def test_a_closed_loop_reports_answers_that_never_came(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_loop_reports_answers_that_never_came(
+    serve: Serve, in_loop: InLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("benchmarks.load.GRACE", 0.1)
 
     async def never(_: bytes, writer: asyncio.StreamWriter) -> None:
@@ -76,10 +80,10 @@ def test_a_closed_loop_reports_answers_that_never_came(serve: Serve, monkeypatch
         async with serve(never) as address:
             return await closed_loop(address, [REQUEST], connections=3, seconds=0.1, warmup=0.0)
 
-    assert asyncio.run(run()).statuses == {DROPPED: 3}
+    assert in_loop(run()).statuses == {DROPPED: 3}
 
 
-def test_an_open_loop_charges_a_stall_to_everyone_who_was_due_meanwhile(serve: Serve) -> None:
+def test_an_open_loop_charges_a_stall_to_everyone_who_was_due_meanwhile(serve: Serve, in_loop: InLoop) -> None:
     started = time.perf_counter()
 
     async def stalls_at_first(_: bytes, writer: asyncio.StreamWriter) -> None:
@@ -96,7 +100,7 @@ def test_an_open_loop_charges_a_stall_to_everyone_who_was_due_meanwhile(serve: S
             assert outcome.connections == 2
             return sorted(outcome.due.latencies)
 
-    latencies = asyncio.run(run())
+    latencies = in_loop(run())
     assert len(latencies) == 100
     # Half of the requests were due before the server woke up, 0 to 0.5 s earlier: the median of all is near 0, the
     # 75th percentile near 0.25 s. A client that waits for its two connections and times from sending sees 2 slow ones.
@@ -104,7 +108,7 @@ def test_an_open_loop_charges_a_stall_to_everyone_who_was_due_meanwhile(serve: S
     assert latencies[-1] == pytest.approx(0.49, abs=0.1)
 
 
-def test_an_open_loop_keeps_its_rate_whatever_the_latency(serve: Serve) -> None:
+def test_an_open_loop_keeps_its_rate_whatever_the_latency(serve: Serve, in_loop: InLoop) -> None:
     async def slowly(_: bytes, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.2)
         writer.write(OK)
@@ -120,10 +124,10 @@ def test_an_open_loop_keeps_its_rate_whatever_the_latency(serve: Serve) -> None:
         expected = sum(0.5 <= due + 0.2 < schedule[-1] for due in schedule)
         assert outcome.done.statuses[200] == pytest.approx(expected, abs=8)
 
-    asyncio.run(run())
+    in_loop(run())
 
 
-def test_an_open_loop_tells_refused_from_accepted(serve: Serve) -> None:
+def test_an_open_loop_tells_refused_from_accepted(serve: Serve, in_loop: InLoop) -> None:
     turn = itertools.count()
 
     async def refuse_every_third(_: bytes, writer: asyncio.StreamWriter) -> None:
@@ -134,6 +138,6 @@ def test_an_open_loop_tells_refused_from_accepted(serve: Serve) -> None:
             schedule = [index / 500 for index in range(1, 301)]
             return (await open_loop(address, [REQUEST], schedule, connections=8, warmup=0.0)).due
 
-    tally = asyncio.run(run())
+    tally = in_loop(run())
     assert tally.statuses == {200: 200, 429: 100}
     assert tally.with_retry_after == tally.refused == 100

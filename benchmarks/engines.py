@@ -1,0 +1,59 @@
+"""The engine under test: an artifact's graph in ONNX Runtime, under each way to use the cores."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.passes import Pass, run_pass
+from model.artifact import Artifact
+from service.backend import Batch
+from service.onnx_backend import OnnxBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the cores are used: worker threads, each with this many intra-op threads."""
+
+    workers: int
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.workers}x{self.threads}"
+
+
+def all_layouts() -> tuple[Layout, ...]:
+    """A worker a core, and one worker on all cores; one and the same on a single core."""
+    cores = len(os.sched_getaffinity(0))
+    return tuple(dict.fromkeys((Layout(cores, 1), Layout(1, cores))))
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An artifact, opened once a layout.
+
+    Attributes:
+        name: folder and precision.
+        artifact: the verified directory.
+        backends: a session a layout.
+    """
+
+    name: str
+    artifact: Artifact
+    backends: Mapping[Layout, OnnxBackend]
+
+    @classmethod
+    def open(cls, directory: Path, layouts: Sequence[Layout]) -> "Engine":
+        """Verifies an artifact and loads it once a layout.
+
+        Raises:
+            ArtifactError: the directory is no artifact, or not the one its manifest describes.
+        """
+        artifact = Artifact.open(directory)
+        backends = {layout: OnnxBackend(artifact, intra_op_threads=layout.threads) for layout in layouts}
+        return cls(f"{directory.name} {artifact.manifest.precision}", artifact, backends)
+
+    def runner(self, batches: Sequence[Batch], layout: Layout) -> Callable[[], Pass]:
+        """One pass over the batches, ready to be called."""
+        return partial(run_pass, self.backends[layout], batches, layout.workers)

@@ -1,0 +1,80 @@
+"""Requests to `POST /encode`, made beforehand, and a look at whether the answers are real."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.client import Connection, Request, post
+from benchmarks.server import Server
+from benchmarks.tokens import TokenIds
+
+ENCODE = "/encode"
+CLOSE_ENOUGH = 0.98  # cosine; int8 against fp32 is above 0.99, another text far below
+
+
+class WrongAnswer(Exception):
+    """The server answered something else than the vectors of the texts it was sent."""
+
+
+def encode_requests(
+    texts: Sequence[str], rows: Sequence[TokenIds], per_request: int, options: Mapping[str, Any] | None = None
+) -> list[Request]:
+    """Requests of `per_request` texts each, every text used once; what is left over is dropped.
+
+    Args:
+        texts: what to send.
+        rows: their token ids, for counting.
+        per_request: 1 sends a text, more a list.
+        options: further fields of the body.
+    """
+    starts = range(0, len(texts) - per_request + 1, per_request)
+    return [
+        post(
+            ENCODE,
+            {
+                "inputs": texts[start] if per_request == 1 else list(texts[start : start + per_request]),
+                **(options or {}),
+            },
+            texts=per_request,
+            tokens=sum(map(len, rows[start : start + per_request])),
+        )
+        for start in starts
+    ]
+
+
+def fetch(server: Server, request: Request) -> dict[str, Any]:
+    """The JSON of one answer.
+
+    Raises:
+        WrongAnswer: the status is not 200.
+    """
+
+    async def exchange() -> dict[str, Any]:
+        connection = Connection(server.address, keep_body=True)
+        response = await connection.exchange(request.data)
+        connection.close()
+        if response.status != 200:
+            raise WrongAnswer(f"status {response.status}: {response.body[:500]!r}")
+        answer: dict[str, Any] = json.loads(response.body)
+        return answer
+
+    return asyncio.run(exchange())
+
+
+def check_vectors(got: Sequence[Sequence[float]], expected: NDArray[np.float32]) -> None:
+    """Compares directions with the engine's own vectors, before anything is timed.
+
+    Raises:
+        WrongAnswer: another number of vectors, another size, or another direction.
+    """
+    found = np.asarray(got, dtype=np.float32)
+    if found.shape != expected.shape:
+        raise WrongAnswer(f"vectors of shape {found.shape}, expected {expected.shape}")
+    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+    cosine = float(((found * expected).sum(axis=1) / norms).min())
+    if not cosine >= CLOSE_ENOUGH:
+        raise WrongAnswer(f"a vector has cosine {cosine:.4f} to the engine's, expected at least {CLOSE_ENOUGH}")
