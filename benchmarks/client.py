@@ -36,11 +36,12 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A whole request as bytes, and the work in it."""
+    """A whole request as bytes, the work in it, and the status it should get."""
 
     data: bytes
     texts: int
     tokens: int
+    expects: int = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +56,14 @@ class Response:
 LOST = Response(DROPPED, None, b"")
 
 
-def post(path: str, body: Mapping[str, Any], *, texts: int, tokens: int) -> Request:
+def post(path: str, body: Mapping[str, Any], *, texts: int = 0, tokens: int = 0, expects: int = 200) -> Request:
     """A POST of JSON as bytes."""
     content = json.dumps(body, ensure_ascii=False).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(content)}\r\n\r\n"
     )
-    return Request(head.encode() + content, texts, tokens)
-
-
-def get(path: str) -> Request:
-    """A GET as bytes."""
-    return Request(f"GET {path} HTTP/1.1\r\nHost: benchmark\r\n\r\n".encode(), 0, 0)
+    return Request(head.encode() + content, texts, tokens, expects)
 
 
 class Connection(asyncio.Protocol):

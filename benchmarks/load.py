@@ -32,6 +32,7 @@ class Tally:
         tokens: their tokens.
         refused: answers 429 and 503, those that should say when to come back.
         with_retry_after: how many of these had a Retry-After.
+        failed: answers with another status than the request expects or 429: a clean run has none.
         client_cpu: CPU seconds of this process in the window.
     """
 
@@ -42,11 +43,13 @@ class Tally:
     tokens: int = 0
     refused: int = 0
     with_retry_after: int = 0
+    failed: int = 0
     client_cpu: float = 0.0
 
     def add(self, request: Request, response: Response, latency: float) -> None:
         """Counts one answer."""
         self.statuses[response.status] += 1
+        self.failed += response.status not in (request.expects, 429)
         if response.status == 200:
             self.latencies.append(latency)
             self.texts += request.texts
@@ -54,11 +57,6 @@ class Tally:
         elif response.status in (429, 503):
             self.refused += 1
             self.with_retry_after += response.retry_after is not None
-
-    @property
-    def failed(self) -> int:
-        """Answers that are neither 200 nor 429: nothing of this kind belongs into a clean run."""
-        return sum(count for status, count in self.statuses.items() if status not in (200, 429))
 
     def rates(self) -> dict[str, float]:
         """Successful requests, texts and tokens a second, and latency percentiles."""

@@ -57,6 +57,10 @@ class Server:
             return None
         return sum(int(stat[21]) for stat in _session_stats(self.session)) * os.sysconf("SC_PAGE_SIZE")
 
+    def threads(self) -> int | None:
+        """Threads of all its processes now."""
+        return None if self.session is None else sum(int(stat[17]) for stat in _session_stats(self.session))
+
 
 def free_port() -> int:
     """A port that nothing listens on right now."""

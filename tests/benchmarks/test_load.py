@@ -51,6 +51,13 @@ def test_a_tally_counts_work_and_latency_of_successes_only() -> None:
     assert (tally.refused, tally.with_retry_after, tally.failed) == (2, 1, 2)
 
 
+def test_a_request_may_expect_to_be_refused() -> None:
+    tally = Tally(seconds=1.0)
+    tally.add(post("/", {}, expects=422), Response(422, None, b""), 0.1)
+    tally.add(post("/", {}, expects=422), Response(200, None, b""), 0.1)
+    assert tally.failed == 1
+
+
 def test_a_closed_loop_measures_what_the_server_gives(serve: Serve, in_loop: InLoop) -> None:
     async def slowly(_: bytes, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.05)

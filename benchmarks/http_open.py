@@ -1,0 +1,142 @@
+"""What latency do clients see at a given rate, and what becomes of the service when they ask for more than it has?
+
+Arrivals are Poisson and wait for nobody; latency counts from the time a request was due. Without `--rate` the rates are
+shares of the sustainable rate, which a closed loop finds first: below it for latency, far above it for overload. Past
+its limit a good service refuses quickly (429 with Retry-After), keeps its goodput, and answers what it accepted as
+quickly as before.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.client import Request
+from benchmarks.load import OpenRun, poisson_schedule, run_closed_loop, run_open_loop
+from benchmarks.payloads import encode_requests
+from benchmarks.report import Table, emit
+from benchmarks.server import Server, add_server_arguments, open_server
+from benchmarks.texts import fingerprint, load_texts
+from benchmarks.timing import Spread, percentiles
+from benchmarks.tokens import tokenize
+from model.artifact import Artifact
+
+COLUMNS = (
+    "offered",
+    "requests_per_s",
+    "goodput_per_s",
+    "goodput_%",
+    "accepted_%",
+    "429_%",
+    "retry_after_%",
+    "failed",
+    "p50_ms",
+    "p95_ms",
+    "p99_ms",
+    "connections",
+    "server_cores",
+    "client_cores",
+)
+WARMUP_SHARE = 0.2  # of an open loop's length, before it counts: the queue fills, connections open
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Load to offer: a name for the table, and requests a second."""
+
+    name: str
+    rate: float
+
+
+def sustainable_rate(server: Server, requests: Sequence[Request], arguments: argparse.Namespace) -> Spread:
+    """Requests a second that a closed loop gets out of the server, over several runs; the first one warms up."""
+    runs = [
+        run_closed_loop(
+            server.address, requests, connections=arguments.closed_connections, seconds=arguments.seconds / 2
+        )
+        for _ in range(4)
+    ]
+    return Spread.of([run.rates()["requests_per_s"] for run in runs[1:]])
+
+
+def offer(server: Server, requests: Sequence[Request], load: Offer, arguments: argparse.Namespace) -> dict[str, object]:
+    """Offers one load and describes what came of it, as a row of the table."""
+    schedule = poisson_schedule(load.rate, arguments.seconds, arguments.seed)
+    used, began = server.cpu_seconds(), time.perf_counter()
+    run = run_open_loop(
+        server.address,
+        requests,
+        schedule,
+        connections=arguments.connections,
+        warmup=WARMUP_SHARE * arguments.seconds,
+    )
+    spent, elapsed = server.cpu_seconds(), time.perf_counter() - began
+    return {
+        "offered": load.name,
+        "requests_per_s": load.rate,
+        "server_cores": None if used is None or spent is None else (spent - used) / elapsed,
+        **describe(run),
+    }
+
+
+def describe(run: OpenRun) -> dict[str, object]:
+    """Shares of what was due, goodput, and the latency of what was accepted."""
+    due = sum(run.due.statuses.values())
+    return {
+        "goodput_per_s": run.done.rates()["requests_per_s"],
+        "accepted_%": 100 * run.due.statuses[200] / due,
+        "429_%": 100 * run.due.statuses[429] / due,
+        "retry_after_%": 100 * run.due.with_retry_after / run.due.refused if run.due.refused else None,
+        "failed": run.due.failed,
+        **percentiles(run.due.latencies),
+        "connections": run.connections,
+        "client_cores": run.done.client_cpu / run.done.seconds,
+    }
+
+
+def offers(arguments: argparse.Namespace, sustainable: Spread | None) -> list[Offer]:
+    """The loads to offer: the rates asked for, or shares of the sustainable one."""
+    if sustainable is None:
+        return [Offer(f"{rate:g}/s", rate) for rate in arguments.rate]
+    return [Offer(f"{share:g} x sustainable", share * sustainable.median) for share in arguments.share]
+
+
+def main() -> None:
+    """Finds the sustainable rate, offers shares of it, prints what came of each."""
+    arguments = _parse()
+    artifact = Artifact.open(arguments.model)
+    texts = load_texts(arguments.corpus, arguments.texts, arguments.seed)
+    requests = encode_requests(texts, tokenize(artifact, texts), arguments.texts_per_request)
+    title = f"{arguments.corpus} texts, {arguments.texts_per_request} a request, Poisson arrivals"
+    table = Table("open_loop", title, COLUMNS)
+    with open_server(arguments) as server:
+        sustainable = None if arguments.rate else sustainable_rate(server, requests, arguments)
+        if sustainable:
+            print(f"sustainable: {sustainable.median:.0f} requests/s ({sustainable})", flush=True)
+        for load in offers(arguments, sustainable):
+            row = offer(server, requests, load, arguments)
+            goodput = row["goodput_per_s"]
+            if sustainable and isinstance(goodput, float):
+                row["goodput_%"] = 100 * goodput / sustainable.median
+            table.add(**row)
+    rate = sustainable.median if sustainable else None
+    emit("http_open", [table], sustainable_per_s=rate, texts=fingerprint(texts), server_settings=arguments.set)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="What latency at which rate, and what happens past the limit?")
+    add_server_arguments(parser)
+    parser.add_argument("--rate", type=float, nargs="+", help="requests a second to offer, instead of shares")
+    parser.add_argument("--share", type=float, nargs="+", default=[0.5, 0.8, 3.0], help="of the sustainable rate")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of each load")
+    parser.add_argument("--texts-per-request", type=int, default=1, metavar="N")
+    parser.add_argument("--connections", type=int, default=4096, help="most requests under way at once")
+    parser.add_argument("--closed-connections", type=int, default=16, help="of the closed loop")
+    parser.add_argument("--corpus", choices=("short", "mixed"), default="short")
+    parser.add_argument("--texts", type=int, default=2000, help="different texts")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

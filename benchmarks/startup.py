@@ -1,0 +1,76 @@
+"""How long from the start of the process until it is ready for traffic, and what does it hold in memory then?
+
+Beside it, in turns, what no start can avoid: a bare interpreter, and one that only imports what the service imports.
+The files are in the page cache after the first run, which is dropped.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from benchmarks.report import Table, emit
+from benchmarks.server import polyhead
+from benchmarks.timing import Spread, in_turns
+
+IMPORTS = (
+    "import fastapi, numpy, onnxruntime, orjson, prometheus_client, pydantic_settings, tokenizers, uvicorn, uvloop"
+)
+)
+Start = tuple[float, float | None]  # seconds, resident bytes
+
+
+def start_service(artifact: Path, settings: Mapping[str, str]) -> Start:
+    """Seconds from the start of the process to `/readyz` 200, and resident bytes at that moment."""
+    with polyhead(artifact, settings) as server:
+        resident = server.resident_bytes()
+        assert server.ready_after is not None and resident is not None  # noqa: S101, PT018 - it was started here
+        return server.ready_after, float(resident)
+
+
+def start_python(code: str) -> Start:
+    """Seconds that an interpreter takes to run something and end."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603 - our own interpreter and code
+    return time.perf_counter() - began, None
+
+
+def main() -> None:
+    """Starts everything several times and prints the medians."""
+    arguments = _parse()
+    settings = dict(item.split("=", 1) for item in arguments.set)
+    starts: dict[str, Callable[[], Start]] = {
+        "interpreter alone": partial(start_python, "pass"),
+        "interpreter and imports": partial(start_python, IMPORTS),
+    }
+    for directory in arguments.model:
+        starts[f"ready, {directory.name}"] = partial(start_service, directory, settings)
+    table = Table(
+        "startup", "seconds from the process' start", ("start", "seconds", "lowest", "highest", "resident_mb")
+    )
+    for name, runs in in_turns(starts, arguments.rounds).items():
+        spread = Spread.of([seconds for seconds, _ in runs])
+        resident = [held / 1e6 for _, held in runs if held is not None]
+        table.add(
+            start=name,
+            seconds=spread.median,
+            lowest=spread.lowest,
+            highest=spread.highest,
+            resident_mb=Spread.of(resident).median if resident else None,
+        )
+    emit("startup", [table], server_settings=arguments.set)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="How long from the start of the process until it is ready?")
+    parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts to start the service with")
+    parser.add_argument("--rounds", type=int, default=7, help="measured rounds; one more warms up")
+    parser.add_argument("--set", action="append", default=[], metavar="POLYHEAD_X=Y", help="setting of the server")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
