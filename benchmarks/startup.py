@@ -19,7 +19,6 @@ from benchmarks.timing import Spread, in_turns
 IMPORTS = (
     "import fastapi, numpy, onnxruntime, orjson, prometheus_client, pydantic_settings, tokenizers, uvicorn, uvloop"
 )
-)
 Start = tuple[float, float | None]  # seconds, resident bytes
 
 
