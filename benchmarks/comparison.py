@@ -79,7 +79,7 @@ def over_http(server: Server, requests: Sequence[Request], connections: int, sec
             tokens_per_s=tally.tokens / seconds,
             texts_per_s=tally.texts / seconds,
             latencies=tally.latencies,
-            requests_per_s=tally.statuses[200] / seconds,
+            requests_per_s=tally.requests / seconds,
             server_cores=None if used is None or spent is None else (spent - used) / elapsed,
             client_cores=tally.client_cpu / seconds,
             failed=tally.failed,

@@ -28,8 +28,10 @@ class Tally:
         seconds: length of the window.
         latencies: seconds, of the answers with status 200.
         statuses: answers by status; `DROPPED` where the connection ended first, or nothing came within the grace.
-        texts: texts in the requests answered with 200.
-        tokens: their tokens.
+        requests: requests answered with 200; one that straddles an edge of the window counts with the share of its
+            time that lies inside.
+        texts: their texts, counted the same way.
+        tokens: their tokens, likewise.
         refused: answers 429 and 503, those that should say when to come back.
         with_retry_after: how many of these had a Retry-After.
         failed: answers with another status than the request expects or 429: a clean run has none.
@@ -39,21 +41,23 @@ class Tally:
     seconds: float
     latencies: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
-    texts: int = 0
-    tokens: int = 0
+    requests: float = 0.0
+    texts: float = 0.0
+    tokens: float = 0.0
     refused: int = 0
     with_retry_after: int = 0
     failed: int = 0
     client_cpu: float = 0.0
 
-    def add(self, request: Request, response: Response, latency: float) -> None:
-        """Counts one answer."""
+    def add(self, request: Request, response: Response, latency: float, share: float = 1.0) -> None:
+        """Counts one answer, its work with the given share."""
         self.statuses[response.status] += 1
         self.failed += response.status not in (request.expects, 429)
         if response.status == 200:
             self.latencies.append(latency)
-            self.texts += request.texts
-            self.tokens += request.tokens
+            self.requests += share
+            self.texts += share * request.texts
+            self.tokens += share * request.tokens
         elif response.status in (429, 503):
             self.refused += 1
             self.with_retry_after += response.retry_after is not None
@@ -61,7 +65,7 @@ class Tally:
     def rates(self) -> dict[str, float]:
         """Successful requests, texts and tokens a second, and latency percentiles."""
         return {
-            "requests_per_s": self.statuses[200] / self.seconds,
+            "requests_per_s": self.requests / self.seconds,
             "texts_per_s": self.texts / self.seconds,
             "tokens_per_s": self.tokens / self.seconds,
             **percentiles(self.latencies),
@@ -96,11 +100,15 @@ def run_closed_loop(
 ) -> Tally:
     """Each connection sends its next request when it has the answer to the last.
 
+    The load goes on until every request that was under way at the end of the window is answered, so that those at the
+    edges take as long as all others; each counts with the share of its time inside the window. Rates are then exact
+    (requests under way over mean latency, Little's law) even where a window holds only a few slow requests.
+
     Args:
         address: of the server.
         requests: sent in turn, again from the start when all were sent.
         connections: requests under way at any time.
-        seconds: length of the measurement; answers that come inside it count.
+        seconds: length of the window.
         warmup: seconds of the same load before it.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -113,16 +121,19 @@ async def closed_loop(
     """See `run_closed_loop`."""
     tally, source = Tally(seconds), itertools.cycle(requests)
     opened = [Connection(address) for _ in range(connections)]
+    through: set[Connection] = set()  # connections whose request at the end of the window was answered
     start = time.perf_counter() + warmup
     end = start + seconds
 
     async def drive(connection: Connection) -> None:
-        while (sent := time.perf_counter()) < end:
-            request = next(source)
+        while len(through) < connections:
+            sent, request = time.perf_counter(), next(source)
             response = await connection.exchange(request.data)
             now = time.perf_counter()
-            if start <= now < end or (now >= end and response.status == DROPPED):
-                tally.add(request, response, now - sent)
+            if (inside := min(now, end) - max(sent, start)) > 0:
+                tally.add(request, response, now - sent, inside / (now - sent))
+            if now >= end:
+                through.add(connection)
             if response.status == DROPPED:
                 await asyncio.sleep(0.01)  # no busy loop against a server that is gone
 
