@@ -1,0 +1,24 @@
+"""How fast the workers drain the queue, and so when a refused request may try again."""
+
+_MEMORY = 0.98  # weight of the past at every batch: about fifty batches, under a second of one loaded core
+_UNKNOWN = 1.0  # seconds to wait before anything was measured
+_LEAST, _MOST = 0.1, 60.0  # a client that comes back sooner only finds the queue full; beyond a minute is a guess
+
+
+class DrainRate:
+    """Tokens a second of busy time, smoothed over the last batches. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._seconds = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Counts a finished batch: real tokens, and how long it ran on its worker."""
+        self._tokens = self._tokens * _MEMORY + tokens
+        self._seconds = self._seconds * _MEMORY + seconds
+
+    def retry_after(self, tokens: int, workers: int) -> float:
+        """Seconds in which that many workers drain that many tokens, between 0.1 and 60; 1 before the first batch."""
+        if not self._tokens:
+            return _UNKNOWN
+        return min(_MOST, max(_LEAST, tokens * self._seconds / (self._tokens * workers)))

@@ -1,0 +1,106 @@
+"""What the batcher takes and gives, and how texts become one batch and results again.
+
+It knows neither threads nor requests.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.backend import Batch, BatchOutput, Float32Array, Int64Array
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One text.
+
+    Attributes:
+        input_ids: [n], n at least 1, special tokens included.
+        attention_layers: layers whose attention weights are wanted, ascending.
+        wants_tokens: whether `last_hidden_state` is wanted.
+    """
+
+    input_ids: Int64Array
+    attention_layers: tuple[int, ...] = ()
+    wants_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """What was computed for one text, never a padded row or column. The arrays are C-contiguous.
+
+    Attributes:
+        pooled: [D], before truncation to fewer dimensions and before normalisation.
+        last_hidden_state: [n, D], or None where not wanted.
+        attentions: by layer, probabilities [H_l, n, n]; the wanted layers only.
+        queue_seconds: from submission to the start of its batch.
+        inference_seconds: how long its batch ran.
+    """
+
+    pooled: Float32Array
+    last_hidden_state: Float32Array | None
+    attentions: Mapping[int, Float32Array]
+    queue_seconds: float
+    inference_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """One finished batch, for the metrics.
+
+    Attributes:
+        texts: B.
+        tokens: real tokens.
+        padded_tokens: B * S.
+        inference_seconds: how long it ran.
+    """
+
+    texts: int
+    tokens: int
+    padded_tokens: int
+    inference_seconds: float
+
+
+def collate(jobs: Sequence[Job]) -> Batch:
+    """Texts as one batch [B, S], padded on the right to the longest. All want the same attention layers."""
+    wants_tokens = any(job.wants_tokens for job in jobs)
+    layers = jobs[0].attention_layers
+    if len(jobs) == 1:
+        row = jobs[0].input_ids
+        return Batch(row[np.newaxis], np.array([len(row)], dtype=np.int64), layers, wants_tokens)
+    lengths = np.array([len(job.input_ids) for job in jobs], dtype=np.int64)
+    input_ids = np.zeros((len(jobs), int(lengths.max())), dtype=np.int64)
+    for row, job in zip(input_ids, jobs, strict=True):
+        row[: len(job.input_ids)] = job.input_ids
+    return Batch(input_ids, lengths, layers, wants_tokens)
+
+
+def separate(
+    jobs: Sequence[Job], output: BatchOutput, *, queue_seconds: Sequence[float], inference_seconds: float
+) -> list[JobResult]:
+    """Each text's own part of a batch's output. Rows are views where nothing was padded, copies where something was.
+
+    Raises:
+        IndexError, KeyError, TypeError: the backend returned less than the batch asked for.
+    """
+    return [
+        JobResult(
+            output.pooled[row],
+            _tokens(output, row, len(job.input_ids)) if job.wants_tokens else None,
+            {layer: _attention(output, layer, row, len(job.input_ids)) for layer in job.attention_layers},
+            queue_seconds[row],
+            inference_seconds,
+        )
+        for row, job in enumerate(jobs)
+    ]
+
+
+def _tokens(output: BatchOutput, row: int, length: int) -> Float32Array:
+    if output.last_hidden_state is None:
+        raise TypeError("the batch wanted last_hidden_state, the backend returned None")
+    return output.last_hidden_state[row, :length]
+
+
+def _attention(output: BatchOutput, layer: int, row: int, length: int) -> Float32Array:
+    return np.ascontiguousarray(output.attentions[layer][row, :, :length, :length])
