@@ -3,18 +3,23 @@
 It knows a way as a function that measures once and returns a `Sample`.
 """
 
+import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
 from benchmarks.client import Request
+from benchmarks.engines import Engine
 from benchmarks.load import run_closed_loop
 from benchmarks.passes import Pass
 from benchmarks.report import Table
 from benchmarks.server import Server
+from benchmarks.texts import Corpus
 from benchmarks.timing import Spread, in_turns, percentiles
+from benchmarks.tokens import Plan, TokenIds, make_batches
 
 COLUMNS = (
     "way",
@@ -56,6 +61,7 @@ class Sample:
 
 
 Way = Callable[[], Sample]
+Words = tuple[str, ...]  # that the names of a group of ways all hold
 
 
 def over_passes(run: Callable[[], Pass]) -> Way:
@@ -66,6 +72,15 @@ def over_passes(run: Callable[[], Pass]) -> Way:
         return Sample(one.tokens_per_s, one.texts_per_s, one.latencies)
 
     return measure
+
+
+def engine_ways(engine: Engine, rows: Sequence[TokenIds], plans: Mapping[str, Plan]) -> dict[str, Way]:
+    """The engine alone on all the texts: every plan under every layout."""
+    return {
+        f"{engine.name}, {name}, {layout}": over_passes(engine.runner(make_batches(rows, plan), layout))
+        for name, plan in plans.items()
+        for layout in engine.backends
+    }
 
 
 def over_http(server: Server, requests: Sequence[Request], connections: int, seconds: float) -> Way:
@@ -88,6 +103,32 @@ def over_http(server: Server, requests: Sequence[Request], connections: int, sec
     return measure
 
 
+def http_ways(
+    server: Server, make: Callable[[int], Sequence[Request]], arguments: argparse.Namespace
+) -> dict[str, Way]:
+    """A server, with each of the wanted numbers of texts a request; `make` turns such a number into requests."""
+    return {
+        http_name(count): over_http(server, make(count), arguments.connections, arguments.seconds)
+        for count in arguments.texts_per_request
+    }
+
+
+def http_name(count: int) -> str:
+    """Name of the way with this many texts a request."""
+    return f"HTTP, {count} {'text' if count == 1 else 'texts'} a request"
+
+
+def add_http_arguments(parser: argparse.ArgumentParser) -> None:
+    """Texts, load and rounds of a comparison that goes over HTTP."""
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--texts-per-request", type=int, nargs="+", default=[1, 32], metavar="N")
+    parser.add_argument("--corpus", choices=get_args(Corpus), default="short")
+    parser.add_argument("--texts", type=int, default=640, help="different texts")
+    parser.add_argument("--seconds", type=float, default=8.0, help="length of each measurement over HTTP")
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds; one more warms up")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample of texts")
+
+
 def compare(name: str, title: str, ways: Mapping[str, Way], rounds: int) -> Table:
     """Measures every way once a round and summarises each by its medians.
 
@@ -107,9 +148,21 @@ def compare(name: str, title: str, ways: Mapping[str, Way], rounds: int) -> Tabl
     return table
 
 
-def rate_of(table: Table, way: str) -> float:
-    """Median tokens/s of one way of a comparison."""
-    return float(next(row["tokens_per_s"] for row in table.rows if row["way"] == way))
+def best_of(table: Table, words: Words) -> tuple[str, float] | None:
+    """The fastest way whose name holds all the words, and its median tokens/s; None where there is no such way."""
+    rows = [row for row in table.rows if all(word in row["way"] for word in words)]
+    best = max(rows, key=lambda row: float(row["tokens_per_s"]), default=None)
+    return None if best is None else (best["way"], float(best["tokens_per_s"]))
+
+
+def ratios(name: str, title: str, pairs: Iterable[tuple[Words, Words]], table: Table) -> Table:
+    """The best of one group of ways over the best of another, for each pair of groups that both exist."""
+    found = Table(name, title, ("of", "over", "ratio"))
+    for words, others in pairs:
+        ours, theirs = best_of(table, words), best_of(table, others)
+        if ours and theirs:
+            found.add(of=ours[0], over=theirs[0], ratio=ours[1] / theirs[1])
+    return found
 
 
 def _median(samples: Sequence[Sample], column: str) -> float | None:

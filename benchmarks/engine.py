@@ -17,14 +17,13 @@ from benchmarks.engines import Engine, Layout, all_layouts
 from benchmarks.report import Table, emit
 from benchmarks.texts import Corpus, fingerprint, load_texts
 from benchmarks.timing import Spread, in_turns, percentiles
-from benchmarks.tokens import TokenIds, in_arrival_order, of_shape, one_at_a_time, sorted_by_length, tokenize
+from benchmarks.tokens import TokenIds, in_arrival_order, make_batches, of_shape, standard_plans, tokenize
 from model.config import EncoderConfig
 from service.backend import Batch
 
 SHAPES = ((1, 16), (1, 32), (1, 64), (1, 128), (8, 16), (8, 32), (8, 128), (1, 512))
 PRODUCT_ROWS = (32, 128, 1024)
 ARRIVAL_BATCH = 32  # texts; what Infinity and sentence-transformers take at a time
-SORTED_TOKENS = 1024  # padded tokens a batch
 COLUMNS = ("engine", "work", "layout", "tokens_per_s", "spread", "texts_per_s", "p50_ms", "p95_ms", "p99_ms", "real_%")
 
 
@@ -54,14 +53,10 @@ def shape_cases(engine: Engine, stream: Callable[[], Iterator[int]], tokens: int
 
 def text_cases(engine: Engine, corpus: Corpus, rows: Sequence[TokenIds]) -> Cases:
     """The same texts one at a time, in batches as they come, and in batches of similar lengths."""
-    ways = {
-        "one text": one_at_a_time(rows),
-        f"{ARRIVAL_BATCH} texts": in_arrival_order(rows, ARRIVAL_BATCH),
-        "sorted": sorted_by_length(rows, SORTED_TOKENS),
-    }
+    ways = {**standard_plans(rows), f"{ARRIVAL_BATCH} as they come": in_arrival_order(rows, ARRIVAL_BATCH)}
     return {
-        Case(engine.name, f"{corpus}, {way}", layout): (engine, batches)
-        for way, batches in ways.items()
+        Case(engine.name, f"{corpus}, {way}", layout): (engine, make_batches(rows, plan))
+        for way, plan in ways.items()
         for layout in engine.backends
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.client import Connection, Request, post
 from benchmarks.server import Server
@@ -65,7 +65,7 @@ def fetch(server: Server, request: Request) -> dict[str, Any]:
     return asyncio.run(exchange())
 
 
-def check_vectors(got: Sequence[Sequence[float]], expected: NDArray[np.float32]) -> None:
+def check_vectors(got: ArrayLike, expected: NDArray[np.float32]) -> None:
     """Compares directions with the engine's own vectors, before anything is timed.
 
     Raises:

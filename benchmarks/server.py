@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -60,6 +60,16 @@ class Server:
     def threads(self) -> int | None:
         """Threads of all its processes now."""
         return None if self.session is None else sum(int(stat[17]) for stat in _session_stats(self.session))
+
+    def pause(self) -> None:
+        """Stops all its processes where they are."""
+        if self.session is not None:
+            os.killpg(self.session, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets them go on."""
+        if self.session is not None:
+            os.killpg(self.session, signal.SIGCONT)
 
 
 def free_port() -> int:
@@ -150,6 +160,8 @@ def _is_ready(address: Address, path: str) -> bool:
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGCONT)  # a paused one cannot end
     try:
         process.wait(STOP_LIMIT)
     except subprocess.TimeoutExpired:

@@ -14,6 +14,8 @@ from model.artifact import TOKENIZER, Artifact
 from service.backend import Batch
 
 TokenIds = list[int]
+SORTED_TOKENS = 1024  # padded tokens of a sorted batch
+Plan = list[list[int]]  # which texts go into which run
 
 
 def load_tokenizer(path: Path, max_sequence_length: int) -> Tokenizer:
@@ -39,26 +41,36 @@ def make_batch(rows: Sequence[TokenIds], attention_layers: tuple[int, ...] = ())
     return Batch(input_ids=input_ids, lengths=lengths, attention_layers=attention_layers)
 
 
-def one_at_a_time(rows: Iterable[TokenIds]) -> list[Batch]:
-    """A batch a text, in the given order: no padding at all."""
-    return [make_batch([row]) for row in rows]
+def one_at_a_time(rows: Sequence[TokenIds]) -> Plan:
+    """A run a text, in the given order: no padding at all."""
+    return [[index] for index in range(len(rows))]
 
 
-def in_arrival_order(rows: Sequence[TokenIds], batch_size: int) -> list[Batch]:
-    """Batches of a fixed number of texts as they come, padded to the longest of each."""
-    return [make_batch(rows[start : start + batch_size]) for start in range(0, len(rows), batch_size)]
+def in_arrival_order(rows: Sequence[TokenIds], batch_size: int) -> Plan:
+    """Runs of a fixed number of texts as they come."""
+    indices = range(len(rows))
+    return [list(indices[start : start + batch_size]) for start in range(0, len(rows), batch_size)]
 
 
-def sorted_by_length(rows: Sequence[TokenIds], max_padded_tokens: int) -> list[Batch]:
-    """Longest texts first, as many a batch as fit the budget of padded tokens (at least one)."""
-    batches: list[Batch] = []
-    pending: list[TokenIds] = []
-    for row in sorted(rows, key=len, reverse=True):
-        if pending and len(pending[0]) * (len(pending) + 1) > max_padded_tokens:
-            batches.append(make_batch(pending))
-            pending = []
-        pending.append(row)
-    return [*batches, make_batch(pending)] if pending else batches
+def sorted_by_length(rows: Sequence[TokenIds], max_padded_tokens: int) -> Plan:
+    """Longest texts first, as many a run as fit the budget of padded tokens (at least one)."""
+    plan: Plan = []
+    for index in sorted(range(len(rows)), key=lambda index: len(rows[index]), reverse=True):
+        if plan and len(rows[plan[-1][0]]) * (len(plan[-1]) + 1) <= max_padded_tokens:
+            plan[-1].append(index)
+        else:
+            plan.append([index])
+    return plan
+
+
+def standard_plans(rows: Sequence[TokenIds]) -> dict[str, Plan]:
+    """The two plans that every engine is measured on: no padding at all, and little padding with large products."""
+    return {"one text a run": one_at_a_time(rows), "sorted batches": sorted_by_length(rows, SORTED_TOKENS)}
+
+
+def make_batches(rows: Sequence[TokenIds], plan: Plan) -> list[Batch]:
+    """The batches of a plan."""
+    return [make_batch([rows[index] for index in run]) for run in plan]
 
 
 def of_shape(stream: Iterable[int], batch_size: int, sequence_length: int) -> Batch:

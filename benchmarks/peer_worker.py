@@ -1,0 +1,95 @@
+"""The other side of `peers`: runs inside a peer's own environment and encodes when told to.
+
+Standard library and numpy only, so that it can be imported there. One JSON object a line on both sides: first the
+texts and the plans, then the name of a way, answered with seconds; or `null`, answered with a few vectors.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+Plan = Sequence[Sequence[int]]  # indices of the texts in each run
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a worker is to encode.
+
+    Attributes:
+        weights: folder of the checkpoint.
+        cores: threads in all.
+        texts: the texts.
+        rows: their token ids, special tokens included.
+        plans: which texts go into which run, by name.
+    """
+
+    weights: str
+    cores: int
+    texts: Sequence[str]
+    rows: Sequence[Sequence[int]]
+    plans: Mapping[str, Plan]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What a worker offers.
+
+    Attributes:
+        ways: encodes all texts once and returns the seconds of every run, by name.
+        embed: vectors of some texts, for a check.
+    """
+
+    ways: Mapping[str, Callable[[], Sequence[float]]]
+    embed: Callable[[Sequence[int]], NDArray[np.float32]]
+
+
+def pad(task: Task, indices: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Token ids and mask `[B, S]` of some texts, padded on the right."""
+    rows = [task.rows[index] for index in indices]
+    input_ids = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
+    mask = np.zeros_like(input_ids)
+    for index, row in enumerate(rows):
+        input_ids[index, : len(row)] = row
+        mask[index, : len(row)] = 1
+    return input_ids, mask
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def serve(make: Callable[[Task], Peer]) -> None:
+    """Reads the task, makes the peer, and answers until the input ends."""
+    answers = _claim_stdout()
+    peer = make(Task(**json.loads(sys.stdin.readline())))
+    _say(answers, list(peer.ways))
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request is None:
+            _say(answers, peer.embed(range(4)).tolist())
+            continue
+        began = time.perf_counter()
+        latencies = list(peer.ways[request]())
+        _say(answers, {"seconds": time.perf_counter() - began, "latencies": latencies})
+
+
+def _claim_stdout() -> IO[str]:
+    """Keeps standard output for answers; what libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return answers
+
+
+def _say(answers: IO[str], value: object) -> None:
+    answers.write(json.dumps(value) + "\n")
+    answers.flush()

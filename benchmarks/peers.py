@@ -1,0 +1,227 @@
+"""How does this project compare with Infinity, sentence-transformers and OpenVINO on this machine?
+
+One run, the same texts, the same weights, the same cores, each in turn. Peers are installed on first use, each in an
+environment of its own; one that cannot be installed here is skipped with a word. Everyone gets several ways to use the
+cores and to batch, and is judged by the best of them. A server that is not being measured is stopped meanwhile, so that
+its idle loops cost nobody anything. Vectors are compared first: a fast wrong answer does not count.
+"""
+
+import argparse
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import peer_process
+from benchmarks.client import Request, post
+from benchmarks.comparison import Sample, Way, add_http_arguments, compare, engine_ways, http_name, http_ways, ratios
+from benchmarks.engines import Engine, all_layouts
+from benchmarks.payloads import WrongAnswer, check_vectors, encode_requests, fetch
+from benchmarks.peer_environments import INFINITY, OPENVINO, SENTENCE_TRANSFORMERS, Environment, NotInstallable
+from benchmarks.peer_process import QUIET, PeerFailed
+from benchmarks.peer_worker import Task
+from benchmarks.report import emit
+from benchmarks.server import Server, ServerFailed, free_port, polyhead, started
+from benchmarks.texts import fingerprint, load_texts
+from benchmarks.tokens import TokenIds, make_batch, standard_plans, tokenize
+from benchmarks.weights import checkpoint_folder
+
+SKIPPING = (NotInstallable, PeerFailed, ServerFailed, WrongAnswer)
+INFINITY_ROUTE = "/embeddings"
+
+
+@dataclass
+class Run:
+    """What every peer of one run shares.
+
+    Attributes:
+        arguments: the command line.
+        engines: this project's artifacts; the first one's vectors are what all others are compared with.
+        texts: what is encoded.
+        rows: the texts' token ids.
+        weights: folder of the checkpoint.
+        stack: ends servers and workers with the run.
+        skipped: why a peer is missing, by name.
+        versions: of the peers that are not.
+    """
+
+    arguments: argparse.Namespace
+    engines: list[Engine]
+    texts: list[str]
+    rows: list[TokenIds]
+    weights: Path
+    stack: ExitStack
+    skipped: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def expected(self) -> NDArray[np.float32]:
+        """The engine's vectors of the first four texts."""
+        return next(iter(self.engines[0].backends.values())).run(make_batch(self.rows[:4])).pooled
+
+    def attempt(self, name: str, make: Callable[[], dict[str, Way]]) -> dict[str, Way]:
+        """A peer's ways, or none and the reason why."""
+        try:
+            return make()
+        except SKIPPING as error:
+            self.skipped[name] = str(error)
+            print(f"skipping {name}: {error}", flush=True)
+            return {}
+
+    def prepare(self, environment: Environment) -> Path:
+        """A peer's interpreter; notes its versions."""
+        python = environment.python(self.arguments.cache)
+        self.versions[environment.name] = environment.versions(self.arguments.cache)
+        return python
+
+
+def worker_ways(run: Run, name: str, environment: Environment, module: str) -> dict[str, Way]:
+    """A peer without HTTP, in a process of its own."""
+    cores = len(os.sched_getaffinity(0))
+    task = Task(str(run.weights), cores, run.texts, run.rows, standard_plans(run.rows))
+    peer = run.stack.enter_context(peer_process.started(run.prepare(environment), module, task))
+    check_vectors(peer.vectors(), run.expected())
+    return peer.ways(name)
+
+
+def service_ways(run: Run, directory: Path, engine: Engine) -> dict[str, Way]:
+    """This project's service on one artifact."""
+    server = run.stack.enter_context(polyhead(directory, {}))
+    make = partial(encode_requests, run.texts, run.rows)
+    check_vectors(fetch(server, make(4)[0])["embeddings"], run.expected())
+    return paused_ways(f"Polyhead {engine.artifact.manifest.precision}", server, make, run.arguments)
+
+
+def infinity_ways(run: Run, flag: str) -> dict[str, Way]:
+    """Infinity's torch engine, with or without BetterTransformer."""
+    python, port = run.prepare(INFINITY), free_port()
+    command = [
+        str(python.with_name("infinity_emb")),
+        "v2",
+        "--engine",
+        "torch",
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+    ]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error", flag]
+    command += ["--model-id", str(run.weights)]
+    environment = {**QUIET, "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
+    server = run.stack.enter_context(started(command, port, "/health", environment))
+    make = partial(infinity_requests, run)
+    answer = fetch(server, make(4)[0])
+    check_vectors([item["embedding"] for item in answer["data"]], run.expected())
+    return paused_ways(f"Infinity {flag}", server, make, run.arguments)
+
+
+def infinity_requests(run: Run, count: int) -> list[Request]:
+    """Requests of `count` texts each to Infinity's OpenAI route."""
+    starts = range(0, len(run.texts) - count + 1, count)
+    return [
+        post(
+            INFINITY_ROUTE,
+            {"input": run.texts[start : start + count]},
+            texts=count,
+            tokens=sum(map(len, run.rows[start : start + count])),
+        )
+        for start in starts
+    ]
+
+
+def paused_ways(
+    name: str, server: Server, make: Callable[[int], Sequence[Request]], arguments: argparse.Namespace
+) -> dict[str, Way]:
+    """A server's ways under its name; it is stopped whenever none of them is being measured."""
+    ways = http_ways(server, make, arguments)
+    server.pause()
+    return {f"{name}, {way}": partial(resumed, server, measure) for way, measure in ways.items()}
+
+
+def resumed(server: Server, way: Way) -> Sample:
+    """Measures a way of a paused server."""
+    server.resume()
+    try:
+        return way()
+    finally:
+        server.pause()
+
+
+def ratios_to_report(run: Run) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Which groups are held against which: over HTTP by texts a request, engines by precision."""
+    precisions = [engine.artifact.manifest.precision for engine in run.engines]
+    over_infinity = [
+        ((f"Polyhead {precision}", http_name(count)), ("Infinity", http_name(count)))
+        for count in run.arguments.texts_per_request
+        for precision in precisions
+    ]
+    peers = (
+        ("OpenVINO f32",),
+        ("OpenVINO bf16",),
+        ("sentence-transformers forward",),
+        ("sentence-transformers encode",),
+    )
+    return over_infinity + [((engine.name,), peer) for engine in run.engines for peer in peers]
+
+
+@contextmanager
+def opened(arguments: argparse.Namespace) -> Iterator[Run]:
+    """The artifacts, the texts, and a stack for everything that is started."""
+    engines = [Engine.open(directory, all_layouts()) for directory in arguments.model]
+    folders = [checkpoint_folder(arguments.weights, engine.artifact) for engine in engines]
+    texts = load_texts(arguments.corpus, arguments.texts, arguments.seed)
+    with ExitStack() as stack:
+        yield Run(arguments, engines, texts, tokenize(engines[0].artifact, texts), folders[0].path, stack)
+
+
+def collect(run: Run) -> tuple[dict[str, Way], dict[str, Way]]:
+    """Ways of all engines, and of all servers; whoever cannot be had here is skipped."""
+    engines, servers = dict[str, Way](), dict[str, Way]()
+    plans = standard_plans(run.rows)
+    for directory, engine in zip(run.arguments.model, run.engines, strict=True):
+        engines |= engine_ways(engine, run.rows, plans)
+        servers |= service_ways(run, directory, engine)
+    workers = (
+        ("OpenVINO", OPENVINO, "benchmarks.peer_openvino"),
+        ("sentence-transformers", SENTENCE_TRANSFORMERS, "benchmarks.peer_sentence_transformers"),
+    )
+    for name, environment, module in workers:
+        engines |= run.attempt(name, partial(worker_ways, run, name, environment, module))
+    for flag in ("--bettertransformer", "--no-bettertransformer"):
+        servers |= run.attempt(f"Infinity {flag}", partial(infinity_ways, run, flag))
+    return engines, servers
+
+
+def main() -> None:
+    """Prepares everyone, measures in turns, prints rates and ratios."""
+    arguments = _parse()
+    with opened(arguments) as run:
+        engines, servers = collect(run)
+        print(f"{len(engines) + len(servers)} ways, {arguments.rounds} rounds and one of warm-up", flush=True)
+        title = f"{arguments.corpus} texts, {arguments.connections} connections"
+        table = compare("rates", title, {**engines, **servers}, arguments.rounds)
+        ratio = ratios("ratios", "best over best, tokens/s", ratios_to_report(run), table)
+        for name, versions in run.versions.items():
+            print(f"{name}: {versions}")
+        emit("peers", [table, ratio], peers=run.versions, skipped=run.skipped, texts=fingerprint(run.texts))
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="How does this project compare with its peers on this machine?")
+    parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts of one checkpoint, any precision")
+    parser.add_argument(
+        "--weights", help="the checkpoint: a folder or a Hugging Face id; the default model if not given"
+    )
+    parser.add_argument(
+        "--cache", type=Path, default=Path("build/peers"), help="where the peers' environments are kept"
+    )
+    add_http_arguments(parser)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
