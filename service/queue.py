@@ -102,13 +102,13 @@ class JobQueue(Generic[F]):
             if entry.queued:
                 self._discard(entry)
 
-    def take(self, now: float, max_tokens: int) -> list[Entry[F]]:
-        """The next batch, within the limits and `max_tokens` padded tokens; empty where nothing waits."""
+    def take(self, now: float, share: int) -> list[Entry[F]]:
+        """The next batch, within the limits and with at most `share` tokens; empty where nothing waits."""
         waiting = len(self._flows)
         if not waiting:
             return []
         head = self._pop_first(self._next_flow(now))
-        batch = self._fill(head, min(max_tokens, self.limits.max_tokens))
+        batch = self._fill(head, share)
         for entry in batch:
             self._charge(entry, now)
         self._virtual_time += sum(entry.length for entry in batch) / waiting
@@ -145,15 +145,16 @@ class JobQueue(Generic[F]):
         self._discard(entry)
         return entry
 
-    def _fill(self, head: Entry[F], max_tokens: int) -> list[Entry[F]]:
+    def _fill(self, head: Entry[F], share: int) -> list[Entry[F]]:
         """Adds to `head` what fits beside it, smallest tag first; a length that no longer fits is passed over."""
         batch = [head]
         longest = total = head.length
-        candidates = self._candidates(head, max_tokens)
+        candidates = self._candidates(head)
         while candidates:
             _, _, entry, bucket = candidates[0]
             new_longest, new_total = max(longest, entry.length), total + entry.length
-            if not self._fits(len(batch) + 1, new_longest, new_total, max_tokens, len(head.layers)):
+            padded = (len(batch) + 1) * new_longest
+            if new_total > share or not self._fits(padded, new_longest, new_total, len(head.layers)):
                 heapq.heappop(candidates)
                 continue
             longest, total = new_longest, new_total
@@ -165,9 +166,9 @@ class JobQueue(Generic[F]):
                 heapq.heappop(candidates)
         return batch
 
-    def _candidates(self, head: Entry[F], max_tokens: int) -> list[tuple[float, int, Entry[F], Bucket[F]]]:
+    def _candidates(self, head: Entry[F]) -> list[tuple[float, int, Entry[F], Bucket[F]]]:
         """A heap of the first entry of every length that may stand beside `head`."""
-        if 2 * head.length > max_tokens:
+        if 2 * head.length > self.limits.max_tokens:
             return []
         keep = 1 - self.limits.max_padding
         near = self._entries.between(head.layers, math.ceil(head.length * keep), math.floor(head.length / keep))
@@ -175,10 +176,9 @@ class JobQueue(Generic[F]):
         heapq.heapify(candidates)
         return candidates
 
-    def _fits(self, texts: int, longest: int, total: int, max_tokens: int, layers: int) -> bool:
-        padded = texts * longest
+    def _fits(self, padded: int, longest: int, total: int, layers: int) -> bool:
         return (
-            padded <= max_tokens
+            padded <= self.limits.max_tokens
             and padded - total <= self.limits.max_padding * padded
             and padded * longest * layers <= self.limits.max_pairs
         )

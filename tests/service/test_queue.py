@@ -75,9 +75,9 @@ class QueueAgainstDefinition(RuleBasedStateMachine):
             self.queue.remove(flow)
             self.waiting = [entry for entry in self.waiting if entry.flow is not flow]
 
-    @rule(max_tokens=st.integers(1, 120))
-    def take(self, max_tokens: int) -> None:
-        assert self.queue.take(self.now, max_tokens) == self.expected_batch(max_tokens)
+    @rule(share=st.integers(1, 120))
+    def take(self, share: int) -> None:
+        assert self.queue.take(self.now, share) == self.expected_batch(share)
 
     @invariant()
     def counts_agree(self) -> None:
@@ -87,7 +87,7 @@ class QueueAgainstDefinition(RuleBasedStateMachine):
         oldest = min((self.arrived[flow] for flow in self.line), default=self.now)
         assert self.queue.oldest_age(self.now) == self.now - oldest
 
-    def expected_batch(self, max_tokens: int) -> list[Entry[Flow]]:
+    def expected_batch(self, share: int) -> list[Entry[Flow]]:
         if not self.line:
             return []
         flow, flows = self.next_flow(), len(self.line)
@@ -97,7 +97,7 @@ class QueueAgainstDefinition(RuleBasedStateMachine):
         for entry in rest:
             if entry.layers != batch[0].layers or entry.length in closed:
                 continue
-            if self.fits([*batch, entry], max_tokens):
+            if self.fits([*batch, entry], share):
                 batch.append(entry)
             else:
                 closed.add(entry.length)
@@ -113,14 +113,15 @@ class QueueAgainstDefinition(RuleBasedStateMachine):
         self.virtual_time = max(self.virtual_time, self.tag[flow])
         return flow
 
-    def fits(self, batch: list[Entry[Flow]], max_tokens: int) -> bool:
+    def fits(self, batch: list[Entry[Flow]], share: int) -> bool:
         head, longest = batch[0].length, max(entry.length for entry in batch)
         keep = 1 - self.limits.max_padding
-        padded = len(batch) * longest
+        padded, tokens = len(batch) * longest, sum(entry.length for entry in batch)
         return (
             all(head * keep <= entry.length <= head / keep for entry in batch)
-            and padded <= min(max_tokens, self.limits.max_tokens)
-            and padded - sum(entry.length for entry in batch) <= self.limits.max_padding * padded
+            and tokens <= share
+            and padded <= self.limits.max_tokens
+            and padded - tokens <= self.limits.max_padding * padded
             and padded * longest * len(batch[0].layers) <= self.limits.max_pairs
         )
 

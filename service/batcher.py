@@ -1,0 +1,186 @@
+"""From requests to results: one queue, and worker threads that pull from it themselves.
+
+It knows neither HTTP nor what a backend is made of. The event loop only puts requests into the queue; a worker that
+becomes free forms its next batches, runs them, and wakes the loop for the requests whose last text is done. There is
+no dispatcher, no executor and no polling.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from service.backend import Backend
+from service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError, TooLarge
+from service.jobs import BatchRecord, Job, JobResult
+from service.pending import Pending
+from service.queue import BatchLimits, JobQueue
+from service.workers import RETRY_AFTER, UNAVAILABLE, Workers
+
+__all__ = ["BatchRecord", "Batcher", "Job", "JobResult"]
+
+
+class Batcher:
+    """Runs texts on a backend, in batches, fairly between requests.
+
+    `submit` is called on an event loop; everything else may be called from any thread.
+
+    Args:
+        backend: what runs a batch; closed with the batcher.
+        workers: threads that run batches.
+        max_batch_tokens: padded tokens of a batch; a longer text runs alone.
+        max_queue_tokens: tokens that may wait, of all requests together.
+        max_age: seconds after which a request that nothing was run for goes first.
+        on_batch: called on the worker's thread after every batch, once its results are on their way.
+        max_padding: share of a batch's padded tokens that may be padding.
+        max_batch_pairs: attention weights of a batch a head, over all wanted layers: 2**21 are 100 MB at 12 heads.
+        max_run_seconds: a run that takes longer is taken for hanging.
+        max_abandoned: hanging threads to leave behind before giving up for good.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        workers: int,
+        max_batch_tokens: int,
+        max_queue_tokens: int,
+        max_age: float,
+        on_batch: Callable[[BatchRecord], None] | None = None,
+        max_padding: float = 0.1,
+        max_batch_pairs: int = 2**21,
+        max_run_seconds: float = 60.0,
+        max_abandoned: int = 2,
+    ) -> None:
+        if workers < 1 or max_queue_tokens < 1:
+            raise ValueError(f"workers and max_queue_tokens are {workers}, {max_queue_tokens}: expected at least 1")
+        limits = BatchLimits(
+            max_tokens=max_batch_tokens, max_padding=max_padding, max_pairs=max_batch_pairs, max_age=max_age
+        )
+        self._max_queue_tokens = max_queue_tokens
+        self._state: Literal["new", "open", "closed"] = "new"
+        self._lock = threading.Lock()
+        self._queue: JobQueue[Pending] = JobQueue(limits)
+        self._workers = Workers(
+            backend,
+            self._queue,
+            self._lock,
+            size=workers,
+            on_batch=on_batch,
+            max_run_seconds=max_run_seconds,
+            max_abandoned=max_abandoned,
+        )
+
+    def start(self) -> None:
+        """Starts the workers; once."""
+        if self._state != "new":
+            raise RuntimeError(f"the batcher is {self._state}: it starts once")
+        self._workers.start()
+        self._state = "open"
+
+    async def submit(self, jobs: Sequence[Job], *, deadline: float | None = None) -> list[JobResult]:
+        """Runs the texts of one request and returns their results in the same order.
+
+        A caller that stops waiting, and a deadline that passes, take what is left of the request out of the queue at
+        once. A text already in a run finishes there, unheard.
+
+        Args:
+            jobs: the texts.
+            deadline: `time.monotonic()` value after which the answer is worth nothing.
+
+        Raises:
+            TooLarge: the request alone is larger than the whole queue. Not `Overloaded`: trying again cannot help.
+            Overloaded: the queue is full; `retry_after` is when it will have room, by the measured drain rate.
+            DeadlineExceeded: the deadline passed, before or while the request waited.
+            InferenceFailed: the backend failed on a text of the request, when run alone.
+            NotReady: not started, closed, or without workers.
+        """
+        if not jobs:
+            return []
+        pending = Pending(jobs, deadline, asyncio.get_running_loop())
+        self._enqueue(pending)
+        timer = None
+        if deadline is not None:
+            timer = pending.loop.call_later(deadline - time.monotonic(), self._expire, pending)
+        try:
+            return await pending.future
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if not pending.is_settled:
+                self._withdraw(pending)
+
+    @property
+    def queued_texts(self) -> int:
+        """Texts that wait for a worker."""
+        return self._queue.texts
+
+    @property
+    def queued_tokens(self) -> int:
+        """Their tokens."""
+        return self._queue.tokens
+
+    @property
+    def oldest_age(self) -> float:
+        """Seconds that the oldest waiting request has been there; 0 for an empty queue."""
+        with self._lock:
+            return self._queue.oldest_age(time.monotonic())
+
+    def is_alive(self) -> bool:
+        """Whether every worker thread lives and none has been in one run for too long."""
+        return self._state == "open" and self._workers.is_alive()
+
+    def close(self, timeout: float) -> bool:
+        """Takes nothing more, finishes what is queued, joins the workers and closes the backend. Blocks.
+
+        Returns:
+            False if work was left after `timeout` seconds; its requests have failed with `NotReady`. True the second
+            time, when there is nothing to do.
+        """
+        with self._lock:
+            before, self._state = self._state, "closed"
+        return before == "closed" or self._workers.close(timeout)
+
+    def _enqueue(self, pending: Pending) -> None:
+        """Queues a request, or refuses it before anything of it is queued."""
+        entries = pending.entries()
+        if not all(entry.length for entry in entries):
+            raise ValueError("a job has no input_ids: at least one token a text is needed")
+        tokens = sum(entry.length for entry in entries)
+        now = time.monotonic()
+        with self._lock:
+            if (refusal := self._refusal(pending, tokens, now)) is not None:
+                raise refusal
+            self._queue.add(pending, entries, now)
+            self._workers.wake(len(entries))
+
+    def _refusal(self, pending: Pending, tokens: int, now: float) -> ServiceError | None:
+        if self._state != "open" or self._workers.has_failed:
+            return NotReady(UNAVAILABLE, retry_after=RETRY_AFTER)
+        if not pending.is_wanted(now):
+            return _deadline_exceeded()
+        if tokens > self._max_queue_tokens:
+            limit = self._max_queue_tokens
+            return TooLarge(f"the request has {tokens} tokens, the queue takes {limit} at most: send fewer texts")
+        if (excess := self._queue.tokens + tokens - self._max_queue_tokens) > 0:
+            retry_after = self._workers.rate.retry_after(excess, self._workers.size)
+            return Overloaded("too many tokens are waiting; try again later", retry_after=retry_after)
+        return None
+
+    def _expire(self, pending: Pending) -> None:
+        with self._lock:
+            has_failed = pending.fail(_deadline_exceeded())
+            if has_failed:
+                self._queue.remove(pending)
+        if has_failed:
+            pending.resolve()
+
+    def _withdraw(self, pending: Pending) -> None:
+        with self._lock:
+            pending.is_settled = True
+            self._queue.remove(pending)
+
+
+def _deadline_exceeded() -> DeadlineExceeded:
+    return DeadlineExceeded("the deadline passed before the answer was there")
