@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.packing import Packing
+
 Implementation = Literal["eager", "sdpa", "onnx"]
 
 FUSED_DOMAIN = ""
@@ -132,24 +134,29 @@ class MultiHeadAttention(nn.Module):
         else:
             self.output_bias = nn.Parameter(torch.zeros(hidden_size))
 
-    def forward(self, hidden: Tensor, lengths: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Attention over `hidden [B, S, D]`; see `AttentionImplementation` for the rest.
+    def forward(self, hidden: Tensor, tokens: Packing, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Attention within each text of a packed batch.
+
+        Args:
+            hidden: [T, D], the real tokens.
+            tokens: where they stand in the batch.
+            wanted: bool scalar, whether the weights will be read.
 
         Returns:
-            [B, S, D] to be added to the residual stream, and the weights [B, H, S, S] or None.
+            [T, D] to be added to the residual stream, and the weights [B, H, S, S] or None.
         """
         if not self.num_heads:
             return self.output_bias.expand_as(hidden), hidden.new_zeros(0, 0, 0, 0)
         context, weights = IMPLEMENTATIONS[self.implementation](
-            self.query(hidden),
-            self.key(hidden),
-            self.value(hidden),
-            lengths,
+            tokens.pad(self.query(hidden)),
+            tokens.pad(self.key(hidden)),
+            tokens.pad(self.value(hidden)),
+            tokens.lengths,
             wanted,
             num_heads=self.num_heads,
             scale=self.scale,
         )
-        return self.output(context), weights
+        return self.output(tokens.pack(context)), weights
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:

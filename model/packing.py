@@ -1,0 +1,47 @@
+"""Between a padded batch [B, S, ...] and its real tokens in a row [T, ...].
+
+Only attention needs to know which token belongs to which text; everything else treats tokens alike, so it runs on the
+real ones and padding costs nothing there. T is the sum of the lengths.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Packing(NamedTuple):
+    """Where each token stands in both forms.
+
+    Attributes:
+        real: bool [B, S], True where a token is real.
+        packed: int64 [T], place in the flattened batch of each real token, text by text.
+        padded: int64 [B*S], place in the row of real tokens; padding points to the text's last real token, so that
+            padded rows hold finite values of the same text.
+        lengths: int64 [B].
+    """
+
+    real: Tensor
+    packed: Tensor
+    padded: Tensor
+    lengths: Tensor
+
+    def pack(self, x: Tensor) -> Tensor:
+        """[B, S, ...] -> [T, ...]."""
+        return x.flatten(0, 1).index_select(0, self.packed)
+
+    def pad(self, x: Tensor) -> Tensor:
+        """[T, ...] -> [B, S, ...]."""
+        return x.index_select(0, self.padded).view(*self.real.shape, *x.shape[1:])
+
+    def positions(self) -> Tensor:
+        """Position of each real token in its text, int64 [T]."""
+        batch, sequence = self.real.shape
+        return self.pack(torch.arange(sequence, device=self.real.device).expand(batch, sequence))
+
+
+def packing(lengths: Tensor, sequence_length: int) -> Packing:
+    """The packing of right-padded rows; at least one length must be above 0."""
+    real = torch.arange(sequence_length, device=lengths.device) < lengths[:, None]  # [B, S]
+    flat = real.flatten()
+    return Packing(real, flat.nonzero().squeeze(1), (flat.cumsum(0) - 1).clamp(min=0), lengths)
