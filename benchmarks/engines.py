@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.passes import Pass, run_pass
+from benchmarks.tokens import TokenIds, make_batch
 from model.artifact import Artifact
-from service.backend import Batch
+from service.backend import Batch, Float32Array
 from service.onnx_backend import OnnxBackend
 
 
@@ -57,3 +58,7 @@ class Engine:
     def runner(self, batches: Sequence[Batch], layout: Layout) -> Callable[[], Pass]:
         """One pass over the batches, ready to be called."""
         return partial(run_pass, self.backends[layout], batches, layout.workers)
+
+    def pooled(self, rows: Sequence[TokenIds]) -> Float32Array:
+        """Vectors `[B, D]` of a few texts, to compare others with."""
+        return next(iter(self.backends.values())).run(make_batch(rows)).pooled

@@ -11,16 +11,9 @@ from benchmarks.comparison import add_http_arguments, compare, engine_ways, http
 from benchmarks.engines import Engine, all_layouts
 from benchmarks.payloads import check_vectors, encode_requests, fetch
 from benchmarks.report import emit
-from benchmarks.server import Server, add_server_arguments, open_server
+from benchmarks.server import add_server_arguments, open_server
 from benchmarks.texts import fingerprint, load_texts
-from benchmarks.tokens import TokenIds, make_batch, standard_plans, tokenize
-
-
-def check(server: Server, engine: Engine, texts: list[str], rows: list[TokenIds]) -> None:
-    """Makes sure that the service returns the engine's vectors of these texts."""
-    backend = next(iter(engine.backends.values()))
-    expected = backend.run(make_batch(rows[:4])).pooled
-    check_vectors(fetch(server, encode_requests(texts, rows, 4)[0])["embeddings"], expected)
+from benchmarks.tokens import standard_plans, tokenize
 
 
 def main() -> None:
@@ -29,11 +22,10 @@ def main() -> None:
     texts = load_texts(arguments.corpus, arguments.texts, arguments.seed)
     engine = Engine.open(arguments.model, all_layouts())
     rows = tokenize(engine.artifact, texts)
+    make = partial(encode_requests, texts, rows)
     with open_server(arguments) as server:
-        check(server, engine, texts, rows)
-        ways = engine_ways(engine, rows, standard_plans(rows)) | http_ways(
-            server, partial(encode_requests, texts, rows), arguments
-        )
+        check_vectors(fetch(server, make(4)[0])["embeddings"], engine.pooled(rows[:4]))
+        ways = engine_ways(engine, rows, standard_plans(rows)) | http_ways(server, make, arguments)
         print(f"{len(ways)} ways, {arguments.rounds} rounds and one of warm-up", flush=True)
         title = f"{arguments.corpus} texts, {arguments.connections} connections"
         table = compare("rates", title, ways, arguments.rounds)

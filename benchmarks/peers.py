@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from benchmarks import peer_process
 from benchmarks.client import Request, post
@@ -28,7 +27,7 @@ from benchmarks.peer_worker import Task
 from benchmarks.report import emit
 from benchmarks.server import Server, ServerFailed, free_port, polyhead, started
 from benchmarks.texts import fingerprint, load_texts
-from benchmarks.tokens import TokenIds, make_batch, standard_plans, tokenize
+from benchmarks.tokens import TokenIds, standard_plans, tokenize
 from benchmarks.weights import checkpoint_folder
 
 SKIPPING = (NotInstallable, PeerFailed, ServerFailed, WrongAnswer)
@@ -59,9 +58,9 @@ class Run:
     skipped: dict[str, str] = field(default_factory=dict)
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def expected(self) -> NDArray[np.float32]:
-        """The engine's vectors of the first four texts."""
-        return next(iter(self.engines[0].backends.values())).run(make_batch(self.rows[:4])).pooled
+    def check(self, vectors: ArrayLike) -> None:
+        """Compares someone's vectors of the first four texts with the engine's."""
+        check_vectors(vectors, self.engines[0].pooled(self.rows[:4]))
 
     def attempt(self, name: str, make: Callable[[], dict[str, Way]]) -> dict[str, Way]:
         """A peer's ways, or none and the reason why."""
@@ -84,7 +83,7 @@ def worker_ways(run: Run, name: str, environment: Environment, module: str) -> d
     cores = len(os.sched_getaffinity(0))
     task = Task(str(run.weights), cores, run.texts, run.rows, standard_plans(run.rows))
     peer = run.stack.enter_context(peer_process.started(run.prepare(environment), module, task))
-    check_vectors(peer.vectors(), run.expected())
+    run.check(peer.vectors())
     return peer.ways(name)
 
 
@@ -92,7 +91,7 @@ def service_ways(run: Run, directory: Path, engine: Engine) -> dict[str, Way]:
     """This project's service on one artifact."""
     server = run.stack.enter_context(polyhead(directory, {}))
     make = partial(encode_requests, run.texts, run.rows)
-    check_vectors(fetch(server, make(4)[0])["embeddings"], run.expected())
+    run.check(fetch(server, make(4)[0])["embeddings"])
     return paused_ways(f"Polyhead {engine.artifact.manifest.precision}", server, make, run.arguments)
 
 
@@ -114,8 +113,7 @@ def infinity_ways(run: Run, flag: str) -> dict[str, Way]:
     environment = {**QUIET, "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
     server = run.stack.enter_context(started(command, port, "/health", environment))
     make = partial(infinity_requests, run)
-    answer = fetch(server, make(4)[0])
-    check_vectors([item["embedding"] for item in answer["data"]], run.expected())
+    run.check([item["embedding"] for item in fetch(server, make(4)[0])["data"]])
     return paused_ways(f"Infinity {flag}", server, make, run.arguments)
 
 

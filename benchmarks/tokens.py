@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from model.artifact import TOKENIZER, Artifact
 from service.backend import Batch
 
-TokenIds = list[int]
+TokenIds = Sequence[int]
 SORTED_TOKENS = 1024  # padded tokens of a sorted batch
 Plan = list[list[int]]  # which texts go into which run
 

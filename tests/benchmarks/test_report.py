@@ -1,0 +1,48 @@
+import json
+
+import pytest
+
+from benchmarks.report import Table, describe_machine, emit, format_cell
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "-"),
+        (12345.6, "12,346"),
+        (99.94, "99.9"),
+        (0.01234, "0.0123"),
+        (1234, "1,234"),
+        (True, "True"),
+        ("a", "a"),
+    ],
+)
+def test_cells_are_rounded_for_the_reader(value: object, shown: str) -> None:
+    assert format_cell(value) == shown
+
+
+def test_a_table_aligns_numbers_right_and_words_left() -> None:
+    table = Table("rates", "what is fast", ("way", "per_s", "p50"))
+    table.add(way="a", per_s=1234.5)
+    table.add(way="longer", per_s=2.5, p50=1)
+    assert table.lines() == ["what is fast", "way     per_s  p50", "a       1,234    -", "longer    2.5    1"]
+    with pytest.raises(KeyError, match="rates: no column speed"):
+        table.add(speed=1)
+
+
+def test_the_last_line_is_json_with_rows_and_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("rates", "what is fast", ("way", "per_s"))
+    table.add(way="a", per_s=1234.56789)
+    emit("test", [table], rounds=3)
+    lines = capsys.readouterr().out.splitlines()
+    result = json.loads(lines[-1])
+    assert result["tables"] == {"rates": [{"way": "a", "per_s": 1234.57}]}
+    assert (result["benchmark"], result["rounds"]) == ("test", 3)
+    assert result["machine"]["cores"] >= 1
+    assert "what is fast" in lines
+
+
+def test_the_machine_is_described_by_what_decides_speed() -> None:
+    machine = describe_machine()
+    assert {"cpu", "cores", "instructions", "versions", "load_average"} <= set(machine)
+    assert "onnxruntime" in machine["versions"]
