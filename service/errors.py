@@ -5,16 +5,18 @@
     ├── Unauthorized         401  no key, or a wrong one
     ├── NotFound             404  no such route or resource
     ├── MethodNotAllowed     405
+    ├── RequestTimeout       408  the request did not arrive in time
     ├── TooLarge             413  body, texts, tokens or answer over a limit
     ├── UnsupportedMedia     415  body or answer type
     ├── Invalid              422  JSON, but not what the route takes
+    ├── HeadersTooLarge      431  more header bytes than are read
     ├── Overloaded           429  the queue is full (Retry-After)
     ├── InternalError        500  fixed text; the details are in the log only
     │   └── InferenceFailed  500  the backend failed on this text
     ├── NotReady             503  starting, draining, or without workers (Retry-After)
     └── DeadlineExceeded     504  the caller's time was up
 
-It does not know FastAPI; `service.app` turns these into responses.
+`ClientLeft` stands outside: nobody is there to answer. It does not know FastAPI; `service.failures` makes responses.
 """
 
 from typing import Any, ClassVar
@@ -70,6 +72,12 @@ class MethodNotAllowed(ServiceError):
     status, type, code = 405, "invalid_request_error", "method_not_allowed"
 
 
+class RequestTimeout(ServiceError):
+    """The request's headers or body did not arrive in time."""
+
+    status, type, code = 408, "invalid_request_error", "request_timeout"
+
+
 class TooLarge(ServiceError):
     """Over a limit on bytes, texts, tokens or the size of the answer."""
 
@@ -88,6 +96,12 @@ class Invalid(ServiceError):
     status, type, code = 422, "invalid_request_error", "invalid"
 
 
+class HeadersTooLarge(ServiceError):
+    """More header bytes than the server reads."""
+
+    status, type, code = 431, "invalid_request_error", "headers_too_large"
+
+
 class Overloaded(ServiceError):
     """The queue is full."""
 
@@ -96,6 +110,8 @@ class Overloaded(ServiceError):
 
 class InternalError(ServiceError):
     """A fault of ours; the text is fixed, details are in the log."""
+
+    fixed_text: ClassVar[str] = "internal error; the log holds the details under this request's id"
 
 
 class InferenceFailed(InternalError):
@@ -114,3 +130,7 @@ class DeadlineExceeded(ServiceError):
     """The caller's time was up before the answer was there."""
 
     status, type, code = 504, "server_error", "deadline_exceeded"
+
+
+class ClientLeft(Exception):
+    """The client closed its connection before its request was answered."""

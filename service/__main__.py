@@ -1,0 +1,49 @@
+"""`python -m service --model DIR`: reads the settings, serves until told to end.
+
+The one place, with the settings, that looks at the environment.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from service import logs
+from service.server import FAILED, StartFailure, serve
+from service.settings import PROGRAM, Settings, SettingsError, misspelt_variables, read_settings
+
+WRONG_SETTINGS = 2
+
+logger = logging.getLogger("service")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the service; returns the exit code."""
+    try:
+        settings = read_settings(arguments)
+    except SettingsError as error:
+        return _complain(error, WRONG_SETTINGS)
+    # Tokenising has threads of its own; the library's would compete with the model's for the same cores.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logs.configure(settings.log_level)
+    _report(settings)
+    try:
+        return serve(settings)
+    except StartFailure as error:
+        return _complain(error, FAILED)
+
+
+def _report(settings: Settings) -> None:
+    for name, nearest in misspelt_variables(os.environ).items():
+        hint = f"; did you mean {nearest}?" if nearest else ""
+        logger.warning("no setting is called %s%s", name, hint)
+    logger.info("starting", extra={"fields": {"settings": settings.model_dump(mode="json")}})
+
+
+def _complain(error: Exception, code: int) -> int:
+    sys.stderr.write(f"{PROGRAM}: {error}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

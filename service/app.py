@@ -1,0 +1,97 @@
+"""The app: routes, failures and the gate around them, with nothing global.
+
+FastAPI routes and describes; it neither reads bodies nor sends telemetry here.
+"""
+
+import importlib.metadata
+from collections.abc import Iterator
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from fastapi.telemetry import TelemetryConfig
+from starlette.routing import Mount
+from starlette.types import ASGIApp
+
+from service.body import DirectRoute
+from service.errors import InternalError, MethodNotAllowed, NotFound, ServiceError
+from service.failures import add_failure_handlers
+from service.metrics import CLIENT_CLOSED, Metrics
+from service.middleware import OTHER, Gate
+from service.openapi import DESCRIPTION, add_openapi_route
+from service.readiness import Readiness
+from service.routes import encode, health, info, metrics, pages, tokenize
+from service.services import Services
+from service.settings import Settings
+
+# FastAPI 0.165 instruments itself by default and, told so by an environment variable, sends request data to a
+# collector. Off, whatever the environment says: the service has its own metrics, and texts stay here.
+TELEMETRY_OFF: TelemetryConfig = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
+UNMATCHED = "unmatched"
+
+
+def create_app(settings: Settings, readiness: Readiness) -> tuple[ASGIApp, Services]:
+    """The whole HTTP side, not ready until `readiness` has an engine."""
+    app = FastAPI(
+        title="Polyhead",
+        version=importlib.metadata.version("polyhead"),
+        description=DESCRIPTION,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        telemetry=TELEMETRY_OFF,
+    )
+    app.router.route_class = DirectRoute
+    for routes in (encode, tokenize, info, health, metrics, pages):
+        routes.add_routes(app)
+    add_openapi_route(app)
+    add_failure_handlers(app)
+    services = Services(settings, readiness, Metrics(_possible_outcomes(app), _refusal_codes()))
+    services.metrics.watch_readiness(readiness.is_ready)
+    app.state.services = services
+    return Gate(app, route_of=RouteNames(app), metrics=services.metrics, readiness=readiness), services
+
+
+class RouteNames:
+    """The template of each path, from a closed set: log and metrics never hold a raw path."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._exact = {route.path: route.path for route in app.routes if isinstance(route, APIRoute)}
+        self._mounts = [
+            (f"{route.path}/", f"{route.path}/{{path}}") for route in app.routes if isinstance(route, Mount)
+        ]
+
+    def __call__(self, path: str) -> str:
+        """The template, or `unmatched`."""
+        if (exact := self._exact.get(path)) is not None:
+            return exact
+        return next((template for prefix, template in self._mounts if path.startswith(prefix)), UNMATCHED)
+
+
+def _possible_outcomes(app: FastAPI) -> Iterator[tuple[str, str, int]]:
+    """Every (route, method, status) that the document knows, and those of requests that match no route."""
+    for route in app.routes:
+        if isinstance(route, APIRoute):
+            for method in route.methods or ():
+                yield from (
+                    (route.path, method, int(status)) for status in (*(route.responses or (200,)), CLIENT_CLOSED)
+                )
+    for error in (NotFound, MethodNotAllowed):
+        yield UNMATCHED, OTHER, error.status
+
+
+def _refusal_codes() -> list[str]:
+    """Codes of all errors that refuse a request, from the exception tree."""
+    found, classes = [], [ServiceError]
+    while classes:
+        error = classes.pop()
+        classes += error.__subclasses__()
+        if error is not ServiceError and not issubclass(error, InternalError):
+            found.append(error.code)
+    return sorted(found)

@@ -1,0 +1,125 @@
+"""Request bodies: bounded while they are read, then validated by pydantic straight from the bytes.
+
+A route is declared as for FastAPI, `async def f(request, body: Model)`, and OpenAPI is derived from that; but FastAPI's
+dependency solving is left out, which takes about half of what its layers cost a request, and would answer failures in
+another shape.
+"""
+
+import typing
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive
+
+from service.errors import ClientLeft, Invalid, MalformedBody, ServiceError, TooLarge, UnsupportedMedia
+from service.exchange import exchange_of
+from service.services import services_of
+
+M = TypeVar("M", bound=BaseModel)
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+JSON = b"application/json"
+SAFETENSORS = b"application/vnd.safetensors"
+_JSON_RANGES = (JSON, b"application/*", b"*/*")
+
+_PROBLEMS_SHOWN = 5
+_NAME_SHOWN = 64  # characters of a field name, which may be a caller's own
+
+
+class DirectRoute(APIRoute):
+    """Calls its endpoint with the request and, where it takes one, the validated body; answers JSON only."""
+
+    def get_route_handler(self) -> Handler:
+        """Replaces FastAPI's handler; called once a route."""
+        endpoint: Callable[..., Awaitable[Response]] = self.endpoint
+        model: type[BaseModel] | None = typing.get_type_hints(endpoint).get("body")
+
+        async def handle(request: Request) -> Response:
+            if model is None:
+                return await endpoint(request)
+            services = services_of(request)
+            services.readiness.engine()  # not ready: say so before the body is read
+            headers = exchange_of(request.scope).headers
+            check_media(headers)
+            raw = await read_body(request.receive, headers, services.settings.max_body_bytes)
+            return await endpoint(request, validate(model, raw))
+
+        return handle
+
+
+def check_media(headers: Mapping[bytes, bytes]) -> None:
+    """Takes JSON and answers JSON.
+
+    Raises:
+        UnsupportedMedia: the body is of another type or compressed, or the caller accepts no JSON.
+    """
+    content_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if content_type != JSON:
+        raise UnsupportedMedia("Content-Type: expected application/json", param="Content-Type")
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise UnsupportedMedia("Content-Encoding: the body must not be compressed", param="Content-Encoding")
+    accept = headers.get(b"accept")
+    if accept is None or accept == b"*/*":
+        return
+    ranges = {part.partition(b";")[0].strip().lower() for part in accept.split(b",")}
+    if ranges.isdisjoint(_JSON_RANGES):
+        raise UnsupportedMedia("Accept: this route answers application/json only", param="Accept")
+
+
+async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int) -> bytes:
+    """Reads a body and never holds much more than `limit` bytes of it.
+
+    Raises:
+        TooLarge: by its Content-Length before anything is read, or as soon as more than the limit arrived.
+        ClientLeft: the connection closed before the end.
+    """
+    if int(headers.get(b"content-length", b"0")) > limit:
+        raise _body_too_large(limit)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientLeft
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise _body_too_large(limit)
+        if not message.get("more_body", False):
+            return b"".join([*parts, part]) if parts else part
+        parts.append(part)
+
+
+def validate(model: type[M], raw: bytes) -> M:
+    """A body as its model.
+
+    Raises:
+        MalformedBody: no JSON.
+        Invalid: JSON, but not what the model takes. The message never holds a value that was sent.
+    """
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError as error:
+        raise _explain(error) from None
+
+
+def _explain(error: ValidationError) -> ServiceError:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    if problems[0]["type"] == "json_invalid":
+        return MalformedBody(f"the body is no valid JSON: {problems[0]['msg'].removeprefix('Invalid JSON: ')}")
+    places = [".".join(str(part)[:_NAME_SHOWN] for part in problem["loc"]) for problem in problems]
+    texts = [
+        f"{place}: {problem['msg']}" if place else problem["msg"]
+        for place, problem in zip(places, problems, strict=True)
+    ]
+    if len(texts) > _PROBLEMS_SHOWN:
+        texts[_PROBLEMS_SHOWN:] = [f"and {len(texts) - _PROBLEMS_SHOWN} more"]
+    return Invalid("; ".join(texts), param=places[0] or None)
+
+
+def _body_too_large(limit: int) -> TooLarge:
+    return TooLarge(f"the body is larger than {limit} bytes; send fewer inputs a request")

@@ -1,0 +1,134 @@
+"""The encoder behind the routes: artifact, tokenizer, backend and batcher, put together once.
+
+It knows no HTTP. The order of loading is the order of trust: every file's hash is checked before one is opened.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from model.artifact import TOKENIZER, Artifact, Manifest
+from model.config import EncoderConfig
+from service.batcher import Batcher, Job, JobResult
+from service.cpu import usable_cores
+from service.jobs import BatchRecord
+from service.onnx_backend import OnnxBackend
+from service.settings import Settings
+from service.tokenizer import TokenizedInput, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Where and how the model runs."""
+
+    provider: str
+    workers: int
+    intra_op_threads: int
+
+
+class Engine:
+    """Encodes texts, from any number of tasks of one event loop at once.
+
+    Attributes:
+        artifact: what was loaded.
+        tokenizer: text to token ids.
+        runtime: provider and threads.
+    """
+
+    def __init__(self, artifact: Artifact, tokenizer: Tokenizer, batcher: Batcher, runtime: Runtime) -> None:
+        self.artifact = artifact
+        self.tokenizer = tokenizer
+        self.runtime = runtime
+        self._batcher = batcher
+
+    @classmethod
+    def load(
+        cls, directory: Path, settings: Settings, *, on_batch: Callable[[BatchRecord], None] | None = None
+    ) -> "Engine":
+        """Verifies, loads and warms up an artifact. Blocks for as long as that takes.
+
+        Raises:
+            ArtifactError: the directory is no artifact, or a file is not the one its manifest describes.
+            Exception: the backend's own, where the graph does not load or run.
+        """
+        artifact = Artifact.open(directory)
+        runtime = plan_runtime(settings)
+        tokenizer = Tokenizer.load(
+            artifact.path(TOKENIZER), artifact.manifest.max_sequence_length, threads=runtime.workers
+        )
+        backend = OnnxBackend(artifact, intra_op_threads=runtime.intra_op_threads, provider=runtime.provider)
+        backend.warm_up()
+        batcher = Batcher(
+            backend,
+            workers=runtime.workers,
+            max_batch_tokens=settings.max_batch_tokens,
+            max_queue_tokens=settings.max_queue_tokens,
+            max_age=settings.max_batch_age,
+            on_batch=on_batch,
+        )
+        batcher.start()
+        return cls(artifact, tokenizer, batcher, runtime)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the artifact says of itself."""
+        return self.artifact.manifest
+
+    @property
+    def config(self) -> EncoderConfig:
+        """The network."""
+        return self.artifact.manifest.config
+
+    @property
+    def queued_texts(self) -> int:
+        """Texts waiting for a worker."""
+        return self._batcher.queued_texts
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens waiting for a worker."""
+        return self._batcher.queued_tokens
+
+    @property
+    def oldest_age(self) -> float:
+        """Seconds that the oldest waiting text has waited."""
+        return self._batcher.oldest_age
+
+    def is_alive(self) -> bool:
+        """Whether every worker answers."""
+        return self._batcher.is_alive()
+
+    async def run(
+        self,
+        inputs: Sequence[TokenizedInput],
+        *,
+        attention_layers: tuple[int, ...] = (),
+        wants_tokens: bool = False,
+        deadline: float | None = None,
+    ) -> list[JobResult]:
+        """Runs the model on tokenised inputs; results in their order.
+
+        Args:
+            inputs: what to encode.
+            attention_layers: layers whose weights are computed, ascending.
+            wants_tokens: whether `last_hidden_state` is returned.
+            deadline: `time.monotonic()` value after which the answer is worth nothing.
+
+        Raises:
+            ServiceError: Overloaded, DeadlineExceeded, InferenceFailed or NotReady.
+        """
+        jobs = [Job(item.input_ids, attention_layers, wants_tokens) for item in inputs]
+        return await self._batcher.submit(jobs, deadline=deadline)
+
+    def close(self, timeout: float) -> bool:
+        """Finishes what is queued and ends the threads; False if that took longer than `timeout` seconds. Blocks."""
+        self.tokenizer.close()
+        return self._batcher.close(timeout)
+
+
+def plan_runtime(settings: Settings) -> Runtime:
+    """Threads for the settings: on a CPU as many workers as keep every usable core busy, on a GPU one."""
+    workers = settings.workers
+    if not workers:
+        workers = 1 if settings.provider == "cuda" else max(1, usable_cores() // settings.intra_op_threads)
+    return Runtime(settings.provider, workers, settings.intra_op_threads)

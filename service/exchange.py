@@ -1,0 +1,85 @@
+"""One request and what became of it, as middleware, routes, log and metrics share it."""
+
+import re
+import time
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from service.errors import Invalid
+
+SCOPE_KEY = "polyhead.exchange"
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+_TIMEOUT = re.compile(rb"\d{1,9}(\.\d{1,9})?")
+
+
+class Exchange:
+    """One request on its way.
+
+    Attributes:
+        request_id: the caller's where it is short and plain, else made here.
+        route: template of the route, from a closed set.
+        method: HTTP method, from a closed set.
+        headers: by lower-case name; the last one where a name comes twice.
+        started: `time.monotonic()` when the headers were there.
+        status: HTTP status of the answer, 0 until there is one.
+        error_code: code of the error body, or None.
+        texts: texts encoded.
+        tokens: their tokens.
+        truncated: how many of them were cut.
+        is_abandoned: whether the client left before the answer.
+    """
+
+    __slots__ = (
+        "error_code",
+        "headers",
+        "is_abandoned",
+        "method",
+        "request_id",
+        "route",
+        "started",
+        "status",
+        "texts",
+        "tokens",
+        "truncated",
+    )
+
+    def __init__(self, route: str, method: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self.started = time.monotonic()
+        self.route = route
+        self.method = method
+        self.headers = dict(headers)
+        self.request_id = _request_id(self.headers.get(b"x-request-id"))
+        self.status = 0
+        self.error_code: str | None = None
+        self.texts = 0
+        self.tokens = 0
+        self.truncated = 0
+        self.is_abandoned = False
+
+    def deadline(self, longest: float) -> float:
+        """When the caller's time is up, by `time.monotonic()`; `X-Request-Timeout` can only shorten it.
+
+        Raises:
+            Invalid: the header is no positive number of seconds.
+        """
+        given = self.headers.get(b"x-request-timeout")
+        if given is None:
+            return self.started + longest
+        seconds = float(given) if _TIMEOUT.fullmatch(given) else 0.0
+        if seconds <= 0:
+            raise Invalid("X-Request-Timeout: expected a positive number of seconds", param="X-Request-Timeout")
+        return self.started + min(seconds, longest)
+
+
+def exchange_of(scope: Any) -> Exchange:
+    """The exchange that the middleware put into an ASGI scope."""
+    exchange: Exchange = scope[SCOPE_KEY]
+    return exchange
+
+
+def _request_id(given: bytes | None) -> str:
+    if given is not None and _REQUEST_ID.fullmatch(given):
+        return given.decode("ascii")
+    return uuid.uuid4().hex

@@ -1,0 +1,99 @@
+"""Failures as responses: one body on every route, with what the status asks for in headers."""
+
+import logging
+import math
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.errors import (
+    DeadlineExceeded,
+    InferenceFailed,
+    InternalError,
+    Invalid,
+    MalformedBody,
+    MethodNotAllowed,
+    NotFound,
+    NotReady,
+    Overloaded,
+    ServiceError,
+    TooLarge,
+    UnsupportedMedia,
+)
+from service.exchange import Exchange, exchange_of
+from service.schemas import FailureAnswer
+
+BODY_FAILURES = (MalformedBody, TooLarge, UnsupportedMedia, Invalid, InternalError, NotReady)
+INFERENCE_FAILURES = (*BODY_FAILURES, Overloaded, InferenceFailed, DeadlineExceeded)
+
+logger = logging.getLogger(__name__)
+
+
+def add_failure_handlers(app: FastAPI) -> None:
+    """Makes every exception of the app, its router's included, an answer with the one error body."""
+    app.add_exception_handler(ServiceError, _answer_service_error)
+    app.add_exception_handler(HTTPException, _answer_router_error)
+    app.add_exception_handler(Exception, _answer_unknown_error)
+
+
+def failure_response(error: ServiceError, exchange: Exchange) -> Response:
+    """The response to a failure; notes its code for log and metrics."""
+    exchange.error_code = error.code
+    response = Response(orjson.dumps(error.body()), error.status, media_type="application/json")
+    if isinstance(error, Overloaded | NotReady):
+        response.headers["retry-after"] = str(retry_after_seconds(error))
+    return response
+
+
+def retry_after_seconds(error: ServiceError) -> int:
+    """Whole seconds for `Retry-After`, at least 1."""
+    return max(1, math.ceil(error.retry_after or 0))
+
+
+async def _answer_service_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ServiceError)  # noqa: S101 - registered for this class only
+    exchange = exchange_of(request.scope)
+    if isinstance(error, InternalError):
+        logger.error("request failed", exc_info=error, extra={"fields": {"request_id": exchange.request_id}})
+    return failure_response(error, exchange)
+
+
+async def _answer_router_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only
+    exchange = exchange_of(request.scope)
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = (error.headers or {}).get("Allow", "")
+        response = failure_response(MethodNotAllowed(f"this route takes {allowed}"), exchange)
+        response.headers["allow"] = allowed
+        return response
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return failure_response(NotFound("no such route; GET / lists them"), exchange)
+    return failure_response(Invalid("the request was not understood"), exchange)
+
+
+async def _answer_unknown_error(request: Request, _error: Exception) -> Response:
+    """The answer only: the error is raised again and logged once, by the gate."""
+    return failure_response(InternalError(InternalError.fixed_text), exchange_of(request.scope))
+
+
+def failure_documents(*errors: type[ServiceError]) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI entries of a route's failures, by status, with an example of each code."""
+    documents: dict[int | str, dict[str, Any]] = {}
+    for error in errors:
+        summary = (error.__doc__ or "").strip().splitlines()[0]
+        entry = documents.setdefault(error.status, _document(summary, error))
+        examples = entry["content"]["application/json"]["examples"]
+        examples[error.code] = {"summary": summary, "value": error(summary).body()}
+    return documents
+
+
+def _document(summary: str, error: type[ServiceError]) -> dict[str, Any]:
+    document = {"description": summary, "model": FailureAnswer, "content": {"application/json": {"examples": {}}}}
+    if issubclass(error, Overloaded | NotReady):
+        document["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
+    return document

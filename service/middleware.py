@@ -1,0 +1,127 @@
+"""The one layer around the app: request id, security headers, log line, metrics, clients that leave.
+
+One ASGI callable instead of a stack of them: it costs microseconds, and a request is worth a few milliseconds. It does
+not read bodies and knows no route beyond its template.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import ClientLeft, InternalError, NotReady, ServiceError
+from service.exchange import SCOPE_KEY, Exchange
+from service.failures import failure_response
+from service.logs import REQUEST_LOGGER
+from service.metrics import CLIENT_CLOSED, Metrics
+from service.protocol import CONNECTION_KEY, Connection
+from service.readiness import RETRY_AFTER_SECONDS, Readiness
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SECURITY_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
+    (b"referrer-policy", b"no-referrer"),
+)
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+OTHER = "other"
+
+logger = logging.getLogger(__name__)
+request_logger = logging.getLogger(REQUEST_LOGGER)
+
+
+class Gate:
+    """Wraps the app; every request passes here first and last."""
+
+    def __init__(self, app: ASGIApp, *, route_of: Callable[[str], str], metrics: Metrics, readiness: Readiness) -> None:
+        self._app = app
+        self._route_of = route_of
+        self._metrics = metrics
+        self._readiness = readiness
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request; nothing is raised out of here."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        method = scope["method"]
+        exchange = Exchange(self._route_of(scope["path"]), method if method in METHODS else OTHER, scope["headers"])
+        connection: Connection | None = scope.get(CONNECTION_KEY)
+        scope[SCOPE_KEY] = exchange
+        if method == "HEAD":  # answered as GET is; the protocol, which keeps the first scope, drops the body
+            scope = {**scope, "method": "GET"}
+        self._metrics.in_flight.inc()
+        if connection is not None:
+            connection.running = asyncio.current_task()
+        try:
+            await self._run(exchange, connection, scope, receive, self._sender(exchange, connection, send))
+        finally:
+            if connection is not None:
+                connection.running = None
+            self._metrics.in_flight.dec()
+            self._finish(exchange)
+
+    async def _run(
+        self, exchange: Exchange, connection: Connection | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        failure: ServiceError
+        try:
+            await self._app(scope, receive, send)
+            return
+        except ClientLeft:
+            exchange.is_abandoned = True
+            return
+        except asyncio.CancelledError:
+            if connection is not None and connection.is_lost:
+                exchange.is_abandoned = True
+                return
+            failure = NotReady("the process ended before this request did", retry_after=RETRY_AFTER_SECONDS)
+        except Exception:
+            logger.exception("unexpected failure", extra={"fields": {"request_id": exchange.request_id}})
+            failure = InternalError(InternalError.fixed_text)
+        if not exchange.status:
+            await failure_response(failure, exchange)(scope, receive, send)
+
+    def _sender(self, exchange: Exchange, connection: Connection | None, send: Send) -> Send:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                headers: list[Any] = message.setdefault("headers", [])
+                headers.extend(SECURITY_HEADERS)
+                headers.append((b"x-request-id", exchange.request_id.encode("ascii")))
+                if self._readiness.is_draining:
+                    headers.append((b"connection", b"close"))
+            await send(message)
+            if connection is not None and message["type"] == "http.response.body" and not message.get("more_body"):
+                connection.running = None  # answered: who leaves now abandons nothing
+
+        return send_with_headers
+
+    def _finish(self, exchange: Exchange) -> None:
+        if exchange.is_abandoned:
+            exchange.status = CLIENT_CLOSED
+        seconds = time.monotonic() - exchange.started
+        self._metrics.observe_exchange(exchange, seconds)
+        if request_logger.isEnabledFor(logging.INFO):
+            request_logger.info("request", extra={"fields": _line(exchange, seconds)})
+
+
+def _line(exchange: Exchange, seconds: float) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "request_id": exchange.request_id,
+        "route": exchange.route,
+        "method": exchange.method,
+        "status": exchange.status,
+        "duration_s": round(seconds, 6),
+    }
+    if exchange.texts:
+        line |= {"texts": exchange.texts, "tokens": exchange.tokens, "truncated": exchange.truncated}
+    if exchange.error_code:
+        line["error"] = exchange.error_code
+    return line

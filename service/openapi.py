@@ -1,0 +1,48 @@
+"""What the OpenAPI document says beyond what FastAPI derives from the routes."""
+
+from typing import Any
+
+import orjson
+from fastapi import FastAPI
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+REQUEST_HEADERS: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "X-Request-Id",
+            "in": "header",
+            "description": "comes back in the answer and stands in the log; up to 128 letters, digits and ._:/+=@-",
+            "schema": {"type": "string", "maxLength": 128},
+        },
+        {
+            "name": "X-Request-Timeout",
+            "in": "header",
+            "description": "seconds after which the answer is worth nothing; queued work is dropped then, answer 504",
+            "schema": {"type": "number", "exclusiveMinimum": 0},
+        },
+    ]
+}
+
+DESCRIPTION = """\
+Text in, a sentence embedding out and, when asked for, the attention weights of every head that made it.
+
+Every failure on every route has one body, `{"error": {"message", "type", "param", "code"}}`; besides those listed with
+a route: 404 for no such route, 405 for a wrong method, and, before a request reaches a route, 400 for what is no HTTP,
+408 for a request that arrives too slowly and 431 for headers that are too large."""
+
+
+def answer_document(model: type[BaseModel], example: Any) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI entry of a route's good answer."""
+    content: dict[str, Any] = {"example": example} if example is not None else {}
+    return {200: {"description": "OK", "model": model, "content": {"application/json": content}}}
+
+
+def add_openapi_route(app: FastAPI) -> None:
+    """Adds `GET /openapi.json`, made once."""
+
+    async def answer_openapi(_request: Request) -> Response:
+        return Response(orjson.dumps(app.openapi()), media_type="application/json")
+
+    app.add_api_route("/openapi.json", answer_openapi, methods=["GET"], response_model=None, include_in_schema=False)

@@ -1,0 +1,80 @@
+"""Whether the process takes traffic: starting, ready, then draining; never back.
+
+It holds the engine once there is one. It does not know probes or signals.
+"""
+
+from typing import Literal
+
+from service.engine import Engine
+from service.errors import NotReady
+
+State = Literal["starting", "ready", "draining"]
+
+RETRY_AFTER_SECONDS = 1.0
+
+
+class Readiness:
+    """The one place that says whether the engine may be used. Changed on the event loop only."""
+
+    def __init__(self) -> None:
+        self._state: State = "starting"
+        self._engine: Engine | None = None
+
+    @property
+    def state(self) -> State:
+        """`starting` until the model is loaded and warm, `draining` from the first signal on."""
+        return self._state
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether clients are to go elsewhere; requests are still answered."""
+        return self._state == "draining"
+
+    @property
+    def loaded_engine(self) -> Engine | None:
+        """The engine, draining or not; None while starting."""
+        return self._engine
+
+    def start(self, engine: Engine) -> None:
+        """Takes traffic from now on, unless the process is on its way out already."""
+        self._engine = engine
+        if self._state == "starting":
+            self._state = "ready"
+
+    def drain(self) -> None:
+        """Asks for no more traffic; what still comes is served."""
+        self._state = "draining"
+
+    def engine(self) -> Engine:
+        """The engine that answers requests, also while draining.
+
+        Raises:
+            NotReady: the model is not loaded yet.
+        """
+        if self._engine is None:
+            raise NotReady("the model is loading; try again soon", retry_after=RETRY_AFTER_SECONDS)
+        return self._engine
+
+    def is_ready(self) -> bool:
+        """Whether traffic should come."""
+        return self._state == "ready" and self._engine is not None and self._engine.is_alive()
+
+    def check_ready(self) -> None:
+        """What `/readyz` answers.
+
+        Raises:
+            NotReady: starting, draining, or the workers do not answer.
+        """
+        if self._state == "draining":
+            raise NotReady("draining: this process is about to end", retry_after=RETRY_AFTER_SECONDS)
+        self.engine()
+        self.check_alive()
+
+    def check_alive(self) -> None:
+        """What `/healthz` answers: the event loop does by answering, the workers are asked once there are any.
+
+        Raises:
+            NotReady: a worker hangs or is gone for good. While draining they come to their end and are not asked.
+        """
+        if self._state == "ready" and not self.is_ready():
+            raise NotReady("the workers do not answer", retry_after=RETRY_AFTER_SECONDS)

@@ -1,0 +1,1 @@
+"""One file a concern; each adds its routes to the app."""

@@ -1,0 +1,93 @@
+"""`GET /info` and `GET /heads`: what answers here, and what is known of its heads."""
+
+import asyncio
+import importlib.metadata
+import platform
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from model.artifact import HEADS
+from service.engine import Engine
+from service.errors import InternalError, NotFound, NotReady
+from service.failures import failure_documents
+from service.openapi import answer_document
+from service.schemas import HeadReport, Info
+from service.services import services_of
+from service.settings import Settings
+
+_LIMITS = (
+    "max_body_bytes",
+    "max_texts",
+    "max_request_tokens",
+    "max_queue_tokens",
+    "max_embedding_bytes",
+    "max_attention_bytes",
+    "max_attention_work_bytes",
+    "request_timeout",
+)
+_PACKAGES = ("polyhead", "onnxruntime", "onnxruntime-gpu", "tokenizers", "numpy", "fastapi", "uvicorn")
+
+
+def add_routes(app: FastAPI) -> None:
+    """Adds the routes."""
+    app.add_api_route(
+        "/info",
+        answer_info,
+        methods=["GET"],
+        summary="Model, limits, versions",
+        response_model=None,
+        responses={**answer_document(Info, None), **failure_documents(NotReady, InternalError)},
+    )
+    app.add_api_route(
+        "/heads",
+        answer_heads,
+        methods=["GET"],
+        summary="The head report",
+        response_model=None,
+        responses={**answer_document(HeadReport, None), **failure_documents(NotFound, NotReady, InternalError)},
+    )
+
+
+async def answer_info(request: Request) -> Response:
+    """The artifact's manifest, this process' limits and threads, and the versions it runs on."""
+    services = services_of(request)
+    answer = describe_service(services.readiness.engine(), services.settings)
+    return Response(orjson.dumps(answer), media_type="application/json")
+
+
+async def answer_heads(request: Request) -> Response:
+    """The report on each head that the export wrote, where it wrote one."""
+    artifact = services_of(request).readiness.engine().artifact
+    if HEADS not in artifact.manifest.files:
+        raise NotFound("this artifact has no head report")
+    report = await asyncio.to_thread(artifact.path(HEADS).read_bytes)
+    return Response(report, media_type="application/json")
+
+
+def describe_service(engine: Engine, settings: Settings) -> dict[str, Any]:
+    """What `/info` answers."""
+    return {
+        "model": engine.manifest.model,
+        "manifest": engine.manifest.to_dict(),
+        "limits": {
+            "max_sequence_length": engine.tokenizer.max_sequence_length,
+            **{name: getattr(settings, name) for name in _LIMITS},
+        },
+        "runtime": asdict(engine.runtime),
+        "versions": _versions(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of the two onnxruntime packages only one is there
+    return versions

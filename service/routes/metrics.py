@@ -1,0 +1,31 @@
+"""`GET /metrics`."""
+
+from fastapi import FastAPI
+from prometheus_client.exposition import choose_encoder
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.errors import InternalError
+from service.exchange import exchange_of
+from service.failures import failure_documents
+from service.services import services_of
+
+
+def add_routes(app: FastAPI) -> None:
+    """Adds the route."""
+    app.add_api_route(
+        "/metrics",
+        answer_metrics,
+        methods=["GET"],
+        summary="Metrics for Prometheus",
+        response_model=None,
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {}}}, **failure_documents(InternalError)},
+    )
+
+
+async def answer_metrics(request: Request) -> Response:
+    """Prometheus' text format, or OpenMetrics where that is accepted."""
+    accept = exchange_of(request.scope).headers.get(b"accept", b"").decode("latin-1")
+    encode, content_type = choose_encoder(accept)
+    return Response(encode(services_of(request).metrics.registry), headers={"content-type": content_type})

@@ -1,0 +1,66 @@
+"""`POST /tokenize`: what the model would see of a text, without running it."""
+
+import orjson
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.encoding import timed, tokenize
+from service.errors import Invalid
+from service.exchange import exchange_of
+from service.failures import BODY_FAILURES, failure_documents
+from service.inputs import read_inputs
+from service.openapi import REQUEST_HEADERS, answer_document
+from service.schemas import TokenizeAnswer, TokenizeRequest
+from service.services import services_of
+
+EXAMPLE = {
+    "model": "sentence-transformers/all-MiniLM-L6-v2",
+    "items": [
+        {
+            "input_ids": [101, 7592, 102],
+            "tokens": ["[CLS]", "hello", "[SEP]"],
+            "offsets": [[0, 0], [0, 5], [0, 0]],
+            "truncated": False,
+        }
+    ],
+    "usage": {"tokens": 3},
+}
+
+
+def add_routes(app: FastAPI) -> None:
+    """Adds the route."""
+    app.add_api_route(
+        "/tokenize",
+        answer_tokenize,
+        methods=["POST"],
+        summary="Tokenise texts",
+        response_model=None,
+        responses={**answer_document(TokenizeAnswer, EXAMPLE), **failure_documents(*BODY_FAILURES)},
+        openapi_extra=REQUEST_HEADERS,
+    )
+
+
+async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
+    """Token ids, tokens and their places in the text, special tokens included."""
+    services, exchange = services_of(request), exchange_of(request.scope)
+    engine = services.readiness.engine()
+    inputs = read_inputs(body.inputs, max_texts=services.settings.max_texts)
+    if inputs.texts is None:
+        raise Invalid("inputs: expected a text or a list of texts", param="inputs")
+    with timed(services.metrics, "tokenize"):
+        tokenized = await tokenize(engine, inputs, truncate=body.truncate)
+    items = [
+        {
+            "input_ids": item.input_ids,
+            "tokens": engine.tokenizer.tokens(item),
+            "offsets": item.offsets,
+            "truncated": item.truncated,
+        }
+        for item in tokenized
+    ]
+    usage = {"tokens": sum(len(item.input_ids) for item in tokenized)}
+    answer = {"model": engine.manifest.model, "items": items, "usage": usage}
+    exchange.texts, exchange.tokens = len(tokenized), usage["tokens"]
+    exchange.truncated = sum(item.truncated for item in tokenized)
+    return Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")

@@ -1,0 +1,186 @@
+"""The process' life: listen, load, serve, drain, end.
+
+The port is open while the model loads, so that probes have someone to ask. The first SIGTERM or SIGINT makes the
+process not ready, lets it serve on for the drain delay, closes the port, lets running requests finish and ends with 0;
+a second one ends it at once.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from service.app import create_app
+from service.engine import Engine
+from service.jobs import BatchRecord
+from service.protocol import WatchedProtocol
+from service.readiness import Readiness
+from service.services import Services
+from service.settings import Settings
+
+BACKLOG = 2048  # connections the kernel holds for us while the event loop is busy
+FAILED = 1
+LAST_ANSWERS_SECONDS = 1.0  # for requests cut off by the shutdown limit to say so
+
+Load = Callable[[Settings, Callable[[BatchRecord], None]], Engine]
+
+logger = logging.getLogger(__name__)
+
+
+class StartFailure(Exception):
+    """The process cannot start; the message is one line for a person."""
+
+
+def serve(settings: Settings, load: Load | None = None) -> int:
+    """Runs the service until it is told to end.
+
+    Args:
+        settings: everything that can be set.
+        load: makes the engine, on a thread; `Engine.load` unless a test has its own.
+
+    Returns:
+        The exit code: 0 after a graceful end, 1 after a forced one.
+
+    Raises:
+        StartFailure: the port is taken or the model does not load.
+    """
+    listener = bind(settings.host, settings.port)
+    readiness = Readiness()
+    app, services = create_app(settings, readiness)
+    config = uvicorn.Config(
+        app,
+        http=WatchedProtocol,
+        ws="none",
+        loop="auto",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=settings.shutdown_timeout,  # type: ignore[arg-type]  # given to asyncio.wait_for, which takes floats
+    )
+    server = Server(config, services, load or _load_engine, listener)
+    server.run(sockets=[listener])
+    if server.failure is not None:
+        raise server.failure
+    return FAILED if server.was_forced else os.EX_OK
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server with a loading phase before, and a draining phase after, its own life.
+
+    Attributes:
+        failure: why the process ends before it was ready, or None.
+        was_forced: whether a second signal cut the end short.
+    """
+
+    def __init__(self, config: uvicorn.Config, services: Services, load: Load, listener: socket.socket) -> None:
+        super().__init__(config)
+        self._services = services
+        self._readiness = services.readiness
+        self._load = load
+        self._listener = listener
+        self._steps: list[asyncio.Task[None]] = []
+        self.failure: StartFailure | None = None
+        self.was_forced = False
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Nothing of uvicorn's, which ends with the signal's own code: `startup` installs ours."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Opens the port, then starts to load."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        await super().startup(sockets)
+        self._steps.append(loop.create_task(self._become_ready()))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Closes the port, waits for running requests, then for the workers."""
+        logger.info("closing the port, %d requests are running", len(self.server_state.tasks))
+        await super().shutdown(sockets)
+        if self.server_state.tasks:
+            await asyncio.wait(self.server_state.tasks, timeout=LAST_ANSWERS_SECONDS)
+        engine = self._readiness.loaded_engine
+        if engine is not None:
+            timeout = 0.0 if self.was_forced else self._services.settings.shutdown_timeout
+            await asyncio.to_thread(engine.close, timeout)
+        logger.info("ended")
+
+    async def _become_ready(self) -> None:
+        settings = self._services.settings
+        try:
+            engine = await asyncio.to_thread(self._load, settings, self._services.metrics.observe_batch)
+        except Exception as error:  # whatever it is, the process cannot serve
+            logger.debug("loading failed", exc_info=error)
+            self.failure = StartFailure(f"cannot load {settings.model}: {_one_line(error)}")
+            self.should_exit = True
+            return
+        self._announce(engine)
+        gc.collect()
+        gc.freeze()  # what was loaded stays: no collection needs to look at it again
+        self._readiness.start(engine)
+        logger.info("listening on %s", _address(self._listener))
+
+    def _announce(self, engine: Engine) -> None:
+        manifest, runtime, metrics = engine.manifest, engine.runtime, self._services.metrics
+        labels = {
+            "model": manifest.model,
+            "source": manifest.source.id,
+            "revision": manifest.source.revision or "",
+            "precision": manifest.precision,
+            "weights_sha256": manifest.source.sha256,
+            "provider": runtime.provider,
+        }
+        metrics.set_model(labels, workers=runtime.workers, intra_op_threads=runtime.intra_op_threads)
+        metrics.watch_queue(lambda: engine.queued_texts, lambda: engine.queued_tokens, lambda: engine.oldest_age)
+        threads = {"workers": runtime.workers, "intra_op_threads": runtime.intra_op_threads}
+        logger.info("model loaded", extra={"fields": {**labels, **threads}})
+
+    def _on_signal(self) -> None:
+        if self._readiness.is_draining:
+            logger.warning("second signal: ending at once")
+            self.was_forced = self.force_exit = self.should_exit = True
+            return
+        self._readiness.drain()
+        self._steps.append(asyncio.get_running_loop().create_task(self._drain()))
+
+    async def _drain(self) -> None:
+        delay = self._services.settings.drain_delay
+        logger.info("draining: not ready, serving for %s s more", delay)
+        await asyncio.sleep(delay)
+        self.should_exit = True
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens; connections wait in the kernel until the server takes them.
+
+    Raises:
+        StartFailure: the address cannot be listened on; the message says what to change.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        hint = "; another process listens there, choose another --port" if error.errno == 98 else ""
+        raise StartFailure(f"cannot listen on {host}:{port}: {error.strerror or error}{hint}") from error
+
+
+def _load_engine(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
+    return Engine.load(settings.model, settings, on_batch=on_batch)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,123 @@
+"""Every setting of the process, read once at start-up: flag, else `POLYHEAD_*`, else the default.
+
+It knows the limits and their defaults, not who enforces them. Nothing else in the service reads the environment.
+"""
+
+import difflib
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
+
+ENVIRONMENT_PREFIX = "POLYHEAD_"
+PROGRAM = "python -m service"
+MIB = 2**20
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used; the message is one line and names the flag."""
+
+
+class Settings(BaseSettings):
+    """Serve an encoder artifact over HTTP. Every flag can be set as POLYHEAD_<NAME> instead."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX,
+        frozen=True,
+        use_attribute_docstrings=True,
+        cli_kebab_case=True,
+        cli_prog_name=PROGRAM,
+        cli_avoid_json=True,
+    )
+
+    model: Path
+    """directory of the artifact to serve, made by `python -m export`"""
+    host: str = Field("127.0.0.1", min_length=1)
+    """address to listen on; 0.0.0.0 is every IPv4 address of the machine"""
+    port: int = Field(8000, ge=0, le=65535)
+    """port to listen on; 0 takes a free one"""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """least severe log line that is written; one line a request is at info"""
+
+    provider: Literal["cpu", "cuda"] = "cpu"
+    """where the model runs; never falls back to another one"""
+    workers: int = Field(0, ge=0, le=1024)
+    """threads that run the model; 0 is one for each usable core, or one for cuda"""
+    intra_op_threads: int = Field(1, ge=1, le=1024)
+    """threads of ONNX Runtime inside one run"""
+    max_batch_tokens: int = Field(1024, ge=1)
+    """most tokens in one run, padding included; a longer text runs alone"""
+    max_batch_age: float = Field(0.05, ge=0)
+    """seconds after which a waiting text goes first, whatever its length"""
+
+    max_body_bytes: int = Field(2 * MIB, ge=1)
+    """largest request body"""
+    max_texts: int = Field(256, ge=1)
+    """most texts in one request"""
+    max_request_tokens: int = Field(65_536, ge=1)
+    """most tokens in one request, after truncation"""
+    max_queue_tokens: int = Field(131_072, ge=1)
+    """most tokens waiting for a worker, of all requests; beyond, requests are answered 429"""
+    max_embedding_bytes: int = Field(64 * MIB, ge=1)
+    """most bytes of embeddings in one answer, as float32"""
+    max_attention_bytes: int = Field(32 * MIB, ge=1)
+    """most bytes of attention weights in one answer, as float32"""
+    max_attention_work_bytes: int = Field(256 * MIB, ge=1)
+    """most bytes of attention weights computed for one request: every head and query of the layers asked for"""
+
+    request_timeout: float = Field(30.0, gt=0, allow_inf_nan=False)
+    """seconds a request may take; X-Request-Timeout can only shorten it"""
+    drain_delay: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """seconds of not being ready, but still serving, between SIGTERM and closing the port"""
+    shutdown_timeout: float = Field(30.0, ge=0, allow_inf_nan=False)
+    """seconds that running requests get to finish once the port is closed"""
+
+    @model_validator(mode="after")
+    def _queue_holds_one_request(self) -> Self:
+        if self.max_queue_tokens < self.max_request_tokens:
+            raise ValueError(
+                f"max-queue-tokens is {self.max_queue_tokens}: at least max-request-tokens ({self.max_request_tokens}) "
+                "is needed, or the largest request could never be served"
+            )
+        return self
+
+
+def read_settings(arguments: Sequence[str] | None = None) -> Settings:
+    """Reads flags and environment; `--help` and unknown flags end the process as argparse does.
+
+    Args:
+        arguments: the command line without the program; None is the process's own.
+
+    Raises:
+        SettingsError: a setting is missing or out of range.
+    """
+    try:
+        return CliApp.run(Settings, cli_args=list(sys.argv[1:] if arguments is None else arguments))
+    except ValidationError as error:
+        raise SettingsError(_one_line(error)) from error
+
+
+def misspelt_variables(names: Iterable[str]) -> dict[str, str | None]:
+    """Variables with our prefix that no setting reads, each with the nearest name that one does.
+
+    They are reported, not refused: Kubernetes sets POLYHEAD_SERVICE_HOST and the like for a service named polyhead.
+    """
+    known = [ENVIRONMENT_PREFIX + field.upper() for field in Settings.model_fields]
+    unknown = sorted(name for name in names if name.startswith(ENVIRONMENT_PREFIX) and name not in known)
+    return {name: next(iter(difflib.get_close_matches(name, known, n=1)), None) for name in unknown}
+
+
+def _one_line(error: ValidationError) -> str:
+    problems = []
+    for problem in error.errors(include_url=False):
+        message = problem["msg"].removeprefix("Value error, ")
+        if not problem["loc"]:
+            problems.append(message)
+            continue
+        name = str(problem["loc"][0])
+        got = "" if problem["type"] == "missing" else f", got {problem['input']!r}"
+        problems.append(f"--{name.replace('_', '-')} ({ENVIRONMENT_PREFIX}{name.upper()}): {message}{got}")
+    return "; ".join(problems)

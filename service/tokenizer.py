@@ -1,0 +1,105 @@
+"""Text to token ids, with the artifact's `tokenizer.json`; cut exactly where sentence-transformers cuts.
+
+Truncation is the tokenizers library's own (`longest_first`, stride 0, at the right end), set to the model's longest
+input: it cuts the text and keeps the special tokens, as `transformers` does for `truncation=True, max_length=N`.
+It knows neither requests nor limits other than that length.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Encoding
+from tokenizers import Tokenizer as FastTokenizer
+
+from service.backend import Int64Array
+
+# Up to here a thread hand-off costs more than it frees the event loop for: about a millisecond of tokenising.
+INLINE_CHARACTERS = 4096
+
+Offset = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedInput:
+    """One input as the model sees it.
+
+    Attributes:
+        input_ids: [n], special tokens included.
+        truncated: whether the text was longer than the model takes and its end was cut off.
+        full_length: tokens before it was cut.
+        encoding: the library's own result, for tokens and offsets; None for an input given as token ids.
+    """
+
+    input_ids: Int64Array
+    truncated: bool
+    full_length: int
+    encoding: Encoding | None
+
+    @property
+    def offsets(self) -> Sequence[Offset] | None:
+        """Where each token stands in the text, [start, end) in characters; (0, 0) for special tokens.
+
+        None for an input given as token ids: it has no text.
+        """
+        return None if self.encoding is None else self.encoding.offsets
+
+
+class Tokenizer:
+    """Tokenises short inputs on the calling thread and long ones on its own threads (the library frees the GIL)."""
+
+    def __init__(self, tokenizer: FastTokenizer, max_sequence_length: int, *, threads: int) -> None:
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(max_sequence_length, stride=0, strategy="longest_first", direction="right")
+        self._tokenizer = tokenizer
+        self._special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenize")
+        self.max_sequence_length = max_sequence_length
+
+    @classmethod
+    def load(cls, path: Path, max_sequence_length: int, *, threads: int) -> "Tokenizer":
+        """Reads a `tokenizer.json`.
+
+        Raises:
+            ValueError: the file is no tokenizer, or the length leaves no room for text.
+        """
+        try:
+            tokenizer = FastTokenizer.from_file(str(path))
+        except Exception as error:  # the library raises a bare Exception for everything
+            raise ValueError(f"{path} is no tokenizer: {error}") from error
+        if max_sequence_length <= tokenizer.num_special_tokens_to_add(is_pair=False):
+            raise ValueError(f"max_sequence_length {max_sequence_length} leaves no room for text; export it again")
+        return cls(tokenizer, max_sequence_length, threads=threads)
+
+    async def encode(self, texts: Sequence[str]) -> list[TokenizedInput]:
+        """Tokenises texts, in their order; a text that is too long is cut."""
+        if sum(map(len, texts)) <= INLINE_CHARACTERS:
+            return self.encode_now(texts)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self.encode_now, texts)
+
+    def encode_now(self, texts: Sequence[str]) -> list[TokenizedInput]:
+        """Tokenises texts on the calling thread."""
+        return [self._tokenized(self._tokenizer.encode(text)) for text in texts]
+
+    def tokens(self, tokenized: TokenizedInput) -> list[str]:
+        """The tokens' texts; an id that the vocabulary has no text for reads `<id>`."""
+        if tokenized.encoding is not None:
+            return tokenized.encoding.tokens
+        return [self._tokenizer.id_to_token(token_id) or f"<{token_id}>" for token_id in tokenized.input_ids.tolist()]
+
+    def close(self) -> None:
+        """Ends the threads without waiting for them."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _tokenized(self, encoding: Encoding) -> TokenizedInput:
+        rest = encoding.overflowing
+        length = len(encoding)
+        return TokenizedInput(
+            input_ids=np.array(encoding.ids, dtype=np.int64),
+            truncated=bool(rest),
+            full_length=length + sum(len(part) - self._special_tokens for part in rest),
+            encoding=encoding,
+        )

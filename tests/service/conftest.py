@@ -1,0 +1,78 @@
+"""The service in this process, with a fake backend at the seam."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from service.app import create_app
+from service.readiness import Readiness
+from service.services import Services
+from service.settings import Settings, read_settings
+from tests.service.fake_engine import FakeBackend, load_fake_engine, write_fake_artifact
+
+Serve = Callable[..., "Served"]
+
+
+class Served:
+    """An app that answers, and what stands behind it."""
+
+    def __init__(self, settings: Settings, backend: FakeBackend) -> None:
+        self.readiness = Readiness()
+        app, self.services = create_app(settings, self.readiness)
+        self.engine = load_fake_engine(settings, self.services.metrics.observe_batch, backend)
+        self.backend = backend
+        self.client = TestClient(app)
+
+    def encode(self, body: Any, **headers: str) -> Any:
+        return self.client.post(
+            "/encode", json=body, headers={name.replace("_", "-"): headers[name] for name in headers}
+        )
+
+    def metric(self, name: str, **labels: str) -> float:
+        value = self.services.metrics.registry.get_sample_value(name, labels)
+        assert value is not None, f"no series {name} {labels}"
+        return value
+
+
+@pytest.fixture(scope="session")
+def fake_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_fake_artifact(tmp_path_factory.mktemp("fake-artifact"))
+
+
+@pytest.fixture
+def settings(fake_artifact: Path) -> Settings:
+    return read_settings(["--model", str(fake_artifact), "--workers", "1"])
+
+
+@pytest.fixture
+def serve(fake_artifact: Path) -> Iterator[Serve]:
+    """Starts apps with flags, ready unless told otherwise."""
+    started: list[Served] = []
+
+    def start(*flags: str, backend: FakeBackend | None = None, ready: bool = True) -> Served:
+        settings = read_settings(["--model", str(fake_artifact), "--workers", "1", *flags])
+        served = Served(settings, backend or FakeBackend())
+        started.append(served)
+        if ready:
+            served.readiness.start(served.engine)
+        return served
+
+    yield start
+    for served in started:
+        served.client.close()
+        served.backend.gate.set()
+        served.engine.close(5)
+
+
+@pytest.fixture
+def served(serve: Serve) -> Served:
+    made: Served = serve()
+    return made
+
+
+@pytest.fixture
+def services(served: Served) -> Services:
+    return served.services

@@ -1,0 +1,153 @@
+"""A small artifact with a fake backend at the seam: everything else of the service is real."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+
+from model.artifact import GRAPH, TOKENIZER, Artifact, Defaults, Manifest, Source, describe_files, write_manifest
+from model.config import EncoderConfig
+from service.backend import Batch, BatchOutput, Float32Array, Int64Array
+from service.batcher import Batcher
+from service.engine import Engine, plan_runtime
+from service.jobs import BatchRecord
+from service.settings import Settings
+from service.tokenizer import Tokenizer
+
+VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "sat", "on", "a", "mat", "dog", "##s", "run", "slow")
+CLS, SEP = 2, 3
+WORD_IDS = {word: index for index, word in enumerate(VOCABULARY)}
+POISON = WORD_IDS["slow"]  # the fake backend can be told to fail or to wait on it
+HIDDEN_SIZE = 8
+NUM_HEADS = (2, 3, 0)
+MAX_LENGTH = 16
+MODEL_NAME = "tests/fake"
+
+
+class FakeBackend:
+    """Vectors and weights that follow from the ids alone, so that tests can compute them again.
+
+    Attributes:
+        batches: every batch that ran.
+        gate: runs wait until it is set.
+        seconds: how long each run takes.
+        fails: whether a batch with the word "slow" in it raises.
+    """
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.seconds = 0.0
+        self.fails = False
+        self.is_closed = False
+
+    def run(self, batch: Batch) -> BatchOutput:
+        self.batches.append(batch)
+        self.gate.wait(30)
+        if self.seconds:
+            time.sleep(self.seconds)
+        if self.fails and (batch.input_ids == POISON).any():
+            raise RuntimeError("the fake backend was told to fail")
+        hidden = hidden_states(batch.input_ids)
+        mask = np.arange(batch.input_ids.shape[1]) < batch.lengths[:, np.newaxis]
+        pooled = (hidden * mask[:, :, np.newaxis]).sum(axis=1) / batch.lengths[:, np.newaxis]
+        attentions = {layer: self._attention(batch, layer) for layer in batch.attention_layers}
+        return BatchOutput(pooled.astype(np.float32), hidden if batch.wants_tokens else None, attentions)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _attention(self, batch: Batch, layer: int) -> Float32Array:
+        size = batch.input_ids.shape[1]
+        weights = np.zeros((len(batch.lengths), NUM_HEADS[layer], size, size), dtype=np.float32)
+        for row, (ids, length) in enumerate(zip(batch.input_ids, batch.lengths, strict=True)):
+            weights[row, :, :length, :length] = attention_weights(ids[:length], layer)
+        return weights
+
+
+def hidden_states(input_ids: Int64Array) -> Float32Array:
+    """[..., S] -> [..., S, D]."""
+    angles = input_ids[..., np.newaxis] * np.arange(1, HIDDEN_SIZE + 1) * 0.37
+    states: Float32Array = np.sin(angles + 0.5).astype(np.float32)
+    return states
+
+
+def attention_weights(input_ids: Int64Array, layer: int) -> Float32Array:
+    """[n] -> [H_l, n, n]; rows sum to 1."""
+    heads = np.arange(1, NUM_HEADS[layer] + 1)[:, np.newaxis, np.newaxis]
+    scores = np.cos(heads * input_ids[:, np.newaxis] + (layer + 1) * input_ids[np.newaxis, :])
+    exponentials = np.exp(scores)
+    weights: Float32Array = (exponentials / exponentials.sum(axis=-1, keepdims=True)).astype(np.float32)
+    return weights
+
+
+def write_fake_artifact(directory: Path) -> Path:
+    """An artifact directory whose graph is never opened."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / GRAPH).write_bytes(b"no graph: a fake backend stands in")
+    make_tokenizer().save(str(directory / TOKENIZER))
+    write_manifest(directory, make_manifest(directory))
+    return directory
+
+
+def make_manifest(directory: Path) -> Manifest:
+    return Manifest(
+        model=MODEL_NAME,
+        source=Source(id="tests/fake", revision=None, sha256="0" * 64),
+        config=EncoderConfig(
+            vocab_size=len(VOCABULARY),
+            hidden_size=HIDDEN_SIZE,
+            num_heads=NUM_HEADS,
+            d_k=4,
+            d_v=4,
+            intermediate_size=16,
+            max_positions=MAX_LENGTH,
+        ),
+        precision="fp32",
+        opset=24,
+        inputs=("input_ids", "lengths", "attention_layers"),
+        outputs=("pooled", "last_hidden_state"),
+        defaults=Defaults(pooling="mean", normalize=True, prompts={}, default_prompt_name=None),
+        max_sequence_length=MAX_LENGTH,
+        fused_attention={"Attention": len(NUM_HEADS)},
+        parity={},
+        files=describe_files(directory),
+        versions={},
+    )
+
+
+def make_tokenizer() -> FastTokenizer:
+    made = FastTokenizer(WordPiece(WORD_IDS, unk_token="[UNK]"))  # noqa: S106 - a token of the vocabulary
+    made.normalizer = BertNormalizer(lowercase=True)
+    made.pre_tokenizer = BertPreTokenizer()
+    made.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)]
+    )
+    return made
+
+
+def load_fake_engine(
+    settings: Settings, on_batch: Callable[[BatchRecord], None] | None = None, backend: FakeBackend | None = None
+) -> Engine:
+    """As `Engine.load`, but for the backend."""
+    artifact = Artifact.open(settings.model)
+    runtime = plan_runtime(settings)
+    tokenizer = Tokenizer.load(artifact.path(TOKENIZER), MAX_LENGTH, threads=1)
+    batcher = Batcher(
+        backend or FakeBackend(),
+        workers=runtime.workers,
+        max_batch_tokens=settings.max_batch_tokens,
+        max_queue_tokens=settings.max_queue_tokens,
+        max_age=settings.max_batch_age,
+        on_batch=on_batch,
+    )
+    batcher.start()
+    return Engine(artifact, tokenizer, batcher, runtime)

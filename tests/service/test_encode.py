@@ -1,0 +1,259 @@
+"""`POST /encode`: the answers, each figure computed a second time here."""
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.service.conftest import Serve, Served
+from tests.service.fake_engine import (
+    CLS,
+    HIDDEN_SIZE,
+    MAX_LENGTH,
+    MODEL_NAME,
+    NUM_HEADS,
+    SEP,
+    WORD_IDS,
+    FakeBackend,
+    attention_weights,
+    hidden_states,
+)
+
+
+def ids_of(text: str) -> list[int]:
+    return [CLS, *(WORD_IDS[word] for word in text.split()), SEP]
+
+
+def expected_vector(ids: list[int], *, normalize: bool = True, dimensions: int | None = None) -> np.ndarray[Any, Any]:
+    vector = hidden_states(np.array(ids)).mean(axis=0)[:dimensions]
+    return np.asarray(vector / np.linalg.norm(vector) if normalize else vector)
+
+
+def test_one_text(served: Served) -> None:
+    response = served.encode({"inputs": "the cat sat"})
+    answer = response.json()
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "application/json"
+    assert set(answer) == {"model", "embeddings", "usage", "items"}
+    assert answer["model"] == MODEL_NAME
+    assert answer["usage"] == {"tokens": 5}
+    assert answer["items"] == [{"tokens": 5, "truncated": False}]
+    np.testing.assert_allclose(answer["embeddings"], [expected_vector(ids_of("the cat sat"))], rtol=1e-6)
+
+
+def test_answers_come_in_the_order_of_the_inputs(served: Served) -> None:
+    texts = ["mat", "the cat sat on a mat", "", "dog", "a dog sat on the mat the cat"]
+    answer = served.encode({"inputs": texts}).json()
+    expected = [expected_vector(ids_of(text)) for text in texts]
+    np.testing.assert_allclose(answer["embeddings"], expected, rtol=1e-5, atol=1e-7)
+    assert [item["tokens"] for item in answer["items"]] == [len(ids_of(text)) for text in texts]
+
+
+def test_empty_text_is_its_special_tokens(served: Served) -> None:
+    answer = served.encode({"inputs": ""}).json()
+    assert answer["items"] == [{"tokens": 2, "truncated": False}]
+    np.testing.assert_allclose(answer["embeddings"], [expected_vector([CLS, SEP])], rtol=1e-6)
+
+
+@pytest.mark.parametrize("inputs", [[CLS, 5, SEP], [[CLS, 5, SEP]]])
+def test_token_ids_are_used_as_given(served: Served, inputs: Any) -> None:
+    answer = served.encode({"inputs": inputs, "attention": {"layers": [0]}}).json()
+    np.testing.assert_allclose(answer["embeddings"], [expected_vector([CLS, 5, SEP])], rtol=1e-6)
+    assert answer["attention"][0]["tokens"] == ["[CLS]", "cat", "[SEP]"]
+    assert answer["attention"][0]["offsets"] is None
+
+
+def test_long_text_is_cut_and_says_so(served: Served) -> None:
+    answer = served.encode({"inputs": ["cat " * 40, "cat"]}).json()
+    assert answer["items"] == [{"tokens": MAX_LENGTH, "truncated": True}, {"tokens": 3, "truncated": False}]
+    cut = [CLS, *[WORD_IDS["cat"]] * (MAX_LENGTH - 2), SEP]
+    np.testing.assert_allclose(answer["embeddings"][0], expected_vector(cut), rtol=1e-5)
+
+
+def test_long_text_is_refused_with_its_length_where_cutting_is_not_allowed(served: Served) -> None:
+    response = served.encode({"inputs": ["cat", "cat " * 40], "truncate": False})
+    assert response.status_code == 413
+    assert response.json()["error"] == {
+        "message": "inputs[1]: 42 tokens, the model takes 16; shorten the text or allow truncate",
+        "type": "invalid_request_error",
+        "param": "inputs.1",
+        "code": "too_large",
+    }
+    assert not served.backend.batches
+
+
+def test_longest_text_is_not_called_truncated(served: Served) -> None:
+    text = " ".join(["cat"] * (MAX_LENGTH - 2))
+    answer = served.encode({"inputs": text, "truncate": False}).json()
+    assert answer["items"] == [{"tokens": MAX_LENGTH, "truncated": False}]
+
+
+@pytest.mark.parametrize("dimensions", [1, 3, HIDDEN_SIZE])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_dimensions_are_cut_before_normalising(served: Served, dimensions: int, normalize: bool) -> None:
+    body = {"inputs": "the cat", "dimensions": dimensions, "normalize": normalize}
+    vector = served.encode(body).json()["embeddings"][0]
+    expected = expected_vector(ids_of("the cat"), normalize=normalize, dimensions=dimensions)
+    np.testing.assert_allclose(vector, expected, rtol=1e-6)
+
+
+def test_one_vector_a_token(served: Served) -> None:
+    answer = served.encode({"inputs": ["the cat", "dog"], "output": "tokens", "normalize": False}).json()
+    for vectors, text in zip(answer["embeddings"], ["the cat", "dog"], strict=True):
+        np.testing.assert_allclose(vectors, hidden_states(np.array(ids_of(text))), rtol=1e-6)
+    normalized = served.encode({"inputs": ["the cat"], "output": "tokens"}).json()["embeddings"][0]
+    np.testing.assert_allclose(np.linalg.norm(normalized, axis=1), 1, rtol=1e-6)
+
+
+def test_base64_holds_the_same_float32(served: Served) -> None:
+    body = {"inputs": ["the cat", "dog"], "attention": {"layers": [0, 1]}}
+    floats = served.encode(body).json()
+    encoded = served.encode({**body, "encoding_format": "base64"}).json()
+    for row, text in zip(floats["embeddings"], encoded["embeddings"], strict=True):
+        assert np.frombuffer(base64.b64decode(text), dtype="<f4").tolist() == np.float32(row).tolist()
+    for entry, entry64 in zip(floats["attention"], encoded["attention"], strict=True):
+        for layer, tensor in zip(entry["weights"], entry64["weights"], strict=True):
+            assert tensor["dtype"] == "float32"
+            data = np.frombuffer(base64.b64decode(tensor["data"]), dtype="<f4").reshape(tensor["shape"])
+            assert data.tolist() == np.float32(layer).tolist()
+
+
+def test_base64_of_one_vector_a_token_is_row_by_row(served: Served) -> None:
+    body = {"inputs": "the cat", "output": "tokens", "encoding_format": "base64", "normalize": False}
+    data = np.frombuffer(base64.b64decode(served.encode(body).json()["embeddings"][0]), dtype="<f4")
+    np.testing.assert_allclose(data.reshape(-1, HIDDEN_SIZE), hidden_states(np.array(ids_of("the cat"))), rtol=1e-6)
+
+
+def test_floats_are_as_short_as_float32_allows(served: Served) -> None:
+    text = served.encode({"inputs": "the cat sat", "attention": {"layers": "all"}}).text
+    numbers = json.loads(text, parse_float=str)
+    assert max(len(number.lstrip("-").replace(".", "").lstrip("0")) for number in numbers["embeddings"][0]) <= 9
+
+
+@pytest.mark.parametrize(
+    ("layers", "resolved"),
+    [
+        ("last", [2]),
+        ("all", [0, 1, 2]),
+        ([1], [1]),
+        ([-2], [1]),
+        ([1, 0], [1, 0]),
+        ([0, -3, 1, 0], [0, 1]),
+        ([-1], [2]),
+    ],
+)
+def test_layers(served: Served, layers: Any, resolved: list[int]) -> None:
+    entry = served.encode({"inputs": "the cat", "attention": {"layers": layers}}).json()["attention"][0]
+    ids = np.array(ids_of("the cat"))
+    assert entry["layers"] == resolved
+    assert entry["heads"] == [list(range(NUM_HEADS[layer])) for layer in resolved]
+    for weights, layer in zip(entry["weights"], resolved, strict=True):
+        np.testing.assert_allclose(
+            np.array(weights).reshape(NUM_HEADS[layer], 4, 4), attention_weights(ids, layer), rtol=1e-6
+        )
+
+
+def test_layers_that_nobody_asked_for_are_not_computed(served: Served) -> None:
+    served.encode({"inputs": "the cat", "attention": {"layers": [1, 0]}})
+    served.encode({"inputs": "the cat"})
+    assert [batch.attention_layers for batch in served.backend.batches] == [(0, 1), ()]
+
+
+def test_heads_and_queries(served: Served) -> None:
+    attention = {"layers": [1, 0], "heads": [1, 0, 1], "queries": "cls"}
+    entry = served.encode({"inputs": "the cat", "attention": attention}).json()["attention"][0]
+    assert entry["heads"] == [[1, 0], [1, 0]]
+    for weights, layer in zip(entry["weights"], [1, 0], strict=True):
+        expected = attention_weights(np.array(ids_of("the cat")), layer)[[1, 0], :1]
+        np.testing.assert_allclose(weights, expected, rtol=1e-6)
+
+
+def test_attention_of_each_input_has_its_own_size(served: Served) -> None:
+    texts = ["cat", "the cat sat on a mat", "the cats"]
+    entries = served.encode({"inputs": texts, "attention": {"layers": [0]}}).json()["attention"]
+    assert entries[2]["tokens"] == ["[CLS]", "the", "cat", "##s", "[SEP]"]
+    assert entries[2]["offsets"] == [[0, 0], [0, 3], [4, 7], [7, 8], [0, 0]]
+    for entry in entries:
+        weights = np.array(entry["weights"][0])
+        assert weights.shape == (2, len(entry["tokens"]), len(entry["tokens"]))
+        np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-6)
+
+
+def test_offsets_count_characters_not_bytes(served: Served) -> None:
+    entry = served.encode({"inputs": "日本 🤖 cat", "attention": {"layers": [0]}}).json()["attention"][0]
+    assert entry["offsets"][-2:] == [[5, 8], [0, 0]]
+    assert entry["tokens"][-2] == "cat"
+
+
+def test_attention_leaves_the_embedding_as_it_is(served: Served) -> None:
+    plain = served.encode({"inputs": "the cat sat"}).json()["embeddings"]
+    assert served.encode({"inputs": "the cat sat", "attention": {"layers": "all"}}).json()["embeddings"] == plain
+
+
+def test_attention_answer_over_the_limit_is_refused_before_anything_runs(serve: Serve) -> None:
+    served = serve("--max-attention-bytes", "499")
+    body = {"inputs": ["the cat sat", "dog"], "attention": {"layers": [0, 1]}}
+    response = served.encode(body)
+    assert response.status_code == 413
+    size = 4 * (2 + 3) * (5 * 5 + 3 * 3)
+    assert response.json()["error"]["message"] == (
+        f"attention: the answer would hold {size} bytes of weights, at most 499 are allowed; ask for fewer layers or "
+        'heads, for queries "cls", or send fewer or shorter inputs'
+    )
+    assert not served.backend.batches
+    assert served.encode({**body, "attention": {"layers": [0, 1], "heads": [0], "queries": "cls"}}).status_code == 200
+
+
+def test_attention_that_would_be_computed_is_limited_too(serve: Serve) -> None:
+    served = serve("--max-attention-work-bytes", "199")
+    body = {"inputs": "the cat sat", "attention": {"layers": [0], "heads": [0], "queries": "cls"}}
+    response = served.encode(body)
+    assert response.status_code == 413
+    assert "200 bytes of weights would be computed, at most 199" in response.json()["error"]["message"]
+    assert not served.backend.batches
+
+
+def test_sizes_at_the_limit_pass(serve: Serve) -> None:
+    served = serve("--max-attention-bytes", "200", "--max-attention-work-bytes", "200", "--max-request-tokens", "5")
+    assert served.encode({"inputs": "the cat sat", "attention": {"layers": [0]}}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("flags", "body", "message"),
+    [
+        (("--max-texts", "2"), {"inputs": ["a"] * 3}, "inputs: 3 inputs, at most 2 a request are taken"),
+        (
+            ("--max-request-tokens", "5"),
+            {"inputs": ["cat", "dog"]},
+            "inputs: 6 tokens, at most 5 a request are taken; send fewer inputs",
+        ),
+        (
+            ("--max-embedding-bytes", "63"),
+            {"inputs": ["cat", "dog"]},
+            "the answer would hold 64 bytes of embeddings, at most 63 are allowed; send fewer inputs or ask for fewer "
+            "dimensions",
+        ),
+    ],
+)
+def test_limits_are_checked_before_anything_runs(
+    serve: Serve, flags: tuple[str, ...], body: dict[str, Any], message: str
+) -> None:
+    served = serve(*flags)
+    response = served.encode(body)
+    assert response.status_code == 413
+    assert response.json()["error"]["message"] == message
+    assert not served.backend.batches
+
+
+def test_vectors_that_are_not_finite_are_an_error_not_null(serve: Serve) -> None:
+    class BrokenBackend(FakeBackend):
+        def run(self, batch: Any) -> Any:
+            output = super().run(batch)
+            output.pooled[:] = np.nan
+            return output
+
+    response = serve(backend=BrokenBackend()).encode({"inputs": "cat"})
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "inference_failed"

@@ -1,0 +1,309 @@
+"""Every failure has the one body, its status and no word of what was sent."""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from service.errors import InferenceFailed
+from tests.service.conftest import Serve, Served
+from tests.service.fake_engine import FakeBackend
+
+CANARY = "xylophonist-4711"
+
+BAD_BODIES: list[tuple[str, Any, int, str, str | None]] = [
+    ("number", {"inputs": 7}, 422, "invalid", "inputs"),
+    ("null", {"inputs": None}, 422, "invalid", "inputs"),
+    ("true", {"inputs": True}, 422, "invalid", "inputs"),
+    ("object", {"inputs": {"text": CANARY}}, 422, "invalid", "inputs"),
+    ("missing", {}, 422, "invalid", "inputs"),
+    ("empty list", {"inputs": []}, 422, "invalid", "inputs"),
+    ("list with an empty list", {"inputs": [[5], []]}, 422, "invalid", "inputs.1"),
+    ("text and number", {"inputs": [CANARY, 1]}, 422, "invalid", "inputs"),
+    ("text and null", {"inputs": [CANARY, None]}, 422, "invalid", "inputs"),
+    ("ids and bool", {"inputs": [1, True]}, 422, "invalid", "inputs"),
+    ("ids and float", {"inputs": [[1, 2.0]]}, 422, "invalid", "inputs.0"),
+    ("ids and list", {"inputs": [1, [2]]}, 422, "invalid", "inputs"),
+    ("list of lists of texts", {"inputs": [[CANARY]]}, 422, "invalid", "inputs.0"),
+    ("negative id", {"inputs": [2, -1, 3]}, 422, "invalid", "inputs.0"),
+    ("id beyond the vocabulary", {"inputs": [[2, 3], [2, 14]]}, 422, "invalid", "inputs.1"),
+    ("id beyond int64", {"inputs": [2**70]}, 422, "invalid", "inputs.0"),
+    ("too many ids", {"inputs": [5] * 17}, 413, "too_large", "inputs.0"),
+    ("unknown field", {"inputs": "cat", "pooling": CANARY}, 422, "invalid", "pooling"),
+    ("bool from text", {"inputs": "cat", "normalize": "true"}, 422, "invalid", "normalize"),
+    ("bool from number", {"inputs": "cat", "truncate": 1}, 422, "invalid", "truncate"),
+    ("null bool", {"inputs": "cat", "truncate": None}, 422, "invalid", "truncate"),
+    ("no dimensions", {"inputs": "cat", "dimensions": 0}, 422, "invalid", "dimensions"),
+    ("too many dimensions", {"inputs": "cat", "dimensions": 9}, 422, "invalid", "dimensions"),
+    ("dimensions from bool", {"inputs": "cat", "dimensions": True}, 422, "invalid", "dimensions"),
+    ("dimensions from text", {"inputs": "cat", "dimensions": "4"}, 422, "invalid", "dimensions"),
+    ("dimensions from float", {"inputs": "cat", "dimensions": 4.5}, 422, "invalid", "dimensions"),
+    ("unknown output", {"inputs": "cat", "output": CANARY}, 422, "invalid", "output"),
+    ("unknown encoding", {"inputs": "cat", "encoding_format": "float16"}, 422, "invalid", "encoding_format"),
+    ("attention from text", {"inputs": "cat", "attention": "last"}, 422, "invalid", "attention"),
+    ("attention from bool", {"inputs": "cat", "attention": True}, 422, "invalid", "attention"),
+    ("unknown attention field", {"inputs": "cat", "attention": {"layer": 1}}, 422, "invalid", "attention.layer"),
+    ("layer beyond", {"inputs": "cat", "attention": {"layers": [3]}}, 422, "invalid", "attention.layers"),
+    ("layer below", {"inputs": "cat", "attention": {"layers": [-4]}}, 422, "invalid", "attention.layers"),
+    ("huge layer", {"inputs": "cat", "attention": {"layers": [10**30]}}, 422, "invalid", "attention.layers"),
+    ("bool layer", {"inputs": "cat", "attention": {"layers": [True]}}, 422, "invalid", "attention.layers"),
+    ("no layers", {"inputs": "cat", "attention": {"layers": []}}, 422, "invalid", "attention.layers"),
+    ("layer name", {"inputs": "cat", "attention": {"layers": CANARY}}, 422, "invalid", "attention.layers"),
+    ("null layers", {"inputs": "cat", "attention": {"layers": None}}, 422, "invalid", "attention.layers"),
+    ("head beyond", {"inputs": "cat", "attention": {"layers": [0], "heads": [2]}}, 422, "invalid", "attention.heads"),
+    (
+        "negative head",
+        {"inputs": "cat", "attention": {"layers": [0], "heads": [-1]}},
+        422,
+        "invalid",
+        "attention.heads",
+    ),
+    ("no heads", {"inputs": "cat", "attention": {"heads": [0]}}, 422, "invalid", "attention.heads"),
+    ("heads last", {"inputs": "cat", "attention": {"heads": "last"}}, 422, "invalid", "attention.heads"),
+    ("unknown queries", {"inputs": "cat", "attention": {"queries": [0]}}, 422, "invalid", "attention.queries"),
+    ("reduce", {"inputs": "cat", "attention": {"reduce": "mean"}}, 422, "invalid", "attention.reduce"),
+    ("rollout", {"inputs": "cat", "attention": {"reduce": "rollout"}}, 422, "invalid", "attention.reduce"),
+    ("word level", {"inputs": "cat", "attention": {"level": "word"}}, 422, "invalid", "attention.level"),
+    ("top_k", {"inputs": "cat", "attention": {"top_k": 3}}, 422, "invalid", "attention.top_k"),
+    ("exclude", {"inputs": "cat", "attention": {"exclude_special": True}}, 422, "invalid", "attention.exclude_special"),
+    ("array", [CANARY], 422, "invalid", None),
+    ("text", CANARY, 422, "invalid", None),
+]
+
+BAD_BYTES: list[tuple[str, bytes]] = [
+    ("nothing", b""),
+    ("no JSON", CANARY.encode()),
+    ("cut off", b'{"inputs": "' + CANARY.encode()),
+    ("trailing", b'{"inputs": "a"} ' + CANARY.encode()),
+    ("not UTF-8", b'{"inputs": "\xff\xfe' + CANARY.encode() + b'"}'),
+    ("half a surrogate pair", b'{"inputs": "\\ud800' + CANARY.encode() + b'"}'),
+    ("single quotes", b"{'inputs': '" + CANARY.encode() + b"'}"),
+    ("nested too deep", b'{"inputs": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    ("number too long", b'{"inputs": [' + b"9" * 100_000 + b"]}"),
+]
+
+
+def error_of(response: Any) -> dict[str, Any]:
+    body = response.json()
+    assert set(body) == {"error"}
+    error: dict[str, Any] = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-request-id"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param"), [case[1:] for case in BAD_BODIES], ids=[case[0] for case in BAD_BODIES]
+)
+def test_bad_bodies(
+    served: Served, body: Any, status: int, code: str, param: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        response = served.encode(body)
+    error = error_of(response)
+    assert (response.status_code, error["code"], error["param"]) == (status, code, param)
+    assert CANARY not in response.text
+    assert CANARY not in caplog.text
+    assert not served.backend.batches
+    assert served.encode({"inputs": "cat"}).status_code == 200
+
+
+@pytest.mark.parametrize("raw", [case[1] for case in BAD_BYTES], ids=[case[0] for case in BAD_BYTES])
+def test_what_is_no_json(served: Served, raw: bytes) -> None:
+    response = served.client.post("/encode", content=raw, headers={"content-type": "application/json"})
+    assert (response.status_code, error_of(response)["code"]) == (400, "malformed_body")
+    assert CANARY not in response.text
+
+
+def test_null_is_no_request(served: Served) -> None:
+    response = served.client.post("/encode", content=b"null", headers={"content-type": "application/json"})
+    assert (response.status_code, error_of(response)["message"]) == (422, "Input should be an object")
+
+
+def test_messages_say_what_is_expected(served: Served) -> None:
+    def message(body: Any) -> str:
+        return str(error_of(served.encode(body))["message"])
+
+    assert message({"inputs": 7}) == (
+        "inputs: expected a text, a list of texts, a list of token ids or a list of lists of token ids"
+    )
+    assert message({"inputs": [2, 14]}) == "inputs[0]: a token id is out of range, expected 0 to 13"
+    assert message({"inputs": "cat", "dimensions": 9}) == "dimensions: expected 1 to 8, the size of the vectors"
+    assert message({"inputs": "cat", "attention": {"layers": [3]}}) == (
+        "attention.layers: the model has 3 layers, valid indices are -3 to 2"
+    )
+    assert message({"inputs": "cat", "attention": {"layers": [1, 0], "heads": [2]}}) == (
+        "attention.heads: layer 0 has 2 heads, valid indices are 0 to 1"
+    )
+    assert message({"inputs": "cat", "attention": {"heads": [0]}}) == "attention.heads: layer 2 has no heads"
+    assert message({"inputs": "cat", "attention": {"reduce": "mean"}}) == "attention.reduce: only none is available yet"
+    assert message({"inputs": "cat", "output": "x", "normalize": 3}) == (
+        "normalize: Input should be a valid boolean; output: Input should be 'pooled' or 'tokens'"
+    )
+
+
+def test_a_long_unknown_field_is_named_in_short(served: Served) -> None:
+    error = error_of(served.encode({"inputs": "cat", "z" * 5000: 1}))
+    assert error["param"] == "z" * 64
+    assert len(error["message"]) < 200
+
+
+def test_many_problems_are_counted(served: Served) -> None:
+    error = error_of(served.encode({"inputs": "cat", **{f"field{index}": 1 for index in range(30)}}))
+    assert error["message"].endswith("; and 25 more")
+
+
+@pytest.mark.parametrize("path", ["/encode", "/tokenize"])
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "application/jsonl", ""])
+def test_content_type_must_be_json(served: Served, path: str, content_type: str) -> None:
+    response = served.client.post(path, content=b'{"inputs": "cat"}', headers={"content-type": content_type})
+    assert (response.status_code, error_of(response)["param"]) == (415, "Content-Type")
+
+
+def test_content_type_may_name_a_charset(served: Served) -> None:
+    headers = {"content-type": "Application/JSON; charset=utf-8"}
+    assert served.client.post("/encode", content=b'{"inputs": "cat"}', headers=headers).status_code == 200
+
+
+def test_compressed_bodies_are_refused(served: Served) -> None:
+    response = served.encode({"inputs": "cat"}, content_encoding="gzip")
+    assert (response.status_code, error_of(response)["param"]) == (415, "Content-Encoding")
+
+
+@pytest.mark.parametrize(
+    ("accept", "status"),
+    [
+        ("application/json", 200),
+        ("*/*", 200),
+        ("application/*;q=0.5", 200),
+        ("application/vnd.safetensors, application/json;q=0.5", 200),
+        ("application/vnd.safetensors", 415),
+        ("text/html", 415),
+    ],
+)
+def test_accept(served: Served, accept: str, status: int) -> None:
+    response = served.encode({"inputs": "cat"}, accept=accept)
+    assert response.status_code == status
+    if status == 415:
+        assert error_of(response)["param"] == "Accept"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", "/encode", "POST"),
+        ("HEAD", "/encode", "POST"),
+        ("DELETE", "/tokenize", "POST"),
+        ("POST", "/info", "GET"),
+    ],
+)
+def test_wrong_method(served: Served, method: str, path: str, allow: str) -> None:
+    response = served.client.request(method, path)
+    assert response.status_code == 405
+    assert response.headers["allow"] == allow
+    if method != "HEAD":
+        assert error_of(response)["code"] == "method_not_allowed"
+
+
+@pytest.mark.parametrize("path", ["/nope", "/encode/", "/static/nope.js", "/static/../settings.py", "/%00"])
+def test_no_such_route(served: Served, path: str) -> None:
+    response = served.client.get(path)
+    assert (response.status_code, error_of(response)["code"]) == (404, "not_found")
+
+
+def test_body_over_its_limit(serve: Serve) -> None:
+    served = serve("--max-body-bytes", "1000")
+    response = served.encode({"inputs": CANARY * 100})
+    assert (response.status_code, error_of(response)["code"]) == (413, "too_large")
+    assert error_of(response)["message"] == "the body is larger than 1000 bytes; send fewer inputs a request"
+    fitting = json.dumps({"inputs": "cat"}).encode().ljust(1000)
+    headers = {"content-type": "application/json"}
+    assert served.client.post("/encode", content=fitting, headers=headers).status_code == 200
+    assert served.client.post("/encode", content=fitting + b" ", headers=headers).status_code == 413
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e3", "1_0", "soon", "", "0x10", "9" * 30])
+def test_request_timeout_must_be_seconds(served: Served, value: str) -> None:
+    response = served.encode({"inputs": "cat"}, x_request_timeout=value)
+    assert (response.status_code, error_of(response)["param"]) == (422, "X-Request-Timeout")
+
+
+def test_deadline_of_the_caller_ends_waiting(serve: Serve) -> None:
+    backend = FakeBackend()
+    backend.gate.clear()
+    served = serve(backend=backend)
+    response = served.encode({"inputs": "cat"}, x_request_timeout="0.05")
+    assert (response.status_code, error_of(response)["code"]) == (504, "deadline_exceeded")
+    assert served.engine.queued_texts == 0
+
+
+def test_deadline_of_the_server_cannot_be_extended(serve: Serve) -> None:
+    backend = FakeBackend()
+    backend.gate.clear()
+    served = serve("--request-timeout", "0.05", backend=backend)
+    assert served.encode({"inputs": "cat"}, x_request_timeout="60").status_code == 504
+    assert served.encode({"inputs": "cat"}).status_code == 504
+
+
+def test_full_queue_is_answered_with_when_to_come_back(serve: Serve) -> None:
+    backend = FakeBackend()
+    backend.gate.clear()
+    served = serve("--max-queue-tokens", "6", "--max-request-tokens", "6", backend=backend)
+    with ThreadPoolExecutor(2) as clients:
+        running = clients.submit(served.encode, {"inputs": "cat"})
+        wait_until(lambda: bool(backend.batches))
+        waiting = clients.submit(served.encode, {"inputs": ["cat", "dog"]})
+        wait_until(lambda: served.engine.queued_tokens == 6)
+        response = served.encode({"inputs": "cat"})
+        backend.gate.set()
+        assert [running.result().status_code, waiting.result().status_code] == [200, 200]
+    assert (response.status_code, error_of(response)["code"]) == (429, "overloaded")
+    assert int(response.headers["retry-after"]) >= 1
+    assert served.metric("polyhead_requests_rejected_total", reason="overloaded") == 1
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+
+
+def test_backend_failure_is_500_with_a_fixed_text(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    backend = FakeBackend()
+    backend.fails = True
+    served = serve(backend=backend)
+    response = served.encode({"inputs": "slow"})
+    error = error_of(response)
+    assert (response.status_code, error["code"]) == (500, InferenceFailed.code)
+    assert "told to fail" not in response.text
+    assert served.encode({"inputs": "cat"}).status_code == 200
+
+
+def test_unexpected_failure_is_500_with_a_fixed_text(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode(*_args: object, **_kwargs: object) -> None:
+        raise RuntimeError(f"cannot handle {CANARY}")
+
+    monkeypatch.setattr(served.engine.tokenizer, "encode_now", explode)
+    response = served.encode({"inputs": CANARY})
+    assert (response.status_code, error_of(response)["code"]) == (500, "internal_error")
+    assert CANARY not in response.text
+    monkeypatch.undo()
+    assert served.encode({"inputs": "cat"}).status_code == 200
+
+
+def test_not_ready_is_503_before_the_body_is_looked_at(serve: Serve) -> None:
+    served = serve(ready=False)
+    for path, send in (("/encode", b"no JSON"), ("/tokenize", b"no JSON")):
+        response = served.client.post(path, content=send, headers={"content-type": "application/json"})
+        assert (response.status_code, error_of(response)["code"]) == (503, "not_ready")
+        assert int(response.headers["retry-after"]) >= 1
+    for path in ("/info", "/heads", "/readyz"):
+        assert served.client.get(path).status_code == 503
+    assert served.client.get("/healthz").status_code == 200
