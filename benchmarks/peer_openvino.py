@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModel
 
-from benchmarks.peer_worker import Peer, Plan, Task, pad, serve
+from benchmarks.peer_worker import Peer, Plan, Task, layouts, pad, serve
 
 PRECISIONS = ("f32", "bf16")
 
@@ -63,7 +63,7 @@ def make(task: Task) -> Peer:
     model, core = convert(task.weights), ov.Core()
     ways: dict[str, Callable[[], Sequence[float]]] = {}
     for precision in PRECISIONS:
-        for streams in sorted({1, task.cores}):
+        for streams, threads in layouts(task.cores):
             options = {
                 "INFERENCE_PRECISION_HINT": precision,
                 "NUM_STREAMS": str(streams),
@@ -71,7 +71,7 @@ def make(task: Task) -> Peer:
             }
             compiled = core.compile_model(model, "CPU", options)
             for name, plan in task.plans.items():
-                way = f"{precision}, {name}, {streams}x{task.cores // streams}"
+                way = f"{precision}, {name}, {streams}x{threads}"
                 ways[way] = partial(run_plan, compiled, streams, _batches(task, plan))
     exact = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return Peer(ways, lambda indices: np.asarray(exact(_batch(task, indices))[0]))

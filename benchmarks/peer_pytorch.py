@@ -3,7 +3,6 @@
 Started by `benchmarks.stages`. It is the network that the artifact was exported from.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,31 +12,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.peer_worker import Peer, Task, pad, serve
+from benchmarks.peer_worker import Peer, Task, layouts, pad, pull, serve
 from benchmarks.weights import load_encoder
 from model.encoder import Encoder
 
 Inputs = tuple[Tensor, Tensor]  # input_ids [B, S], lengths [B]
 
 
-def run_batches(encoder: Encoder, batches: Sequence[Inputs]) -> list[float]:
+def run_plan(encoder: Encoder, batches: Sequence[Inputs], workers: int, threads: int) -> list[float]:
     """Runs every batch once; returns the seconds of each."""
-    latencies: list[float] = []
-    with torch.inference_mode():
-        for input_ids, lengths in batches:
-            began = time.perf_counter()
-            encoder(input_ids, lengths)
-            latencies.append(time.perf_counter() - began)
-    return latencies
+
+    def run(batch: Inputs) -> None:
+        with torch.inference_mode():
+            encoder(*batch)
+
+    return pull(run, batches, workers, partial(torch.set_num_threads, threads))
 
 
 def make(task: Task) -> Peer:
-    """The encoder on every plan."""
-    torch.set_num_threads(task.cores)
+    """The encoder on every plan, under every layout."""
     encoder = load_encoder(Path(task.weights)).use("sdpa")
     ways: dict[str, Callable[[], Sequence[float]]] = {
-        f"{name}, 1x{task.cores}": partial(run_batches, encoder, [_inputs(task, indices) for indices in plan])
+        f"{name}, {workers}x{threads}": partial(
+            run_plan, encoder, [_inputs(task, indices) for indices in plan], workers, threads
+        )
         for name, plan in task.plans.items()
+        for workers, threads in layouts(task.cores)
     }
     return Peer(ways, partial(_embed, encoder, task))
 

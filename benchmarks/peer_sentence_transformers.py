@@ -4,7 +4,6 @@ Runs in the environment `peer_environments.SENTENCE_TRANSFORMERS`, started by `b
 users call, with its tokenizer; `forward` is the network alone on ready token ids, to compare engines.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -13,20 +12,20 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
-from benchmarks.peer_worker import Peer, Plan, Task, pad, serve, timed
+from benchmarks.peer_worker import Peer, Plan, Task, layouts, pad, pull, serve, timed
 
 ENCODE_BATCH = 32  # its default
+Features = dict[str, torch.Tensor]  # input_ids and attention_mask [B, S]
 
 
-def forward(model: SentenceTransformer, batches: Sequence[dict[str, torch.Tensor]]) -> list[float]:
+def forward(model: SentenceTransformer, batches: Sequence[Features], workers: int, threads: int) -> list[float]:
     """Runs every batch once through all of the pipeline's modules; returns the seconds of each."""
-    latencies: list[float] = []
-    with torch.inference_mode():
-        for batch in batches:
-            began = time.perf_counter()
+
+    def run(batch: Features) -> None:
+        with torch.inference_mode():
             model(dict(batch))
-            latencies.append(time.perf_counter() - began)
-    return latencies
+
+    return pull(run, batches, workers, partial(torch.set_num_threads, threads))
 
 
 def encode(model: SentenceTransformer, texts: Sequence[str]) -> list[float]:
@@ -35,12 +34,14 @@ def encode(model: SentenceTransformer, texts: Sequence[str]) -> list[float]:
 
 
 def make(task: Task) -> Peer:
-    """`encode`, and `forward` on every plan."""
+    """`encode`, and `forward` on every plan under every layout."""
     torch.set_num_threads(task.cores)
     model = SentenceTransformer(task.weights, device="cpu", local_files_only=True).eval()
     ways: dict[str, Callable[[], Sequence[float]]] = {"encode()": partial(encode, model, task.texts)}
     for name, plan in task.plans.items():
-        ways[f"forward, {name}, 1x{task.cores}"] = partial(forward, model, _batches(task, plan))
+        for workers, threads in layouts(task.cores):
+            run = partial(forward, model, _batches(task, plan), workers, threads)
+            ways[f"forward, {name}, {workers}x{threads}"] = run
     return Peer(ways, partial(_embed, model, task))
 
 
@@ -48,7 +49,7 @@ def _embed(model: SentenceTransformer, task: Task, indices: Sequence[int]) -> ND
     return np.asarray(model.encode([task.texts[index] for index in indices], show_progress_bar=False))
 
 
-def _batches(task: Task, plan: Plan) -> list[dict[str, torch.Tensor]]:
+def _batches(task: Task, plan: Plan) -> list[Features]:
     padded = (pad(task, indices) for indices in plan)
     return [
         {"input_ids": torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(mask)}

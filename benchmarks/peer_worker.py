@@ -8,13 +8,17 @@ import json
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import IO
+from functools import partial
+from typing import IO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+Item = TypeVar("Item")
 Plan = Sequence[Sequence[int]]  # indices of the texts in each run
 
 
@@ -59,6 +63,39 @@ def pad(task: Task, indices: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[
         input_ids[index, : len(row)] = row
         mask[index, : len(row)] = 1
     return input_ids, mask
+
+
+def pull(
+    run: Callable[[Item], object], items: Sequence[Item], workers: int, prepare: Callable[[], None]
+) -> list[float]:
+    """Runs every item once on worker threads that take the next when they are free; returns the seconds of each.
+
+    Args:
+        run: encodes one item.
+        items: in the order in which they are taken.
+        workers: threads.
+        prepare: called first on every thread.
+    """
+    pending, latencies = deque(items), list[float]()
+
+    def work() -> None:
+        prepare()
+        while pending:
+            try:
+                item = pending.popleft()
+            except IndexError:
+                return
+            latencies.append(timed(partial(run, item)))
+
+    with ThreadPoolExecutor(workers) as pool:
+        for future in [pool.submit(work) for _ in range(workers)]:
+            future.result()
+    return latencies
+
+
+def layouts(cores: int) -> list[tuple[int, int]]:
+    """Workers and threads of each: one worker on all cores, and a worker a core."""
+    return list(dict.fromkeys([(1, cores), (cores, 1)]))
 
 
 def timed(run: Callable[[], object]) -> float:
