@@ -8,6 +8,7 @@ from pathlib import Path
 
 from export.errors import ExportError
 from export.sources import DEFAULT_MODEL
+from model.artifact import LAST_HIDDEN_STATE, POOLED, Manifest
 
 DESCRIPTION = """\
 Turns a pretrained encoder into an artifact that `python -m service --model DIR` serves: one ONNX graph with fused
@@ -17,6 +18,7 @@ EXAMPLES = f"""\
 examples:
   python -m export --output artifacts/default          the default model, {DEFAULT_MODEL}
   python -m export ./my-model --output artifacts/mine  a sentence-transformers or Hugging Face folder
+  python -m export --precision int8 --output artifacts/int8
   python -m export BAAI/bge-small-en-v1.5 --output artifacts/bge --revision main
 
 Only safetensors are read; a checkpoint that exists only as a pickle is refused. Exit code 0: the artifact is there;
@@ -36,6 +38,15 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make")
     made.add_argument("--name", help="name to serve the model under (default: its id or its folder's name)")
+    made.add_argument(
+        "--precision",
+        choices=("fp32", "fp16", "bf16", "int8"),
+        default="fp32",
+        help="fp32 (default); int8 for CPUs with integer dot products (VNNI, AMX); fp16 and bf16 for CUDA",
+    )
+    made.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="text for int8, one a line (default: ships with the project)"
+    )
     made.add_argument("--revision", help="branch, tag or commit on the hub")
     made.add_argument("--force", action="store_true", help="replace DIR if it exists")
     made.add_argument("--debug", action="store_true", help="show the traceback of a failure")
@@ -66,11 +77,29 @@ def _export(options: argparse.Namespace) -> None:
 
     folder = find_folder(options.model, options.revision)
     sys.stderr.write(f"reading {folder.id}\n")
-    manifest = export_artifact(read_checkpoint(folder, name=options.name), options.output, force=options.force)
-    parity = ", ".join(f"{name} {value:.1e}" for name, value in manifest.parity.items() if name != "cases")
+    manifest = export_artifact(
+        read_checkpoint(folder, name=options.name),
+        options.output,
+        precision=options.precision,
+        calibration=options.calibration,
+        force=options.force,
+    )
+    sys.stderr.write(_summary(options.output, manifest))
+
+
+def _summary(output: Path, manifest: Manifest) -> str:
+    parity = ", ".join(f"{name} {manifest.parity[name]:.1e}" for name in (POOLED, LAST_HIDDEN_STATE, "attentions"))
+    quality = manifest.parity.get("quality")
     fused = sum(manifest.fused_attention.values())
-    sys.stderr.write(
-        f"wrote {options.output}: {manifest.model}, {manifest.precision}, {fused} fused attention nodes, largest "
-        f"difference over {manifest.parity['cases']} batches: {parity}\n"
-        f"serve it: python -m service --model {options.output}\n"
+    judged = (
+        f"cosine to fp32 over {quality['texts']} held-out texts: mean {quality['cosine_mean']:.5f}, "
+        f"worst {quality['cosine_worst']:.5f}\n"
+        if quality
+        else ""
+    )
+    return (
+        f"wrote {output}: {manifest.model}, {manifest.precision}, {fused} fused attention nodes\n"
+        f"largest difference over {manifest.parity['cases']} batches: {parity} "
+        f"(allowed {manifest.parity['tolerance']:.0e})\n"
+        f"{judged}serve it: python -m service --model {output}\n"
     )

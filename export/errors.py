@@ -36,3 +36,7 @@ class FusionError(VerificationError):
 
 class ParityError(VerificationError):
     """The graph computes something other than its source."""
+
+
+class QualityError(VerificationError):
+    """A lower precision costs more than is allowed."""

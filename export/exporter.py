@@ -4,6 +4,7 @@ import platform
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import Self
 
 import onnx_ir
 from tqdm import tqdm
@@ -11,15 +12,23 @@ from tqdm import tqdm
 from export.checkpoint import Checkpoint
 from export.errors import OutputExists
 from export.graph import OPSET, input_names, output_names, trace
+from export.precision import Precision, judge, lower
 from export.verify import verify
 from model.artifact import GRAPH, GRAPH_WEIGHTS, TOKENIZER, Manifest, describe_files, write_manifest
 
 EXTERNAL_WEIGHTS_BYTES = 1 << 30  # a protobuf holds 2 GiB at most, and large files load faster beside it
 PACKAGES = ("polyhead", "torch", "onnx", "onnxscript", "onnx-ir", "onnxruntime", "tokenizers")
-STAGES = ("tracing the graph", "writing", "verifying", "describing")
+STAGES = ("preparing", "tracing the graph", "writing", "verifying", "judging", "describing")
 
 
-def export_artifact(checkpoint: Checkpoint, output: Path, *, force: bool = False) -> Manifest:
+def export_artifact(
+    checkpoint: Checkpoint,
+    output: Path,
+    *,
+    precision: Precision = "fp32",
+    calibration: Path | None = None,
+    force: bool = False,
+) -> Manifest:
     """Writes a verified artifact.
 
     Everything is made in a temporary directory beside the output, which takes its name at the very end: a failed or
@@ -28,6 +37,8 @@ def export_artifact(checkpoint: Checkpoint, output: Path, *, force: bool = False
     Args:
         checkpoint: the network and what surrounds it.
         output: directory to make.
+        precision: `fp32`, `fp16`, `bf16` or `int8`.
+        calibration: text for int8's ranges, one a line; None for the text that ships with the project.
         force: replace an output that exists.
 
     Returns:
@@ -35,6 +46,7 @@ def export_artifact(checkpoint: Checkpoint, output: Path, *, force: bool = False
 
     Raises:
         OutputExists: the output is there and `force` is not set.
+        SourceError: the calibration text cannot be used.
         VerificationError: the graph is not what was asked for.
     """
     if output.exists() and not force:
@@ -43,45 +55,64 @@ def export_artifact(checkpoint: Checkpoint, output: Path, *, force: bool = False
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
         made = Path(directory) / output.name
         made.mkdir()
-        manifest = _make(checkpoint, made)
+        manifest = _make(checkpoint, made, precision, calibration)
         if output.exists():
             output.rename(Path(directory) / "replaced")
         made.rename(output)
     return manifest
 
 
-def _make(checkpoint: Checkpoint, directory: Path) -> Manifest:
-    config = checkpoint.encoder.config
-    with tqdm(total=len(STAGES), unit="stage", bar_format="{desc:<20}{bar:30} {n}/{total} [{elapsed}]") as progress:
-        progress.set_description_str(STAGES[0])
-        model = trace(checkpoint.encoder)
-        progress.update()
-        progress.set_description_str(STAGES[1])
+def _make(checkpoint: Checkpoint, directory: Path, precision: Precision, calibration: Path | None) -> Manifest:
+    config, graph = checkpoint.encoder.config, directory / GRAPH
+    with _Stages() as stages:
+        stages.enter("preparing")
+        lowered = lower(checkpoint, precision, calibration)
+        stages.enter("tracing the graph")
+        model = trace(lowered.traced)
+        stages.enter("writing")
         _write_graph(model, directory)
         checkpoint.tokenizer.save(str(directory / TOKENIZER))
-        progress.update()
-        progress.set_description_str(STAGES[2])
-        fused, parity = verify(directory / GRAPH, checkpoint.encoder)
-        progress.update()
-        progress.set_description_str(STAGES[3])
+        stages.enter("verifying")
+        fused, parity = verify(graph, lowered.reference, tolerance=lowered.tolerance)
+        stages.enter("judging")
+        figures = judge(graph, checkpoint, precision)
+        stages.enter("describing")
         manifest = Manifest(
             model=checkpoint.name,
             source=checkpoint.source,
             config=config,
-            precision="fp32",
+            precision=precision,
             opset=OPSET,
             inputs=input_names(config),
             outputs=output_names(config),
             defaults=checkpoint.defaults,
             max_sequence_length=checkpoint.max_sequence_length,
             fused_attention=fused,
-            parity=parity,
+            parity={**parity, **figures},
             files=describe_files(directory),
             versions={"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         )
         write_manifest(directory, manifest)
-        progress.update()
     return manifest
+
+
+class _Stages:
+    """A progress bar over the stages of an export, on stderr."""
+
+    def __init__(self) -> None:
+        self._bar = tqdm(total=len(STAGES), unit="stage", bar_format="{desc:<18}{bar:30} {n}/{total} [{elapsed}]")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def enter(self, stage: str) -> None:
+        self._bar.set_description_str(stage)
+        self._bar.update(STAGES.index(stage) - self._bar.n)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._bar.update(len(STAGES) - self._bar.n)
+        self._bar.close()
 
 
 def _write_graph(model: onnx_ir.Model, directory: Path) -> None:

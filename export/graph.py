@@ -92,7 +92,8 @@ class _Traced(nn.Module):
         self, input_ids: Tensor, lengths: Tensor, attention_layers: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         output = self.encoder(input_ids, lengths, attention_layers, token_type_ids)
-        return (output.pooled, output.last_hidden_state, *output.attentions)
+        # Whatever the precision inside, the contract's outputs are float32.
+        return tuple(tensor.float() for tensor in (output.pooled, output.last_hidden_state, *output.attentions))
 
 
 def _example(config: EncoderConfig) -> tuple[Tensor, ...]:

@@ -122,7 +122,7 @@ class Encoder(nn.Module):
         """Sets the attention implementation of every layer, and returns the encoder."""
         for module in self.modules():
             if hasattr(module, "implementation"):
-                module.implementation = implementation
+                setattr(module, "implementation", implementation)  # noqa: B010 - torch types attributes as tensors
         return self
 
     def forward(

@@ -13,7 +13,7 @@ def test_exports_a_folder(bert_folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert Artifact.open(output).manifest.model == "mine"
     printed = capsys.readouterr().err
     assert "verifying" in printed
-    assert f"wrote {output}: mine, fp32, 3 fused attention nodes" in printed
+    assert f"wrote {output}: mine, fp32, 3 fused attention nodes\n" in printed
     assert printed.endswith(f"serve it: python -m service --model {output}\n")
 
 
@@ -52,5 +52,5 @@ def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_wrong_command_line_is_exit_code_2() -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["--precision", "fp4"])
+        main(["--output", "x", "--precision", "fp4"])
     assert caught.value.code == 2

@@ -1,0 +1,200 @@
+"""The quantised layers of a post-norm encoder: the same network, its products in 8-bit integers.
+
+Every module computes in PyTorch what it emits as ONNX, so that the graph is verified against these modules and these
+against the float32 encoder. What keeps the passes around the products few:
+
+- Inputs of a product have one range a channel, fixed at calibration. Its scale and offset stand where they cost
+  nothing: in the LayerNorm before (its weight and bias), or in the value projection before (softmax rows sum to 1, so a
+  shift of V shifts the context by as much). Quantising is then one rounding, `QuantizeLinear` with scale 1.
+- Offsets, zero points and biases meet in one bias a product, added inside `MatMulIntegerToFloat`.
+- Only the input of the second feed-forward product has a scale a token, since its outliers move from token to token;
+  activations are bounded below, so a low zero point gives nearly all 256 steps to what is above 0.
+
+No scale depends on another token, so a text's vector does not depend on its batch mates. The scaling follows
+SmoothQuant (Xiao et al. 2023, equation 4), with offsets a channel as well.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from model.attention import IMPLEMENTATIONS, Implementation
+from model.config import Activation
+from model.encoder import ACTIVATIONS
+from model.packing import Packing
+
+LOWEST, HIGHEST = 0, 255  # unsigned activations: the integer kernels of x86 (VNNI) multiply uint8 by int8
+
+
+class QuantizedLinear(nn.Module):
+    """`y = (x8 - zero_point) W8 * weight_scale + bias` for x8 uint8 [..., K], W8 int8 [K, N]; one scale a column."""
+
+    weight: Tensor
+    weight_scale: Tensor
+    zero_point: Tensor
+    one: Tensor
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, zero_point: int = 0) -> None:
+        """Quantises.
+
+        Args:
+            weight: [N, K] in units of one input step.
+            bias: [N], or None.
+            zero_point: the input value that stands for 0.
+        """
+        super().__init__()
+        scale = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).tiny) / 127  # [N]
+        self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8).T.contiguous())
+        self.register_buffer("weight_scale", scale.float())
+        self.register_buffer("bias", None if bias is None else bias.float())
+        self.register_buffer("one", torch.ones(()))
+        self.register_buffer("zero_point", torch.tensor(zero_point, dtype=torch.uint8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """uint8 [..., K] -> float32 [..., N]."""
+        if torch.onnx.is_in_onnx_export():
+            inputs = [x, self.weight, self.one, self.weight_scale, self.zero_point, None, self.bias]
+            shape = (*x.shape[:-1], self.weight.shape[1])
+            product: Tensor = torch.onnx.ops.symbolic(
+                "com.microsoft::MatMulIntegerToFloat", inputs, dtype=torch.float32, shape=shape, version=1
+            )
+            return product
+        integers = (x.double() - self.zero_point) @ self.weight.double()  # exact: sums stay far below 2**53
+        scaled = integers.to(self.weight_scale.dtype) * self.weight_scale
+        return scaled if self.bias is None else scaled + self.bias
+
+    def dequantized(self) -> Tensor:
+        """The weight [N, K] that the product really applies, float64."""
+        return self.weight.T.double() * self.weight_scale.double()[:, None]
+
+
+class QuantizedAttention(nn.Module):
+    """Attention whose four products take 8-bit inputs; scores, softmax and context stay float32."""
+
+    def __init__(
+        self, query: nn.Module, key: nn.Module, value: nn.Module, output: nn.Module, *, num_heads: int, scale: float
+    ) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.output = query, key, value, output
+        self.num_heads = num_heads
+        self.scale = scale
+        self.implementation: Implementation = "eager"
+
+    def forward(self, hidden: Tensor, tokens: Packing, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
+        """As `MultiHeadAttention`, for a hidden state in steps."""
+        steps = quantize(hidden)
+        context, weights = IMPLEMENTATIONS[self.implementation](
+            tokens.pad(self.query(steps)),
+            tokens.pad(self.key(steps)),
+            tokens.pad(self.value(steps)),
+            tokens.lengths,
+            wanted,
+            num_heads=self.num_heads,
+            scale=self.scale,
+        )
+        return self.output(quantize(tokens.pack(context))), weights
+
+
+class ConstantAttention(nn.Module):
+    """A layer without heads: adds a constant."""
+
+    bias: Tensor
+
+    def __init__(self, bias: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("bias", bias.float())
+
+    def forward(self, hidden: Tensor, tokens: Packing, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
+        """[T, D], and no weights."""
+        del tokens, wanted
+        return self.bias.expand_as(hidden), hidden.new_zeros(0, 0, 0, 0)
+
+
+class QuantizedFeedForward(nn.Module):
+    """Feed-forward whose second product has one scale a token."""
+
+    def __init__(
+        self, up: nn.Module, down: QuantizedLinear, bias: Tensor, activation: Activation, lowest: float
+    ) -> None:
+        """Takes the products.
+
+        Args:
+            up: first product.
+            down: second product, without bias; its zero point is the one used a token.
+            bias: [D], added after the second product.
+            activation: name of the non-linearity.
+            lowest: its lowest value, as a positive number.
+        """
+        super().__init__()
+        self.up, self.down = up, down
+        self.register_buffer("bias", bias.float())
+        self.activation = ACTIVATIONS[activation]
+        zero_point = int(down.zero_point)
+        self.above = HIGHEST - zero_point
+        self.floor = lowest / zero_point
+
+    bias: Tensor
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[T, D] in steps -> [T, D]."""
+        activated = self.activation(self.up(quantize(hidden)))  # [T, intermediate]
+        step = (activated.amax(dim=1) / self.above).clamp(min=self.floor)  # [T]
+        product = self.down(quantize_rows(activated, step, self.down.zero_point)) * step[:, None]
+        shifted: Tensor = product + self.bias
+        return shifted
+
+
+class QuantizedLayer(nn.Module):
+    """One post-norm layer whose hidden state is in steps of the product that reads it.
+
+    `hidden * scale` is the true hidden state up to an offset a channel; that offset stands in the bias of what is
+    added to it.
+    """
+
+    attention_scale: Tensor
+    feed_forward_scale: Tensor
+
+    def __init__(
+        self,
+        *,
+        attention: nn.Module,
+        attention_scale: Tensor,
+        attention_norm: nn.LayerNorm,
+        feed_forward: nn.Module,
+        feed_forward_scale: Tensor,
+        feed_forward_norm: nn.LayerNorm,
+    ) -> None:
+        super().__init__()
+        self.attention, self.attention_norm = attention, attention_norm
+        self.feed_forward, self.feed_forward_norm = feed_forward, feed_forward_norm
+        self.register_buffer("attention_scale", attention_scale.float())
+        self.register_buffer("feed_forward_scale", feed_forward_scale.float())
+
+    def forward(self, hidden: Tensor, tokens: Packing, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
+        """[T, D] in steps -> [T, D] in steps of the next layer, and this layer's weights."""
+        attended, weights = self.attention(hidden, tokens, wanted)
+        hidden = self.attention_norm(hidden * self.attention_scale + attended)
+        hidden = self.feed_forward_norm(hidden * self.feed_forward_scale + self.feed_forward(hidden))
+        return hidden, weights
+
+
+def quantize(x: Tensor) -> Tensor:
+    """Rounds values that are already in steps: float32 -> uint8."""
+    if torch.onnx.is_in_onnx_export():
+        inputs = [x, torch.ones(()), torch.zeros((), dtype=torch.uint8)]
+        steps: Tensor = torch.onnx.ops.symbolic(
+            "QuantizeLinear", inputs, dtype=torch.uint8, shape=tuple(x.shape), version=21
+        )
+        return steps
+    return x.round().clamp(LOWEST, HIGHEST).to(torch.uint8)
+
+
+def quantize_rows(x: Tensor, step: Tensor, zero_point: Tensor) -> Tensor:
+    """Rounds each row [N, K] in its own step [N] around a zero point: float32 -> uint8."""
+    if torch.onnx.is_in_onnx_export():
+        inputs = [x, step, zero_point.expand(step.shape)]
+        steps: Tensor = torch.onnx.ops.symbolic(
+            "QuantizeLinear", inputs, {"axis": 0}, dtype=torch.uint8, shape=tuple(x.shape), version=21
+        )
+        return steps
+    return ((x / step[:, None]).round() + zero_point).clamp(LOWEST, HIGHEST).to(torch.uint8)

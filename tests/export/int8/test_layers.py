@@ -1,0 +1,72 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from export.int8.layers import QuantizedFeedForward, QuantizedLinear, quantize, quantize_rows
+
+
+def test_a_product_of_integers_is_exact() -> None:
+    weight = torch.tensor([[127.0, -127.0, 1.0], [0.0, 127.0, -64.0]]) * 0.5
+    linear = QuantizedLinear(weight, torch.tensor([10.0, -1.0]), zero_point=3)
+    x = torch.tensor([[3, 4, 5], [255, 0, 3]], dtype=torch.uint8)
+    expected = (x.float() - 3) @ weight.T + torch.tensor([10.0, -1.0])
+    torch.testing.assert_close(linear(x), expected, atol=1e-3, rtol=0)
+
+
+def test_each_column_has_its_own_scale() -> None:
+    weight = torch.tensor([[1e-6, -1e-6], [1000.0, 500.0]])
+    linear = QuantizedLinear(weight, None)
+    torch.testing.assert_close(linear.dequantized().float(), weight, atol=0, rtol=0.01)
+
+
+def test_a_column_of_zeros_stays_zero() -> None:
+    assert torch.equal(QuantizedLinear(torch.zeros(2, 3), None)(torch.ones(1, 3, dtype=torch.uint8)), torch.zeros(1, 2))
+
+
+def test_rounds_half_to_even_and_saturates() -> None:
+    values = torch.tensor([-3.0, 0.5, 1.5, 254.6, 300.0])
+    assert quantize(values).tolist() == [0, 0, 2, 255, 255]
+
+
+@given(st.lists(st.floats(-0.125, 50, width=32), min_size=4, max_size=4), st.floats(0.05, 3.0))
+@settings(max_examples=50, deadline=None)
+def test_rows_are_rounded_in_their_own_step(row: list[float], step: float) -> None:
+    x = torch.tensor([row, [value / 2 for value in row]])
+    steps = torch.tensor([step, step / 2])
+    found = quantize_rows(x, steps, torch.tensor(20, dtype=torch.uint8))
+    assert torch.equal(found[0], found[1])
+    inside = (x[0] / step).abs() < 200
+    error = (found[0].float() - 20) * step - x[0]
+    assert (error[inside].abs() <= step * 0.5001).all()
+
+
+def feed_forward(activation: str, lowest: float) -> tuple[QuantizedFeedForward, torch.Tensor]:
+    torch.manual_seed(0)
+    up = QuantizedLinear(torch.randn(32, 16) * 0.01, torch.randn(32))
+    weight = torch.randn(16, 32)
+    made = QuantizedFeedForward(
+        up,
+        QuantizedLinear(weight, None, zero_point=20),
+        torch.zeros(16),
+        activation,  # type: ignore[arg-type]  # a parameter of the test
+        lowest,
+    )
+    return made, weight
+
+
+@pytest.mark.parametrize(("activation", "lowest"), [("gelu", 0.17), ("relu", 0.0), ("silu", 0.2785)])
+def test_one_token_does_not_change_another(activation: str, lowest: float) -> None:
+    made, _ = feed_forward(activation, lowest)
+    x = torch.randint(0, 256, (3, 16)).float()
+    together = made(x)
+    for token in range(3):
+        assert torch.equal(made(x[token : token + 1])[0], together[token])
+
+
+def test_the_feed_forward_is_close_to_its_float_form() -> None:
+    made, weight = feed_forward("gelu", 0.17)
+    x = torch.randint(0, 256, (64, 16)).float()
+    expected = torch.nn.functional.gelu(made.up(quantize(x))) @ weight.T
+    cosine = torch.nn.functional.cosine_similarity(made(x), expected)
+    assert cosine.min() > 0.999

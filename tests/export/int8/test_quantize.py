@@ -1,0 +1,139 @@
+from pathlib import Path
+
+import onnx_ir
+import pytest
+import torch
+
+from export.checkpoint import Checkpoint
+from export.errors import QualityError, SourceError
+from export.graph import trace
+from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts, see_ranges, token_batches, truncate
+from export.int8.quality import Quality, measure_quality
+from export.int8.quantize import Range, quantize_encoder, steps_for
+from export.precision import TOLERANCES
+from export.verify import verify
+from model.config import EncoderConfig
+from model.encoder import Encoder
+from tests.networks import TINY, draw_weights
+
+
+def random_batches(vocabulary: int, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (torch.randint(0, vocabulary, (8, 12), generator=generator), torch.randint(1, 13, (8,), generator=generator))
+        for _ in range(8)
+    ]
+
+
+def quantized_pair(**change: object) -> tuple[Encoder, Encoder]:
+    encoder = draw_weights(Encoder(EncoderConfig.from_dict({**TINY.to_dict(), **change})))
+    return encoder, quantize_encoder(encoder, see_ranges(encoder, random_batches(48, seed=1)))
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu", "silu"])
+def test_the_quantised_network_is_close_to_the_float_one(activation: str) -> None:
+    encoder, quantized = quantized_pair(activation=activation)
+    for ids, lengths in random_batches(48, seed=2):
+        expected = encoder.use("eager")(ids, lengths)
+        found = quantized.use("eager")(ids, lengths)
+        cosines = torch.nn.functional.cosine_similarity(found.pooled, expected.pooled)
+        assert cosines.min() > 0.98
+        for weights, reference in zip(found.attentions, expected.attentions, strict=True):
+            assert weights is not None
+            assert reference is not None
+            assert weights.shape == reference.shape
+            if weights.numel():
+                assert (weights - reference).abs().mean() < 0.01
+
+
+def test_the_original_is_left_as_it_was() -> None:
+    encoder = draw_weights(Encoder(TINY))
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    quantize_encoder(encoder, see_ranges(encoder, random_batches(48, seed=1)))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in encoder.state_dict().items())
+
+
+def test_a_texts_vector_does_not_depend_on_its_batch_mates() -> None:
+    _, quantized = quantized_pair()
+    ids, lengths = random_batches(48, seed=3)[0]
+    together = quantized.use("eager")(ids, lengths).pooled
+    for row in range(8):
+        alone = quantized(ids[row : row + 1, : lengths[row]], lengths[row : row + 1]).pooled
+        torch.testing.assert_close(alone[0], together[row], atol=1e-6, rtol=0)
+
+
+def test_the_graph_verifies_and_multiplies_in_integers(tmp_path: Path) -> None:
+    encoder, quantized = quantized_pair()
+    model = trace(quantized)
+    onnx_ir.save(model, tmp_path / "model.onnx")
+    fused, _ = verify(tmp_path / "model.onnx", quantized, tolerance=TOLERANCES["int8"])
+    assert fused == {"ai.onnx.Attention": 3}
+    products = [node for node in model.graph if node.op_type == "MatMulIntegerToFloat"]
+    assert len(products) == 3 * 4 + 4 * 2  # four in each layer with heads, two feed-forward ones in every layer
+    assert not [node for node in model.graph if node.op_type in ("DynamicQuantizeLinear", "DynamicQuantizeMatMul")]
+    quality = measure_quality(tmp_path / "model.onnx", encoder, random_batches(48, seed=2))
+    assert quality.cosines.min() > 0.98
+    assert [len(heads) for heads in quality.attention_kl] == [4, 3, 0, 1]
+    assert all(0 <= value < 0.1 for heads in quality.attention_kl for value in heads)
+
+
+def test_steps_cover_what_calibration_saw_with_room_to_spare() -> None:
+    seen = Range(torch.tensor([-1.0, 0.0, -30.0]), torch.tensor([2.0, 0.5, -10.0]))
+    steps = steps_for(seen, [torch.randn(5, 3)])
+    for bound in (seen.lowest, seen.highest):
+        placed = bound / steps.size + steps.offset
+        assert (placed >= 0).all()
+        assert (placed <= 255).all()
+    assert (((seen.highest.clamp(min=0) - seen.lowest.clamp(max=0)) / steps.size) <= 255 / 1.04).all()
+
+
+@pytest.mark.parametrize(
+    ("cosines", "passes"),
+    [([0.999] * 99 + [0.991], True), ([0.9975] * 100, False), ([0.9999] * 99 + [0.985], False)],
+)
+def test_the_gate_looks_at_the_mean_and_the_worst(cosines: list[float], passes: bool) -> None:
+    quality = Quality(torch.tensor(cosines, dtype=torch.float64).numpy(), [])
+    if passes:
+        quality.check()
+    else:
+        with pytest.raises(QualityError, match="over 100 held-out texts .* expected at least 0.998 and 0.99"):
+            quality.check()
+
+
+def test_a_network_that_quantises_badly_makes_no_artifact(
+    tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from export.exporter import export_artifact  # noqa: PLC0415
+
+    monkeypatch.setattr("export.int8.quality.WORST_COSINE", 0.99999)
+    with pytest.raises(QualityError):
+        export_artifact(tiny_checkpoint, tmp_path / "int8", precision="int8")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_shipped_texts_are_apart() -> None:
+    calibration, held_out = read_texts(TEXTS), read_texts(HELD_OUT_TEXTS)
+    assert len(calibration) == len(held_out) == 256
+    assert not set(calibration) & set(held_out)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"one\n\ntwo\n", "holds 2 texts, one a line: at least 16"), (b"\xff\xfe", "UTF-8")]
+)
+def test_refuses_calibration_text_that_is_too_little_or_no_text(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "texts"
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match=message):
+        read_texts(path)
+
+
+def test_batches_hold_every_text_once(default_checkpoint: Checkpoint) -> None:
+    texts = ["a", "a long text " * 30, "two words"] * 10
+    batches = list(token_batches(texts, default_checkpoint.tokenizer, longest=20))
+    assert sum(len(lengths) for _, lengths in batches) == 30
+    assert max(int(lengths.max()) for _, lengths in batches) == 20
+
+
+def test_truncation_keeps_the_closing_token() -> None:
+    assert truncate([1, 2, 3, 4, 9], 3) == [1, 2, 9]
+    assert truncate([1, 9], 3) == [1, 9]

@@ -1,0 +1,50 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.checkpoint import Checkpoint
+from export.errors import VerificationError
+from export.exporter import export_artifact
+from export.runtime import Session
+from model.artifact import ATTENTION_LAYERS, GRAPH, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
+
+
+def test_half_precision_verifies_and_keeps_float32_outputs(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    manifest = export_artifact(tiny_checkpoint, tmp_path / "half", precision="fp16")
+    assert manifest.precision == "fp16"
+    assert 1e-5 < manifest.parity["pooled"] < 1e-2
+    assert manifest.fused_attention == {"ai.onnx.Attention": 3}
+    ids = np.arange(8).reshape(1, 8)
+    found = Session(tmp_path / "half" / GRAPH).run(
+        {
+            INPUT_IDS: ids,
+            LENGTHS: np.array([8]),
+            ATTENTION_LAYERS: np.ones(4, np.bool_),
+            TOKEN_TYPE_IDS: np.zeros_like(ids),
+        }
+    )
+    assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}
+
+
+def test_bfloat16_without_kernels_for_it_leaves_no_artifact(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    if "CUDAExecutionProvider" in Session.available_providers():
+        pytest.skip("this machine has kernels for bfloat16")
+    with pytest.raises(VerificationError, match="ONNX Runtime refuses the graph"):
+        export_artifact(tiny_checkpoint, tmp_path / "bf16", precision="bf16")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_int8_of_the_default_model_passes_its_gate(default_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    manifest = export_artifact(default_checkpoint, tmp_path / "int8", precision="int8")
+    quality = manifest.parity["quality"]
+    assert manifest.precision == "int8"
+    assert quality["cosine_mean"] >= 0.998
+    assert quality["cosine_worst"] >= 0.99
+    assert np.array(quality["attention_kl"]).shape == (6, 12)
+    assert manifest.files[GRAPH].size < 65_000_000
+
+
+def test_fp32_is_what_nobody_has_to_ask_for(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    assert export_artifact(tiny_checkpoint, tmp_path / "tiny").precision == "fp32"
