@@ -1,0 +1,203 @@
+"""The backend that is used: an artifact's graph in ONNX Runtime. The one module of the service that imports it.
+
+It feeds the inputs that the manifest lists and fetches the outputs that a batch wants; it never pads, never falls back
+to another provider, and knows no requests.
+"""
+
+import os
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # releases since 1.29 report by default; the API call comes after the first
+
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from model.artifact import (
+    ATTENTION_LAYERS,
+    GRAPH,
+    INPUT_IDS,
+    LAST_HIDDEN_STATE,
+    LENGTHS,
+    POOLED,
+    TOKEN_TYPE_IDS,
+    Artifact,
+    ArtifactError,
+    attentions_name,
+)
+from service.backend import Batch, BatchOutput, Float32Array
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+# On a GPU shape arithmetic stays on the CPU. TensorFloat-32, on by default there, has 10 bits: too few for fp32 parity.
+PROVIDERS: Mapping[str, tuple[tuple[str, dict[str, str]], ...]] = MappingProxyType(
+    {"cpu": ((CPU, {}),), "cuda": ((CUDA, {"use_tf32": "0"}), (CPU, {}))}
+)
+
+_FUSED_OP = "Attention"
+_SEVERITY_FATAL = 4  # whatever is an error comes as an exception too; the log line would not be ours
+_LARGE_OUTPUT = 8 * 2**20  # bytes of one run's outputs after which the arena is worth shrinking
+_SHRINK_AFTER = 1.0  # seconds: by then such an answer has been sent; memory still in use cannot be given back
+_WARM_UP_LENGTHS = (1, 8, 32, 128)  # kernels choose their tiling by length; the longest text is added
+
+Feed = Callable[[Batch], NDArray[Any]]
+
+
+class ProviderUnavailable(Exception):
+    """The provider that was asked for is not there, or does not run the graph; the message says what to do."""
+
+
+class OnnxBackend:
+    """One session, for any number of threads at once: each runs its batch on itself.
+
+    Args:
+        artifact: a verified artifact.
+        intra_op_threads: threads of one run, the calling one included.
+        provider: `cpu` or `cuda`.
+
+    Raises:
+        ArtifactError: the graph does not load, or is not what its manifest says.
+        ProviderUnavailable: the provider cannot be used.
+    """
+
+    def __init__(self, artifact: Artifact, *, intra_op_threads: int = 1, provider: str = "cpu") -> None:
+        if provider not in PROVIDERS:
+            raise ProviderUnavailable(f"provider is {provider!r}: expected one of {', '.join(PROVIDERS)}")
+        if intra_op_threads < 1:
+            raise ValueError(f"intra_op_threads is {intra_op_threads}: expected at least 1")
+        manifest = artifact.manifest
+        self._num_layers = manifest.config.num_layers
+        self._max_length = manifest.max_sequence_length
+        self._large_output_at: float | None = None
+        self._feeds = _plan_feeds(artifact, self._num_layers)
+        self._session = _open_session(artifact, intra_op_threads, provider)
+        _check_names(artifact, self._session)
+        if provider == "cuda":
+            _check_cuda_runs(self._session)
+
+    def run(self, batch: Batch) -> BatchOutput:
+        """Computes one batch, on the calling thread (and the session's others, where it has any).
+
+        Raises:
+            Exception: whatever ONNX Runtime raises.
+        """
+        fetched = [POOLED, *([LAST_HIDDEN_STATE] if batch.wants_tokens else [])]
+        fetched += [attentions_name(layer) for layer in batch.attention_layers]
+        feeds = {name: feed(batch) for name, feed in self._feeds}
+        outputs: list[Float32Array] = self._session.run(fetched, feeds, self._run_options())
+        if len(outputs) > 1 and sum(output.nbytes for output in outputs) > _LARGE_OUTPUT:
+            self._large_output_at = time.monotonic()
+        attentions = outputs[len(fetched) - len(batch.attention_layers) :]
+        return BatchOutput(
+            pooled=outputs[0],
+            last_hidden_state=outputs[1] if batch.wants_tokens else None,
+            attentions=dict(zip(batch.attention_layers, attentions, strict=True)),
+        )
+
+    def _run_options(self) -> onnxruntime.RunOptions | None:
+        """Has one run, a while after outputs that were large, return what the arena no longer uses.
+
+        ONNX Runtime's arena keeps its largest size for ever otherwise, and attention weights are far larger than all
+        else a run needs.
+        """
+        large_output_at = self._large_output_at
+        if large_output_at is None or time.monotonic() - large_output_at < _SHRINK_AFTER:
+            return None
+        self._large_output_at = None
+        options = onnxruntime.RunOptions()
+        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        return options
+
+    def warm_up(self) -> None:
+        """Runs short texts and the longest, one with every layer's attention: the first requests pay for nothing.
+
+        Raises:
+            Exception: whatever ONNX Runtime raises; such an artifact does not run here.
+        """
+        for length in (*_WARM_UP_LENGTHS, self._max_length):
+            if length <= self._max_length:
+                self.run(_blank_batch(length))
+        self.run(_blank_batch(min(8, self._max_length), tuple(range(self._num_layers)), wants_tokens=True))
+
+    def close(self) -> None:
+        """Frees the session; runs that are under way keep it until they end."""
+        del self._session
+
+
+def _plan_feeds(artifact: Artifact, num_layers: int) -> list[tuple[str, Feed]]:
+    """What is fed to each input of the manifest."""
+    feeds: dict[str, Feed] = {
+        INPUT_IDS: lambda batch: batch.input_ids,
+        LENGTHS: lambda batch: batch.lengths,
+        ATTENTION_LAYERS: lambda batch: _layer_mask(batch.attention_layers, num_layers),
+        TOKEN_TYPE_IDS: lambda batch: np.zeros_like(batch.input_ids),
+    }
+    if unknown := [name for name in artifact.manifest.inputs if name not in feeds]:
+        raise ArtifactError(f"{artifact.path(GRAPH)} wants {', '.join(unknown)}: this version feeds {', '.join(feeds)}")
+    return [(name, feeds[name]) for name in artifact.manifest.inputs]
+
+
+def _layer_mask(layers: tuple[int, ...], num_layers: int) -> NDArray[np.bool_]:
+    mask = np.zeros(num_layers, dtype=np.bool_)
+    mask[list(layers)] = True
+    return mask
+
+
+def _open_session(artifact: Artifact, intra_op_threads: int, provider: str) -> onnxruntime.InferenceSession:
+    path, providers = artifact.path(GRAPH), PROVIDERS[provider]
+    name, _ = providers[0]
+    if name not in onnxruntime.get_available_providers():
+        raise ProviderUnavailable(
+            f"{name} is not in this onnxruntime {onnxruntime.__version__}: install the gpu extra in place of "
+            "the cpu one (onnxruntime-gpu), or use --provider cpu"
+        )
+    if provider == "cuda":
+        onnxruntime.preload_dlls()  # the CUDA and cuDNN of installed packages, where the system has none
+    try:
+        options = _session_options(intra_op_threads)
+        return onnxruntime.InferenceSession(str(path), options, providers=list(providers), enable_fallback=0)
+    except Exception as error:  # its exceptions share no base class
+        raise ArtifactError(f"{path} does not load in onnxruntime {onnxruntime.__version__}: {error}") from error
+
+
+def _session_options(intra_op_threads: int) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _SEVERITY_FATAL
+    options.intra_op_num_threads = intra_op_threads  # its own choice ignores cgroups, and pins threads to cores
+    options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False  # one is kept for every shape ever seen, and none is evicted
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the cores are shared
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")  # which provider runs which node
+    return options
+
+
+def _check_names(artifact: Artifact, session: onnxruntime.InferenceSession) -> None:
+    manifest, path = artifact.manifest, artifact.path(GRAPH)
+    found = {entry.name for entry in session.get_inputs()}
+    if found != set(manifest.inputs):
+        raise ArtifactError(f"{path} has inputs {', '.join(sorted(found))}, its manifest says {manifest.inputs}")
+    wanted = {POOLED, LAST_HIDDEN_STATE, *map(attentions_name, range(manifest.config.num_layers))}
+    if missing := sorted(wanted - {entry.name for entry in session.get_outputs()}):
+        raise ArtifactError(f"{path} lacks outputs {', '.join(missing)}; export it again")
+
+
+def _check_cuda_runs(session: onnxruntime.InferenceSession) -> None:
+    """Raises where CUDA is loaded and does not run the attention: then most of the network would be on the CPU."""
+    used = session.get_providers()
+    nodes = [
+        (graph.ep_name, node) for graph in session.get_provider_graph_assignment_info() for node in graph.get_nodes()
+    ]
+    elsewhere = sorted({provider for provider, node in nodes if node.op_type == _FUSED_OP and provider != CUDA})
+    if CUDA not in used or elsewhere:
+        where = ", ".join(elsewhere or used)
+        raise ProviderUnavailable(
+            f"CUDA was asked for and {where} would run the graph: check the driver and the CUDA and cuDNN libraries "
+            "(nvidia-smi; the gpu extra installs the libraries), or use --provider cpu"
+        )
+
+
+def _blank_batch(length: int, layers: tuple[int, ...] = (), *, wants_tokens: bool = False) -> Batch:
+    return Batch(np.zeros((1, length), np.int64), np.array([length], np.int64), layers, wants_tokens)
