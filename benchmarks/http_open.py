@@ -25,7 +25,7 @@ COLUMNS = (
     "offered",
     "requests_per_s",
     "goodput_per_s",
-    "goodput_%",
+    "of_sustainable_%",
     "accepted_%",
     "429_%",
     "retry_after_%",
@@ -37,7 +37,6 @@ COLUMNS = (
     "server_cores",
     "client_cores",
 )
-WARMUP_SHARE = 0.2  # of an open loop's length, before it counts: the queue fills, connections open
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +60,14 @@ def sustainable_rate(server: Server, requests: Sequence[Request], arguments: arg
 
 def offer(server: Server, requests: Sequence[Request], load: Offer, arguments: argparse.Namespace) -> dict[str, object]:
     """Offers one load and describes what came of it, as a row of the table."""
-    schedule = poisson_schedule(load.rate, arguments.seconds, arguments.seed)
+    schedule = poisson_schedule(load.rate, arguments.warmup + arguments.seconds, arguments.seed)
     used, began = server.cpu_seconds(), time.perf_counter()
     run = run_open_loop(
         server.address,
         requests,
         schedule,
         connections=arguments.connections,
-        warmup=WARMUP_SHARE * arguments.seconds,
+        warmup=arguments.warmup,
     )
     spent, elapsed = server.cpu_seconds(), time.perf_counter() - began
     return {
@@ -117,7 +116,7 @@ def main() -> None:
             row = offer(server, requests, load, arguments)
             goodput = row["goodput_per_s"]
             if sustainable and isinstance(goodput, float):
-                row["goodput_%"] = 100 * goodput / sustainable.median
+                row["of_sustainable_%"] = 100 * goodput / sustainable.median
             table.add(**row)
     rate = sustainable.median if sustainable else None
     emit("http_open", [table], sustainable_per_s=rate, texts=fingerprint(texts), server_settings=arguments.set)
@@ -129,6 +128,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, nargs="+", help="requests a second to offer, instead of shares")
     parser.add_argument("--share", type=float, nargs="+", default=[0.5, 0.8, 3.0], help="of the sustainable rate")
     parser.add_argument("--seconds", type=float, default=20.0, help="length of each load")
+    parser.add_argument("--warmup", type=float, default=10.0, help="seconds of each load before it counts: queues fill")
     parser.add_argument("--texts-per-request", type=int, default=1, metavar="N")
     parser.add_argument("--connections", type=int, default=4096, help="most requests under way at once")
     parser.add_argument("--closed-connections", type=int, default=16, help="of the closed loop")

@@ -203,9 +203,9 @@ def main() -> None:
         title = f"{arguments.corpus} texts, {arguments.connections} connections"
         table = compare("rates", title, {**engines, **servers}, arguments.rounds)
         ratio = ratios("ratios", "best over best, tokens/s", ratios_to_report(run), table)
-        for name, versions in run.versions.items():
-            print(f"{name}: {versions}")
-        emit("peers", [table, ratio], peers=run.versions, skipped=run.skipped, texts=fingerprint(run.texts))
+    for name, versions in run.versions.items():
+        print(f"{name}: {versions}")
+    emit("peers", [table, ratio], peers=run.versions, skipped=run.skipped, texts=fingerprint(run.texts))
 
 
 def _parse() -> argparse.Namespace:

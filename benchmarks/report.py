@@ -6,6 +6,8 @@ It measures nothing itself.
 import json
 import os
 import platform
+import resource
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +17,33 @@ from typing import Any
 PACKAGES = ("numpy", "onnxruntime", "tokenizers", "fastapi", "uvicorn", "uvloop", "torch")
 # Instructions that decide how fast int8 and bf16 products are, as /proc/cpuinfo spells them.
 INSTRUCTIONS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm")
+QUIET_CORES = 0.05  # what the system itself may take while a benchmark runs
+
+
+@dataclass(frozen=True, slots=True)
+class CoresUsed:
+    """Seconds of CPU used since boot, by everything and by this process with the children it has waited for."""
+
+    at: float
+    by_all: float
+    by_us: float
+
+    @classmethod
+    def now(cls) -> "CoresUsed":
+        """Reads proc(5) /proc/stat: user, nice, system, irq, softirq and what the hypervisor took (steal)."""
+        fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        busy = sum(fields) - fields[3] - fields[4]  # all but idle and iowait
+        usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        ours = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+        return cls(time.monotonic(), busy / os.sysconf("SC_CLK_TCK"), ours)
+
+    def elsewhere(self) -> float:
+        """Cores that others kept busy since then: what a figure's worth depends on."""
+        now = CoresUsed.now()
+        return max(0.0, (now.by_all - self.by_all - now.by_us + self.by_us) / (now.at - self.at))
+
+
+_BEGINNING = CoresUsed.now()
 
 
 @dataclass
@@ -68,7 +97,7 @@ def format_cell(value: object) -> str:
 
 
 def describe_machine() -> dict[str, Any]:
-    """CPU model, usable cores, memory, relevant instructions, and the versions of what was measured."""
+    """CPU model, usable cores, memory, instructions, versions, and how much of it others used since the import."""
     facts = _read_cpuinfo()
     flags = (facts.get("flags") or facts.get("Features", "")).split()
     return {
@@ -80,12 +109,12 @@ def describe_machine() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": {name: found for name in PACKAGES if (found := _version(name))},
-        "load_average": os.getloadavg()[0],
+        "cores_busy_elsewhere": round(_BEGINNING.elsewhere(), 3),
     }
 
 
 def emit(benchmark: str, tables: list[Table], **results: Any) -> None:
-    """Prints the tables, the machine, and all of it as one line of JSON.
+    """Prints the tables, the machine, and all of it as one line of JSON. Servers and workers must have ended by now.
 
     Args:
         benchmark: name of the script.
@@ -96,6 +125,8 @@ def emit(benchmark: str, tables: list[Table], **results: Any) -> None:
     for table in tables:
         print("\n" + "\n".join(table.lines()))
     print("\n" + "\n".join(f"{key}: {_plain(value)}" for key, value in machine.items()))
+    if machine["cores_busy_elsewhere"] > QUIET_CORES:
+        print(f"NOT QUIET: others kept {machine['cores_busy_elsewhere']} cores busy meanwhile; record none of this")
     rows = {table.name: [{key: _short(cell) for key, cell in row.items()} for row in table.rows] for table in tables}
     print(json.dumps({"benchmark": benchmark, "tables": rows, **results, "machine": machine}), flush=True)
 

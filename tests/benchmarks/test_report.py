@@ -1,8 +1,11 @@
 import json
+import subprocess
+import sys
+import time
 
 import pytest
 
-from benchmarks.report import Table, describe_machine, emit, format_cell
+from benchmarks.report import CoresUsed, Table, describe_machine, emit, format_cell
 
 
 @pytest.mark.parametrize(
@@ -44,5 +47,16 @@ def test_the_last_line_is_json_with_rows_and_machine(capsys: pytest.CaptureFixtu
 
 def test_the_machine_is_described_by_what_decides_speed() -> None:
     machine = describe_machine()
-    assert {"cpu", "cores", "instructions", "versions", "load_average"} <= set(machine)
+    assert {"cpu", "cores", "instructions", "versions", "cores_busy_elsewhere"} <= set(machine)
     assert "onnxruntime" in machine["versions"]
+
+
+def test_work_of_others_is_told_from_our_own() -> None:
+    began = CoresUsed.now()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    while time.process_time() % 0.4 > 0.02:  # and some work here
+        pass
+    after = CoresUsed.now()
+    assert after.by_us - began.by_us >= 0.3
+    assert after.by_all - began.by_all >= after.by_us - began.by_us - 0.1
+    assert 0 <= began.elsewhere() <= (after.by_all - began.by_all) / (after.at - began.at)
