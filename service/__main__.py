@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from service import logs
-from service.server import FAILED, StartFailure, serve
+from service.server import FAILED, Load, StartFailure, serve
 from service.settings import PROGRAM, Settings, SettingsError, misspelt_variables, read_settings
 
 WRONG_SETTINGS = 2
@@ -17,8 +17,8 @@ WRONG_SETTINGS = 2
 logger = logging.getLogger("service")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the service; returns the exit code."""
+def main(arguments: Sequence[str] | None = None, load: Load | None = None) -> int:
+    """Runs the service; returns the exit code. A test may load another engine."""
     try:
         settings = read_settings(arguments)
     except SettingsError as error:
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.configure(settings.log_level)
     _report(settings)
     try:
-        return serve(settings)
+        return serve(settings, load)
     except StartFailure as error:
         return _complain(error, FAILED)
 

@@ -7,6 +7,7 @@ a second one ends it at once.
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -100,6 +101,7 @@ class Server(uvicorn.Server):
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         await super().startup(sockets)
+        logger.info("loading %s; probes are answered on %s", self._services.settings.model, _address(self._listener))
         self._steps.append(loop.create_task(self._become_ready()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -169,12 +171,18 @@ def bind(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
-        hint = "; another process listens there, choose another --port" if error.errno == 98 else ""
-        raise StartFailure(f"cannot listen on {host}:{port}: {error.strerror or error}{hint}") from error
+        raise StartFailure(f"cannot listen on {host}:{port}: {_reason(error)}") from error
 
 
 def _load_engine(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
     return Engine.load(settings.model, settings, on_batch=on_batch)
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, socket.gaierror) or error.errno is None:
+        return error.strerror or str(error)
+    hint = "; another process listens there, choose another --port" if error.errno == errno.EADDRINUSE else ""
+    return os.strerror(error.errno) + hint
 
 
 def _one_line(error: Exception) -> str:

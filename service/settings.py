@@ -50,8 +50,8 @@ class Settings(BaseSettings):
     """threads of ONNX Runtime inside one run"""
     max_batch_tokens: int = Field(1024, ge=1)
     """most tokens in one run, padding included; a longer text runs alone"""
-    max_batch_age: float = Field(0.05, ge=0)
-    """seconds after which a waiting text goes first, whatever its length"""
+    max_batch_age: float = Field(0.05, ge=0, allow_inf_nan=False)
+    """seconds without a turn after which a waiting request goes first, whatever the length of its texts"""
 
     max_body_bytes: int = Field(2 * MIB, ge=1)
     """largest request body"""
@@ -105,9 +105,14 @@ def misspelt_variables(names: Iterable[str]) -> dict[str, str | None]:
 
     They are reported, not refused: Kubernetes sets POLYHEAD_SERVICE_HOST and the like for a service named polyhead.
     """
-    known = [ENVIRONMENT_PREFIX + field.upper() for field in Settings.model_fields]
-    unknown = sorted(name for name in names if name.startswith(ENVIRONMENT_PREFIX) and name not in known)
-    return {name: next(iter(difflib.get_close_matches(name, known, n=1)), None) for name in unknown}
+    known = [field.upper() for field in Settings.model_fields]
+    given = [name.removeprefix(ENVIRONMENT_PREFIX) for name in names if name.startswith(ENVIRONMENT_PREFIX)]
+    return {ENVIRONMENT_PREFIX + name: _nearest(name, known) for name in sorted(given) if name not in known}
+
+
+def _nearest(name: str, known: Sequence[str]) -> str | None:
+    matches = difflib.get_close_matches(name, known, n=1)
+    return ENVIRONMENT_PREFIX + matches[0] if matches else None
 
 
 def _one_line(error: ValidationError) -> str:

@@ -1,0 +1,29 @@
+"""The real process with a fake backend: `python -m tests.service.fake_server --model DIR ...`.
+
+Told through the environment, because every flag is the service's own: FAKE_LOAD_SECONDS, FAKE_RUN_SECONDS,
+FAKE_LOAD_ERROR.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from service.__main__ import main
+from service.engine import Engine
+from service.jobs import BatchRecord
+from service.settings import Settings
+from tests.service.fake_engine import FakeBackend, load_fake_engine
+
+
+def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
+    time.sleep(float(os.environ.get("FAKE_LOAD_SECONDS", "0")))
+    if error := os.environ.get("FAKE_LOAD_ERROR"):
+        raise ValueError(error)
+    backend = FakeBackend()
+    backend.seconds = float(os.environ.get("FAKE_RUN_SECONDS", "0"))
+    return load_fake_engine(settings, on_batch, backend)
+
+
+if __name__ == "__main__":
+    sys.exit(main(load=load))

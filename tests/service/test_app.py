@@ -1,0 +1,212 @@
+"""The app as a whole: its document, its probes, its other routes, and what it does not send anywhere."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.artifact import HEADS, describe_files, read_manifest, write_manifest
+from service.schemas import EncodeAnswer, FailureAnswer, Info, TokenizeAnswer
+from tests.service.conftest import Serve, Served
+from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME, load_fake_engine, write_fake_artifact
+
+ROUTES = {
+    ("/encode", "post"): {200, 400, 413, 415, 422, 429, 500, 503, 504},
+    ("/tokenize", "post"): {200, 400, 413, 415, 422, 500, 503},
+    ("/info", "get"): {200, 500, 503},
+    ("/heads", "get"): {200, 404, 500, 503},
+    ("/healthz", "get"): {200, 500, 503},
+    ("/readyz", "get"): {200, 500, 503},
+    ("/metrics", "get"): {200, 500},
+}
+
+
+@pytest.fixture
+def document(served: Served) -> dict[str, Any]:
+    document: dict[str, Any] = served.client.get("/openapi.json").json()
+    return document
+
+
+def test_document_lists_every_route_and_status(document: dict[str, Any]) -> None:
+    found = {
+        (path, method): {int(status) for status in operation["responses"]}
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    }
+    assert found == ROUTES
+
+
+def test_every_failure_in_the_document_has_the_one_body_and_examples(document: dict[str, Any]) -> None:
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            for status, response in operation["responses"].items():
+                if status == "200":
+                    continue
+                content = response["content"]["application/json"]
+                assert content["schema"] == {"$ref": "#/components/schemas/FailureAnswer"}
+                for code, example in content["examples"].items():
+                    assert FailureAnswer.model_validate(example["value"]).error.code == code
+                assert ("Retry-After" in response.get("headers", {})) == (status in ("429", "503"))
+
+
+def test_document_describes_request_and_answer(document: dict[str, Any]) -> None:
+    operation = document["paths"]["/encode"]["post"]
+    assert operation["requestBody"]["required"]
+    reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    schema = document["components"]["schemas"][reference.rsplit("/", 1)[1]]
+    assert schema["required"] == ["inputs"]
+    assert schema["additionalProperties"] is False
+    assert all("description" in field for field in schema["properties"].values())
+    assert {parameter["name"] for parameter in operation["parameters"]} == {"X-Request-Id", "X-Request-Timeout"}
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"inputs": ["the cat", "dog"], "attention": {"layers": [0, 1]}},
+        {"inputs": "the cat", "output": "tokens", "attention": {"layers": "all"}},
+        {"inputs": [2, 3], "encoding_format": "base64", "attention": {"layers": [0]}},
+    ],
+)
+def test_answers_are_what_the_document_says(served: Served, body: dict[str, Any]) -> None:
+    EncodeAnswer.model_validate_json(served.encode(body).content, strict=True)
+
+
+def test_examples_of_good_answers_are_valid(document: dict[str, Any]) -> None:
+    for path, model in (("/encode", EncodeAnswer), ("/tokenize", TokenizeAnswer)):
+        example = document["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]["example"]
+        model.model_validate_json(json.dumps(example), strict=True)
+
+
+def test_tokenize(served: Served) -> None:
+    answer = served.client.post("/tokenize", json={"inputs": ["the cats", "cat " * 40]}).json()
+    TokenizeAnswer.model_validate_json(json.dumps(answer), strict=True)
+    assert answer["model"] == MODEL_NAME
+    assert answer["items"][0] == {
+        "input_ids": [2, 4, 5, 11, 3],
+        "tokens": ["[CLS]", "the", "cat", "##s", "[SEP]"],
+        "offsets": [[0, 0], [0, 3], [4, 7], [7, 8], [0, 0]],
+        "truncated": False,
+    }
+    assert answer["items"][1]["truncated"]
+    assert answer["usage"] == {"tokens": 5 + MAX_LENGTH}
+
+
+def test_tokenize_takes_texts_only(served: Served) -> None:
+    for body, status in (({"inputs": [1, 2]}, 422), ({"inputs": []}, 422), ({"inputs": "a", "attention": None}, 422)):
+        assert served.client.post("/tokenize", json=body).status_code == status
+    refused = served.client.post("/tokenize", json={"inputs": "cat " * 40, "truncate": False})
+    assert refused.status_code == 413
+
+
+def test_info_holds_manifest_limits_and_versions(serve: Serve) -> None:
+    served = serve("--max-texts", "7")
+    response = served.client.get("/info")
+    info = Info.model_validate_json(response.content)
+    assert info.model == MODEL_NAME
+    assert info.manifest == json.loads(json.dumps(served.engine.manifest.to_dict()))
+    assert info.limits["max_texts"] == 7
+    assert info.limits["max_sequence_length"] == MAX_LENGTH
+    assert info.runtime == {"provider": "cpu", "workers": 1, "intra_op_threads": 1}
+    assert {"python", "numpy", "tokenizers"} <= set(info.versions)
+
+
+def test_heads_says_that_there_is_no_report(served: Served) -> None:
+    response = served.client.get("/heads")
+    assert response.status_code == 404
+    assert response.json()["error"]["message"] == "this artifact has no head report"
+
+
+def test_heads_answers_the_report(serve: Serve, tmp_path: Path) -> None:
+    directory = write_fake_artifact(tmp_path / "artifact")
+    (directory / HEADS).write_text('{"heads": []}')
+    manifest = read_manifest(directory).to_dict()
+    manifest["files"] = describe_files(directory)
+    write_manifest(directory, type(read_manifest(directory)).from_dict({**manifest, "files": _as_dicts(directory)}))
+    served = serve("--model", str(directory))
+    assert served.client.get("/heads").json() == {"heads": []}
+
+
+def _as_dicts(directory: Path) -> dict[str, Any]:
+    return {name: {"sha256": entry.sha256, "size": entry.size} for name, entry in describe_files(directory).items()}
+
+
+def test_workers_that_do_not_answer_fail_both_probes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.engine, "is_alive", lambda: False)
+    for path in ("/healthz", "/readyz"):
+        response = served.client.get(path)
+        assert response.status_code == 503
+        assert response.json()["error"]["message"] == "the workers do not answer"
+    assert served.metric("polyhead_ready") == 0
+
+
+def test_head_answers_as_get_without_a_body(served: Served) -> None:
+    response = served.client.head("/healthz")
+    assert response.status_code == 200
+
+
+def test_request_id_comes_back(served: Served) -> None:
+    assert served.encode({"inputs": "cat"}, x_request_id="known-1").headers["x-request-id"] == "known-1"
+    assert served.encode({"inputs": 7}, x_request_id="known-2").headers["x-request-id"] == "known-2"
+    assert len(served.client.get("/nope").headers["x-request-id"]) == 32
+
+
+def test_two_apps_count_apart(serve: Serve) -> None:
+    first, second = serve(), serve()
+    first.encode({"inputs": "cat"})
+    assert first.metric("polyhead_texts_total") == 1
+    assert second.metric("polyhead_texts_total") == 0
+
+
+@pytest.mark.parametrize("variables", [{}, {"FASTAPI_OTEL_AUTO_CONFIGURE": "true"}])
+def test_nothing_is_sent_to_a_telemetry_collector(fake_artifact: Path, variables: dict[str, str]) -> None:
+    """The environment asks for it as loudly as it can; the exporter's packages are not there, so trying would warn."""
+    script = (
+        "import logging, sys; logging.basicConfig(level=logging.DEBUG)\n"
+        "from starlette.testclient import TestClient\n"
+        "from service.app import create_app\n"
+        "from service.readiness import Readiness\n"
+        "from service.settings import read_settings\n"
+        "app, services = create_app(read_settings(['--model', sys.argv[1]]), Readiness())\n"
+        "with TestClient(app) as client: client.get('/healthz')\n"
+        "loaded = [name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))]\n"
+        "assert not loaded, loaded\n"
+        "from opentelemetry import trace\n"
+        "assert type(trace.get_tracer_provider()).__name__ == 'ProxyTracerProvider'\n"
+    )
+    environment = {
+        **os.environ,
+        **variables,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+        "OTEL_TRACES_EXPORTER": "otlp",
+    }
+    ended = subprocess.run(  # noqa: S603 - our own script
+        [sys.executable, "-c", script, str(fake_artifact)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "telemetry" not in ended.stderr.lower()
+
+
+def test_service_loads_neither_torch_nor_onnx() -> None:
+    script = (
+        "import sys, service.__main__\n"
+        "loaded = {'torch', 'onnx', 'onnxscript', 'transformers', 'export'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+        "assert 'onnxruntime' in sys.modules\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)  # noqa: S603 - our own script
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_engine_is_loaded_in_the_order_of_trust(fake_artifact: Path, served: Served) -> None:
+    engine = load_fake_engine(served.services.settings)
+    try:
+        assert engine.is_alive()
+    finally:
+        assert engine.close(5)
+    assert not engine.is_alive()

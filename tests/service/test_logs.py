@@ -1,0 +1,77 @@
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from service import logs
+from service.errors import InferenceFailed, TooLarge
+
+TEXT = "a text that nobody may read"
+
+
+@pytest.fixture
+def lines() -> Iterator[io.BytesIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.BytesIO()
+    logs.configure("info", stream)
+    yield stream
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def read(stream: io.BytesIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_line_is_one_json_object(lines: io.BytesIO) -> None:
+    logging.getLogger("some.module").warning("two\nlines %d", 2, extra={"fields": {"status": 200}})
+    (line,) = read(lines)
+    assert line.pop("time")
+    assert line == {"level": "warning", "logger": "some.module", "message": "two\nlines 2", "status": 200}
+
+
+def test_level_holds(lines: io.BytesIO) -> None:
+    logging.getLogger("some.module").debug("unseen")
+    logging.getLogger("uvicorn.error").info("unseen too")
+    assert not read(lines)
+
+
+def test_time_is_utc_to_the_millisecond() -> None:
+    assert logs.timestamp(1_700_000_000.0625) == "2023-11-14T22:13:20.062Z"
+
+
+def test_traceback_has_places_but_no_message(lines: io.BytesIO) -> None:
+    try:
+        try:
+            int(TEXT)
+        except ValueError as error:
+            raise RuntimeError(TEXT) from error
+    except RuntimeError:
+        logging.getLogger("some.module").exception("it failed")
+    (line,) = read(lines)
+    assert TEXT not in lines.getvalue().decode()
+    described = line["error"]
+    assert isinstance(described, dict)
+    assert described["type"] == "RuntimeError"
+    assert described["cause"]["type"] == "ValueError"
+    assert "test_traceback_has_places_but_no_message" in described["at"][0]
+
+
+def test_our_own_errors_keep_their_message() -> None:
+    assert logs.describe(TooLarge("over the limit"))["message"] == "over the limit"
+
+
+def test_cause_inside_the_backend_keeps_its_message() -> None:
+    error = InferenceFailed("inference failed")
+    error.__cause__ = RuntimeError("bad kernel")
+    assert logs.describe(error)["cause"]["message"] == "bad kernel"
+
+
+def test_stream_that_is_gone_fails_nothing() -> None:
+    stream = io.BytesIO()
+    handler = logs.JsonHandler(stream)
+    stream.close()
+    handler.write({"message": "into the void"})

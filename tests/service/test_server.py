@@ -1,0 +1,174 @@
+"""The process from start to end: probes, signals, exit codes, what it writes."""
+
+import json
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.process import ServerProcess, wait_until
+
+CANARY = "xylophonist-4711"
+FAKE = "tests.service.fake_server"
+
+
+def fake_server(directory: Path, *flags: str, **environment: str) -> ServerProcess:
+    return ServerProcess(FAKE, "--model", str(directory), "--workers", "1", *flags, environment=environment)
+
+
+def test_probes_tell_loading_from_ready_from_draining(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, "--drain-delay", "1", FAKE_LOAD_SECONDS="1") as server:
+        assert server.request("GET", "/healthz")[0] == 200
+        status, headers, _ = server.request("GET", "/readyz")
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert server.request("POST", "/encode", {"inputs": "cat"})[0] == 503
+        assert b"polyhead_ready 0.0" in server.request("GET", "/metrics")[2]
+        server.wait_until_ready()
+        assert server.request("GET", "/readyz")[0] == 200
+        assert b"polyhead_ready 1.0" in server.request("GET", "/metrics")[2]
+        server.signal(signal.SIGTERM)
+        wait_until(lambda: server.request("GET", "/readyz")[0] == 503)
+        assert server.request("GET", "/healthz")[0] == 200
+        status, headers, _ = server.request("POST", "/encode", {"inputs": "cat"})
+        assert (status, headers["connection"]) == (200, "close")
+        assert server.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_the_process_with_0(fake_artifact: Path, number: signal.Signals) -> None:
+    with fake_server(fake_artifact).wait_until_ready() as server:
+        server.signal(number)
+        assert server.wait() == 0
+
+
+def test_signal_while_loading_ends_the_process_with_0(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, FAKE_LOAD_SECONDS="0.5") as server:
+        assert server.address
+        assert server.stop() == 0
+
+
+def test_running_requests_are_answered_before_the_end(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, FAKE_RUN_SECONDS="0.5").wait_until_ready() as server:
+        statuses: list[int] = []
+        bodies: list[Any] = [{"inputs": ["cat"] * count} for count in (1, 2, 3)]
+        clients = [
+            threading.Thread(target=lambda body=body: statuses.append(server.request("POST", "/encode", body)[0]))
+            for body in bodies
+        ]
+        for client in clients:
+            client.start()
+        wait_until(lambda: b"polyhead_requests_in_flight 4.0" in server.request("GET", "/metrics")[2])
+        assert server.stop() == 0
+        for client in clients:
+            client.join()
+        assert statuses == [200, 200, 200]
+
+
+def test_requests_beyond_the_shutdown_limit_are_told_so(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, "--shutdown-timeout", "0.2", FAKE_RUN_SECONDS="2").wait_until_ready() as server:
+        answers: list[tuple[int, dict[str, str], bytes]] = []
+        client = threading.Thread(target=lambda: answers.append(server.request("POST", "/encode", {"inputs": "cat"})))
+        client.start()
+        wait_until(lambda: b"polyhead_requests_in_flight 2.0" in server.request("GET", "/metrics")[2])
+        assert server.stop() == 0
+        client.join()
+        assert answers[0][0] == 503
+        assert json.loads(answers[0][2])["error"]["code"] == "not_ready"
+
+
+def test_second_signal_ends_at_once(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, "--drain-delay", "60").wait_until_ready() as server:
+        server.signal(signal.SIGTERM)
+        server.wait_for_line("draining")
+        started = time.monotonic()
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 1
+        assert time.monotonic() - started < 5
+
+
+def test_model_that_does_not_load_ends_the_process_with_one_line(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, FAKE_LOAD_ERROR="the graph is\nbroken") as server:
+        assert server.wait() == 1
+        assert server.lines[-1] == f"python -m service: cannot load {fake_artifact}: the graph is broken"
+        assert "Traceback" not in server.log
+
+
+def test_directory_that_is_no_artifact(tmp_path: Path) -> None:
+    with ServerProcess("service", "--model", str(tmp_path)) as server:
+        assert server.wait() == 1
+        assert server.lines[-1].startswith(f"python -m service: cannot load {tmp_path}: {tmp_path} holds no manifest")
+
+
+def test_changed_file_is_refused_by_its_name(fake_artifact: Path, tmp_path: Path) -> None:
+    for path in fake_artifact.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_bytes(tokenizer.read_bytes().replace(b"cat", b"cow"))
+    with ServerProcess("service", "--model", str(tmp_path)) as server:
+        assert server.wait() == 1
+        assert f"{tokenizer} has SHA-256" in server.lines[-1]
+
+
+def test_port_that_is_taken(fake_artifact: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with fake_server(fake_artifact, "--port", str(port)) as server:
+            assert server.wait() == 1
+            assert server.lines[-1] == (
+                f"python -m service: cannot listen on 127.0.0.1:{port}: Address already in use; another process "
+                "listens there, choose another --port"
+            )
+
+
+def test_every_line_of_the_log_is_json_and_none_holds_a_text(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, "--log-level", "debug").wait_until_ready() as server:
+        server.request("POST", "/encode", {"inputs": CANARY}, x_request_id="known-1")
+        server.request("POST", "/encode", {"inputs": [CANARY, 1]})
+        server.request("POST", f"/{CANARY}", {"inputs": CANARY})
+        server.request("GET", f"/info?text={CANARY}")
+        server.request("POST", "/tokenize", {"inputs": [CANARY]}, x_request_id=CANARY + " with a space")
+        metrics = server.request("GET", "/metrics")[2]
+        with server.connect() as connection:
+            connection.sendall(f"{CANARY} nonsense\r\n\r\n".encode())
+            connection.recv(1000)
+        assert server.stop() == 0
+        assert CANARY not in server.log
+        assert CANARY.encode() not in metrics
+        lines = [record for record in server.records() if record["logger"] == "service.request"]
+        assert {"time", "level", "request_id", "route", "method", "status", "duration_s"} <= set(lines[0])
+        assert lines[0]["request_id"] == "known-1"
+        assert {key: lines[0][key] for key in ("status", "texts", "tokens", "truncated")} == {
+            "status": 200,
+            "texts": 1,
+            "tokens": 5,
+            "truncated": 0,
+        }
+        assert [line["route"] for line in lines] == [
+            "/encode",
+            "/encode",
+            "unmatched",
+            "/info",
+            "/tokenize",
+            "/metrics",
+        ]
+
+
+def test_log_says_what_runs_where(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, "--drain-delay", "0.5").wait_until_ready() as server:
+        assert server.stop() == 0
+        messages = {record["message"].split(" ")[0]: record for record in server.records()}
+        assert messages["starting"]["settings"]["drain_delay"] == 0.5
+        assert messages["model"]["model"] == "tests/fake"
+        assert messages["model"]["precision"] == "fp32"
+        assert messages["model"]["workers"] == 1
+        assert messages["listening"]["message"].startswith("listening on http://127.0.0.1:")
+
+
+def test_misspelt_variable_is_reported(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, POLYHEAD_LOGLEVEL="debug").wait_until_ready() as server:
+        assert server.stop() == 0
+        assert "no setting is called POLYHEAD_LOGLEVEL; did you mean POLYHEAD_LOG_LEVEL?" in server.log

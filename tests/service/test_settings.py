@@ -1,0 +1,82 @@
+from pathlib import Path
+
+import pytest
+
+from service.settings import Settings, SettingsError, misspelt_variables, read_settings
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"POLYHEAD_{name.upper()}", raising=False)
+
+
+def test_listens_on_this_machine_only_unless_told_otherwise() -> None:
+    settings = read_settings(["--model", "somewhere"])
+    assert (settings.model, settings.host, settings.port) == (Path("somewhere"), "127.0.0.1", 8000)
+
+
+def test_flag_beats_variable_beats_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYHEAD_MODEL", "from-variable")
+    monkeypatch.setenv("POLYHEAD_PORT", "9000")
+    monkeypatch.setenv("POLYHEAD_MAX_TEXTS", "7")
+    settings = read_settings(["--port", "9001"])
+    assert (settings.model, settings.port, settings.max_texts) == (Path("from-variable"), 9001, 7)
+
+
+def test_every_setting_has_a_flag_and_a_description(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read_settings(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    for name, field in Settings.model_fields.items():
+        assert f"--{name.replace('_', '-')} " in shown
+        assert field.description
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "--model (POLYHEAD_MODEL): Field required"),
+        (
+            ("--model", "m", "--port", "web"),
+            "--port (POLYHEAD_PORT): Input should be a valid integer, unable to parse string as an integer, got 'web'",
+        ),
+        (
+            ("--model", "m", "--port", "65536"),
+            "--port (POLYHEAD_PORT): Input should be less than or equal to 65535, got '65536'",
+        ),
+        (
+            ("--model", "m", "--host", ""),
+            "--host (POLYHEAD_HOST): String should have at least 1 character, got ''",
+        ),
+        (
+            ("--model", "m", "--request-timeout", "nan"),
+            "--request-timeout (POLYHEAD_REQUEST_TIMEOUT): Input should be a finite number, got 'nan'",
+        ),
+        (
+            ("--model", "m", "--max-queue-tokens", "10"),
+            "max-queue-tokens is 10: at least max-request-tokens (65536) is needed, or the largest request could never "
+            "be served",
+        ),
+    ],
+)
+def test_wrong_settings_are_one_line(flags: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read_settings(flags)
+    assert str(caught.value) == message
+
+
+def test_unknown_flag_ends_with_2() -> None:
+    with pytest.raises(SystemExit) as ended:
+        read_settings(["--model", "m", "--prot", "1"])
+    assert ended.value.code == 2
+
+
+def test_misspelt_variables() -> None:
+    names = ["POLYHEAD_MODEL", "POLYHEAD_PROT", "POLYHEAD_QZXW", "PATH", "POLYHEAD_MAX_TEXT"]
+    assert misspelt_variables(names) == {
+        "POLYHEAD_MAX_TEXT": "POLYHEAD_MAX_TEXTS",
+        "POLYHEAD_PROT": "POLYHEAD_PORT",
+        "POLYHEAD_QZXW": None,
+    }

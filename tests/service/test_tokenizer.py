@@ -1,0 +1,77 @@
+"""Cut as `transformers` cuts, which is what sentence-transformers calls."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from service.tokenizer import INLINE_CHARACTERS, Tokenizer
+from tests.service.fake_engine import MAX_LENGTH, make_tokenizer
+
+ours = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
+theirs = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # published without annotations
+    tokenizer_object=make_tokenizer(),
+    model_max_length=MAX_LENGTH,
+    unk_token="[UNK]",  # noqa: S106 - a token of the vocabulary
+    pad_token="[PAD]",  # noqa: S106 - a token of the vocabulary
+)
+words = st.lists(
+    st.sampled_from(["the", "cats", "sat", "on", "a", "mat", "?", "日本", "\x00", "e\u0301", "🤖"]), max_size=40
+)
+
+
+@given(words)
+def test_ids_and_offsets_are_those_of_transformers(parts: list[str]) -> None:
+    text = " ".join(parts)
+    (item,) = ours.encode_now([text])
+    expected = theirs(text, truncation="longest_first", return_offsets_mapping=True)
+    assert item.input_ids.tolist() == expected["input_ids"]
+    assert list(item.offsets or ()) == expected["offset_mapping"]
+    whole = len(theirs(text, truncation=False, verbose=False)["input_ids"])
+    assert item.full_length == whole
+    assert item.truncated == (whole > MAX_LENGTH)
+
+
+def test_empty_text_has_its_special_tokens() -> None:
+    (item,) = ours.encode_now([""])
+    assert ours.tokens(item) == ["[CLS]", "[SEP]"]
+
+
+def test_very_long_text_knows_its_full_length() -> None:
+    (item,) = ours.encode_now(["cat " * 5000])
+    assert (len(item.input_ids), item.full_length, item.truncated) == (MAX_LENGTH, 5002, True)
+
+
+def test_long_inputs_come_from_a_thread_the_same() -> None:
+    texts = ["the cat sat", "on a mat " * INLINE_CHARACTERS]
+    threaded = asyncio.run(ours.encode(texts))
+    assert [item.input_ids.tolist() for item in threaded] == [
+        item.input_ids.tolist() for item in ours.encode_now(texts)
+    ]
+
+
+def test_padding_and_truncation_of_the_file_do_not_count(tmp_path: Path) -> None:
+    made = make_tokenizer()
+    made.enable_padding(length=32)
+    made.enable_truncation(4)
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.load(tmp_path / "tokenizer.json", MAX_LENGTH, threads=1)
+    (item,) = tokenizer.encode_now(["the cat sat on a mat"])
+    assert len(item.input_ids) == 8
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"version": "9.9"}'])
+def test_file_that_is_no_tokenizer(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=f"{path} is no tokenizer"):
+        Tokenizer.load(path, MAX_LENGTH, threads=1)
+
+
+def test_length_that_leaves_no_room(tmp_path: Path) -> None:
+    make_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="leaves no room for text"):
+        Tokenizer.load(tmp_path / "tokenizer.json", 2, threads=1)
