@@ -1,6 +1,7 @@
 """Every failure the service answers, each with its HTTP status; one body for all of them.
 
     ServiceError
+    ├── MalformedRequest     400  no HTTP/1.1 request
     ├── MalformedBody        400  the body is not JSON
     ├── Unauthorized         401  no key, or a wrong one
     ├── NotFound             404  no such route or resource
@@ -13,12 +14,14 @@
     ├── Overloaded           429  the queue is full (Retry-After)
     ├── InternalError        500  fixed text; the details are in the log only
     │   └── InferenceFailed  500  the backend failed on this text
+    ├── TooManyConnections   503  more open connections than allowed (Retry-After)
     ├── NotReady             503  starting, draining, or without workers (Retry-After)
     └── DeadlineExceeded     504  the caller's time was up
 
 `ClientLeft` stands outside: nobody is there to answer. It does not know FastAPI; `service.failures` makes responses.
 """
 
+from http import HTTPStatus
 from typing import Any, ClassVar
 
 
@@ -43,9 +46,20 @@ class ServiceError(Exception):
         self.param = param
         self.retry_after = retry_after
 
+    @property
+    def reason(self) -> str:
+        """The status in words."""
+        return HTTPStatus(self.status).phrase
+
     def body(self) -> dict[str, Any]:
         """The one error body."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+class MalformedRequest(ServiceError):
+    """No HTTP/1.1 request."""
+
+    status, type, code = 400, "invalid_request_error", "malformed_request"
 
 
 class MalformedBody(ServiceError):
@@ -118,6 +132,12 @@ class InferenceFailed(InternalError):
     """The backend failed on this text."""
 
     code = "inference_failed"
+
+
+class TooManyConnections(ServiceError):
+    """More open connections than allowed."""
+
+    status, type, code = 503, "server_error", "too_many_connections"
 
 
 class NotReady(ServiceError):

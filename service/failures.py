@@ -1,7 +1,6 @@
 """Failures as responses: one body on every route, with what the status asks for in headers."""
 
 import logging
-import math
 from http import HTTPStatus
 from typing import Any
 
@@ -21,14 +20,16 @@ from service.errors import (
     NotFound,
     NotReady,
     Overloaded,
+    RequestTimeout,
     ServiceError,
     TooLarge,
     UnsupportedMedia,
 )
 from service.exchange import Exchange, exchange_of
+from service.headers import retry_after_seconds
 from service.schemas import FailureAnswer
 
-BODY_FAILURES = (MalformedBody, TooLarge, UnsupportedMedia, Invalid, InternalError, NotReady)
+BODY_FAILURES = (MalformedBody, RequestTimeout, TooLarge, UnsupportedMedia, Invalid, InternalError, NotReady)
 INFERENCE_FAILURES = (*BODY_FAILURES, Overloaded, InferenceFailed, DeadlineExceeded)
 
 logger = logging.getLogger(__name__)
@@ -45,14 +46,11 @@ def failure_response(error: ServiceError, exchange: Exchange) -> Response:
     """The response to a failure; notes its code for log and metrics."""
     exchange.error_code = error.code
     response = Response(orjson.dumps(error.body()), error.status, media_type="application/json")
+    if isinstance(error, RequestTimeout):
+        response.headers["connection"] = "close"  # what is left of the request is not waited for
     if isinstance(error, Overloaded | NotReady):
         response.headers["retry-after"] = str(retry_after_seconds(error))
     return response
-
-
-def retry_after_seconds(error: ServiceError) -> int:
-    """Whole seconds for `Retry-After`, at least 1."""
-    return max(1, math.ceil(error.retry_after or 0))
 
 
 async def _answer_service_error(request: Request, error: Exception) -> Response:

@@ -135,6 +135,11 @@ class Metrics:
         self._batch_tokens.observe(batch.tokens)
         self._batch_padding.observe(1 - batch.tokens / batch.padded_tokens)
 
+    def count_refusal(self, code: str) -> None:
+        """Counts a refused request, also one that never became a request."""
+        if (refused := self._rejected.get(code)) is not None:
+            refused.inc()
+
     def observe_exchange(self, exchange: Exchange, seconds: float) -> None:
         """Counts one finished request."""
         key = (exchange.route, exchange.method, exchange.status)
@@ -144,8 +149,8 @@ class Metrics:
         duration.observe(seconds)
         if exchange.is_abandoned:
             self._disconnects.inc()
-        elif (refused := self._rejected.get(exchange.error_code or "")) is not None:
-            refused.inc()
+        elif exchange.error_code is not None:
+            self.count_refusal(exchange.error_code)
 
     def _duration_of(self, route: str, method: str, status: int) -> Histogram:
         return self._request_duration.labels(route, method, str(status))

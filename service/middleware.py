@@ -12,23 +12,15 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import ClientLeft, InternalError, NotReady, ServiceError
+from service.errors import ClientLeft, InternalError, NotReady, RequestTimeout, ServiceError
 from service.exchange import SCOPE_KEY, Exchange
 from service.failures import failure_response
+from service.headers import SECURITY_HEADERS
 from service.logs import REQUEST_LOGGER
 from service.metrics import CLIENT_CLOSED, Metrics
 from service.protocol import CONNECTION_KEY, Connection
 from service.readiness import RETRY_AFTER_SECONDS, Readiness
 
-CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-SECURITY_HEADERS = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
-    (b"referrer-policy", b"no-referrer"),
-)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
 
@@ -81,7 +73,7 @@ class Gate:
             if connection is not None and connection.is_lost:
                 exchange.is_abandoned = True
                 return
-            failure = NotReady("the process ended before this request did", retry_after=RETRY_AFTER_SECONDS)
+            failure = _why_cancelled(connection)
         except Exception:
             logger.exception("unexpected failure", extra={"fields": {"request_id": exchange.request_id}})
             failure = InternalError(InternalError.fixed_text)
@@ -110,6 +102,12 @@ class Gate:
         self._metrics.observe_exchange(exchange, seconds)
         if request_logger.isEnabledFor(logging.INFO):
             request_logger.info("request", extra={"fields": _line(exchange, seconds)})
+
+
+def _why_cancelled(connection: Connection | None) -> ServiceError:
+    if connection is not None and connection.is_too_slow:
+        return RequestTimeout("the request's body did not arrive in time")
+    return NotReady("the process ended before this request did", retry_after=RETRY_AFTER_SECONDS)
 
 
 def _line(exchange: Exchange, seconds: float) -> dict[str, Any]:

@@ -8,6 +8,7 @@ a second one ends it at once.
 import asyncio
 import contextlib
 import errno
+import functools
 import gc
 import logging
 import os
@@ -20,7 +21,7 @@ import uvicorn
 from service.app import create_app
 from service.engine import Engine
 from service.jobs import BatchRecord
-from service.protocol import WatchedProtocol
+from service.protocol import BoundedProtocol, ConnectionLimits
 from service.readiness import Readiness
 from service.services import Services
 from service.settings import Settings
@@ -54,18 +55,27 @@ def serve(settings: Settings, load: Load | None = None) -> int:
     listener = bind(settings.host, settings.port)
     readiness = Readiness()
     app, services = create_app(settings, readiness)
+    limits = ConnectionLimits(
+        max_connections=settings.max_connections,
+        max_header_bytes=settings.max_header_bytes,
+        receive_timeout=settings.receive_timeout,
+        send_timeout=settings.send_timeout,
+        min_send_rate=settings.min_send_rate,
+    )
     config = uvicorn.Config(
         app,
-        http=WatchedProtocol,
+        http=functools.partial(BoundedProtocol, limits=limits, on_refused=services.metrics.count_refusal),  # type: ignore[arg-type]  # called as a class would be
         ws="none",
         loop="auto",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nothing here depends on the client's address; trusting a header for it would cost, too
+        timeout_keep_alive=settings.keep_alive_timeout,  # type: ignore[arg-type]  # given to call_later, which takes floats
         timeout_graceful_shutdown=settings.shutdown_timeout,  # type: ignore[arg-type]  # given to asyncio.wait_for, which takes floats
     )
-    server = Server(config, services, load or _load_engine, listener)
+    server = Server(config, services, load or _load_engine, listener, limits.check_interval)
     server.run(sockets=[listener])
     if server.failure is not None:
         raise server.failure
@@ -80,12 +90,15 @@ class Server(uvicorn.Server):
         was_forced: whether a second signal cut the end short.
     """
 
-    def __init__(self, config: uvicorn.Config, services: Services, load: Load, listener: socket.socket) -> None:
+    def __init__(
+        self, config: uvicorn.Config, services: Services, load: Load, listener: socket.socket, check_interval: float
+    ) -> None:
         super().__init__(config)
         self._services = services
         self._readiness = services.readiness
         self._load = load
         self._listener = listener
+        self._check_interval = check_interval
         self._steps: list[asyncio.Task[None]] = []
         self.failure: StartFailure | None = None
         self.was_forced = False
@@ -102,7 +115,7 @@ class Server(uvicorn.Server):
             loop.add_signal_handler(number, self._on_signal)
         await super().startup(sockets)
         logger.info("loading %s; probes are answered on %s", self._services.settings.model, _address(self._listener))
-        self._steps.append(loop.create_task(self._become_ready()))
+        self._steps += [loop.create_task(self._become_ready()), loop.create_task(self._check_connections())]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Closes the port, waits for running requests, then for the workers."""
@@ -115,6 +128,14 @@ class Server(uvicorn.Server):
             timeout = 0.0 if self.was_forced else self._services.settings.shutdown_timeout
             await asyncio.to_thread(engine.close, timeout)
         logger.info("ended")
+
+    async def _check_connections(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._check_interval)
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, BoundedProtocol):
+                    connection.check(loop.time())
 
     async def _become_ready(self) -> None:
         settings = self._services.settings

@@ -68,6 +68,18 @@ class Settings(BaseSettings):
     max_attention_work_bytes: int = Field(256 * MIB, ge=1)
     """most bytes of attention weights computed for one request: every head and query of the layers asked for"""
 
+    max_connections: int = Field(4096, ge=1)
+    """most open connections; beyond, clients are answered 503 and closed"""
+    max_header_bytes: int = Field(32 * 1024, ge=256)
+    """most bytes of a request's headers"""
+    receive_timeout: float = Field(20.0, gt=0, allow_inf_nan=False)
+    """seconds a client has to send a request, from its first byte to its last"""
+    send_timeout: float = Field(20.0, gt=0, allow_inf_nan=False)
+    """seconds an answer may stay unread, plus those that it takes at min-send-rate"""
+    min_send_rate: int = Field(256 * 1024, ge=1)
+    """bytes a second that a client has to read at least"""
+    keep_alive_timeout: float = Field(75.0, ge=0, allow_inf_nan=False)
+    """seconds an idle connection is kept for its next request"""
     request_timeout: float = Field(30.0, gt=0, allow_inf_nan=False)
     """seconds a request may take; X-Request-Timeout can only shorten it"""
     drain_delay: float = Field(0.0, ge=0, allow_inf_nan=False)
