@@ -18,7 +18,17 @@ from numpy.typing import ArrayLike
 
 from benchmarks import peer_process
 from benchmarks.client import Request, post
-from benchmarks.comparison import Sample, Way, add_http_arguments, compare, engine_ways, http_name, http_ways, ratios
+from benchmarks.comparison import (
+    Sample,
+    Way,
+    Words,
+    add_http_arguments,
+    compare,
+    engine_ways,
+    http_name,
+    http_ways,
+    ratios,
+)
 from benchmarks.engines import Engine, all_layouts
 from benchmarks.payloads import WrongAnswer, check_vectors, encode_requests, fetch
 from benchmarks.peer_environments import INFINITY, OPENVINO, SENTENCE_TRANSFORMERS, Environment, NotInstallable
@@ -32,6 +42,7 @@ from benchmarks.weights import checkpoint_folder
 
 SKIPPING = (NotInstallable, PeerFailed, ServerFailed, WrongAnswer)
 INFINITY_ROUTE = "/embeddings"
+INFINITY_FLAGS = ("--bettertransformer", "--no-bettertransformer")  # the first is its default
 
 
 @dataclass
@@ -149,13 +160,14 @@ def resumed(server: Server, way: Way) -> Sample:
         server.pause()
 
 
-def ratios_to_report(run: Run) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+def ratios_to_report(run: Run) -> list[tuple[Words, Words]]:
     """Which groups are held against which: over HTTP by texts a request, engines by precision."""
     precisions = [engine.artifact.manifest.precision for engine in run.engines]
-    over_infinity = [
-        ((f"Polyhead {precision}", http_name(count)), ("Infinity", http_name(count)))
+    over_infinity: list[tuple[Words, Words]] = [
+        ((f"Polyhead {precision}", http_name(count)), (f"Infinity {flag}", http_name(count)))
         for count in run.arguments.texts_per_request
         for precision in precisions
+        for flag in INFINITY_FLAGS
     ]
     peers = (
         ("OpenVINO f32",),
@@ -189,7 +201,7 @@ def collect(run: Run) -> tuple[dict[str, Way], dict[str, Way]]:
     )
     for name, environment, module in workers:
         engines |= run.attempt(name, partial(worker_ways, run, name, environment, module))
-    for flag in ("--bettertransformer", "--no-bettertransformer"):
+    for flag in INFINITY_FLAGS:
         servers |= run.attempt(f"Infinity {flag}", partial(infinity_ways, run, flag))
     return engines, servers
 

@@ -1,0 +1,70 @@
+"""Every script runs on a real artifact and prints its tables; settings too small for figures that mean anything."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def run_script(name: str, *arguments: object) -> dict[str, Any]:
+    command = [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)  # noqa: S603 - our own scripts
+    assert done.returncode == 0, done.stderr[-2000:]
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert result["benchmark"] == name
+    assert result["machine"]["cores"] >= 1
+    tables: dict[str, Any] = result["tables"]
+    return tables
+
+
+def rates(rows: list[dict[str, Any]]) -> list[float]:
+    return [row["tokens_per_s"] for row in rows]
+
+
+def test_engine(default_artifact: Path) -> None:
+    tables = run_script("engine", default_artifact, "--rounds", 1, "--texts", 16, "--tokens", 64)
+    assert {row["product"] for row in tables["products"]} == {"fp32"}
+    assert min(rates(tables["shapes"]) + rates(tables["texts"])) > 0
+    assert all(0 < row["real_%"] <= 100 for row in tables["texts"])
+
+
+def test_http_closed(default_artifact: Path) -> None:
+    options = ("--rounds", 1, "--texts", 16, "--texts-per-request", 1, 4, "--seconds", 0.5, "--connections", 2)
+    tables = run_script("http_closed", "--model", default_artifact, *options)
+    assert min(rates(tables["rates"])) > 0
+    assert [row["of"] for row in tables["service_over_engine"]] == ["HTTP, 1 text a request", "HTTP, 4 texts a request"]
+
+
+def test_http_open_past_the_limit(default_artifact: Path) -> None:
+    limits = ("POLYHEAD_MAX_QUEUE_TOKENS=1024", "POLYHEAD_MAX_REQUEST_TOKENS=1024")
+    options = ("--texts", 64, "--seconds", 3, "--warmup", 1, "--share", 0.3, 4, "--set", limits[0], "--set", limits[1])
+    below, above = run_script("http_open", "--model", default_artifact, *options)["open_loop"]
+    assert below["429_%"] == 0
+    assert above["429_%"] > 10
+    assert above["retry_after_%"] == 100
+    assert below["failed"] == above["failed"] == 0
+
+
+def test_soak(default_artifact: Path) -> None:
+    options = ("--minutes", 0.1, "--interval", 0.5, "--connections", 2)
+    tables = run_script("soak", "--model", default_artifact, *options)
+    assert tables["memory"][0]["peak"] > 50
+    assert {row["status"] for row in tables["answers"]} <= {"200", "422"}
+
+
+def test_startup(default_artifact: Path) -> None:
+    interpreter, imports, ready = run_script("startup", default_artifact, "--rounds", 1)["startup"]
+    assert 0 < interpreter["seconds"] < imports["seconds"] < ready["seconds"]
+
+
+def test_stages(default_artifact: Path) -> None:
+    options = ("--rounds", 1, "--texts", 16, "--texts-per-request", 1, 4, "--seconds", 0.5, "--connections", 2)
+    tables = run_script("stages", "--model", default_artifact, *options)
+    ways = {row["way"].split()[0] for row in tables["stages"]}
+    assert {"PyTorch", "sentence-transformers", "HTTP,"} < ways
+    assert [row["ratio"] for row in tables["attention_cost"] if row["way"].endswith(", none")] == [1.0, 1.0]
