@@ -1,5 +1,14 @@
 """Scripts that measure, one question each: `python -m benchmarks.NAME --help` from the project's root.
 
-Every script prints what it measured as a table, then the machine, and one line of JSON last. Rates that are compared
-come from one run, taken in turns, so that whatever else the machine does hits them alike.
+- `texts`: how long are the texts that the others use?
+- `engine`: how fast is the engine alone, and how close to the machine's limit?
+- `stages`: what does each stage give, from PyTorch to HTTP, and what does attention cost?
+- `http_closed`: what do clients get that ask as fast as they are answered, and how much of the engine is that?
+- `http_open`: what latency at which rate, and what happens past the limit?
+- `soak`: does memory stay flat under long mixed load?
+- `startup`: how long until ready?
+- `peers`: how do Infinity, sentence-transformers and OpenVINO compare?
+
+Every script prints what it measured as tables, then the machine and how much of it others used meanwhile, and one line
+of JSON last. Rates that are compared come from one run, taken in turns, so that a drift of the machine hits them alike.
 """
