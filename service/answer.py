@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from service.backend import Float32Array
+from service.engine import Engine
 from service.errors import InferenceFailed
 from service.jobs import JobResult
 from service.schemas import EncodeRequest
 from service.selection import AttentionSelection
-from service.tokenizer import TokenizedInput, Tokenizer
+from service.tokenizer import TokenizedInput
 
 SMALLEST_LENGTH = 1e-12  # torch.nn.functional.normalize's eps: a zero vector stays zero
 
@@ -24,14 +25,15 @@ def build_answer(
     tokenized: Sequence[TokenizedInput],
     results: Sequence[JobResult],
     selection: AttentionSelection | None,
-    tokenizer: Tokenizer,
+    engine: Engine,
 ) -> dict[str, Any]:
-    """An answer but for the model's name, one entry an input.
+    """An answer, one entry an input.
 
     Raises:
         InferenceFailed: a vector is not finite.
     """
     answer: dict[str, Any] = {
+        "model": engine.manifest.model,
         "embeddings": _embeddings(request, results),
         "usage": {"tokens": sum(len(item.input_ids) for item in tokenized)},
         "items": [{"tokens": len(item.input_ids), "truncated": item.truncated} for item in tokenized],
@@ -39,7 +41,7 @@ def build_answer(
     if selection is not None:
         answer["attention"] = [
             {
-                "tokens": tokenizer.tokens(item),
+                "tokens": engine.tokenizer.tokens(item),
                 "offsets": item.offsets,
                 "layers": list(selection.layers),
                 "heads": selection.heads_by_layer,

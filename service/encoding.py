@@ -3,9 +3,11 @@
 Limits are checked in the order of what checking costs: number of inputs, tokens, bytes of the answer; then it runs.
 """
 
+import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from service.answer import build_answer
 from service.engine import Engine
@@ -20,6 +22,9 @@ from service.serialize import serialize
 from service.services import Services
 from service.settings import Settings
 from service.tokenizer import TokenizedInput
+
+# Up to here building an answer is quicker than handing it to a thread; megabytes would hold up the event loop.
+INLINE_FLOATS = 2**18
 
 
 async def encode(services: Services, exchange: Exchange, request: EncodeRequest) -> bytes:
@@ -36,7 +41,7 @@ async def encode(services: Services, exchange: Exchange, request: EncodeRequest)
     with timed(metrics, "tokenize"):
         tokenized = await tokenize(engine, inputs, truncate=request.truncate)
     lengths = [len(item.input_ids) for item in tokenized]
-    _check_sizes(request, lengths, dimensions, selection, settings)
+    floats = _check_sizes(request, lengths, dimensions, selection, settings)
     results = await engine.run(
         tokenized,
         attention_layers=selection.computed_layers if selection else (),
@@ -45,12 +50,10 @@ async def encode(services: Services, exchange: Exchange, request: EncodeRequest)
     )
     observe_results(metrics, results)
     with timed(metrics, "postprocess"):
-        built = {
-            "model": engine.manifest.model,
-            **build_answer(request, tokenized, results, selection, engine.tokenizer),
-        }
+        build = partial(build_answer, request, tokenized, results, selection, engine)
+        built = build() if floats <= INLINE_FLOATS else await asyncio.to_thread(build)
     with timed(metrics, "serialize"):
-        body = await serialize(built)
+        body = await serialize(built, floats=floats)
     _count(metrics, exchange, tokenized, lengths, selection)
     return body
 
@@ -104,7 +107,8 @@ def _check_sizes(
     dimensions: int,
     selection: AttentionSelection | None,
     settings: Settings,
-) -> None:
+) -> int:
+    """How many floats the answer will hold; refuses what is too large, before it runs."""
     tokens = sum(lengths)
     if tokens > settings.max_request_tokens:
         raise TooLarge(
@@ -119,12 +123,13 @@ def _check_sizes(
             param="output",
         )
     if selection is not None:
-        check_attention_size(
+        size += check_attention_size(
             selection,
             lengths,
             max_bytes=settings.max_attention_bytes,
             max_work_bytes=settings.max_attention_work_bytes,
         )
+    return size // FLOAT_BYTES
 
 
 def _count(

@@ -1,8 +1,8 @@
 """One request and what became of it, as middleware, routes, log and metrics share it."""
 
+import random
 import re
 import time
-import uuid
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +11,7 @@ from service.errors import Invalid
 SCOPE_KEY = "polyhead.exchange"
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+_ids = random.Random()  # noqa: S311 - ids are no secrets; uuid4 asks the kernel each time, a tenth of a request's overhead
 _TIMEOUT = re.compile(rb"\d{1,9}(\.\d{1,9})?")
 
 
@@ -82,4 +83,4 @@ def exchange_of(scope: Any) -> Exchange:
 def _request_id(given: bytes | None) -> str:
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
-    return uuid.uuid4().hex
+    return f"{_ids.getrandbits(128):032x}"

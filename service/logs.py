@@ -63,7 +63,7 @@ def configure(level: str, stream: IO[bytes] | None = None) -> JsonHandler:
 
 def timestamp(seconds: float) -> str:
     """Seconds since 1970 as RFC 3339 in UTC, to the millisecond."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{int(seconds * 1000) % 1000:03d}Z"
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def describe(error: BaseException) -> dict[str, Any]:

@@ -65,8 +65,8 @@ def select_attention(request: AttentionRequest, num_heads: Sequence[int]) -> Att
 
 def check_attention_size(
     selection: AttentionSelection, lengths: Sequence[int], *, max_bytes: int, max_work_bytes: int
-) -> None:
-    """Refuses an answer that is too large, before anything runs.
+) -> int:
+    """Bytes of the weights in the answer; refuses what is too large, before anything runs.
 
     Raises:
         TooLarge: naming the size, the limit and what makes it smaller.
@@ -85,6 +85,7 @@ def check_attention_size(
             "fewer layers, or send fewer or shorter inputs",
             param=PARAM,
         )
+    return size
 
 
 def _refuse_unavailable(request: AttentionRequest) -> None:

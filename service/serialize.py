@@ -18,21 +18,16 @@ from service.backend import Float32Array
 PIECE_FLOATS = 32_768
 
 
-async def serialize(answer: Mapping[str, Any]) -> bytes:
-    """An answer as JSON; C-contiguous float32 arrays in it become nested lists."""
-    if _count_floats(answer) > PIECE_FLOATS:
+async def serialize(answer: Mapping[str, Any], *, floats: int) -> bytes:
+    """An answer as JSON; C-contiguous float32 arrays in it become nested lists.
+
+    Args:
+        answer: JSON types and arrays.
+        floats: how many floats its arrays hold, about.
+    """
+    if floats > PIECE_FLOATS:
         answer = await _written(answer)
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def _count_floats(value: Any) -> int:
-    if isinstance(value, ndarray):
-        return value.size
-    if isinstance(value, dict):
-        return sum(map(_count_floats, value.values()))
-    if isinstance(value, list):
-        return sum(_count_floats(item) for item in value if isinstance(item, ndarray | dict | list))
-    return 0
 
 
 async def _written(value: Any) -> Any:
