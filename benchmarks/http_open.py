@@ -131,7 +131,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--warmup", type=float, default=10.0, help="seconds of each load before it counts: queues fill")
     parser.add_argument("--texts-per-request", type=int, default=1, metavar="N")
     parser.add_argument("--connections", type=int, default=4096, help="most requests under way at once")
-    parser.add_argument("--closed-connections", type=int, default=16, help="of the closed loop")
+    parser.add_argument("--closed-connections", type=int, default=64, help="of the closed loop")
     parser.add_argument("--corpus", choices=("short", "mixed"), default="short")
     parser.add_argument("--texts", type=int, default=2000, help="different texts")
     parser.add_argument("--seed", type=int, default=0)
