@@ -33,8 +33,9 @@ class Batcher:
         max_queue_tokens: tokens that may wait, of all requests together.
         max_age: seconds after which a request that nothing was run for goes first.
         on_batch: called on the worker's thread after every batch, once its results are on their way.
-        max_padding: share of a batch's padded tokens that may be padding.
-        max_batch_pairs: attention weights of a batch a head, over all wanted layers: 2**21 are 100 MB at 12 heads.
+        max_padding: share of a batch's padded tokens that may be padding. It costs in attention only, the rest of the
+            network runs on real tokens; what it buys is that texts find batch mates at all.
+        max_batch_pairs: attention weights of a batch a head, over all wanted layers: 2**19 are 25 MB at 12 heads.
         max_run_seconds: a run that takes longer is taken for hanging.
         max_abandoned: hanging threads to leave behind before giving up for good.
     """
@@ -48,8 +49,8 @@ class Batcher:
         max_queue_tokens: int,
         max_age: float,
         on_batch: Callable[[BatchRecord], None] | None = None,
-        max_padding: float = 0.1,
-        max_batch_pairs: int = 2**21,
+        max_padding: float = 0.25,
+        max_batch_pairs: int = 2**19,
         max_run_seconds: float = 60.0,
         max_abandoned: int = 2,
     ) -> None:

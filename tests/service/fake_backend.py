@@ -52,6 +52,7 @@ class FakeBackend:
         )
 
     def close(self) -> None:
+        assert not self.is_closed, "closed twice"
         self.is_closed = True
 
     def hold(self) -> None:

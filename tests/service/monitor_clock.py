@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from service import crew
+from tests.service.fake_backend import PATIENCE
 
 
 class MonitorClock:
@@ -14,15 +15,24 @@ class MonitorClock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._offset = 0.0
+        self._has_looked = threading.Event()
         monkeypatch.setattr(crew, "time", SimpleNamespace(monotonic=self._monotonic))
         monkeypatch.setattr(crew, "_TICK", 0.005)
 
     def look_later_by(self, seconds: float) -> None:
         """Makes the monitor's next look so many seconds later."""
         self._offset = seconds
+        self._has_looked.clear()
+
+    def wait_for_look(self) -> None:
+        """Waits until it has looked, and once more, so that it has drawn its conclusions too."""
+        for _ in range(2):
+            assert self._has_looked.wait(PATIENCE)
+            self._has_looked.clear()
 
     def _monotonic(self) -> float:
         if threading.current_thread().name != "polyhead-monitor":
             return time.monotonic()
         offset, self._offset = self._offset, 0.0
+        self._has_looked.set()
         return time.monotonic() + offset

@@ -471,8 +471,9 @@ def test_close_abandons_what_is_left_when_its_time_is_up() -> None:
             waiting = await begin(batcher, job(5), job(6, 6))
             assert not await asyncio.to_thread(batcher.close, 0.02)
             for task in (busy, waiting):
-                with pytest.raises(NotReady):
+                with pytest.raises(NotReady) as caught:
                     await task
+                assert caught.value.retry_after == 1.0
             assert batcher.queued_texts == 0
             assert not backend.is_closed, "a run is still going on in it"
 

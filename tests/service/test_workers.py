@@ -95,6 +95,22 @@ def test_a_worker_that_hangs_is_replaced_and_ignored_when_it_comes_back(monkeypa
     within_patience(test)
 
 
+def test_a_worker_that_waits_for_work_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = MonitorClock(monkeypatch)
+
+    async def test() -> None:
+        with running(FakeBackend()) as batcher:
+            await batcher.submit([job(5)])
+            before = workers()
+            while any(member.busy_since is not None for member in batcher._workers._crew._members):
+                await asyncio.sleep(0)
+            clock.look_later_by(61.0)
+            await asyncio.to_thread(clock.wait_for_look)
+            assert (batcher.is_alive(), workers()) == (True, before)
+
+    within_patience(test)
+
+
 def test_too_many_hanging_workers_are_the_end_and_everybody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = MonitorClock(monkeypatch)
 
