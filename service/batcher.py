@@ -6,6 +6,7 @@ no dispatcher, no executor and no polling.
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ from service.jobs import BatchRecord, Job, JobResult
 from service.pending import Pending
 from service.queue import BatchLimits, JobQueue
 from service.workers import RETRY_AFTER, UNAVAILABLE, Workers
+
+_PATIENCE = 16  # times its own run that a request may wait besides; sixteen equal clients are not an overload
 
 __all__ = ["BatchRecord", "Batcher", "Job", "JobResult"]
 
@@ -32,6 +35,7 @@ class Batcher:
         max_batch_tokens: padded tokens of a batch; a longer text runs alone.
         max_queue_tokens: tokens that may wait, of all requests together.
         max_age: seconds after which a request that nothing was run for goes first.
+        max_queue_delay: seconds a request may have to wait, beside 16 times its own run; one that would is refused.
         on_batch: called on the worker's thread after every batch, once its results are on their way.
         max_padding: share of a batch's padded tokens that may be padding. It costs in attention only, the rest of the
             network runs on real tokens; what it buys is that texts find batch mates at all.
@@ -48,6 +52,7 @@ class Batcher:
         max_batch_tokens: int,
         max_queue_tokens: int,
         max_age: float,
+        max_queue_delay: float = math.inf,
         on_batch: Callable[[BatchRecord], None] | None = None,
         max_padding: float = 0.25,
         max_batch_pairs: int = 2**19,
@@ -60,6 +65,7 @@ class Batcher:
             max_tokens=max_batch_tokens, max_padding=max_padding, max_pairs=max_batch_pairs, max_age=max_age
         )
         self._max_queue_tokens = max_queue_tokens
+        self._max_queue_delay = max_queue_delay
         self._state: Literal["new", "open", "closed"] = "new"
         self._lock = threading.Lock()
         self._queue: JobQueue[Pending] = JobQueue(limits)
@@ -167,7 +173,23 @@ class Batcher:
         if (excess := self._queue.tokens + tokens - self._max_queue_tokens) > 0:
             retry_after = self._workers.rate.retry_after(excess, self._workers.size)
             return Overloaded("too many tokens are waiting; try again later", retry_after=retry_after)
-        return None
+        return self._delay_refusal(tokens)
+
+    def _delay_refusal(self, tokens: int) -> Overloaded | None:
+        """Refuses early what would wait long: a full queue makes every answer late, an empty place costs nothing.
+
+        A large request takes long anyway and may wait in proportion; it has its share of the workers all the while.
+        """
+        rate, workers = self._workers.rate, self._workers.size
+        ahead = self._queue.ahead_of(tokens)
+        delay = rate.seconds_for(ahead, workers)
+        patience = self._max_queue_delay + _PATIENCE * rate.seconds_for(tokens, workers)
+        if delay <= patience:
+            return None
+        return Overloaded(
+            f"the expected wait is {delay:.2f} s; try again later",
+            retry_after=rate.retry_after(round(ahead * (delay - patience) / delay), workers),
+        )
 
     def _expire(self, pending: Pending) -> None:
         with self._lock:

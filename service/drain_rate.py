@@ -17,8 +17,12 @@ class DrainRate:
         self._tokens = self._tokens * _MEMORY + tokens
         self._seconds = self._seconds * _MEMORY + seconds
 
+    def seconds_for(self, tokens: int, workers: int) -> float:
+        """Seconds in which that many workers drain that many tokens; 0 before the first batch."""
+        return tokens * self._seconds / (self._tokens * workers) if self._tokens else 0.0
+
     def retry_after(self, tokens: int, workers: int) -> float:
-        """Seconds in which that many workers drain that many tokens, between 0.1 and 60; 1 before the first batch."""
+        """The same as advice to a client: between 0.1 and 60, and 1 before the first batch."""
         if not self._tokens:
             return _UNKNOWN
-        return min(_MOST, max(_LEAST, tokens * self._seconds / (self._tokens * workers)))
+        return min(_MOST, max(_LEAST, self.seconds_for(tokens, workers)))

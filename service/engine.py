@@ -64,6 +64,7 @@ class Engine:
             max_batch_tokens=settings.max_batch_tokens,
             max_queue_tokens=settings.max_queue_tokens,
             max_age=settings.max_batch_age,
+            max_queue_delay=settings.max_queue_delay,
             on_batch=on_batch,
         )
         batcher.start()

@@ -16,15 +16,17 @@ class Flow:
     Attributes:
         tag: virtual time up to which it was served.
         texts: its entries in the queue.
+        tokens: their tokens.
         arrived: when it came, in seconds of the caller's clock.
         served: when something was last run for it, or when it came.
     """
 
-    __slots__ = ("arrived", "served", "tag", "texts")
+    __slots__ = ("arrived", "served", "tag", "texts", "tokens")
 
     def __init__(self) -> None:
         self.tag = 0.0
         self.texts = 0
+        self.tokens = 0
         self.arrived = 0.0
         self.served = 0.0
 

@@ -114,6 +114,13 @@ class JobQueue(Generic[F]):
         self._virtual_time += sum(entry.length for entry in batch) / waiting
         return batch
 
+    def ahead_of(self, tokens: int) -> int:
+        """Tokens that would run before a new request of so many has all of its own: a fair share of each other request.
+
+        O(requests), and admission keeps those few.
+        """
+        return sum(min(flow.tokens, tokens) for flow in self._flows)
+
     def flows(self) -> list[F]:
         """Every request with entries in the queue."""
         return list(self._flows)
@@ -186,6 +193,7 @@ class JobQueue(Generic[F]):
     def _insert(self, entry: Entry[F]) -> None:
         entry.queued = True
         entry.flow.texts += 1
+        entry.flow.tokens += entry.length
         self.texts += 1
         self.tokens += entry.length
         self._entries.add(entry)
@@ -197,6 +205,7 @@ class JobQueue(Generic[F]):
         self._entries.discard(entry)
         flow = entry.flow
         flow.texts -= 1
+        flow.tokens -= entry.length
         if not flow.texts:
             del self._flows[flow]
 

@@ -48,7 +48,7 @@ class Settings(BaseSettings):
     """threads that run the model; 0 is one for each usable core, or one for cuda"""
     intra_op_threads: int = Field(1, ge=1, le=1024)
     """threads of ONNX Runtime inside one run"""
-    max_batch_tokens: int = Field(1024, ge=1)
+    max_batch_tokens: int = Field(512, ge=1)
     """most tokens in one run, padding included; a longer text runs alone"""
     max_batch_age: float = Field(0.05, ge=0, allow_inf_nan=False)
     """seconds without a turn after which a waiting request goes first, whatever the length of its texts"""
@@ -61,6 +61,8 @@ class Settings(BaseSettings):
     """most tokens in one request, after truncation"""
     max_queue_tokens: int = Field(131_072, ge=1)
     """most tokens waiting for a worker, of all requests; beyond, requests are answered 429"""
+    max_queue_delay: float = Field(0.5, ge=0, allow_inf_nan=False)
+    """seconds a request may have to wait for its turn, beside 16 times its own run; beyond, it is answered 429"""
     max_embedding_bytes: int = Field(64 * MIB, ge=1)
     """most bytes of embeddings in one answer, as float32"""
     max_attention_bytes: int = Field(32 * MIB, ge=1)

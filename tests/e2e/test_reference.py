@@ -80,7 +80,7 @@ def test_attention_of_every_layer_and_head_equals_transformers_eager(server: Ser
         ids = json.loads(body)["items"][0]["input_ids"]
         with torch.inference_mode():
             expected = np.concatenate(
-                [layer.numpy() for layer in theirs(torch.tensor([ids]), output_attentions=True)[1]]
+                [layer.numpy() for layer in theirs(torch.tensor([ids]), output_attentions=True).attentions]
             )
         weights = np.concatenate([unpack(layer["data"]).reshape(1, *layer["shape"]) for layer in item["weights"]])
         assert item["layers"] == [0, 1, 2, 3, 4, 5]

@@ -235,6 +235,25 @@ def test_a_full_queue_refuses_before_it_queues_and_says_when_to_come_back() -> N
     within_patience(test)
 
 
+def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_other_request() -> None:
+    async def test() -> None:
+        backend = FakeBackend()
+        with running(backend, max_queue_delay=0.1, max_batch_tokens=1000) as batcher:
+            busy = await begin_busy(batcher, backend)
+            batcher._workers.rate.add(1000, 1.0)  # a millisecond a token
+            large = await begin(batcher, *[job(*range(10))] * 50)  # waits behind nothing: taken whatever its size
+            small = [await begin(batcher, job(*range(10))) for _ in range(40)]
+            outcomes = [task.exception() for task in small if task.done()]
+            # 10 ms of its own, so 0.1 + 16 * 0.01 s of patience: the large request's share and 25 small ones fit before
+            assert len(outcomes) == 40 - 26
+            assert all(isinstance(outcome, Overloaded) for outcome in outcomes)
+            assert str(outcomes[0]) == "the expected wait is 0.27 s; try again later"
+            backend.release()
+            await asyncio.gather(large, *busy, *(task for task in small if not task.done()))
+
+    within_patience(test)
+
+
 def test_a_request_larger_than_the_queue_is_told_so_even_when_nothing_waits() -> None:
     async def test() -> None:
         with running(FakeBackend(), max_queue_tokens=3) as batcher:

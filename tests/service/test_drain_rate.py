@@ -28,5 +28,6 @@ def test_weighs_batches_by_their_time_not_by_their_number() -> None:
 
 def test_is_bounded_and_says_a_second_where_nothing_is_known() -> None:
     assert measured([]).retry_after(10**9, workers=1) == 1.0
+    assert measured([]).seconds_for(10**9, workers=1) == 0.0
     assert measured([(1, 10.0)]).retry_after(10**9, workers=1) == 60.0
     assert measured([(1000, 0.0)]).retry_after(10**9, workers=1) == 0.1
