@@ -13,6 +13,8 @@ _ROOT = Path("/")
 _V2_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")  # pure v2, and v2 beside v1 (systemd's hybrid layout)
 _V1_MOUNTS = ("sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup/cpu")
 
+_INTEGER_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"})
+
 
 def usable_cores(root: Path = _ROOT) -> int:
     """Cores to plan compute threads for, at least 1.
@@ -87,3 +89,20 @@ def _read(path: Path) -> str | None:
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def has_integer_products(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
+    """Whether the processor multiplies 8-bit integers in one instruction; None where the system does not say.
+
+    Without that (VNNI or AMX on x86, the dot product extension on Arm) int8 is no faster than fp32, and on x86 the
+    kernels' 16-bit sums can saturate (onnxruntime, `mlas/lib/platform.cpp`).
+    """
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        return None
+    for line in text.splitlines():
+        name, _, values = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return not _INTEGER_PRODUCTS.isdisjoint(values.split())
+    return None

@@ -3,6 +3,7 @@
 It knows no HTTP. The order of loading is the order of trust: every file's hash is checked before one is opened.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,13 @@ from pathlib import Path
 from model.artifact import TOKENIZER, Artifact, Manifest
 from model.config import EncoderConfig
 from service.batcher import Batcher, Job, JobResult
-from service.cpu import usable_cores
+from service.cpu import has_integer_products, usable_cores
 from service.jobs import BatchRecord
 from service.onnx_backend import OnnxBackend
 from service.settings import Settings
 from service.tokenizer import TokenizedInput, Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Engine:
         """
         artifact = Artifact.open(directory)
         runtime = plan_runtime(settings)
+        _warn_of_slow_precision(artifact.manifest.precision, runtime.provider)
         tokenizer = Tokenizer.load(
             artifact.path(TOKENIZER), artifact.manifest.max_sequence_length, threads=runtime.workers
         )
@@ -125,6 +129,15 @@ class Engine:
         """Finishes what is queued and ends the threads; False if that took longer than `timeout` seconds. Blocks."""
         self.tokenizer.close()
         return self._batcher.close(timeout)
+
+
+def _warn_of_slow_precision(precision: str, provider: str) -> None:
+    if precision == "int8" and provider == "cpu" and has_integer_products() is False:
+        logger.warning("int8 will not pay on this processor, which has no VNNI, AMX or dot product: serve fp32 here")
+    if precision == "fp16" and provider == "cpu":
+        logger.warning(
+            "fp16 is converted at every step on a CPU, and slower than fp32: it is meant for --provider cuda"
+        )
 
 
 def plan_runtime(settings: Settings) -> Runtime:
