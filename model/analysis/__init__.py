@@ -1,0 +1,1 @@
+"""The mathematics of attention answers, over one text's weights: numpy and the standard library only."""
