@@ -2,12 +2,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from export.checkpoint import Checkpoint
 from export.errors import VerificationError
 from export.exporter import export_artifact
 from export.runtime import Session
 from model.artifact import ATTENTION_LAYERS, GRAPH, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
+
+
+def batch(rows: list[NDArray[np.int64]]) -> dict[str, NDArray[np.generic]]:
+    ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row
+    lengths = np.array([len(row) for row in rows])
+    wanted = np.zeros(6, np.bool_)
+    return {INPUT_IDS: ids, LENGTHS: lengths, ATTENTION_LAYERS: wanted, TOKEN_TYPE_IDS: np.zeros_like(ids)}
 
 
 def test_half_precision_verifies_and_keeps_float32_outputs(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -44,6 +54,12 @@ def test_int8_of_the_default_model_passes_its_gate(default_checkpoint: Checkpoin
     assert quality["cosine_worst"] >= 0.99
     assert np.array(quality["attention_kl"]).shape == (6, 12)
     assert manifest.files[GRAPH].size < 65_000_000
+    session = Session(tmp_path / "int8" / GRAPH, threads=1)
+    generator = np.random.default_rng(0)
+    rows = [generator.integers(1000, 30000, length) for length in (1, 2, 7, 33, 64, 128)]
+    together = session.run(batch(rows))
+    for index, row in enumerate(rows):
+        assert np.array_equal(session.run(batch([row]))["pooled"][0], together["pooled"][index])
 
 
 def test_fp32_is_what_nobody_has_to_ask_for(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
