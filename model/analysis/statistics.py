@@ -1,0 +1,182 @@
+"""Numbers that describe each head on one text, so that a caller who wants them need not move matrices.
+
+In the formulas a_ij is the weight of query i on key j, n the number of tokens, S the special ones, P the punctuation
+and t_i a token's id. Means are over all n queries, special ones included, unless said otherwise.
+
+    entropy             mean_i of -sum_j a_ij ln a_ij with 0 ln 0 = 0, in nats (Clark et al. 2019, without smoothing)
+    normalized_entropy  entropy / ln n, 0 to 1
+    confidence          mean_i of the largest a_ij with j not in S (Voita et al. 2019)
+    signed_distance     sum_ij a_ij (i - j) / sum_ij a_ij, in tokens, above 0 looks back
+    distance            sum_ij a_ij |i - j| / sum_ij a_ij, in tokens (Vig & Belinkov 2019)
+    offset_previous     mean_i of a_i,i-1; the first row has no such key and adds 0 (Clark et al. 2019)
+    offset_self         mean_i of a_i,i
+    offset_next         mean_i of a_i,i+1; the last row adds 0
+    special_mass        mean_i of sum over j in S of a_ij (Clark et al. 2019)
+    special_to_special  the same, the mean over i in S only
+    other_to_special    the same, the mean over i not in S only
+    punctuation_mass    mean_i of sum over j in P of a_ij
+    repeated_token      mean over i not in S that repeat of the sum of a_ij over j not in S, j != i, t_j = t_i
+
+A statistic that a text does not define is None for every head, never 0 and never NaN, which JSON does not have:
+normalized_entropy of one token, confidence and other_to_special where every token is special, special_to_special where
+none is, repeated_token where none repeats. Mass on a kind of token that the text does not hold is defined, it is 0.
+"""
+
+import math
+
+import numpy as np
+
+from model.analysis.arrays import BoolArray, Float32Array, Float64Array, IntArray
+
+STATISTICS = (
+    "entropy",
+    "normalized_entropy",
+    "confidence",
+    "signed_distance",
+    "distance",
+    "offset_previous",
+    "offset_self",
+    "offset_next",
+    "special_mass",
+    "special_to_special",
+    "other_to_special",
+    "punctuation_mass",
+    "repeated_token",
+)
+
+# A softmax in half precision is off by some 0.003 a row; rows without their special keys or their tail lack far more.
+_ROW_SUM_TOLERANCE = 1e-2
+
+
+def head_statistics(
+    weights: Float32Array, *, token_ids: IntArray, special: BoolArray, punctuation: BoolArray
+) -> dict[str, Float32Array | None]:
+    """Every one of `STATISTICS`, in that order, of each head of one layer on one text.
+
+    Args:
+        weights: [H, n, n], whole rows: each sums to 1. H = 0 is legal, with any n.
+        token_ids: [n].
+        special: [n], which tokens the tokenizer added.
+        punctuation: [n], which tokens are punctuation.
+
+    Returns:
+        By name [H], or None where the text does not define it.
+
+    Raises:
+        ValueError: shapes differ, there is no token, or rows do not sum to 1.
+    """
+    num_tokens = len(token_ids)
+    weights = weights if len(weights) else np.zeros((0, num_tokens, num_tokens), dtype=np.float32)
+    _check(weights, num_tokens, special, punctuation)
+    entropy = mean_entropy(weights)
+    statistics = {
+        "entropy": entropy,
+        "normalized_entropy": entropy / math.log(num_tokens) if num_tokens > 1 else None,
+        "confidence": confidence(weights, special),
+        "signed_distance": signed_distance(weights),
+        "distance": distance(weights),
+        "offset_previous": offset_score(weights, -1),
+        "offset_self": offset_score(weights, 0),
+        "offset_next": offset_score(weights, 1),
+        **special_masses(weights, special),
+        "punctuation_mass": mass_on(weights, punctuation).mean(axis=-1),
+        "repeated_token": repeated_token(weights, token_ids, special),
+    }
+    return {name: None if values is None else values.astype(np.float32) for name, values in statistics.items()}
+
+
+def row_entropy(weights: Float32Array) -> Float64Array:
+    """Entropy of each row in nats, [..., Q, K] -> [..., Q]."""
+    logarithms = np.log(np.maximum(weights, np.finfo(np.float32).tiny))  # finite at 0, where the factor is 0
+    entropy: Float64Array = 0.0 - np.vecdot(weights, logarithms).astype(np.float64)  # a negation would make -0 of 0
+    return entropy
+
+
+def mean_entropy(weights: Float32Array) -> Float64Array:
+    """Mean entropy of the rows in nats, [..., Q, K] -> [...]."""
+    mean: Float64Array = row_entropy(weights).mean(axis=-1)
+    return mean
+
+
+def confidence(weights: Float32Array, special: BoolArray) -> Float64Array | None:
+    """Mean over queries of the largest weight on an ordinary key, [H, n, n] -> [H]; None where all are special."""
+    if special.all():
+        return None
+    mean: Float64Array = weights[..., ~special].max(axis=-1).mean(axis=-1, dtype=np.float64)
+    return mean
+
+
+def signed_distance(weights: Float32Array) -> Float64Array:
+    """Mean of query position less key position under the weights, [H, n, n] -> [H], in tokens."""
+    return _mean_of(weights, _differences(weights))
+
+
+def distance(weights: Float32Array) -> Float64Array:
+    """Mean distance from query to key under the weights, [H, n, n] -> [H], in tokens."""
+    return _mean_of(weights, np.abs(_differences(weights)))
+
+
+def offset_score(weights: Float32Array, offset: int) -> Float64Array:
+    """Mean over all n queries of the weight on the key `offset` places on, [H, n, n] -> [H]."""
+    num_tokens = weights.shape[-1]
+    if abs(offset) >= num_tokens:
+        return np.zeros(len(weights))
+    score: Float64Array = weights.diagonal(offset, axis1=-2, axis2=-1).sum(axis=-1, dtype=np.float64) / num_tokens
+    return score
+
+
+def special_masses(weights: Float32Array, special: BoolArray) -> dict[str, Float64Array | None]:
+    """Mass on special keys, [H, n, n] -> [H]: of all queries, of special ones, of the others; None without such."""
+    mass = mass_on(weights, special)
+    return {
+        "special_mass": mass.mean(axis=-1),
+        "special_to_special": mass[:, special].mean(axis=-1) if special.any() else None,
+        "other_to_special": mass[:, ~special].mean(axis=-1) if not special.all() else None,
+    }
+
+
+def mass_on(weights: Float32Array, keys: BoolArray) -> Float64Array:
+    """What each query gives to the chosen keys, [..., Q, K] -> [..., Q]."""
+    return (weights @ keys.astype(np.float32)).astype(np.float64)
+
+
+def repeated_token(weights: Float32Array, token_ids: IntArray, special: BoolArray) -> Float64Array | None:
+    """Mean over the queries whose token stands elsewhere too of the mass on those places, [H, n, n] -> [H].
+
+    Special tokens do not count: a pair's second [SEP] repeats the first, and heads that rest on [SEP] would pass for
+    heads that match words.
+    """
+    ordinary = ~special
+    repeats = (token_ids[:, np.newaxis] == token_ids) & ordinary[:, np.newaxis] & ordinary  # [n, n]
+    np.fill_diagonal(repeats, False)
+    repeating_queries = np.count_nonzero(repeats.any(axis=-1))
+    if not repeating_queries:
+        return None
+    mass: Float64Array = np.vecdot(weights, repeats.astype(np.float32)).sum(axis=-1, dtype=np.float64)
+    return mass / repeating_queries
+
+
+def _differences(weights: Float32Array) -> Float32Array:
+    """Query position less key position, [n, n]."""
+    positions = np.arange(weights.shape[-1], dtype=np.float32)
+    return positions[:, np.newaxis] - positions
+
+
+def _mean_of(weights: Float32Array, values: Float32Array) -> Float64Array:
+    """Mean of [n, n] values under each head's weights: rows in float32, their sum in float64."""
+    total = np.vecdot(weights, values).sum(axis=-1, dtype=np.float64)
+    mean: Float64Array = total / weights.sum(axis=(-2, -1), dtype=np.float64)
+    return mean
+
+
+def _check(weights: Float32Array, num_tokens: int, special: BoolArray, punctuation: BoolArray) -> None:
+    if not num_tokens or weights.shape[1:] != (num_tokens, num_tokens):
+        raise ValueError(f"weights have shape {weights.shape}, expected [H, n, n] with n = {num_tokens} of at least 1")
+    if special.shape != (num_tokens,) or punctuation.shape != (num_tokens,):
+        raise ValueError(f"masks have shapes {special.shape} and {punctuation.shape}, expected {(num_tokens,)}")
+    errors = np.abs(weights.sum(axis=-1, dtype=np.float64) - 1)
+    if not (errors <= _ROW_SUM_TOLERANCE).all():
+        raise ValueError(
+            f"a row's sum is off 1 by {errors.max():.3g}: statistics are defined on whole rows, before special tokens "
+            "are dropped and before top-k"
+        )
