@@ -1,0 +1,135 @@
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.analysis.arrays import Float32Array
+from model.analysis.contributions import contributions, pooled_parts, token_shares
+from model.config import Pooling, Projection
+from model.pooling import POOLINGS
+
+NAMES: tuple[Pooling, ...] = get_args(Pooling)
+AXES = np.eye(3, dtype=np.float32)
+
+
+def pooled(hidden: Float32Array, pooling: Pooling) -> torch.Tensor:
+    """As the encoder itself pools, [D]."""
+    return POOLINGS[pooling](torch.from_numpy(hidden)[None], torch.tensor([len(hidden)]))[0]
+
+
+@st.composite
+def two_texts(draw: st.DrawFn) -> tuple[Float32Array, Float32Array]:
+    """Hidden states [n, D] and [m, D] around a common mean, as an encoder's are."""
+    generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    width = draw(st.sampled_from([1, 8, 384]))
+    centre = generator.standard_normal(width, dtype=np.float32)
+    lengths = [draw(st.integers(1, 40)) for _ in range(2)]
+    first, second = (centre + generator.standard_normal((count, width), dtype=np.float32) for count in lengths)
+    return first, second
+
+
+def test_mean_pooling_spreads_the_similarity_over_all_pairs() -> None:
+    cells = contributions(AXES[[0, 1]], AXES[[0, 0, 2]], pooling="mean", similarity="dot")
+    np.testing.assert_allclose(cells, np.array([[1, 1, 0], [0, 0, 0]]) / 6, rtol=1e-6)
+
+
+def test_a_cosine_of_a_text_with_itself_is_one() -> None:
+    cells = contributions(AXES, AXES, pooling="mean")
+    np.testing.assert_allclose(cells, np.eye(3) / 3, rtol=1e-6)
+
+
+def test_max_pooling_gives_each_dimension_to_the_pair_that_wins_it() -> None:
+    a = np.array([[5, 0, 2], [1, 3, 2]], dtype=np.float32)  # wins: 0, 1, and the first of equals 0
+    b = np.array([[1, 1, 0], [2, 0, 7]], dtype=np.float32)  # wins: 1, 0, 1
+    cells = contributions(a, b, pooling="max", similarity="dot")
+    np.testing.assert_array_equal(cells, [[0, 5 * 2 + 2 * 7], [3 * 1, 0]])
+
+
+@pytest.mark.parametrize(("pooling", "cell"), [("cls", (0, 0)), ("last", (1, 2))])
+def test_pooling_one_token_leaves_one_cell(pooling: Pooling, cell: tuple[int, int]) -> None:
+    a, b = AXES[[0, 0]] + 1, AXES[[0, 1, 0]] + 1
+    cells = contributions(a, b, pooling=pooling)
+    assert np.argwhere(cells).tolist() == [list(cell)]
+    assert cells[cell] == pytest.approx(1.0)
+
+
+@settings(deadline=None)
+@given(two_texts(), st.sampled_from(NAMES))
+def test_cells_sum_to_the_cosine_and_to_the_dot_product(
+    drawn: tuple[Float32Array, Float32Array], pooling: Pooling
+) -> None:
+    a, b = drawn
+    first, second = (pooled(hidden, pooling).double() for hidden in drawn)
+    cosine = torch.nn.functional.cosine_similarity(first, second, dim=0).item()
+    cells = contributions(a, b, pooling=pooling)
+    assert (cells.shape, cells.dtype.name) == ((len(a), len(b)), "float32")
+    assert cells.sum(dtype=np.float64) == pytest.approx(cosine, abs=1e-5)
+    dot = contributions(a, b, pooling=pooling, similarity="dot").sum(dtype=np.float64)
+    assert dot == pytest.approx((first @ second).item(), rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("pooling", NAMES)
+def test_long_texts_add_up_in_float32_too(generator: np.random.Generator, pooling: Pooling) -> None:
+    a, b = (generator.standard_normal((512, 384), dtype=np.float32) + np.float32(0.5) for _ in range(2))
+    cosine = torch.nn.functional.cosine_similarity(pooled(a, pooling), pooled(b, pooling), dim=0).item()
+    assert contributions(a, b, pooling=pooling).sum(dtype=np.float64) == pytest.approx(cosine, abs=1e-5)
+
+
+@settings(deadline=None)
+@given(two_texts(), st.sampled_from(NAMES))
+def test_parts_sum_to_the_pooled_vector_and_shares_to_one(
+    drawn: tuple[Float32Array, Float32Array], pooling: Pooling
+) -> None:
+    hidden = drawn[0]
+    np.testing.assert_allclose(pooled_parts(hidden, pooling).sum(axis=0), pooled(hidden, pooling).numpy(), atol=1e-5)
+    shares = token_shares(hidden, pooling)
+    assert shares.shape == (len(hidden),)
+    assert shares.sum() == pytest.approx(1.0, abs=1e-12)
+
+
+@settings(deadline=None)
+@given(two_texts(), st.sampled_from(["mean", "max"]))
+def test_swapping_texts_transposes_and_permuting_tokens_permutes(
+    drawn: tuple[Float32Array, Float32Array], pooling: Pooling
+) -> None:
+    a, b = drawn
+    cells = contributions(a, b, pooling=pooling)
+    np.testing.assert_allclose(contributions(b, a, pooling=pooling), cells.T, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(contributions(a[::-1], b, pooling=pooling), cells[::-1], rtol=1e-5, atol=1e-7)
+
+
+def test_shares_by_pooling() -> None:
+    hidden = np.array([[5, 0, 2, 9], [1, 3, 2, 1]], dtype=np.float32)
+    shares = {pooling: token_shares(hidden, pooling).tolist() for pooling in NAMES}
+    assert shares == {"mean": [0.5, 0.5], "cls": [1, 0], "max": [0.75, 0.25], "last": [0, 1]}
+
+
+def test_embeddings_cut_to_fewer_dimensions(generator: np.random.Generator) -> None:
+    a, b = (generator.standard_normal((5, 12), dtype=np.float32) for _ in range(2))
+    first, second = (pooled(hidden, "mean")[:4] for hidden in (a, b))
+    cosine = torch.nn.functional.cosine_similarity(first, second, dim=0).item()
+    cells = contributions(a[:, :4], b[:, :4], pooling="mean")
+    assert cells.sum(dtype=np.float64) == pytest.approx(cosine, abs=1e-5)
+
+
+def test_refuses_a_model_that_projects() -> None:
+    with pytest.raises(
+        ValueError, match=r"projects its pooled vector to 512 dimensions \(tanh\): .* no sum over pairs"
+    ):
+        contributions(AXES, AXES, pooling="mean", projection=Projection(size=512))
+
+
+def test_refuses_a_cosine_with_nothing() -> None:
+    opposite = np.concatenate([AXES, -AXES])
+    with pytest.raises(ValueError, match="pooled vector is 0, its cosine with anything is undefined: ask for the dot"):
+        contributions(AXES, opposite, pooling="mean")
+    assert contributions(AXES, opposite, pooling="mean", similarity="dot").sum() == pytest.approx(0.0, abs=1e-7)
+
+
+@pytest.mark.parametrize(("a", "b"), [(AXES[:0], AXES), (AXES, AXES[:0]), (AXES, AXES[:, :2]), (AXES[0], AXES)])
+def test_refuses_shapes_that_do_not_belong_together(a: Float32Array, b: Float32Array) -> None:
+    with pytest.raises(ValueError, match=r"expected \[n, D\] and \[m, D\], n and m above 0"):
+        contributions(a, b, pooling="mean")
