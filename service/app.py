@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.telemetry import TelemetryConfig
-from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from service.body import DirectRoute
@@ -62,16 +61,15 @@ class RouteNames:
     """The template of each path, from a closed set: log and metrics never hold a raw path."""
 
     def __init__(self, app: FastAPI) -> None:
-        self._exact = {route.path: route.path for route in app.routes if isinstance(route, APIRoute)}
-        self._mounts = [
-            (f"{route.path}/", f"{route.path}/{{path}}") for route in app.routes if isinstance(route, Mount)
-        ]
+        paths = [route.path for route in app.routes if isinstance(route, APIRoute)]
+        self._exact = {path: path for path in paths if "{" not in path}
+        self._prefixes = [(path.partition("{")[0], path) for path in paths if "{" in path]
 
     def __call__(self, path: str) -> str:
         """The template, or `unmatched`."""
         if (exact := self._exact.get(path)) is not None:
             return exact
-        return next((template for prefix, template in self._mounts if path.startswith(prefix)), UNMATCHED)
+        return next((template for prefix, template in self._prefixes if path.startswith(prefix)), UNMATCHED)
 
 
 def _possible_outcomes(app: FastAPI) -> Iterator[tuple[str, str, int]]:

@@ -16,6 +16,7 @@ from service.errors import (
     InternalError,
     Invalid,
     MalformedBody,
+    MalformedRequest,
     MethodNotAllowed,
     NotFound,
     NotReady,
@@ -29,7 +30,16 @@ from service.exchange import Exchange, exchange_of
 from service.headers import retry_after_seconds
 from service.schemas import FailureAnswer
 
-BODY_FAILURES = (MalformedBody, RequestTimeout, TooLarge, UnsupportedMedia, Invalid, InternalError, NotReady)
+BODY_FAILURES = (
+    MalformedBody,
+    MalformedRequest,
+    RequestTimeout,
+    TooLarge,
+    UnsupportedMedia,
+    Invalid,
+    InternalError,
+    NotReady,
+)
 INFERENCE_FAILURES = (*BODY_FAILURES, Overloaded, InferenceFailed, DeadlineExceeded)
 
 logger = logging.getLogger(__name__)
@@ -46,7 +56,7 @@ def failure_response(error: ServiceError, exchange: Exchange) -> Response:
     """The response to a failure; notes its code for log and metrics."""
     exchange.error_code = error.code
     response = Response(orjson.dumps(error.body()), error.status, media_type="application/json")
-    if isinstance(error, RequestTimeout):
+    if isinstance(error, RequestTimeout | MalformedRequest):
         response.headers["connection"] = "close"  # what is left of the request is not waited for
     if isinstance(error, Overloaded | NotReady):
         response.headers["retry-after"] = str(retry_after_seconds(error))

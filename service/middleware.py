@@ -12,13 +12,13 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import ClientLeft, InternalError, NotReady, RequestTimeout, ServiceError
+from service.connection import CONNECTION_KEY, Connection
+from service.errors import ClientLeft, InternalError, NotReady
 from service.exchange import SCOPE_KEY, Exchange
 from service.failures import failure_response
 from service.headers import SECURITY_HEADERS
 from service.logs import REQUEST_LOGGER
 from service.metrics import CLIENT_CLOSED, Metrics
-from service.protocol import CONNECTION_KEY, Connection
 from service.readiness import RETRY_AFTER_SECONDS, Readiness
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -44,43 +44,39 @@ class Gate:
             return
         method = scope["method"]
         exchange = Exchange(self._route_of(scope["path"]), method if method in METHODS else OTHER, scope["headers"])
-        connection: Connection | None = scope.get(CONNECTION_KEY)
+        connection: Connection = scope.get(CONNECTION_KEY) or Connection()
         scope[SCOPE_KEY] = exchange
         if method == "HEAD":  # answered as GET is; the protocol, which keeps the first scope, drops the body
             scope = {**scope, "method": "GET"}
         self._metrics.in_flight.inc()
-        if connection is not None:
-            connection.running = asyncio.current_task()
         try:
-            await self._run(exchange, connection, scope, receive, self._sender(exchange, connection, send))
+            with connection.serving():
+                await self._run(exchange, connection, scope, receive, self._sender(exchange, connection, send))
         finally:
-            if connection is not None:
-                connection.running = None
             self._metrics.in_flight.dec()
             self._finish(exchange)
 
     async def _run(
-        self, exchange: Exchange, connection: Connection | None, scope: Scope, receive: Receive, send: Send
+        self, exchange: Exchange, connection: Connection, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        failure: ServiceError
-        try:
-            await self._app(scope, receive, send)
-            return
-        except ClientLeft:
-            exchange.is_abandoned = True
-            return
-        except asyncio.CancelledError:
-            if connection is not None and connection.is_lost:
+        failure = connection.failure
+        if failure is None:
+            try:
+                await self._app(scope, receive, send)
+            except ClientLeft:
                 exchange.is_abandoned = True
-                return
-            failure = _why_cancelled(connection)
-        except Exception:
-            logger.exception("unexpected failure", extra={"fields": {"request_id": exchange.request_id}})
-            failure = InternalError(InternalError.fixed_text)
-        if not exchange.status:
+            except asyncio.CancelledError:
+                exchange.is_abandoned = connection.is_lost
+                failure = connection.failure or NotReady(
+                    "the process ended before this request did", retry_after=RETRY_AFTER_SECONDS
+                )
+            except Exception:
+                logger.exception("unexpected failure", extra={"fields": {"request_id": exchange.request_id}})
+                failure = InternalError(InternalError.fixed_text)
+        if failure is not None and not exchange.status and not exchange.is_abandoned:
             await failure_response(failure, exchange)(scope, receive, send)
 
-    def _sender(self, exchange: Exchange, connection: Connection | None, send: Send) -> Send:
+    def _sender(self, exchange: Exchange, connection: Connection, send: Send) -> Send:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
@@ -89,9 +85,9 @@ class Gate:
                 headers.append((b"x-request-id", exchange.request_id.encode("ascii")))
                 if self._readiness.is_draining:
                     headers.append((b"connection", b"close"))
+            elif not message.get("more_body", False):
+                connection.running = None  # as good as answered: who leaves now abandons nothing
             await send(message)
-            if connection is not None and message["type"] == "http.response.body" and not message.get("more_body"):
-                connection.running = None  # answered: who leaves now abandons nothing
 
         return send_with_headers
 
@@ -102,12 +98,6 @@ class Gate:
         self._metrics.observe_exchange(exchange, seconds)
         if request_logger.isEnabledFor(logging.INFO):
             request_logger.info("request", extra={"fields": _line(exchange, seconds)})
-
-
-def _why_cancelled(connection: Connection | None) -> ServiceError:
-    if connection is not None and connection.is_too_slow:
-        return RequestTimeout("the request's body did not arrive in time")
-    return NotReady("the process ended before this request did", retry_after=RETRY_AFTER_SECONDS)
 
 
 def _line(exchange: Exchange, seconds: float) -> dict[str, Any]:

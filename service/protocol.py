@@ -7,61 +7,20 @@ connections and tasks, not what requests mean.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import httptools
-import orjson
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from service.connection import CONNECTION_KEY, Connection, ConnectionLimits, refusal_bytes
 from service.errors import HeadersTooLarge, MalformedRequest, RequestTimeout, ServiceError, TooManyConnections
-from service.headers import SECURITY_HEADERS, retry_after_seconds
 
-CONNECTION_KEY = "polyhead.connection"
-
-_UPGRADE_HEADERS = (b"connection", b"upgrade", b"http2-settings")
 LINGER_SECONDS = 2.0  # how long a refused client may go on sending before it is cut off
 
+_UPGRADE_HEADERS = (b"connection", b"upgrade", b"http2-settings")
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConnectionLimits:
-    """What one client may hold.
-
-    Attributes:
-        max_connections: open connections of all clients.
-        max_header_bytes: request line and headers of one request.
-        receive_timeout: seconds from a request's first byte to its last, and from connecting to the first.
-        send_timeout: seconds that an answer may stay unread, plus those that it takes at `min_send_rate`.
-        min_send_rate: bytes a second.
-    """
-
-    max_connections: int
-    max_header_bytes: int
-    receive_timeout: float
-    send_timeout: float
-    min_send_rate: int
-
-    @property
-    def check_interval(self) -> float:
-        """Seconds between two looks at every connection: close enough to the shortest limit."""
-        return min(1.0, self.receive_timeout / 4, self.send_timeout / 4)
-
-
-class Connection:
-    """What a request may know of its client's connection.
-
-    Attributes:
-        running: the task that answers its current request, or None.
-        is_lost: whether the client is gone.
-        is_too_slow: whether the request's body did not arrive in time.
-    """
-
-    __slots__ = ("is_lost", "is_too_slow", "running")
-
-    def __init__(self) -> None:
-        self.running: asyncio.Task[Any] | None = None
-        self.is_lost = False
-        self.is_too_slow = False
+Reading = Literal["nothing yet", "head", "body", "between requests"]
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -69,7 +28,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     Args:
         limits: what the client may hold.
-        on_refused: told the code of each error that is answered here, before there is a request.
+        on_refused: told the code of each error that is answered here, because there is no request to answer.
     """
 
     def __init__(self, *args: Any, limits: ConnectionLimits, on_refused: Callable[[str], None], **kwargs: Any) -> None:
@@ -77,14 +36,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._limits = limits
         self._on_refused = on_refused
         self._connection = Connection()
-        self._awaited_since: float | None = None  # a request that has not arrived whole yet
+        self._reading: Reading = "nothing yet"
+        self._answering: RequestResponseCycle | None = None  # the current one; `cycle` is the last that came in
+        self._awaited_since: float | None = None  # what is being read, or the first byte
         self._unread_until: float | None = None  # an answer that the client has to read
         self._closing_until: float | None = None
-        self._is_refused = False
-        self._has_begun = False
-        self._in_head = False
+        self._is_deaf = False  # nothing more is read
+        self._refusal: ServiceError | None = None  # to be written once earlier requests are answered
         self._head_bytes = 0  # of headers that are complete
-        self._raw_head_bytes = 0  # received while the head was incomplete
+        self._raw_head_bytes = 0  # received since the head began
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         """Takes the client in, or turns it away where there are too many."""
@@ -97,15 +57,16 @@ class BoundedProtocol(HttpToolsProtocol):
         """Ends what still runs for this client."""
         super().connection_lost(exc)
         self._connection.is_lost = True
-        if self._connection.running is not None:
-            self._connection.running.cancel()
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True  # uvicorn marks the last one only
+        self._connection.cancel()
 
     def data_received(self, data: bytes) -> None:
         """Parses what arrived; what a refused client goes on sending is dropped."""
-        if self._is_refused or self.parser is None:
+        if self._is_deaf:
             return
         self._unset_keepalive_if_required()
-        if self._in_head:
+        if self._reading == "head":
             self._raw_head_bytes += len(data)
         try:
             self.parser.feed_data(data)
@@ -115,7 +76,7 @@ class BoundedProtocol(HttpToolsProtocol):
             too_large = self._head_bytes > self._limits.max_header_bytes
             self._refuse(self._too_large() if too_large else MalformedRequest("this is no valid HTTP/1.1 request"))
         else:
-            if self._in_head and self._raw_head_bytes > self._limits.max_header_bytes:
+            if self._reading == "head" and self._raw_head_bytes > self._limits.max_header_bytes:
                 self._refuse(self._too_large())
 
     def on_message_begin(self) -> None:
@@ -123,7 +84,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope[CONNECTION_KEY] = self._connection  # type: ignore[literal-required]  # a key of our own
         self._awaited_since = self.loop.time()
-        self._has_begun = self._in_head = True
+        self._reading = "head"
         self._head_bytes = self._raw_head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -137,17 +98,22 @@ class BoundedProtocol(HttpToolsProtocol):
         self._count_head(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:
-        """The head is whole: from here on the body's limit holds."""
-        self._in_head = False
-        if not self.parser.should_upgrade():  # else it comes a second time, without the offer
+        """The head is whole; one with an offer to upgrade comes a second time, without it."""
+        if not self.parser.should_upgrade():
             super().on_headers_complete()
+            self._reading = "body"
 
     def on_message_complete(self) -> None:
         """Stops the request's clock."""
-        if self.parser.should_upgrade():
-            return
-        self._awaited_since = None
-        super().on_message_complete()
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+            self._reading, self._awaited_since = "between requests", None
+
+    def on_response_complete(self) -> None:
+        """Goes on with the next request, or with what there is to say to what followed the last one."""
+        super().on_response_complete()
+        if self._refusal is not None and self.cycle.response_complete:
+            self._write_refusal(self._refusal)
 
     def pause_writing(self) -> None:
         """Starts the answer's clock: the client reads more slowly than it is written."""
@@ -166,24 +132,20 @@ class BoundedProtocol(HttpToolsProtocol):
             self._closing_until = now + self._limits.send_timeout
         if _is_past(self._closing_until, now) or _is_past(self._unread_until, now):
             self.transport.abort()
-        elif self._awaited_since is None or self._is_refused:
+        elif self._awaited_since is None:
             return
         elif self.flow.read_paused:  # not the client's doing: it may not send
             self._awaited_since = now
         elif now > self._awaited_since + self._limits.receive_timeout:
-            self._awaited_since = None
-            self._end_slow_request()
+            if self._reading == "nothing yet":
+                self.transport.close()
+            else:
+                part = "headers" if self._reading == "head" else "body"
+                self._refuse(RequestTimeout(f"the request's {part} did not arrive in time"))
 
-    def _end_slow_request(self) -> None:
-        if not self._has_begun:
-            self.transport.close()
-        elif self._in_head:
-            self._refuse(RequestTimeout("the request's headers did not arrive in time"))
-        elif self.cycle.response_started or self._connection.running is None:
-            self.transport.abort()
-        else:
-            self._connection.is_too_slow = True
-            self._connection.running.cancel()
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
@@ -209,33 +171,38 @@ class BoundedProtocol(HttpToolsProtocol):
         self.data_received(b"%s %s HTTP/1.1\r\n%s\r\n%s" % (method, self.url, head, rest))
 
     def _refuse(self, error: ServiceError) -> None:
-        """Answers without a request, then stops listening.
+        """Reads no more, and answers what cannot be read: once, and after what is still being answered."""
+        self._is_deaf, self._awaited_since = True, None
+        if self._reading == "body":
+            self._refuse_body(error)
+        elif self.cycle is not None and not self.cycle.response_complete:
+            self._refusal = error
+        else:
+            self._write_refusal(error)
+
+    def _refuse_body(self, error: ServiceError) -> None:
+        """Ends the request whose body is at fault through its own task: it has an id, a log line and a count."""
+        if self.cycle is not self._answering or self.cycle.response_started:
+            self.transport.close()  # it waits for others to be answered, or its answer is out: no place for this one
+        else:
+            self._connection.fail(error)
+
+    def _write_refusal(self, error: ServiceError) -> None:
+        """Answers without a request, then listens no more.
 
         The socket is closed for writing first and read on for a moment: closed with bytes unread, it would be reset,
         and the client lose the answer.
         """
-        self._is_refused = True
+        self._refusal = None
         self._closing_until = self.loop.time() + LINGER_SECONDS
+        if self.transport.is_closing():
+            return
         self._on_refused(error.code)
-        self.transport.write(_refusal(error))
+        self.transport.write(refusal_bytes(error))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         else:
             self.transport.close()
-
-
-def _refusal(error: ServiceError) -> bytes:
-    body = orjson.dumps(error.body())
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"connection", b"close"),
-        *SECURITY_HEADERS,
-    ]
-    if error.retry_after is not None:
-        headers.append((b"retry-after", b"%d" % retry_after_seconds(error)))
-    head = b"".join(b"%s: %s\r\n" % header for header in headers)
-    return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (error.status, error.reason.encode("ascii"), head, body)
 
 
 def _is_past(limit: float | None, now: float) -> bool:

@@ -67,6 +67,17 @@ class AttentionRequest(RequestModel):
 class EncodeRequest(RequestModel):
     """What `POST /encode` takes."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "inputs": ["The cat sat on the mat."],
+                    "attention": {"layers": "last", "heads": [0, 1], "queries": "cls"},
+                }
+            ]
+        }
+    )
+
     inputs: Inputs
     """a text, a list of texts, a list of token ids, or a list of lists of token ids (used as given: include the special
     tokens yourself)"""
@@ -86,6 +97,8 @@ class EncodeRequest(RequestModel):
 
 class TokenizeRequest(RequestModel):
     """What `POST /tokenize` takes."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"inputs": ["The cat sat on the mat."]}]})
 
     inputs: Texts
     """a text or a list of texts"""

@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from service.app import create_app
+from service.connection import ConnectionLimits
 from service.engine import Engine
 from service.jobs import BatchRecord
-from service.protocol import BoundedProtocol, ConnectionLimits
+from service.protocol import BoundedProtocol
 from service.readiness import Readiness
 from service.services import Services
 from service.settings import Settings

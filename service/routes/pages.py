@@ -1,27 +1,74 @@
-"""`GET /`, `GET /docs` and what they load: everything from this process, nothing from elsewhere."""
+"""`GET /`, `GET /docs` and what they load: everything from this process, nothing from elsewhere.
 
+The files are read once, when the app is made: a request touches no path and no disk.
+"""
+
+import hashlib
+import mimetypes
+from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
-from starlette.staticfiles import StaticFiles
+from starlette.responses import Response
+
+from service.body import Handler
+from service.errors import NotFound
+from service.exchange import exchange_of
 
 STATIC = Path(__file__).parent.parent / "static"
+INDEX, DOCS = "index.html", "docs.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One file as it is answered."""
+
+    content: bytes
+    media_type: str
+    etag: str
 
 
 def add_routes(app: FastAPI) -> None:
     """Adds the pages; they are no part of the API, so OpenAPI leaves them out."""
-    app.add_api_route("/", answer_index, methods=["GET"], response_model=None, include_in_schema=False)
-    app.add_api_route("/docs", answer_docs, methods=["GET"], response_model=None, include_in_schema=False)
-    app.mount("/static", StaticFiles(directory=STATIC))
+    pages = read_pages(STATIC)
+
+    async def answer_file(request: Request) -> Response:
+        page = pages.get(request.path_params["path"])
+        if page is None:
+            raise NotFound("no such file")
+        return _answer(request, page)
+
+    for path, handler in (
+        ("/", _answering(pages[INDEX])),
+        ("/docs", _answering(pages[DOCS])),
+        ("/static/{path:path}", answer_file),
+    ):
+        app.add_api_route(path, handler, methods=["GET"], response_model=None, include_in_schema=False)
 
 
-async def answer_index(_request: Request) -> Response:
-    """The routes, for a person."""
-    return FileResponse(STATIC / "index.html", media_type="text/html")
+def read_pages(directory: Path) -> dict[str, Page]:
+    """Every file below a directory, by its path in it."""
+    return {
+        path.relative_to(directory).as_posix(): _read(path) for path in sorted(directory.rglob("*")) if path.is_file()
+    }
 
 
-async def answer_docs(_request: Request) -> Response:
-    """Swagger UI on this process' OpenAPI document."""
-    return FileResponse(STATIC / "docs.html", media_type="text/html")
+def _read(path: Path) -> Page:
+    content = path.read_bytes()
+    media_type = mimetypes.guess_type(path.name)[0] or "text/plain"
+    return Page(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+
+
+def _answering(page: Page) -> Handler:
+    async def answer_page(request: Request) -> Response:
+        return _answer(request, page)
+
+    return answer_page
+
+
+def _answer(request: Request, page: Page) -> Response:
+    headers = {"etag": page.etag, "cache-control": "no-cache"}
+    if exchange_of(request.scope).headers.get(b"if-none-match") == page.etag.encode("ascii"):
+        return Response(status_code=304, headers=headers)
+    return Response(page.content, media_type=page.media_type, headers=headers)

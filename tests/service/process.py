@@ -77,6 +77,7 @@ class ServerProcess:
     def wait(self) -> int:
         code = self._process.wait(END_LIMIT)
         self._reader.join()
+        sys.stdout.write(f"the process ended with {code}, its log:\n{self.log}\n")  # shown where the test fails
         return code
 
     def stop(self) -> int:

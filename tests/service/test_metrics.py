@@ -101,7 +101,7 @@ def test_label_values_are_bounded(served: Served) -> None:
     }
     assert {route for route, _ in labels} <= {
         *("/", "/docs", "/encode", "/healthz", "/heads", "/info", "/metrics", "/openapi.json", "/readyz", "/tokenize"),
-        *("/static/{path}", "unmatched"),
+        *("/static/{path:path}", "unmatched"),
     }
     assert {method for _, method in labels} == {"GET", "POST", "other"}
 

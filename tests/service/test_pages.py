@@ -87,3 +87,18 @@ def test_vendored_files_name_their_version_and_licence() -> None:
     )
     assert "Apache License" in (vendored / "LICENSE").read_text()
     assert (vendored / "NOTICE").exists()
+
+
+def test_unchanged_file_is_not_sent_again(served: Served) -> None:
+    first = served.client.get("/static/docs.js")
+    again = served.client.get("/static/docs.js", headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert served.client.get("/static/docs.js", headers={"if-none-match": '"other"'}).content == first.content
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/static/", "/static/../settings.py", "/static/%2e%2e/settings.py", "/static//etc/passwd", "/static/swagger-ui"],
+)
+def test_nothing_beside_the_static_files_is_served(served: Served, path: str) -> None:
+    assert served.client.get(path).status_code == 404
