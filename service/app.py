@@ -12,6 +12,7 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.types import ASGIApp
 
 from service.body import DirectRoute
+from service.body_budget import BodyBudget
 from service.errors import InternalError, MethodNotAllowed, NotFound, ServiceError
 from service.failures import add_failure_handlers
 from service.metrics import CLIENT_CLOSED, Metrics
@@ -51,7 +52,8 @@ def create_app(settings: Settings, readiness: Readiness) -> tuple[ASGIApp, Servi
         routes.add_routes(app)
     add_openapi_route(app)
     add_failure_handlers(app)
-    services = Services(settings, readiness, Metrics(_possible_outcomes(app), _refusal_codes()))
+    metrics_of_app = Metrics(_possible_outcomes(app), _refusal_codes())
+    services = Services(settings, readiness, metrics_of_app, BodyBudget(settings.max_held_body_bytes))
     services.metrics.watch_readiness(readiness.is_ready)
     app.state.services = services
     return Gate(app, route_of=RouteNames(app), metrics=services.metrics, readiness=readiness), services

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive
 
+from service.body_budget import BodyShare
 from service.errors import ClientLeft, Invalid, MalformedBody, ServiceError, TooLarge, UnsupportedMedia
 from service.exchange import exchange_of
 from service.services import services_of
@@ -45,8 +46,9 @@ class DirectRoute(APIRoute):
             services.readiness.engine()  # not ready: say so before the body is read
             headers = exchange_of(request.scope).headers
             check_media(headers)
-            raw = await read_body(request.receive, headers, services.settings.max_body_bytes)
-            return await endpoint(request, validate(model, raw))
+            with services.body_budget.share() as share:
+                raw = await read_body(request.receive, headers, services.settings.max_body_bytes, share)
+                return await endpoint(request, validate(model, raw))
 
         return handle
 
@@ -70,11 +72,12 @@ def check_media(headers: Mapping[bytes, bytes]) -> None:
         raise UnsupportedMedia("Accept: this route answers application/json only", param="Accept")
 
 
-async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int) -> bytes:
+async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int, share: BodyShare) -> bytes:
     """Reads a body and never holds much more than `limit` bytes of it.
 
     Raises:
         TooLarge: by its Content-Length before anything is read, or as soon as more than the limit arrived.
+        Overloaded: all requests together hold as much as they may.
         ClientLeft: the connection closed before the end.
     """
     if int(headers.get(b"content-length", b"0")) > limit:
@@ -87,6 +90,7 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int
             raise ClientLeft
         part: bytes = message.get("body", b"")
         size += len(part)
+        share.take(len(part))
         if size > limit:
             raise _body_too_large(limit)
         if not message.get("more_body", False):

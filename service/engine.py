@@ -135,9 +135,7 @@ def _warn_of_slow_precision(precision: str, provider: str) -> None:
     if precision == "int8" and provider == "cpu" and has_integer_products() is False:
         logger.warning("int8 will not pay on this processor, which has no VNNI, AMX or dot product: serve fp32 here")
     if precision == "fp16" and provider == "cpu":
-        logger.warning(
-            "fp16 is converted at every step on a CPU and slower than fp32: it is for --provider cuda"
-        )
+        logger.warning("fp16 is converted at every step on a CPU and slower than fp32: it is for --provider cuda")
 
 
 def plan_runtime(settings: Settings) -> Runtime:

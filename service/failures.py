@@ -37,10 +37,11 @@ BODY_FAILURES = (
     TooLarge,
     UnsupportedMedia,
     Invalid,
+    Overloaded,
     InternalError,
     NotReady,
 )
-INFERENCE_FAILURES = (*BODY_FAILURES, Overloaded, InferenceFailed, DeadlineExceeded)
+INFERENCE_FAILURES = (*BODY_FAILURES, InferenceFailed, DeadlineExceeded)
 
 logger = logging.getLogger(__name__)
 

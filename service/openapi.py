@@ -8,22 +8,20 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-REQUEST_HEADERS: dict[str, Any] = {
-    "parameters": [
-        {
-            "name": "X-Request-Id",
-            "in": "header",
-            "description": "comes back in the answer and stands in the log; up to 128 letters, digits and ._:/+=@-",
-            "schema": {"type": "string", "maxLength": 128},
-        },
-        {
-            "name": "X-Request-Timeout",
-            "in": "header",
-            "description": "seconds after which the answer is worth nothing; queued work is dropped then, answer 504",
-            "schema": {"type": "number", "exclusiveMinimum": 0},
-        },
-    ]
+_REQUEST_ID = {
+    "name": "X-Request-Id",
+    "in": "header",
+    "description": "comes back in the answer and stands in the log; up to 128 letters, digits and ._:/+=@-",
+    "schema": {"type": "string", "maxLength": 128},
 }
+_REQUEST_TIMEOUT = {
+    "name": "X-Request-Timeout",
+    "in": "header",
+    "description": "seconds after which the answer is worth nothing; queued work is dropped then, answer 504",
+    "schema": {"type": "number", "exclusiveMinimum": 0},
+}
+QUEUED_REQUEST: dict[str, Any] = {"parameters": [_REQUEST_ID, _REQUEST_TIMEOUT]}
+REQUEST: dict[str, Any] = {"parameters": [_REQUEST_ID]}
 
 DESCRIPTION = """\
 Text in, a sentence embedding out and, when asked for, the attention weights of every head that made it.

@@ -1,9 +1,10 @@
-"""What routes share: settings, readiness, metrics. One object an app, none global."""
+"""What routes share: settings, readiness, metrics, budgets. One object an app, none global."""
 
 from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from service.body_budget import BodyBudget
 from service.metrics import Metrics
 from service.readiness import Readiness
 from service.settings import Settings
@@ -16,6 +17,7 @@ class Services:
     settings: Settings
     readiness: Readiness
     metrics: Metrics
+    body_budget: BodyBudget
 
 
 def services_of(request: Request) -> Services:

@@ -55,6 +55,8 @@ class Settings(BaseSettings):
 
     max_body_bytes: int = Field(2 * MIB, ge=1)
     """largest request body"""
+    max_held_body_bytes: int = Field(128 * MIB, ge=1)
+    """most bytes of request bodies held at once, of all requests; beyond, requests are answered 429"""
     max_texts: int = Field(256, ge=1)
     """most texts in one request"""
     max_request_tokens: int = Field(65_536, ge=1)
@@ -88,6 +90,15 @@ class Settings(BaseSettings):
     """seconds of not being ready, but still serving, between SIGTERM and closing the port"""
     shutdown_timeout: float = Field(30.0, ge=0, allow_inf_nan=False)
     """seconds that running requests get to finish once the port is closed"""
+
+    @model_validator(mode="after")
+    def _budget_holds_one_body(self) -> Self:
+        if self.max_held_body_bytes < self.max_body_bytes:
+            raise ValueError(
+                f"max-held-body-bytes is {self.max_held_body_bytes}: at least max-body-bytes ({self.max_body_bytes}) "
+                "is needed, or the largest body could never be taken"
+            )
+        return self
 
     @model_validator(mode="after")
     def _queue_holds_one_request(self) -> Self:

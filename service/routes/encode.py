@@ -7,7 +7,7 @@ from starlette.responses import Response
 from service.encoding import encode
 from service.exchange import exchange_of
 from service.failures import INFERENCE_FAILURES, failure_documents
-from service.openapi import REQUEST_HEADERS, answer_document
+from service.openapi import QUEUED_REQUEST, answer_document
 from service.schemas import EncodeAnswer, EncodeRequest
 from service.services import services_of
 
@@ -28,7 +28,7 @@ def add_routes(app: FastAPI) -> None:
         summary="Encode texts",
         response_model=None,
         responses={**answer_document(EncodeAnswer, EXAMPLE), **failure_documents(*INFERENCE_FAILURES)},
-        openapi_extra=REQUEST_HEADERS,
+        openapi_extra=QUEUED_REQUEST,
     )
 
 

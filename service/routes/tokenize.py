@@ -10,7 +10,7 @@ from service.errors import Invalid
 from service.exchange import exchange_of
 from service.failures import BODY_FAILURES, failure_documents
 from service.inputs import read_inputs
-from service.openapi import REQUEST_HEADERS, answer_document
+from service.openapi import REQUEST, answer_document
 from service.schemas import TokenizeAnswer, TokenizeRequest
 from service.services import services_of
 
@@ -37,7 +37,7 @@ def add_routes(app: FastAPI) -> None:
         summary="Tokenise texts",
         response_model=None,
         responses={**answer_document(TokenizeAnswer, EXAMPLE), **failure_documents(*BODY_FAILURES)},
-        openapi_extra=REQUEST_HEADERS,
+        openapi_extra=REQUEST,
     )
 
 

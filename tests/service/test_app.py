@@ -16,7 +16,7 @@ from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME, load_fake_engine, 
 
 ROUTES = {
     ("/encode", "post"): {200, 400, 408, 413, 415, 422, 429, 500, 503, 504},
-    ("/tokenize", "post"): {200, 400, 408, 413, 415, 422, 500, 503},
+    ("/tokenize", "post"): {200, 400, 408, 413, 415, 422, 429, 500, 503},
     ("/info", "get"): {200, 500, 503},
     ("/heads", "get"): {200, 404, 500, 503},
     ("/healthz", "get"): {200, 500, 503},

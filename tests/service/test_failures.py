@@ -268,6 +268,25 @@ def test_full_queue_is_answered_with_when_to_come_back(serve: Serve) -> None:
     assert served.metric("polyhead_requests_rejected_total", reason="overloaded") == 1
 
 
+def test_bodies_of_all_requests_are_held_within_a_budget(serve: Serve) -> None:
+    backend = FakeBackend()
+    backend.gate.clear()
+    served = serve("--max-body-bytes", "1000", "--max-held-body-bytes", "1500", backend=backend)
+    large = {"inputs": "cat " * 200}
+    with ThreadPoolExecutor(1) as clients:
+        holding = clients.submit(served.encode, large)
+        wait_until(lambda: bool(backend.batches))
+        response = served.encode(large)
+        assert (response.status_code, error_of(response)["code"]) == (429, "overloaded")
+        assert response.headers["retry-after"] == "1"
+        backend.gate.set()
+        assert holding.result().status_code == 200
+    assert served.services.body_budget.held == 0
+    assert served.encode(large).status_code == 200
+    assert served.encode({"inputs": 7}).status_code == 422
+    assert served.services.body_budget.held == 0
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
     end = time.monotonic() + seconds
     while not condition():

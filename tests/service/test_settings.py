@@ -59,6 +59,11 @@ def test_every_setting_has_a_flag_and_a_description(capsys: pytest.CaptureFixtur
             "max-queue-tokens is 10: at least max-request-tokens (65536) is needed, or the largest request could never "
             "be served",
         ),
+        (
+            ("--model", "m", "--max-held-body-bytes", "10"),
+            "max-held-body-bytes is 10: at least max-body-bytes (2097152) is needed, or the largest body could never "
+            "be taken",
+        ),
     ],
 )
 def test_wrong_settings_are_one_line(flags: tuple[str, ...], message: str) -> None:
