@@ -3,7 +3,6 @@
 FastAPI routes and describes; it neither reads bodies nor sends telemetry here.
 """
 
-import importlib.metadata
 from collections.abc import Iterator
 
 from fastapi import FastAPI
@@ -22,6 +21,7 @@ from service.readiness import Readiness
 from service.routes import encode, health, info, metrics, pages, tokenize
 from service.services import Services
 from service.settings import Settings
+from service.versions import own_version
 
 # FastAPI 0.165 instruments itself by default and, told so by an environment variable, sends request data to a
 # collector. Off, whatever the environment says: the service has its own metrics, and texts stay here.
@@ -39,7 +39,7 @@ def create_app(settings: Settings, readiness: Readiness) -> tuple[ASGIApp, Servi
     """The whole HTTP side, not ready until `readiness` has an engine."""
     app = FastAPI(
         title="Polyhead",
-        version=importlib.metadata.version("polyhead"),
+        version=own_version(),
         description=DESCRIPTION,
         openapi_url=None,
         docs_url=None,

@@ -1,8 +1,6 @@
 """`GET /info` and `GET /heads`: what answers here, and what is known of its heads."""
 
 import asyncio
-import importlib.metadata
-import platform
 from dataclasses import asdict
 from typing import Any
 
@@ -19,6 +17,7 @@ from service.openapi import answer_document
 from service.schemas import HeadReport, Info
 from service.services import services_of
 from service.settings import Settings
+from service.versions import installed_versions
 
 _LIMITS = (
     "max_body_bytes",
@@ -30,7 +29,6 @@ _LIMITS = (
     "max_attention_work_bytes",
     "request_timeout",
 )
-_PACKAGES = ("polyhead", "onnxruntime", "onnxruntime-gpu", "tokenizers", "numpy", "fastapi", "uvicorn")
 
 
 def add_routes(app: FastAPI) -> None:
@@ -79,15 +77,5 @@ def describe_service(engine: Engine, settings: Settings) -> dict[str, Any]:
             **{name: getattr(settings, name) for name in _LIMITS},
         },
         "runtime": asdict(engine.runtime),
-        "versions": _versions(),
+        "versions": installed_versions(),
     }
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # of the two onnxruntime packages only one is there
-    return versions
