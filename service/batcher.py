@@ -19,6 +19,7 @@ from service.pending import Pending
 from service.queue import BatchLimits, JobQueue
 from service.workers import RETRY_AFTER, UNAVAILABLE, Workers
 
+_SENTENCE_TOKENS = 32
 _PATIENCE = 16  # times its own run that a request may wait besides; sixteen equal clients are not an overload
 
 __all__ = ["BatchRecord", "Batcher", "Job", "JobResult"]
@@ -117,6 +118,19 @@ class Batcher:
                 timer.cancel()
             if not pending.is_settled:
                 self._withdraw(pending)
+
+    def refuse_early(self) -> None:
+        """Refuses a request nobody has read yet, when even a sentence would be refused.
+
+        Under overload most requests are; reading, parsing and tokenising them first would cost those that are not.
+
+        Raises:
+            Overloaded: with the seconds after which trying again makes sense.
+        """
+        with self._lock:
+            refusal = self._delay_refusal(_SENTENCE_TOKENS)
+        if refusal is not None:
+            raise refusal
 
     @property
     def queued_texts(self) -> int:

@@ -43,7 +43,7 @@ class DirectRoute(APIRoute):
             if model is None:
                 return await endpoint(request)
             services = services_of(request)
-            services.readiness.engine()  # not ready: say so before the body is read
+            services.readiness.engine().refuse_early()  # not ready, or overloaded: say so before the body is read
             headers = exchange_of(request.scope).headers
             check_media(headers)
             with services.body_budget.share() as share:

@@ -103,6 +103,14 @@ class Engine:
         """Whether every worker answers."""
         return self._batcher.is_alive()
 
+    def refuse_early(self) -> None:
+        """Refuses a request before it is read, where the queue would refuse it anyway.
+
+        Raises:
+            Overloaded: the queue's wait is too long for even a sentence.
+        """
+        self._batcher.refuse_early()
+
     async def run(
         self,
         inputs: Sequence[TokenizedInput],

@@ -5,6 +5,8 @@ the batcher; the backend runs outside it.
 """
 
 import logging
+import os
+import sys
 import threading
 import time
 from collections import deque
@@ -23,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 FAILED = "inference failed; the log has the details"
 UNAVAILABLE = "this process no longer takes work; another one may"
+WORKER_NICE = 5
 _HAND_TOKENS = 256  # several batches are taken at once up to here: milliseconds of work, which nothing can overtake
 RETRY_AFTER = 1.0  # seconds; a replacement, or another replica, is there by then
 
@@ -116,6 +119,7 @@ class Workers:
         return has_finished
 
     def _work(self, member: Member) -> None:
+        _yield_to_event_loop()
         hand = _Hand()
         with self._lock:
             self._hands[member] = hand
@@ -245,3 +249,12 @@ class Workers:
                 self._queue.remove(pending)
                 failed.append(pending)
         deliver(failed)
+
+
+def _yield_to_event_loop() -> None:
+    """Lowers the calling thread's priority: with every core computing, the event loop would wait for its turn.
+
+    Linux gives each thread its own nice value; elsewhere the call would slow the whole process, so it is not made.
+    """
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), WORKER_NICE)

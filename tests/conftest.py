@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -19,6 +20,10 @@ from export.sources import find_folder
 from model.artifact import Defaults, Source
 from model.encoder import Encoder
 from tests.networks import BERT_CONFIG, TINY, WORDS, draw_weights
+
+# The same examples in every run, and no time limit on one: machines that run tests are busy.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

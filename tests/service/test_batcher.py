@@ -1,5 +1,7 @@
 import asyncio
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -13,6 +15,7 @@ import uvloop
 from service.backend import Batch, BatchOutput
 from service.batcher import Batcher, BatchRecord, Job, JobResult
 from service.errors import DeadlineExceeded, InferenceFailed, NotReady, Overloaded, ServiceError, TooLarge
+from service.workers import WORKER_NICE
 from tests.service.fake_backend import PATIENCE, FakeBackend, job
 
 Submission = asyncio.Task[list[JobResult]]
@@ -238,7 +241,7 @@ def test_a_full_queue_refuses_before_it_queues_and_says_when_to_come_back() -> N
 def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_other_request() -> None:
     async def test() -> None:
         backend = FakeBackend()
-        with running(backend, max_queue_delay=0.1, max_batch_tokens=1000) as batcher:
+        with running(backend, max_queue_delay=0.1, max_batch_tokens=1000, max_queue_tokens=10_000) as batcher:
             busy = await begin_busy(batcher, backend)
             batcher._workers.rate.add(1000, 1.0)  # a millisecond a token
             large = await begin(batcher, *[job(*range(10))] * 50)  # waits behind nothing: taken whatever its size
@@ -248,8 +251,12 @@ def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_other_requ
             assert len(outcomes) == 40 - 26
             assert all(isinstance(outcome, Overloaded) for outcome in outcomes)
             assert str(outcomes[0]) == "the expected wait is 0.27 s; try again later"
+            batcher.refuse_early()  # a sentence is 32 tokens: longer, so more patient
+            more = [await begin(batcher, *[job(*range(10))] * 5) for _ in range(11)]
+            with pytest.raises(Overloaded, match="the expected wait is .* try again later"):
+                batcher.refuse_early()
             backend.release()
-            await asyncio.gather(large, *busy, *(task for task in small if not task.done()))
+            await asyncio.gather(large, *busy, *more, *(task for task in small if not task.done()))
 
     within_patience(test)
 
@@ -560,3 +567,21 @@ def test_everything_at_once_leaves_nothing_behind(caplog: pytest.LogCaptureFixtu
             assert pooled(await batcher.submit([job(30)] * 50)) == [[30, 1]] * 50
 
     within_patience(test)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own on Linux only")
+def test_workers_leave_the_event_loop_its_turn() -> None:
+    class Backend(FakeBackend):
+        def run(self, batch: Batch) -> BatchOutput:
+            niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            return super().run(batch)
+
+    async def test() -> None:
+        with running(Backend()) as batcher:
+            await batcher.submit([job(1)])
+
+    niceness: list[int] = []
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    within_patience(test)
+    assert niceness == [WORKER_NICE]
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
