@@ -65,7 +65,7 @@ def _floats(rows: int, columns: int, encoding: Encoding) -> int:
 
 def _indices(rows: int, columns: int, keys: int, encoding: Encoding) -> int:
     if encoding == "json":
-        return rows * (columns * (len(str(keys)) + 1) + _JSON_ROW_BYTES)
+        return rows * (columns * (len(str(keys - 1)) + 1) + _JSON_ROW_BYTES)
     return _packed(rows * columns * _INDEX_BYTES, encoding)
 
 

@@ -102,7 +102,8 @@ def confidence(weights: Float32Array, special: BoolArray) -> Float64Array | None
     """Mean over queries of the largest weight on an ordinary key, [H, n, n] -> [H]; None where all are special."""
     if special.all():
         return None
-    mean: Float64Array = weights[..., ~special].max(axis=-1).mean(axis=-1, dtype=np.float64)
+    ordinary = weights * (~special).astype(np.float32)  # a 0 never wins; several times faster than picking columns
+    mean: Float64Array = ordinary.max(axis=-1).mean(axis=-1, dtype=np.float64)
     return mean
 
 
@@ -118,10 +119,8 @@ def distance(weights: Float32Array) -> Float64Array:
 
 def offset_score(weights: Float32Array, offset: int) -> Float64Array:
     """Mean over all n queries of the weight on the key `offset` places on, [H, n, n] -> [H]."""
-    num_tokens = weights.shape[-1]
-    if abs(offset) >= num_tokens:
-        return np.zeros(len(weights))
-    score: Float64Array = weights.diagonal(offset, axis1=-2, axis2=-1).sum(axis=-1, dtype=np.float64) / num_tokens
+    mass = weights.diagonal(offset, axis1=-2, axis2=-1).sum(axis=-1, dtype=np.float64)  # of none, 0, in a short text
+    score: Float64Array = mass / weights.shape[-1]
     return score
 
 

@@ -123,7 +123,7 @@ def test_huggingface_refuses_a_part_of_the_model(maps: list[Float32Array]) -> No
         ({"weights": [[[0.5, [0.5]]]] * 3}, r"layer 0: weights are no array \[head\]\[query\]\[key\]"),
         ({"weights": [{"dtype": "int8", "shape": [1], "data": "AA=="}] * 3}, "layer 0: weights are no array"),
         ({"weights": [{"dtype": "float32", "shape": [2, 4, 4], "data": "AA=="}] * 3}, "layer 0: weights are no array"),
-        ({"weights": [{"dtype": "float32", "shape": [2, 4, 4], "data": "?"}] * 3}, "layer 0: weights are no array"),
+        ({"weights": [{"dtype": "float32", "shape": [2, 4, 4], "data": "A" * 171 + "?="}] * 3}, "weights are no array"),
     ],
 )
 def test_refuses_what_has_no_form(adapt: Any, item: dict[str, Any], change: dict[str, Any], message: str) -> None:

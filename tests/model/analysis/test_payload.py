@@ -62,6 +62,17 @@ def test_the_longest_numbers_that_a_weight_can_be() -> None:
     assert longest == 15
 
 
+def test_json_takes_no_more_than_said_where_every_number_is_long() -> None:
+    weights = np.zeros((2, 1, 1000), dtype=np.float32)
+    weights[..., 100:] = 0.0000101051055
+    assert as_json(weights[0, 0, -1:]) == 15 + len("[]")
+    shape = MapShape(maps=2, queries=1, keys=1000, top_k=900)
+    cut = top_k(weights, 900)
+    assert as_json(*cut) <= maps_bytes([shape], "json") <= 1.02 * as_json(*cut)
+    whole = MapShape(maps=2, queries=1, keys=900)
+    assert as_json(cut.weights) <= maps_bytes([whole], "json") <= 1.02 * as_json(cut.weights)
+
+
 def test_the_bound_is_not_far_off() -> None:
     shape = MapShape(maps=4, queries=128, keys=128)
     assert maps_bytes([shape], "json") < 1.3 * as_json(maps_of(shape))

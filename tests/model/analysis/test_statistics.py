@@ -290,6 +290,11 @@ def test_entropy_as_torch_computes_it(generator: np.random.Generator, sharpness:
     np.testing.assert_allclose(row_entropy(weights), expected, atol=2e-6)
 
 
+def test_entropy_of_a_one_hot_row_is_no_negative_zero() -> None:
+    entropy = row_entropy(np.ones((1, 1), dtype=np.float32))
+    assert [math.copysign(1, value) for value in entropy] == [1]
+
+
 def test_refuses_rows_that_are_not_whole() -> None:
     text = plain(uniform(5))
     with pytest.raises(ValueError, match="a row's sum is off 1 by 0.4: statistics are defined on whole rows"):

@@ -69,6 +69,18 @@ def test_permuting_keys_permutes_indices(weights: Float32Array, k: int, shuffler
     np.testing.assert_array_equal(permuted.weights, found.weights)
 
 
+@pytest.mark.parametrize(("seed", "nonzero", "sign"), [(8, 20, -1), (7, 40, 1)])
+def test_rounding_is_no_mass_left_out(seed: int, nonzero: int, sign: int) -> None:
+    generator = np.random.default_rng(seed)
+    values = np.exp(generator.standard_normal(nonzero) * 9)
+    row = np.zeros(40, dtype=np.float32)
+    row[generator.permutation(40)[:nonzero]] = values
+    row /= row.sum()
+    in_another_order = np.sort(row)[::-1][:nonzero].sum(dtype=np.float64)
+    assert np.sign(row.sum(dtype=np.float64) - in_another_order) == sign
+    assert top_k(row[np.newaxis], nonzero).left_out.tolist() == [0.0]
+
+
 def test_any_axes_in_front_and_single_rows(generator: np.random.Generator) -> None:
     weights = draw_maps(generator, 2, 3, 1, 9)[..., ::-1]  # not contiguous
     found = top_k(weights, 4)
