@@ -6,7 +6,7 @@ another shape.
 """
 
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fastapi.routing import APIRoute
@@ -18,34 +18,35 @@ from starlette.types import Receive
 from service.body_budget import BodyShare
 from service.errors import ClientLeft, Invalid, MalformedBody, ServiceError, TooLarge, UnsupportedMedia
 from service.exchange import exchange_of
+from service.media import JSON, quality
 from service.services import services_of
 
 M = TypeVar("M", bound=BaseModel)
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-
-JSON = b"application/json"
-SAFETENSORS = b"application/vnd.safetensors"
-_JSON_RANGES = (JSON, b"application/*", b"*/*")
 
 _PROBLEMS_SHOWN = 5
 _NAME_SHOWN = 64  # characters of a field name, which may be a caller's own
 
 
 class DirectRoute(APIRoute):
-    """Calls its endpoint with the request and, where it takes one, the validated body; answers JSON only."""
+    """Calls its endpoint with the request and, where it takes one, the validated body.
+
+    What it answers is what its document lists for 200; a caller who accepts none of that is refused.
+    """
 
     def get_route_handler(self) -> Handler:
         """Replaces FastAPI's handler; called once a route."""
         endpoint: Callable[..., Awaitable[Response]] = self.endpoint
         model: type[BaseModel] | None = typing.get_type_hints(endpoint).get("body")
+        answers = tuple(self.responses.get(200, {}).get("content", {JSON: {}}))
 
         async def handle(request: Request) -> Response:
             if model is None:
                 return await endpoint(request)
             services = services_of(request)
-            services.readiness.engine().refuse_early()  # not ready, or overloaded: say so before the body is read
+            services.readiness.engine()  # not ready: say so before the body is read
             headers = exchange_of(request.scope).headers
-            check_media(headers)
+            check_media(headers, answers)
             with services.body_budget.share() as share:
                 raw = await read_body(request.receive, headers, services.settings.max_body_bytes, share)
                 return await endpoint(request, validate(model, raw))
@@ -53,23 +54,22 @@ class DirectRoute(APIRoute):
         return handle
 
 
-def check_media(headers: Mapping[bytes, bytes]) -> None:
-    """Takes JSON and answers JSON.
+def check_media(headers: Mapping[bytes, bytes], answers: Sequence[str]) -> None:
+    """Takes JSON, and answers one of the types given.
 
     Raises:
-        UnsupportedMedia: the body is of another type or compressed, or the caller accepts no JSON.
+        UnsupportedMedia: the body is of another type or compressed, or the caller accepts none of the types.
     """
     content_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if content_type != JSON:
+    if content_type != JSON.encode("ascii"):
         raise UnsupportedMedia("Content-Type: expected application/json", param="Content-Type")
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise UnsupportedMedia("Content-Encoding: the body must not be compressed", param="Content-Encoding")
     accept = headers.get(b"accept")
     if accept is None or accept == b"*/*":
         return
-    ranges = {part.partition(b";")[0].strip().lower() for part in accept.split(b",")}
-    if ranges.isdisjoint(_JSON_RANGES):
-        raise UnsupportedMedia("Accept: this route answers application/json only", param="Accept")
+    if not any(quality(accept, answer) for answer in answers):
+        raise UnsupportedMedia(f"Accept: this route answers {' and '.join(answers)} only", param="Accept")
 
 
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int, share: BodyShare) -> bytes:

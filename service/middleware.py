@@ -13,7 +13,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.connection import CONNECTION_KEY, Connection
-from service.errors import ClientLeft, InternalError, NotReady
+from service.errors import ClientLeft, InternalError, NotReady, Overloaded, ServiceError
 from service.exchange import SCOPE_KEY, Exchange
 from service.failures import failure_response
 from service.headers import SECURITY_HEADERS
@@ -23,6 +23,7 @@ from service.readiness import RETRY_AFTER_SECONDS, Readiness
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
+QUEUED_ROUTES = frozenset({"/encode"})  # their requests wait for workers
 
 logger = logging.getLogger(__name__)
 request_logger = logging.getLogger(REQUEST_LOGGER)
@@ -59,7 +60,7 @@ class Gate:
     async def _run(
         self, exchange: Exchange, connection: Connection, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        failure = connection.failure
+        failure = connection.failure or self._early_refusal(exchange)
         if failure is None:
             try:
                 await self._app(scope, receive, send)
@@ -75,6 +76,17 @@ class Gate:
                 failure = InternalError(InternalError.fixed_text)
         if failure is not None and not exchange.status and not exchange.is_abandoned:
             await failure_response(failure, exchange)(scope, receive, send)
+
+    def _early_refusal(self, exchange: Exchange) -> ServiceError | None:
+        """What the queue would answer anyway, before routing, reading and parsing: refusing must cost little."""
+        engine = self._readiness.loaded_engine
+        if engine is None or exchange.method != "POST" or exchange.route not in QUEUED_ROUTES:
+            return None
+        try:
+            engine.refuse_early()
+        except Overloaded as refusal:
+            return refusal
+        return None
 
     def _sender(self, exchange: Exchange, connection: Connection, send: Send) -> Send:
         async def send_with_headers(message: Message) -> None:
