@@ -1,0 +1,39 @@
+"""Which of the types that a route answers a caller takes, by `Accept` (RFC 9110, section 12.5.1)."""
+
+JSON = "application/json"
+SAFETENSORS = "application/vnd.safetensors"
+
+
+def quality(accept: bytes, media_type: str) -> float:
+    """How much a caller wants a type, 0 to 1, by the narrowest range that covers it; 0 where none does."""
+    kind = media_type.partition("/")[0]
+    ranges = _ranges(accept)
+    return next((ranges[name] for name in (media_type, f"{kind}/*", "*/*") if name in ranges), 0.0)
+
+
+def prefers_safetensors(accept: bytes | None) -> bool:
+    """Whether an answer is sent as safetensors: named, and wanted at least as much as JSON.
+
+    A range such as `*/*` means JSON: who can read tensors says so.
+    """
+    if accept is None or SAFETENSORS.encode("ascii") not in accept.lower():
+        return False
+    wanted = _ranges(accept).get(SAFETENSORS, 0.0)
+    return wanted > 0 and wanted >= quality(accept, JSON)
+
+
+def _ranges(accept: bytes) -> dict[str, float]:
+    found = {}
+    for part in accept.decode("latin-1").lower().split(","):
+        name, *parameters = (field.strip() for field in part.split(";"))
+        found[name] = min((_weight(field) for field in parameters if field.startswith("q=")), default=1.0)
+    return found
+
+
+def _weight(parameter: str) -> float:
+    """A `q=0.5`; one that is no number from 0 to 1 counts as 1."""
+    try:
+        weight = float(parameter[2:])
+    except ValueError:
+        return 1.0
+    return weight if 0 <= weight <= 1 else 1.0
