@@ -5,17 +5,22 @@ Limits are checked in the order of what checking costs: number of inputs, tokens
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 from service.answer import build_answer
+from service.attention_answer import AttentionPlan
+from service.axes import plan_axes
 from service.engine import Engine
 from service.errors import Invalid, TooLarge
 from service.exchange import Exchange
 from service.inputs import Inputs, as_tokenized, read_inputs, refuse_truncated
 from service.jobs import JobResult
 from service.metrics import Metrics, Stage
+from service.packing import pack_base64, pack_safetensors
 from service.schemas import EncodeRequest
 from service.selection import FLOAT_BYTES, AttentionSelection, check_attention_size, select_attention
 from service.serialize import serialize
@@ -26,22 +31,44 @@ from service.tokenizer import TokenizedInput
 # Up to here building an answer is quicker than handing it to a thread; megabytes would hold up the event loop.
 INLINE_FLOATS = 2**18
 
+T = TypeVar("T")
 
-async def encode(services: Services, exchange: Exchange, request: EncodeRequest) -> bytes:
-    """Answers one encode request.
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large an answer will be, known before the model runs.
+
+    Attributes:
+        floats: in the answer, about.
+        built_from: floats read to build it, about.
+        attention_bytes: of the answer's attention.
+    """
+
+    floats: int
+    built_from: int
+    attention_bytes: int
+
+
+async def encode(
+    services: Services, exchange: Exchange, request: EncodeRequest, *, as_safetensors: bool = False
+) -> bytes:
+    """Answers one encode request, as JSON unless told otherwise.
 
     Raises:
         ServiceError: whatever keeps it from being answered.
     """
     engine, settings, metrics = services.readiness.engine(), services.settings, services.metrics
     deadline = exchange.deadline(settings.request_timeout)
+    _check_encoding(request, as_safetensors=as_safetensors)
     inputs = read_inputs(request.inputs, max_texts=settings.max_texts)
-    selection = _select(request, engine)
+    selection = _select(request, inputs, engine)
     dimensions = _check_dimensions(request, engine)
     with timed(metrics, "tokenize"):
         tokenized = await tokenize(engine, inputs, truncate=request.truncate)
     lengths = [len(item.input_ids) for item in tokenized]
-    floats = _check_sizes(request, lengths, dimensions, selection, settings)
+    _check_tokens(lengths, settings)
+    plan = _plan_attention(selection, inputs, tokenized, engine)
+    sizes = _check_sizes(request, lengths, dimensions, plan, settings)
     results = await engine.run(
         tokenized,
         attention_layers=selection.computed_layers if selection else (),
@@ -50,11 +77,10 @@ async def encode(services: Services, exchange: Exchange, request: EncodeRequest)
     )
     observe_results(metrics, results)
     with timed(metrics, "postprocess"):
-        build = partial(build_answer, request, tokenized, results, selection, engine)
-        built = build() if floats <= INLINE_FLOATS else await asyncio.to_thread(build)
+        answer = await _aside(partial(build_answer, request, tokenized, results, plan, engine), sizes.built_from)
     with timed(metrics, "serialize"):
-        body = await serialize(built, floats=floats)
-    _count(metrics, exchange, tokenized, lengths, selection)
+        body = await _write(answer, request, sizes, as_safetensors=as_safetensors)
+    _count(metrics, exchange, tokenized, lengths, sizes.attention_bytes if plan else None)
     return body
 
 
@@ -89,8 +115,46 @@ def observe_results(metrics: Metrics, results: Sequence[JobResult]) -> None:
     metrics.stages["inference"].observe(max(result.inference_seconds for result in results))
 
 
-def _select(request: EncodeRequest, engine: Engine) -> AttentionSelection | None:
-    return select_attention(request.attention, engine.config.num_heads) if request.attention else None
+async def _aside(build: Callable[[], T], floats: int) -> T:
+    """What `build` returns; on a thread where it touches many floats."""
+    return build() if floats <= INLINE_FLOATS else await asyncio.to_thread(build)
+
+
+async def _write(answer: dict[str, Any], request: EncodeRequest, sizes: Sizes, *, as_safetensors: bool) -> bytes:
+    if as_safetensors:
+        is_half = request.encoding_format == "float16"
+        return await _aside(partial(pack_safetensors, answer, is_half=is_half), sizes.floats)
+    if request.encoding_format == "base64":
+        answer = await _aside(partial(pack_base64, answer), sizes.floats)
+    return await serialize(answer, floats=sizes.floats)
+
+
+def _check_encoding(request: EncodeRequest, *, as_safetensors: bool) -> None:
+    if request.encoding_format == "float16" and not as_safetensors:
+        raise Invalid(
+            'encoding_format: "float16" is for Accept: application/vnd.safetensors; JSON is "float" or "base64"',
+            param="encoding_format",
+        )
+    if request.encoding_format == "base64" and as_safetensors:
+        raise Invalid(
+            'encoding_format: a safetensors answer is "float" or "float16"; base64 is for JSON', param="encoding_format"
+        )
+
+
+def _select(request: EncodeRequest, inputs: Inputs, engine: Engine) -> AttentionSelection | None:
+    if request.attention is None:
+        return None
+    if request.attention.level == "word" and inputs.texts is None:
+        raise Invalid("attention.level: token ids have no words; send texts", param="attention.level")
+    return select_attention(request.attention, engine.config.num_heads)
+
+
+def _plan_attention(
+    selection: AttentionSelection | None, inputs: Inputs, tokenized: Sequence[TokenizedInput], engine: Engine
+) -> AttentionPlan | None:
+    if selection is None:
+        return None
+    return AttentionPlan(selection, plan_axes(selection.options, tokenized, engine.tokenizer), inputs.texts)
 
 
 def _check_dimensions(request: EncodeRequest, engine: Engine) -> int:
@@ -101,35 +165,36 @@ def _check_dimensions(request: EncodeRequest, engine: Engine) -> int:
     return request.dimensions or size
 
 
-def _check_sizes(
-    request: EncodeRequest,
-    lengths: Sequence[int],
-    dimensions: int,
-    selection: AttentionSelection | None,
-    settings: Settings,
-) -> int:
-    """How many floats the answer will hold; refuses what is too large, before it runs."""
-    tokens = sum(lengths)
-    if tokens > settings.max_request_tokens:
+def _check_tokens(lengths: Sequence[int], settings: Settings) -> None:
+    if (tokens := sum(lengths)) > settings.max_request_tokens:
         raise TooLarge(
             f"inputs: {tokens} tokens, at most {settings.max_request_tokens} a request are taken; send fewer inputs",
             param="inputs",
         )
-    vectors = len(lengths) if request.output == "pooled" else tokens
+
+
+def _check_sizes(
+    request: EncodeRequest, lengths: Sequence[int], dimensions: int, plan: AttentionPlan | None, settings: Settings
+) -> Sizes:
+    """How large the answer will be; refuses what is too large, before it runs."""
+    vectors = len(lengths) if request.output == "pooled" else sum(lengths)
     if (size := vectors * dimensions * FLOAT_BYTES) > settings.max_embedding_bytes:
         raise TooLarge(
             f"the answer would hold {size} bytes of embeddings, at most {settings.max_embedding_bytes} are allowed; "
             "send fewer inputs or ask for fewer dimensions",
             param="output",
         )
-    if selection is not None:
-        size += check_attention_size(
-            selection,
-            lengths,
-            max_bytes=settings.max_attention_bytes,
-            max_work_bytes=settings.max_attention_work_bytes,
-        )
-    return size // FLOAT_BYTES
+    if plan is None:
+        return Sizes(size // FLOAT_BYTES, size // FLOAT_BYTES, 0)
+    attention = check_attention_size(
+        plan.selection,
+        plan.axes,
+        is_half=request.encoding_format == "float16",
+        max_bytes=settings.max_attention_bytes,
+        max_work_bytes=settings.max_attention_work_bytes,
+    )
+    floats = (size + attention) // FLOAT_BYTES
+    return Sizes(floats, max(floats, plan.selection.build_floats(plan.axes)), attention)
 
 
 def _count(
@@ -137,7 +202,7 @@ def _count(
     exchange: Exchange,
     tokenized: Sequence[TokenizedInput],
     lengths: Sequence[int],
-    selection: AttentionSelection | None,
+    attention_bytes: int | None,
 ) -> None:
     exchange.texts = len(tokenized)
     exchange.tokens = sum(lengths)
@@ -146,6 +211,6 @@ def _count(
     metrics.tokens.inc(exchange.tokens)
     if exchange.truncated:
         metrics.truncated_texts.inc(exchange.truncated)
-    if selection is not None:
+    if attention_bytes is not None:
         metrics.attention_requests.inc()
-        metrics.attention_bytes.inc(selection.answer_bytes(lengths))
+        metrics.attention_bytes.inc(attention_bytes)

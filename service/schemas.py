@@ -6,16 +6,11 @@ elsewhere.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import ConfigDict, Field, WithJsonSchema
 
-Choice = Annotated[
-    Any,
-    WithJsonSchema({"anyOf": [{"enum": ["all"]}, {"type": "array", "items": {"type": "integer", "minimum": 0}}]}),
-]
-LayerChoice = Annotated[
-    Any,
-    WithJsonSchema({"anyOf": [{"enum": ["all", "last"]}, {"type": "array", "items": {"type": "integer"}}]}),
-]
+from service.attention_schemas import Attention, AttentionRequest, AttentionStatistics
+from service.wire import AnswerModel, OpenAnswerModel, RequestModel
+
 Inputs = Annotated[
     Any,
     WithJsonSchema(
@@ -37,31 +32,6 @@ Texts = Annotated[
     Any,
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
 ]
-
-
-class RequestModel(BaseModel):
-    """A request body."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
-
-
-class AttentionRequest(RequestModel):
-    """Which attention weights to answer with."""
-
-    layers: LayerChoice = "last"
-    """`"all"`, `"last"`, or layer indices; negative ones count from the end; order is kept, repeats are dropped"""
-    heads: Choice = "all"
-    """`"all"`, or head indices, taken from each layer"""
-    queries: Literal["all", "cls"] = "all"
-    """`"all"`, or `"cls"` for the first token's row only"""
-    reduce: Literal["none", "mean", "rollout"] = "none"
-    """only `"none"` is available yet"""
-    level: Literal["token", "word"] = "token"
-    """only `"token"` is available yet"""
-    top_k: Annotated[int, Field(ge=1)] | None = None
-    """only null is available yet"""
-    exclude_special: bool = False
-    """only false is available yet"""
 
 
 class EncodeRequest(RequestModel):
@@ -89,8 +59,9 @@ class EncodeRequest(RequestModel):
     """keep the first so many dimensions; null keeps all"""
     output: Literal["pooled", "tokens"] = "pooled"
     """one vector a text, or one vector a token"""
-    encoding_format: Literal["float", "base64"] = "float"
-    """`"base64"`: little-endian float32, row by row, for embeddings and attention weights"""
+    encoding_format: Literal["float", "base64", "float16"] = "float"
+    """`"base64"`: little-endian float32, row by row, for embeddings and attention weights; `"float16"`: for attention
+    weights where safetensors are accepted, embeddings stay float32"""
     attention: AttentionRequest | None = None
     """null computes none"""
 
@@ -104,12 +75,6 @@ class TokenizeRequest(RequestModel):
     """a text or a list of texts"""
     truncate: bool = True
     """cut texts that are longer than the model takes; false refuses them"""
-
-
-class AnswerModel(BaseModel):
-    """An answer's body; describes it for OpenAPI, answers are not built through it."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class Usage(AnswerModel):
@@ -128,30 +93,6 @@ class Item(AnswerModel):
     """whether the text was longer and its end was cut off"""
 
 
-class Tensor(AnswerModel):
-    """One layer's attention weights with `encoding_format: "base64"`."""
-
-    dtype: Literal["float32"]
-    shape: Annotated[list[int], Field(min_length=3, max_length=3)]
-    """heads, queries, keys"""
-    data: str
-    """little-endian float32, row by row, in base64"""
-
-
-class Attention(AnswerModel):
-    """Attention weights of one input."""
-
-    tokens: list[str]
-    offsets: list[tuple[int, int]] | None
-    """[start, end) of each token in the text, in characters; [0, 0] for special tokens; null for token id inputs"""
-    layers: list[int]
-    """which layers, in the order asked for"""
-    heads: list[list[int]]
-    """which heads, of each of these layers"""
-    weights: list[list[list[list[float]]]] | list[Tensor]
-    """[layer][head][query][key]; with base64 one tensor a layer"""
-
-
 class EncodeAnswer(AnswerModel):
     """What `POST /encode` answers; one entry an input, in their order."""
 
@@ -160,7 +101,7 @@ class EncodeAnswer(AnswerModel):
     """pooled: one vector an input; tokens: one vector a token of each input; base64: one string an input"""
     usage: Usage
     items: list[Item]
-    attention: list[Attention] | None = None
+    attention: list[Attention] | list[AttentionStatistics] | None = None
     """only where it was asked for"""
 
 
@@ -202,12 +143,6 @@ class Status(AnswerModel):
     """What a probe answers where all is well."""
 
     status: Literal["ok", "ready"]
-
-
-class OpenAnswerModel(BaseModel):
-    """An answer's body that may gain fields."""
-
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
 
 
 class Info(OpenAnswerModel):

@@ -7,7 +7,9 @@ from starlette.responses import Response
 from service.encoding import encode
 from service.exchange import exchange_of
 from service.failures import INFERENCE_FAILURES, failure_documents
+from service.media import JSON, SAFETENSORS, prefers_safetensors
 from service.openapi import QUEUED_REQUEST, answer_document
+from service.packing import SAFETENSORS_LAYOUT
 from service.schemas import EncodeAnswer, EncodeRequest
 from service.services import services_of
 
@@ -21,18 +23,24 @@ EXAMPLE = {
 
 def add_routes(app: FastAPI) -> None:
     """Adds the route."""
+    answers = answer_document(EncodeAnswer, EXAMPLE)
+    answers[200]["content"][SAFETENSORS] = {
+        "schema": {"type": "string", "format": "binary", "description": SAFETENSORS_LAYOUT}
+    }
     app.add_api_route(
         "/encode",
         answer_encode,
         methods=["POST"],
         summary="Encode texts",
         response_model=None,
-        responses={**answer_document(EncodeAnswer, EXAMPLE), **failure_documents(*INFERENCE_FAILURES)},
+        responses={**answers, **failure_documents(*INFERENCE_FAILURES)},
         openapi_extra=QUEUED_REQUEST,
     )
 
 
 async def answer_encode(request: Request, body: EncodeRequest) -> Response:
     """One embedding an input, in their order; attention weights where they are asked for."""
-    answer = await encode(services_of(request), exchange_of(request.scope), body)
-    return Response(answer, media_type="application/json")
+    exchange = exchange_of(request.scope)
+    wants_tensors = prefers_safetensors(exchange.headers.get(b"accept"))
+    answer = await encode(services_of(request), exchange, body, as_safetensors=wants_tensors)
+    return Response(answer, media_type=SAFETENSORS if wants_tensors else JSON)

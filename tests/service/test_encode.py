@@ -200,7 +200,7 @@ def test_attention_answer_over_the_limit_is_refused_before_anything_runs(serve: 
     size = 4 * (2 + 3) * (5 * 5 + 3 * 3)
     assert response.json()["error"]["message"] == (
         f"attention: the answer would hold {size} bytes of weights, at most 499 are allowed; ask for fewer layers or "
-        'heads, for queries "cls", or send fewer or shorter inputs'
+        'heads, for queries "cls", reduce, top_k or form "stats", or send fewer or shorter inputs'
     )
     assert not served.backend.batches
     assert served.encode({**body, "attention": {"layers": [0, 1], "heads": [0], "queries": "cls"}}).status_code == 200

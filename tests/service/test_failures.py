@@ -65,11 +65,35 @@ BAD_BODIES: list[tuple[str, Any, int, str, str | None]] = [
     ("no heads", {"inputs": "cat", "attention": {"heads": [0]}}, 422, "invalid", "attention.heads"),
     ("heads last", {"inputs": "cat", "attention": {"heads": "last"}}, 422, "invalid", "attention.heads"),
     ("unknown queries", {"inputs": "cat", "attention": {"queries": [0]}}, 422, "invalid", "attention.queries"),
-    ("reduce", {"inputs": "cat", "attention": {"reduce": "mean"}}, 422, "invalid", "attention.reduce"),
-    ("rollout", {"inputs": "cat", "attention": {"reduce": "rollout"}}, 422, "invalid", "attention.reduce"),
-    ("word level", {"inputs": "cat", "attention": {"level": "word"}}, 422, "invalid", "attention.level"),
-    ("top_k", {"inputs": "cat", "attention": {"top_k": 3}}, 422, "invalid", "attention.top_k"),
-    ("exclude", {"inputs": "cat", "attention": {"exclude_special": True}}, 422, "invalid", "attention.exclude_special"),
+    ("reduce", {"inputs": "cat", "attention": {"reduce": "median"}}, 422, "invalid", "attention.reduce"),
+    (
+        "layer of a rollout",
+        {"inputs": "cat", "attention": {"reduce": "rollout", "layers": [3]}},
+        422,
+        "invalid",
+        "attention.layers",
+    ),
+    ("words of ids", {"inputs": [2, 3], "attention": {"level": "word"}}, 422, "invalid", "attention.level"),
+    ("top_k", {"inputs": "cat", "attention": {"top_k": 0}}, 422, "invalid", "attention.top_k"),
+    ("renormalise", {"inputs": "cat", "attention": {"renormalise": True}}, 422, "invalid", "attention.renormalise"),
+    *(
+        (
+            f"stats and {name}",
+            {"inputs": "cat", "attention": {"form": "stats", name: value}},
+            422,
+            "invalid",
+            f"attention.{name}",
+        )
+        for name, value in (
+            ("queries", "cls"),
+            ("reduce", "mean"),
+            ("level", "word"),
+            ("top_k", 3),
+            ("exclude_special", True),
+            ("renormalise", True),
+        )
+    ),
+    ("float16 in JSON", {"inputs": "cat", "encoding_format": "float16"}, 422, "invalid", "encoding_format"),
     ("array", [CANARY], 422, "invalid", None),
     ("text", CANARY, 422, "invalid", None),
 ]
@@ -142,7 +166,9 @@ def test_messages_say_what_is_expected(served: Served) -> None:
         "attention.heads: layer 0 has 2 heads, valid indices are 0 to 1"
     )
     assert message({"inputs": "cat", "attention": {"heads": [0]}}) == "attention.heads: layer 2 has no heads"
-    assert message({"inputs": "cat", "attention": {"reduce": "mean"}}) == "attention.reduce: only none is available yet"
+    assert message({"inputs": "cat", "attention": {"renormalise": True}}) == (
+        "attention.renormalise: whole rows sum to 1 as they are; it needs exclude_special"
+    )
     assert message({"inputs": "cat", "output": "x", "normalize": 3}) == (
         "normalize: Input should be a valid boolean; output: Input should be 'pooled' or 'tokens'"
     )
@@ -183,7 +209,8 @@ def test_compressed_bodies_are_refused(served: Served) -> None:
         ("*/*", 200),
         ("application/*;q=0.5", 200),
         ("application/vnd.safetensors, application/json;q=0.5", 200),
-        ("application/vnd.safetensors", 415),
+        ("application/vnd.safetensors", 200),
+        ("application/json;q=0", 415),
         ("text/html", 415),
     ],
 )
