@@ -103,8 +103,7 @@ def to_circuitsvis(item: Mapping[str, Any]) -> list[CircuitsVisView]:
 def to_huggingface(item: Mapping[str, Any]) -> tuple[Float32Array, ...]:
     """One `attention` item as the `attentions` of a Hugging Face model's output: [1, H, n, n] a layer, from layer 0.
 
-    The tuple has no names, so every layer and head must be there. Words instead of tokens cannot be told from the
-    answer: ask for tokens.
+    The tuple has no names, so every layer and head must be there, and tokens, not words.
 
     Raises:
         AdapterError: maps are reduced, cut or missing rows; a layer or head is missing; or rows do not sum to 1.
