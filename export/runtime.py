@@ -10,7 +10,6 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-VERSION: str = onnxruntime.__version__
 SEVERITY_ERROR = 3
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 

@@ -6,6 +6,8 @@ kernel stop all of them, the event loop's included, for the rest of each period.
 
 import math
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,3 +108,12 @@ def has_integer_products(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
         if name.strip() in ("flags", "Features"):
             return not _INTEGER_PRODUCTS.isdisjoint(values.split())
     return None
+
+
+def lower_thread_priority(niceness: int) -> None:
+    """Makes the calling thread yield to the process's others.
+
+    Linux gives each thread its own nice value; elsewhere the call would slow the whole process, so it is not made.
+    """
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)

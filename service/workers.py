@@ -5,14 +5,13 @@ the batcher; the backend runs outside it.
 """
 
 import logging
-import os
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
 from service.backend import Backend
+from service.cpu import lower_thread_priority
 from service.crew import Crew, Member
 from service.drain_rate import DrainRate
 from service.entries import Entry
@@ -119,7 +118,7 @@ class Workers:
         return has_finished
 
     def _work(self, member: Member) -> None:
-        _yield_to_event_loop()
+        lower_thread_priority(WORKER_NICE)  # with every core computing, the event loop would wait for its turn
         hand = _Hand()
         with self._lock:
             self._hands[member] = hand
@@ -249,12 +248,3 @@ class Workers:
                 self._queue.remove(pending)
                 failed.append(pending)
         deliver(failed)
-
-
-def _yield_to_event_loop() -> None:
-    """Lowers the calling thread's priority: with every core computing, the event loop would wait for its turn.
-
-    Linux gives each thread its own nice value; elsewhere the call would slow the whole process, so it is not made.
-    """
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), WORKER_NICE)

@@ -131,7 +131,7 @@ class QuantizedFeedForward(nn.Module):
         self.activation = ACTIVATIONS[activation]
         zero_point = int(down.zero_point)
         self.above = HIGHEST - zero_point
-        self.floor = lowest / zero_point
+        self.floor = max(lowest / zero_point, 1e-6)  # above 0: after ReLU a token may be all zeros
 
     bias: Tensor
 
