@@ -17,12 +17,14 @@ def fold_biases(encoder: Encoder) -> tuple[Encoder, int]:
 
     q (k + b_k) = q k + q b_k: the same for every key of a query, so the softmax cancels b_k. And since the weights of
     a query sum to 1, sum_j a_j (v_j + b_v) = sum_j a_j v_j + b_v: b_v moves behind the output projection as W_o b_v.
+    What stays behind is where a head's context is 0: at -b_v now, for whoever closes a head (`closed`).
     """
     folded = copy.deepcopy(encoder)
     removed = 0
     for module in folded.modules():
         if isinstance(module, MultiHeadAttention) and module.num_heads:
             module.output.bias = nn.Parameter(_moved_bias(module), requires_grad=False)
+            module.closed = -module.value.bias.detach()  # without its bias a value of 0 is this
             module.key.bias = module.value.bias = None  # type: ignore[assignment]  # nn.Linear takes None for no bias
             removed += 2
     return folded, removed

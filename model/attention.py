@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.gating import LayerRequest, pack_gated
 from model.packing import Packing
 
 Implementation = Literal["eager", "sdpa", "onnx"]
@@ -121,11 +122,14 @@ class MultiHeadAttention(nn.Module):
     With no head left the layer adds its output bias.
     """
 
+    closed: Tensor | None  # [H*V], the context of a head whose gate is 0, where that is not 0; see `model.gating`
+
     def __init__(self, *, hidden_size: int, num_heads: int, d_k: int, d_v: int) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.scale = 1 / math.sqrt(d_k)
         self.implementation: Implementation = "sdpa"
+        self.register_buffer("closed", None, persistent=False)
         if num_heads:
             self.query = nn.Linear(hidden_size, num_heads * d_k)
             self.key = nn.Linear(hidden_size, num_heads * d_k)
@@ -134,13 +138,13 @@ class MultiHeadAttention(nn.Module):
         else:
             self.output_bias = nn.Parameter(torch.zeros(hidden_size))
 
-    def forward(self, hidden: Tensor, tokens: Packing, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, hidden: Tensor, tokens: Packing, request: LayerRequest) -> tuple[Tensor, Tensor | None]:
         """Attention within each text of a packed batch.
 
         Args:
             hidden: [T, D], the real tokens.
             tokens: where they stand in the batch.
-            wanted: bool scalar, whether the weights will be read.
+            request: whether the weights will be read, and gates on the heads.
 
         Returns:
             [T, D] to be added to the residual stream, and the weights [B, H, S, S] or None.
@@ -152,11 +156,11 @@ class MultiHeadAttention(nn.Module):
             tokens.pad(self.key(hidden)),
             tokens.pad(self.value(hidden)),
             tokens.lengths,
-            wanted,
+            request.weights,
             num_heads=self.num_heads,
             scale=self.scale,
         )
-        return self.output(tokens.pack(context)), weights
+        return self.output(pack_gated(context, tokens, request, self.closed, num_heads=self.num_heads)), weights
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:

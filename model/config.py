@@ -84,6 +84,11 @@ class EncoderConfig:
         """L."""
         return len(self.num_heads)
 
+    def head_span(self, layer: int) -> slice:
+        """Which of all heads, counted from the first layer's first, are a layer's."""
+        first = sum(self.num_heads[:layer])
+        return slice(first, first + self.num_heads[layer])
+
     @property
     def embedding_size(self) -> int:
         """Width of `pooled`: the projection's size where there is one, else D."""

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from model.attention import Implementation, MultiHeadAttention
 from model.config import Activation, EncoderConfig
+from model.gating import LayerRequest, check_gates
 from model.packing import Packing, packing
 from model.pooling import POOLINGS
 
@@ -92,9 +93,9 @@ class EncoderLayer(nn.Module):
         )
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
 
-    def forward(self, hidden: Tensor, tokens: Packing, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, hidden: Tensor, tokens: Packing, request: LayerRequest) -> tuple[Tensor, Tensor | None]:
         """[T, D] -> [T, D] and this layer's weights [B, H, S, S] or None."""
-        attended, weights = self.attention(hidden, tokens, wanted)
+        attended, weights = self.attention(hidden, tokens, request)
         hidden = self.attention_norm(hidden + attended)
         hidden = self.feed_forward_norm(hidden + self.feed_forward(hidden))
         return hidden, weights
@@ -131,6 +132,7 @@ class Encoder(nn.Module):
         lengths: Tensor,
         attention_layers: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        head_gates: Tensor | None = None,
     ) -> EncoderOutput:
         """Encodes a right-padded batch.
 
@@ -140,18 +142,27 @@ class Encoder(nn.Module):
             attention_layers: bool [L], the layers whose weights will be read; None for none. The `onnx` implementation
                 computes those only; `eager` returns all regardless, `sdpa` none.
             token_type_ids: int64 [B, S]; None for all 0.
+            head_gates: [B, sum of all layers' heads], first layer first (`EncoderConfig.head_span` says which columns
+                are a layer's): factors on what each head adds, a row a text. 1 leaves a head as it is, 0 removes it
+                with its value bias. None for none. Differentiable.
 
         Returns:
             See `EncoderOutput`.
+
+        Raises:
+            ValueError: `head_gates` of another shape.
         """
+        if head_gates is not None:
+            check_gates(head_gates, len(lengths), self.config.num_heads)
         if attention_layers is None:
             attention_layers = torch.zeros(len(self.layers), dtype=torch.bool, device=input_ids.device)
         tokens = packing(lengths, input_ids.shape[1])
         types = None if token_type_ids is None else tokens.pack(token_type_ids)
         hidden = self.embeddings(tokens.pack(input_ids), tokens.positions(), types)
         attentions: list[Tensor | None] = []
-        for layer, wanted in zip(self.layers, attention_layers.unbind(), strict=True):
-            hidden, weights = layer(hidden, tokens, wanted)
+        for index, (layer, wanted) in enumerate(zip(self.layers, attention_layers.unbind(), strict=True)):
+            request = LayerRequest(wanted, head_gates, self.config.head_span(index).start)
+            hidden, weights = layer(hidden, tokens, request)
             attentions.append(weights)
         last_hidden_state = tokens.pad(hidden)
         return EncoderOutput(self._pool(last_hidden_state, lengths), last_hidden_state, tuple(attentions))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from model.attention import IMPLEMENTATIONS, Implementation
 from model.config import Activation
 from model.encoder import ACTIVATIONS
+from model.gating import LayerRequest, pack_gated
 from model.packing import Packing
 
 LOWEST, HIGHEST = 0, 255  # unsigned activations: the integer kernels of x86 (VNNI) multiply uint8 by int8
@@ -71,16 +72,38 @@ class QuantizedLinear(nn.Module):
 class QuantizedAttention(nn.Module):
     """Attention whose four products take 8-bit inputs; scores, softmax and context stay float32."""
 
+    closed: Tensor
+
     def __init__(
-        self, query: nn.Module, key: nn.Module, value: nn.Module, output: nn.Module, *, num_heads: int, scale: float
+        self,
+        query: nn.Module,
+        key: nn.Module,
+        value: nn.Module,
+        output: nn.Module,
+        *,
+        closed: Tensor,
+        num_heads: int,
+        scale: float,
     ) -> None:
+        """Takes the products.
+
+        Args:
+            query: to [T, H*K].
+            key: to [T, H*K].
+            value: to [T, H*V] in steps of the output product.
+            output: the product that reads the context in steps.
+            closed: [H*V], the context in steps that stands for 0.
+            num_heads: H.
+            scale: factor on the scores.
+        """
         super().__init__()
+        self.register_buffer("closed", closed.float())
         self.query, self.key, self.value, self.output = query, key, value, output
         self.num_heads = num_heads
         self.scale = scale
         self.implementation: Implementation = "eager"
 
-    def forward(self, hidden: Tensor, tokens: Packing, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, hidden: Tensor, tokens: Packing, request: LayerRequest) -> tuple[Tensor, Tensor | None]:
         """As `MultiHeadAttention`, for a hidden state in steps."""
         steps = quantize(hidden)
         context, weights = IMPLEMENTATIONS[self.implementation](
@@ -88,11 +111,12 @@ class QuantizedAttention(nn.Module):
             tokens.pad(self.key(steps)),
             tokens.pad(self.value(steps)),
             tokens.lengths,
-            wanted,
+            request.weights,
             num_heads=self.num_heads,
             scale=self.scale,
         )
-        return self.output(quantize(tokens.pack(context))), weights
+        context = pack_gated(context, tokens, request, self.closed, num_heads=self.num_heads)
+        return self.output(quantize(context)), weights
 
 
 class ConstantAttention(nn.Module):
@@ -104,9 +128,9 @@ class ConstantAttention(nn.Module):
         super().__init__()
         self.register_buffer("bias", bias.float())
 
-    def forward(self, hidden: Tensor, tokens: Packing, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, hidden: Tensor, tokens: Packing, request: LayerRequest) -> tuple[Tensor, Tensor | None]:
         """[T, D], and no weights."""
-        del tokens, wanted
+        del tokens, request
         return self.bias.expand_as(hidden), hidden.new_zeros(0, 0, 0, 0)
 
 
@@ -170,9 +194,9 @@ class QuantizedLayer(nn.Module):
         self.register_buffer("attention_scale", attention_scale.float())
         self.register_buffer("feed_forward_scale", feed_forward_scale.float())
 
-    def forward(self, hidden: Tensor, tokens: Packing, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
+    def forward(self, hidden: Tensor, tokens: Packing, request: LayerRequest) -> tuple[Tensor, Tensor | None]:
         """[T, D] in steps -> [T, D] in steps of the next layer, and this layer's weights."""
-        attended, weights = self.attention(hidden, tokens, wanted)
+        attended, weights = self.attention(hidden, tokens, request)
         hidden = self.attention_norm(hidden * self.attention_scale + attended)
         hidden = self.feed_forward_norm(hidden * self.feed_forward_scale + self.feed_forward(hidden))
         return hidden, weights

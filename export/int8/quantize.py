@@ -109,7 +109,15 @@ def _quantize_attention(
     value_bias = attention.value.bias / context.size + context.offset
     value = _linear(attention.value.weight / context.size[:, None], value_bias, entry)
     output = _linear(attention.output.weight, attention.output.bias - residual, context)
-    return QuantizedAttention(query, key, value, output, num_heads=attention.num_heads, scale=attention.scale)
+    return QuantizedAttention(
+        query,
+        key,
+        value,
+        output,
+        closed=context.offset,
+        num_heads=attention.num_heads,
+        scale=attention.scale,
+    )
 
 
 def _linear(weight: Tensor, bias: Tensor | None, steps: Steps) -> QuantizedLinear:

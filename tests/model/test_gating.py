@@ -1,0 +1,130 @@
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import BertModel
+
+from export.checkpoint import build_encoder
+from export.families import bert
+from export.fold import fold_biases
+from model.attention import Implementation
+from model.encoder import Encoder
+from tests.networks import BERT_CONFIG, TINY, draw_weights
+from tests.transformers_heads import draw_bert, scale_heads
+
+TOLERANCE = 1e-5  # what the service promises; both sides in float32
+IDS = torch.arange(30).reshape(3, 10)
+LENGTHS = torch.tensor([10, 6, 1])
+HEADS = sum(TINY.num_heads)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return draw_weights(Encoder(TINY))
+
+
+def draw_gates(rows: int, heads: int) -> Tensor:
+    """Gates in [0, 1], about a third of them exactly 0 or 1."""
+    drawn = torch.rand(rows, heads, generator=torch.Generator().manual_seed(4)) * 1.5 - 0.25
+    return drawn.clamp(0, 1)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("gated", [{(0, 0): 0.0}, {(2, 3): 0.0, (1, 1): 0.5}, {(0, head): 0.0 for head in range(4)}])
+def test_equals_transformers_with_the_heads_context_scaled(
+    implementation: Implementation, gated: dict[tuple[int, int], float]
+) -> None:
+    theirs = draw_bert()
+    ours = build_encoder(bert.read_config(BERT_CONFIG, "mean", None), bert.read_state(theirs.state_dict()))
+    gates = torch.ones(2, sum(ours.config.num_heads))
+    for (layer, head), gate in gated.items():
+        gates[:, ours.config.head_span(layer).start + head] = gate
+    ids, lengths = IDS[:2], LENGTHS[:2]
+    mask = (torch.arange(10) < lengths[:, None]).long()
+    with torch.inference_mode(), scale_heads(theirs, gated):
+        expected = theirs(ids, attention_mask=mask).last_hidden_state
+    found = ours.use(implementation)(ids, lengths, head_gates=gates).last_hidden_state
+    for row, length in enumerate(lengths):
+        torch.testing.assert_close(found[row, :length], expected[row, :length], atol=TOLERANCE, rtol=0)
+
+
+def test_transformers_with_scaled_heads_is_another_network() -> None:
+    """Guards the reference: the tests above would pass with hooks that do nothing."""
+    theirs: BertModel = draw_bert()
+    with torch.inference_mode():
+        before = theirs(IDS).last_hidden_state
+        with scale_heads(theirs, {(0, 0): 0.0}):
+            assert (theirs(IDS).last_hidden_state - before).abs().max() > 0.01
+        assert torch.equal(theirs(IDS).last_hidden_state, before)
+
+
+def test_a_closed_head_is_a_head_without_output_weights(encoder: Encoder) -> None:
+    without = copy.deepcopy(encoder)
+    d_v = TINY.d_v
+    without.get_parameter("layers.1.attention.output.weight")[:, d_v : 2 * d_v] = 0.0
+    gates = torch.ones(3, HEADS)
+    gates[:, TINY.head_span(1).start + 1] = 0.0
+    expected = without(IDS, LENGTHS).pooled
+    torch.testing.assert_close(encoder(IDS, LENGTHS, head_gates=gates).pooled, expected, atol=2e-6, rtol=0)
+    assert torch.equal(without(IDS, LENGTHS, head_gates=gates).pooled, expected)  # nothing left to close
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_gates_of_1_change_no_bit(encoder: Encoder, implementation: Implementation) -> None:
+    encoder.use(implementation)
+    expected = encoder(IDS, LENGTHS)
+    found = encoder(IDS, LENGTHS, head_gates=torch.ones(3, HEADS))
+    assert torch.equal(found.last_hidden_state, expected.last_hidden_state)
+
+
+def test_a_row_has_gates_of_its_own(encoder: Encoder) -> None:
+    gates = draw_gates(3, HEADS)
+    together = encoder(IDS, LENGTHS, head_gates=gates).pooled
+    for row in range(3):
+        alone = encoder(IDS[row : row + 1], LENGTHS[row : row + 1], head_gates=gates[row : row + 1]).pooled[0]
+        torch.testing.assert_close(together[row], alone, atol=2e-6, rtol=0)
+
+
+def test_layers_that_differ_in_heads_read_their_own_columns(encoder: Encoder) -> None:
+    assert [TINY.head_span(layer) for layer in range(4)] == [slice(0, 4), slice(4, 7), slice(7, 7), slice(7, 8)]
+    gates = torch.ones(3, HEADS)
+    gates[:, 7] = 0.0
+    found = encoder.use("eager")(IDS, LENGTHS, head_gates=gates)
+    expected = encoder(IDS, LENGTHS)
+    for layer in (0, 1, 3):  # what comes before the closed head, and its own weights, are as they were
+        assert torch.equal(found.attentions[layer], expected.attentions[layer])
+    assert (found.pooled - expected.pooled).abs().max() > 1e-3
+
+
+def test_folded_biases_stay_the_heads_own(encoder: Encoder) -> None:
+    """A closed head loses its value bias, wherever the fold put it."""
+    reference = copy.deepcopy(encoder).double().use("eager")
+    folded, _ = fold_biases(reference)
+    gates = draw_gates(3, HEADS).double()
+    expected = reference(IDS, LENGTHS, head_gates=gates).pooled
+    torch.testing.assert_close(folded(IDS, LENGTHS, head_gates=gates).pooled, expected, atol=1e-12, rtol=0)
+
+
+def test_gates_have_gradients() -> None:
+    """The gradient is what a small change of the gate does to the loss (central difference, float64)."""
+    encoder = draw_weights(Encoder(TINY)).double()
+    gates = torch.ones(3, HEADS, dtype=torch.float64, requires_grad=True)
+    direction = torch.randn(TINY.hidden_size, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+    def loss(gates: Tensor) -> Tensor:
+        pooled: Tensor = encoder(IDS, LENGTHS, head_gates=gates).pooled
+        return (pooled @ direction).sum()
+
+    (gradient,) = torch.autograd.grad(loss(gates), gates)
+    for row, head in ((0, 0), (1, 5), (2, 7)):
+        step = torch.zeros_like(gates)
+        step[row, head] = 1e-5
+        difference = (loss(gates.detach() + step) - loss(gates.detach() - step)) / 2e-5
+        assert float(gradient[row, head]) == pytest.approx(float(difference), abs=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(3, HEADS - 1), (2, HEADS), (3, 4, 4)])
+def test_refuses_gates_that_do_not_fit(encoder: Encoder, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"expected \[B, sum of heads\] = \(3, 8\)"):
+        encoder(IDS, LENGTHS, head_gates=torch.ones(shape))
