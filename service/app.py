@@ -18,7 +18,7 @@ from service.metrics import CLIENT_CLOSED, Metrics
 from service.middleware import OTHER, Gate
 from service.openapi import DESCRIPTION, add_openapi_route
 from service.readiness import Readiness
-from service.routes import encode, health, info, metrics, pages, tokenize
+from service.routes import encode, explain, health, info, metrics, pages, tokenize
 from service.services import Services
 from service.settings import Settings
 from service.versions import own_version
@@ -48,7 +48,7 @@ def create_app(settings: Settings, readiness: Readiness) -> tuple[ASGIApp, Servi
         telemetry=TELEMETRY_OFF,
     )
     app.router.route_class = DirectRoute
-    for routes in (encode, tokenize, info, health, metrics, pages):
+    for routes in (encode, explain, tokenize, info, health, metrics, pages):
         routes.add_routes(app)
     add_openapi_route(app)
     add_failure_handlers(app)

@@ -62,11 +62,11 @@ async def encode(
     _check_encoding(request, as_safetensors=as_safetensors)
     inputs = read_inputs(request.inputs, max_texts=settings.max_texts)
     selection = _select(request, inputs, engine)
-    dimensions = _check_dimensions(request, engine)
+    dimensions = check_dimensions(request.dimensions, _vector_size(request, engine))
     with timed(metrics, "tokenize"):
         tokenized = await tokenize(engine, inputs, truncate=request.truncate)
     lengths = [len(item.input_ids) for item in tokenized]
-    _check_tokens(lengths, settings)
+    check_tokens(lengths, settings.max_request_tokens)
     plan = _plan_attention(selection, inputs, tokenized, engine)
     sizes = _check_sizes(request, lengths, dimensions, plan, settings)
     results = await engine.run(
@@ -77,10 +77,10 @@ async def encode(
     )
     observe_results(metrics, results)
     with timed(metrics, "postprocess"):
-        answer = await _aside(partial(build_answer, request, tokenized, results, plan, engine), sizes.built_from)
+        answer = await aside(partial(build_answer, request, tokenized, results, plan, engine), sizes.built_from)
     with timed(metrics, "serialize"):
         body = await _write(answer, request, sizes, as_safetensors=as_safetensors)
-    _count(metrics, exchange, tokenized, lengths, sizes.attention_bytes if plan else None)
+    count(metrics, exchange, tokenized, attention_bytes=sizes.attention_bytes if plan else None)
     return body
 
 
@@ -99,6 +99,29 @@ async def tokenize(engine: Engine, inputs: Inputs, *, truncate: bool) -> list[To
     return tokenized
 
 
+def check_dimensions(dimensions: int | None, size: int) -> int:
+    """How many dimensions of vectors of this size are wanted.
+
+    Raises:
+        Invalid: more than there are.
+    """
+    if dimensions is not None and dimensions > size:
+        raise Invalid(f"dimensions: expected 1 to {size}, the size of the vectors", param="dimensions")
+    return dimensions or size
+
+
+def check_tokens(lengths: Sequence[int], limit: int) -> None:
+    """Refuses a request with more tokens than allowed.
+
+    Raises:
+        TooLarge: naming both numbers.
+    """
+    if (tokens := sum(lengths)) > limit:
+        raise TooLarge(
+            f"inputs: {tokens} tokens, at most {limit} a request are taken; send fewer inputs", param="inputs"
+        )
+
+
 @contextmanager
 def timed(metrics: Metrics, stage: Stage) -> Iterator[None]:
     """Counts the time of a stage, failed or not."""
@@ -115,7 +138,7 @@ def observe_results(metrics: Metrics, results: Sequence[JobResult]) -> None:
     metrics.stages["inference"].observe(max(result.inference_seconds for result in results))
 
 
-async def _aside(build: Callable[[], T], floats: int) -> T:
+async def aside(build: Callable[[], T], floats: int) -> T:
     """What `build` returns; on a thread where it touches many floats."""
     return build() if floats <= INLINE_FLOATS else await asyncio.to_thread(build)
 
@@ -123,9 +146,9 @@ async def _aside(build: Callable[[], T], floats: int) -> T:
 async def _write(answer: dict[str, Any], request: EncodeRequest, sizes: Sizes, *, as_safetensors: bool) -> bytes:
     if as_safetensors:
         is_half = request.encoding_format == "float16"
-        return await _aside(partial(pack_safetensors, answer, is_half=is_half), sizes.floats)
+        return await aside(partial(pack_safetensors, answer, is_half=is_half), sizes.floats)
     if request.encoding_format == "base64":
-        answer = await _aside(partial(pack_base64, answer), sizes.floats)
+        answer = await aside(partial(pack_base64, answer), sizes.floats)
     return await serialize(answer, floats=sizes.floats)
 
 
@@ -157,20 +180,8 @@ def _plan_attention(
     return AttentionPlan(selection, plan_axes(selection.options, tokenized, engine.tokenizer), inputs.texts)
 
 
-def _check_dimensions(request: EncodeRequest, engine: Engine) -> int:
-    config = engine.config
-    size = config.embedding_size if request.output == "pooled" else config.hidden_size
-    if request.dimensions is not None and request.dimensions > size:
-        raise Invalid(f"dimensions: expected 1 to {size}, the size of the vectors", param="dimensions")
-    return request.dimensions or size
-
-
-def _check_tokens(lengths: Sequence[int], settings: Settings) -> None:
-    if (tokens := sum(lengths)) > settings.max_request_tokens:
-        raise TooLarge(
-            f"inputs: {tokens} tokens, at most {settings.max_request_tokens} a request are taken; send fewer inputs",
-            param="inputs",
-        )
+def _vector_size(request: EncodeRequest, engine: Engine) -> int:
+    return engine.config.embedding_size if request.output == "pooled" else engine.config.hidden_size
 
 
 def _check_sizes(
@@ -197,15 +208,12 @@ def _check_sizes(
     return Sizes(floats, max(floats, plan.selection.build_floats(plan.axes)), attention)
 
 
-def _count(
-    metrics: Metrics,
-    exchange: Exchange,
-    tokenized: Sequence[TokenizedInput],
-    lengths: Sequence[int],
-    attention_bytes: int | None,
+def count(
+    metrics: Metrics, exchange: Exchange, tokenized: Sequence[TokenizedInput], *, attention_bytes: int | None
 ) -> None:
+    """Counts an answered request: its texts and tokens, and its attention where it has any."""
     exchange.texts = len(tokenized)
-    exchange.tokens = sum(lengths)
+    exchange.tokens = sum(len(item.input_ids) for item in tokenized)
     exchange.truncated = sum(item.truncated for item in tokenized)
     metrics.texts.inc(exchange.texts)
     metrics.tokens.inc(exchange.tokens)

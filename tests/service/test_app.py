@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from model.artifact import HEADS, describe_files, read_manifest, write_manifest
+from service.explain_schemas import ExplainAnswer
 from service.schemas import EncodeAnswer, FailureAnswer, Info, TokenizeAnswer
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME, load_fake_engine, write_fake_artifact
 
 ROUTES = {
     ("/encode", "post"): {200, 400, 408, 413, 415, 422, 429, 500, 503, 504},
+    ("/explain", "post"): {200, 400, 408, 413, 415, 422, 429, 500, 503, 504},
     ("/tokenize", "post"): {200, 400, 408, 413, 415, 422, 429, 500, 503},
     ("/info", "get"): {200, 500, 503},
     ("/heads", "get"): {200, 404, 500, 503},
@@ -78,13 +80,17 @@ def test_answers_are_what_the_document_says(served: Served, body: dict[str, Any]
 
 
 def test_examples_of_good_answers_are_valid(document: dict[str, Any]) -> None:
-    for path, model in (("/encode", EncodeAnswer), ("/tokenize", TokenizeAnswer)):
+    for path, model in (("/encode", EncodeAnswer), ("/explain", ExplainAnswer), ("/tokenize", TokenizeAnswer)):
         example = document["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]["example"]
         model.model_validate_json(json.dumps(example), strict=True)
 
 
 def test_example_requests_are_answered(served: Served, document: dict[str, Any]) -> None:
-    for path, name in (("/encode", "EncodeRequest"), ("/tokenize", "TokenizeRequest")):
+    for path, name in (
+        ("/encode", "EncodeRequest"),
+        ("/explain", "ExplainRequest"),
+        ("/tokenize", "TokenizeRequest"),
+    ):
         (example,) = document["components"]["schemas"][name]["examples"]
         if "attention" in example:
             example["attention"]["layers"] = [0]  # the fake model's last layer has no heads

@@ -1,0 +1,50 @@
+"""`POST /explain`."""
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.exchange import exchange_of
+from service.explain_schemas import ExplainAnswer, ExplainRequest
+from service.explanation import explain
+from service.failures import INFERENCE_FAILURES, failure_documents
+from service.media import JSON
+from service.openapi import QUEUED_REQUEST, answer_document
+from service.services import services_of
+
+EXAMPLE = {
+    "model": "sentence-transformers/all-MiniLM-L6-v2",
+    "similarity": 0.80715,
+    "contributions": [[0.13314, 0.02730, -0.01989], [0.02936, 0.33333, 0.01706], [-0.01580, 0.02892, 0.27373]],
+    "a": {
+        "tokens": ["[CLS]", "hello", "[SEP]"],
+        "offsets": [[0, 0], [0, 5], [0, 0]],
+        "saliency": [0.78302, 0.03669, 0.18029],
+        "truncated": False,
+    },
+    "b": {
+        "tokens": ["[CLS]", "hi", "[SEP]"],
+        "offsets": [[0, 0], [0, 2], [0, 0]],
+        "saliency": [0.78970, 0.02827, 0.18203],
+        "truncated": False,
+    },
+    "usage": {"tokens": 6},
+}
+
+
+def add_routes(app: FastAPI) -> None:
+    """Adds the route."""
+    app.add_api_route(
+        "/explain",
+        answer_explain,
+        methods=["POST"],
+        summary="Explain the similarity of two texts",
+        response_model=None,
+        responses={**answer_document(ExplainAnswer, EXAMPLE), **failure_documents(*INFERENCE_FAILURES)},
+        openapi_extra=QUEUED_REQUEST,
+    )
+
+
+async def answer_explain(request: Request, body: ExplainRequest) -> Response:
+    """The similarity of two texts as a sum over pairs of tokens, and the saliency of each by attention rollout."""
+    return Response(await explain(services_of(request), exchange_of(request.scope), body), media_type=JSON)
