@@ -8,12 +8,11 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
+from service.cgroup import cgroup_directories, read_number, read_text
+
 _ROOT = Path("/")
-_V2_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")  # pure v2, and v2 beside v1 (systemd's hybrid layout)
-_V1_MOUNTS = ("sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup/cpu")
 
 _INTEGER_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"})
 
@@ -24,9 +23,14 @@ def usable_cores(root: Path = _ROOT) -> int:
     A fraction is rounded down: with a quota of 1.5 a second compute thread would have the kernel stop the whole process
     for a quarter of the time, while the half that is left over is what the event loop runs on.
     """
+    return max(1, math.floor(core_limit(root)))
+
+
+def core_limit(root: Path = _ROOT) -> float:
+    """Cores this process may keep busy, fractions too."""
     quota = cgroup_quota(root)
-    cores = len(os.sched_getaffinity(0))
-    return cores if quota is None else max(1, min(cores, math.floor(quota)))
+    cores = float(len(os.sched_getaffinity(0)))
+    return cores if quota is None else min(cores, quota)
 
 
 def cgroup_quota(root: Path = _ROOT) -> float | None:
@@ -35,62 +39,28 @@ def cgroup_quota(root: Path = _ROOT) -> float | None:
     Args:
         root: the directory that holds `proc` and `sys`, other than `/` in tests only.
     """
-    groups = _read(root / "proc/self/cgroup")
-    quotas = [quota for line in (groups or "").splitlines() for quota in _line_quotas(root, line)]
-    return min(quotas, default=None)
-
-
-def _line_quotas(root: Path, line: str) -> Iterator[float]:
-    """Quotas that hold for one line of /proc/self/cgroup, `hierarchy:controllers:path` (cgroups(7))."""
-    hierarchy, _, rest = line.partition(":")
-    controllers, _, path = rest.partition(":")
-    if hierarchy == "0" and not controllers:
-        mounts, read = _V2_MOUNTS, _read_v2
-    elif "cpu" in controllers.split(","):
-        mounts, read = _V1_MOUNTS, _read_v1
-    else:
-        return
-    for mount in mounts:
-        for directory in _upwards(root / mount, path):
-            if (quota := read(directory)) is not None:
-                yield quota
-
-
-def _upwards(mount: Path, path: str) -> Iterator[Path]:
-    """The cgroup's directory and those above it.
-
-    A container without a cgroup namespace sees its path of the host, and its own group mounted at the top: the
-    directories that do not exist are passed over, the mount itself is always looked at.
-    """
-    parts = [part for part in path.split("/") if part not in ("", "..")]
-    for count in range(len(parts), -1, -1):
-        yield mount.joinpath(*parts[:count])
+    found = (_READERS[version](directory) for version, directory in cgroup_directories(root, "cpu"))
+    return min((quota for quota in found if quota is not None), default=None)
 
 
 def _read_v2(directory: Path) -> float | None:
     """`cpu.max`: quota and period in microseconds, or `max` and a period."""
-    fields = (_read(directory / "cpu.max") or "").split()
-    return _divide(fields[0], fields[1]) if len(fields) == 2 else None
+    fields = (read_text(directory / "cpu.max") or "").split()
+    if len(fields) != 2 or not all(field.isdecimal() for field in fields):
+        return None
+    return _divide(int(fields[0]), int(fields[1]))
 
 
 def _read_v1(directory: Path) -> float | None:
     """`cpu.cfs_quota_us` (-1 is none) over `cpu.cfs_period_us`."""
-    return _divide(_read(directory / "cpu.cfs_quota_us"), _read(directory / "cpu.cfs_period_us"))
+    return _divide(read_number(directory / "cpu.cfs_quota_us"), read_number(directory / "cpu.cfs_period_us"))
 
 
-def _divide(quota: str | None, period: str | None) -> float | None:
-    try:
-        quota_us, period_us = int(quota or ""), int(period or "")
-    except ValueError:
-        return None
-    return quota_us / period_us if quota_us > 0 and period_us > 0 else None
+def _divide(quota: int | None, period: int | None) -> float | None:
+    return quota / period if quota and period and quota > 0 and period > 0 else None
 
 
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
+_READERS = {2: _read_v2, 1: _read_v1}
 
 
 def has_integer_products(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:

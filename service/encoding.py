@@ -215,10 +215,6 @@ def count(
     exchange.texts = len(tokenized)
     exchange.tokens = sum(len(item.input_ids) for item in tokenized)
     exchange.truncated = sum(item.truncated for item in tokenized)
-    metrics.texts.inc(exchange.texts)
-    metrics.tokens.inc(exchange.tokens)
-    if exchange.truncated:
-        metrics.truncated_texts.inc(exchange.truncated)
+    metrics.observe_texts(lengths, truncated=exchange.truncated)
     if attention_bytes is not None:
-        metrics.attention_requests.inc()
-        metrics.attention_bytes.inc(attention_bytes)
+        metrics.observe_attention(attention_bytes)

@@ -12,6 +12,10 @@ SCOPE_KEY = "polyhead.exchange"
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _ids = random.Random()  # noqa: S311 - ids are no secrets; uuid4 asks the kernel each time, a tenth of a request's overhead
+# Version 00 ends after the flags, a later one may go on; ff is no version, and ids of zeros are none (W3C, 3.2.2).
+_TRACEPARENT = re.compile(
+    rb"(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?", re.DOTALL
+)
 _TIMEOUT = re.compile(rb"\d{1,9}(\.\d{1,9})?")
 
 
@@ -19,6 +23,7 @@ class Exchange:
     """One request on its way.
 
     Attributes:
+        trace_id: of the W3C trace that the request is part of, 32 hexadecimal digits, or None.
         request_id: the caller's where it is short and plain, else made here.
         route: template of the route, from a closed set.
         method: HTTP method, from a closed set.
@@ -43,6 +48,7 @@ class Exchange:
         "status",
         "texts",
         "tokens",
+        "trace_id",
         "truncated",
     )
 
@@ -52,6 +58,7 @@ class Exchange:
         self.method = method
         self.headers = dict(headers)
         self.request_id = _request_id(self.headers.get(b"x-request-id"))
+        self.trace_id = _trace_id(self.headers.get(b"traceparent"))
         self.status = 0
         self.error_code: str | None = None
         self.texts = 0
@@ -84,3 +91,9 @@ def _request_id(given: bytes | None) -> str:
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
     return f"{_ids.getrandbits(128):032x}"
+
+
+def _trace_id(traceparent: bytes | None) -> str | None:
+    """The trace that the caller is in (W3C Trace Context, 3.2); what is not well-formed is ignored, as asked there."""
+    found = _TRACEPARENT.fullmatch(traceparent) if traceparent is not None else None
+    return found[1].decode("ascii") if found else None

@@ -1,17 +1,22 @@
 """What Prometheus scrapes: base units, millisecond-scale buckets, label values from closed sets.
 
 Each app has its own registry. Every label combination that can occur is there from the start with 0, so that a rate
-over a first error is a number and not a gap.
+over a first error is a number and not a gap. Under OpenMetrics a request's duration carries an exemplar: its trace id
+where it has one, else its request id. Both are in its log line, too.
 """
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, get_args
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import choose_encoder
 
+from service import metric_names as names
 from service.exchange import Exchange
 from service.jobs import BatchRecord
+from service.sparse_histogram import SparseHistogram
 
 Stage = Literal["tokenize", "queue", "inference", "postprocess", "serialize"]
 
@@ -19,13 +24,21 @@ CLIENT_CLOSED = 499  # nginx's status for a client that left: seen in log and me
 
 REQUEST_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 STAGE_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+LAG_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 TEXTS_BUCKETS = tuple(2**power for power in range(10))
 TOKENS_BUCKETS = tuple(2**power for power in range(4, 17))
+INPUT_BUCKETS = tuple(2**power for power in range(2, 14))
 PADDING_BUCKETS = (0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
+
+_EXEMPLAR_CHARACTERS = 128  # of names and values together (OpenMetrics 1.0, Exemplars); a longer id is left out
 
 
 class Metrics:
-    """All metrics of one app."""
+    """All metrics of one app.
+
+    Attributes:
+        registry: everything, as the library sees it.
+    """
 
     def __init__(self, routes: Iterable[tuple[str, str, int]], reasons: Iterable[str]) -> None:
         """Makes every series.
@@ -35,83 +48,94 @@ class Metrics:
             reasons: codes of the errors that are refusals.
         """
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # published without annotations
-        self.registry = registry = CollectorRegistry()
-        prometheus_client.ProcessCollector(registry=registry)
-        prometheus_client.PlatformCollector(registry=registry)
-        prometheus_client.GCCollector(registry=registry)
-        self._request_duration = Histogram(
-            "polyhead_request_duration_seconds",
+        self._small = small = CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=small)
+        prometheus_client.PlatformCollector(registry=small)
+        prometheus_client.GCCollector(registry=small)
+        self._request_duration = SparseHistogram(
+            names.REQUEST_DURATION,
             "From the request's headers to the end of its answer. Status 499: the client left.",
             ("route", "method", "status"),
-            buckets=REQUEST_BUCKETS,
-            registry=registry,
+            [(route, method, str(status)) for route, method, status in routes],
+            REQUEST_BUCKETS,
         )
-        self._durations = {key: self._duration_of(*key) for key in routes}
         stage_duration = Histogram(
-            "polyhead_stage_duration_seconds",
+            names.STAGE_DURATION,
             "Time by stage, once a request; queue and inference are the longest among its texts.",
             ("stage",),
             buckets=STAGE_BUCKETS,
-            registry=registry,
+            registry=small,
         )
         self.stages: dict[Stage, Histogram] = {stage: stage_duration.labels(stage) for stage in get_args(Stage)}
-        rejected = Counter(
-            "polyhead_requests_rejected_total", "Requests refused, by error code.", ("reason",), registry=registry
-        )
+        rejected = Counter(names.REQUESTS_REJECTED, "Requests refused, by error code.", ("reason",), registry=small)
         self._rejected = {reason: rejected.labels(reason) for reason in reasons}
-        self._add_batches(registry)
-        self._add_counters(registry)
-        self._add_gauges(registry)
+        self._add_histograms(small)
+        self._add_counters(small)
+        self._add_gauges(small)
+        self.registry = CollectorRegistry()
+        self.registry.register(self._request_duration)
+        self.registry.register(small)
 
-    def _add_batches(self, registry: CollectorRegistry) -> None:
-        self._batch_texts = Histogram(
-            "polyhead_batch_texts", "Texts in one run of the model.", buckets=TEXTS_BUCKETS, registry=registry
+    def _add_histograms(self, registry: CollectorRegistry) -> None:
+        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
+            return Histogram(name, text, buckets=buckets, registry=registry)
+
+        self._input_tokens = histogram(
+            names.INPUT_TOKENS, "Tokens of each text encoded, after truncation.", INPUT_BUCKETS
         )
-        self._batch_tokens = Histogram(
-            "polyhead_batch_tokens",
-            "Tokens in one run of the model, without padding.",
-            buckets=TOKENS_BUCKETS,
-            registry=registry,
+        self._batch_texts = histogram(names.BATCH_TEXTS, "Texts in one run of the model.", TEXTS_BUCKETS)
+        self._batch_tokens = histogram(
+            names.BATCH_TOKENS, "Tokens in one run of the model, without padding.", TOKENS_BUCKETS
         )
-        self._batch_padding = Histogram(
-            "polyhead_batch_padding_ratio",
-            "Share of a run's tokens that were padding.",
-            buckets=PADDING_BUCKETS,
-            registry=registry,
+        self._batch_padding = histogram(
+            names.BATCH_PADDING_RATIO, "Share of a run's tokens that were padding.", PADDING_BUCKETS
+        )
+        self.loop_lag = histogram(
+            names.LOOP_LAG,
+            "How much later than asked for the event loop woke a timer, ten times a second.",
+            LAG_BUCKETS,
         )
 
     def _add_counters(self, registry: CollectorRegistry) -> None:
         def counter(name: str, text: str) -> Counter:
             return Counter(name, text, registry=registry)
 
-        self.texts = counter("polyhead_texts_total", "Texts encoded.")
-        self.tokens = counter("polyhead_tokens_total", "Tokens encoded, special tokens included.")
-        self.truncated_texts = counter("polyhead_truncated_texts_total", "Texts encoded whose end was cut off.")
-        self.attention_requests = counter(
-            "polyhead_attention_requests_total", "Requests answered with attention weights."
-        )
-        self.attention_bytes = counter(
-            "polyhead_attention_bytes_total", "Attention weights answered, in bytes of float32."
-        )
-        self._disconnects = counter("polyhead_client_disconnects_total", "Clients that left before their answer.")
+        self._texts = counter(names.TEXTS, "Texts encoded.")
+        self._tokens = counter(names.TOKENS, "Tokens encoded, special tokens included.")
+        self._truncated_texts = counter(names.TRUNCATED_TEXTS, "Texts encoded whose end was cut off.")
+        self._attention_requests = counter(names.ATTENTION_REQUESTS, "Requests answered with attention weights.")
+        self._attention_bytes = counter(names.ATTENTION_BYTES, "Attention weights answered, in bytes of float32.")
+        self._padding_tokens = counter(names.PADDING_TOKENS, "Positions of batches that were padding.")
+        self._disconnects = counter(names.CLIENT_DISCONNECTS, "Clients that left before their answer.")
 
     def _add_gauges(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(name, text, registry=registry)
+        def gauge(name: str, text: str, start: float = 0) -> Gauge:
+            made = Gauge(name, text, registry=registry)
+            made.set(start)
+            return made
 
-        self.in_flight = gauge("polyhead_requests_in_flight", "Requests being answered.")
-        self._queue_texts = gauge("polyhead_queue_texts", "Texts waiting for a worker.")
-        self._queue_tokens = gauge("polyhead_queue_tokens", "Tokens waiting for a worker.")
-        self._queue_age = gauge("polyhead_queue_oldest_age_seconds", "How long the text that waits longest has waited.")
-        self._ready = gauge("polyhead_ready", "1 while the process takes traffic, else 0.")
-        self._workers = gauge("polyhead_workers", "Threads that run the model.")
-        self._intra_op_threads = gauge("polyhead_intra_op_threads", "Threads of ONNX Runtime inside one run.")
+        self.in_flight = gauge(names.REQUESTS_IN_FLIGHT, "Requests being answered.")
+        self._queue_texts = gauge(names.QUEUE_TEXTS, "Texts waiting for a worker.")
+        self._queue_tokens = gauge(names.QUEUE_TOKENS, "Tokens waiting for a worker.")
+        self._queue_limit = gauge(names.QUEUE_LIMIT_TOKENS, "Tokens that may wait; beyond, requests are refused.")
+        self._queue_age = gauge(names.QUEUE_OLDEST_AGE, "How long the text that waits longest has waited.")
+        self._ready = gauge(names.READY, "1 while the process takes traffic, else 0.")
+        self._load_seconds = gauge(names.MODEL_LOAD, "What verifying, loading and warming up the model took.", math.nan)
+        self._workers = gauge(names.WORKERS, "Threads that run the model.")
+        self._intra_op_threads = gauge(names.INTRA_OP_THREADS, "Threads of ONNX Runtime inside one run.")
+        self._cpu_limit = gauge(names.CPU_LIMIT, "Cores that affinity and cgroup leave this process.", math.nan)
+        self._memory_limit = gauge(names.MEMORY_LIMIT, "Memory that cgroup and machine leave this process.", math.nan)
         self._model_info = Gauge(
-            "polyhead_model_info",
+            names.MODEL_INFO,
             "The model that answers.",
             ("model", "source", "revision", "precision", "weights_sha256", "provider"),
             registry=registry,
         )
+
+    def write(self, accept: str) -> tuple[bytes, str]:
+        """The page and its content type: Prometheus' text format, or OpenMetrics where `accept` names it."""
+        encode, content_type = choose_encoder(accept)
+        return self._request_duration.write(encode) + encode(self._small), content_type
 
     def watch_readiness(self, is_ready: Callable[[], bool]) -> None:
         """Reads `polyhead_ready` from here at each scrape."""
@@ -123,17 +147,38 @@ class Metrics:
         self._queue_tokens.set_function(tokens)
         self._queue_age.set_function(age)
 
-    def set_model(self, labels: dict[str, str], *, workers: int, intra_op_threads: int) -> None:
-        """Says which model answers and with how many threads."""
+    def set_limits(self, *, cores: float, memory_bytes: int | None, queue_tokens: int) -> None:
+        """Says what this process may use; memory is NaN where nobody knows."""
+        self._cpu_limit.set(cores)
+        self._memory_limit.set(math.nan if memory_bytes is None else memory_bytes)
+        self._queue_limit.set(queue_tokens)
+
+    def set_model(self, labels: dict[str, str], *, workers: int, intra_op_threads: int, load_seconds: float) -> None:
+        """Says which model answers, with how many threads, and how long it took to load."""
         self._model_info.labels(**labels).set(1)
         self._workers.set(workers)
         self._intra_op_threads.set(intra_op_threads)
+        self._load_seconds.set(load_seconds)
 
     def observe_batch(self, batch: BatchRecord) -> None:
         """Counts one run of the model; called on the workers' threads."""
         self._batch_texts.observe(batch.texts)
         self._batch_tokens.observe(batch.tokens)
         self._batch_padding.observe(1 - batch.tokens / batch.padded_tokens)
+        self._padding_tokens.inc(batch.padded_tokens - batch.tokens)
+
+    def observe_texts(self, lengths: Sequence[int], *, truncated: int) -> None:
+        """Counts the texts of one answered request: their tokens, and how many were cut."""
+        self._texts.inc(len(lengths))
+        self._tokens.inc(sum(lengths))
+        self._truncated_texts.inc(truncated)
+        for length in lengths:
+            self._input_tokens.observe(length)
+
+    def observe_attention(self, size: int) -> None:
+        """Counts one answer with attention weights, by its bytes of float32."""
+        self._attention_requests.inc()
+        self._attention_bytes.inc(size)
 
     def count_refusal(self, code: str) -> None:
         """Counts a refused request, also one that never became a request."""
@@ -142,15 +187,18 @@ class Metrics:
 
     def observe_exchange(self, exchange: Exchange, seconds: float) -> None:
         """Counts one finished request."""
-        key = (exchange.route, exchange.method, exchange.status)
-        duration = self._durations.get(key)
-        if duration is None:
-            duration = self._durations[key] = self._duration_of(*key)
-        duration.observe(seconds)
+        labels = (exchange.route, exchange.method, str(exchange.status))
+        self._request_duration.observe(labels, seconds, _exemplar(exchange))
         if exchange.is_abandoned:
             self._disconnects.inc()
         elif exchange.error_code is not None:
             self.count_refusal(exchange.error_code)
 
-    def _duration_of(self, route: str, method: str, status: int) -> Histogram:
-        return self._request_duration.labels(route, method, str(status))
+
+def _exemplar(exchange: Exchange) -> dict[str, str] | None:
+    if exchange.trace_id is not None:
+        return {"trace_id": exchange.trace_id}
+    name = "request_id"
+    if len(name) + len(exchange.request_id) > _EXEMPLAR_CHARACTERS:
+        return None
+    return {name: exchange.request_id}

@@ -120,6 +120,8 @@ def _line(exchange: Exchange, seconds: float) -> dict[str, Any]:
         "status": exchange.status,
         "duration_s": round(seconds, 6),
     }
+    if exchange.trace_id is not None:
+        line["trace_id"] = exchange.trace_id
     if exchange.texts:
         line |= {"texts": exchange.texts, "tokens": exchange.tokens, "truncated": exchange.truncated}
     if exchange.error_code:

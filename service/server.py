@@ -14,14 +14,18 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 
 import uvicorn
 
 from service.app import create_app
 from service.connection import ConnectionLimits
+from service.cpu import core_limit
 from service.engine import Engine
 from service.jobs import BatchRecord
+from service.loop_lag import watch_loop_lag
+from service.memory import memory_limit
 from service.protocol import BoundedProtocol
 from service.readiness import Readiness
 from service.services import Services
@@ -100,6 +104,9 @@ class Server(uvicorn.Server):
         self._load = load
         self._listener = listener
         self._check_interval = check_interval
+        services.metrics.set_limits(
+            cores=core_limit(), memory_bytes=memory_limit(), queue_tokens=services.settings.max_queue_tokens
+        )
         self._steps: list[asyncio.Task[None]] = []
         self.failure: StartFailure | None = None
         self.was_forced = False
@@ -116,7 +123,12 @@ class Server(uvicorn.Server):
             loop.add_signal_handler(number, self._on_signal)
         await super().startup(sockets)
         logger.info("loading %s; probes are answered on %s", self._services.settings.model, _address(self._listener))
-        self._steps += [loop.create_task(self._become_ready()), loop.create_task(self._check_connections())]
+        work = (
+            self._become_ready(),
+            self._check_connections(),
+            watch_loop_lag(self._services.metrics.loop_lag.observe),
+        )
+        self._steps += [loop.create_task(step) for step in work]
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Closes the port, waits for running requests, then for the workers."""
@@ -139,7 +151,7 @@ class Server(uvicorn.Server):
                     connection.check(loop.time())
 
     async def _become_ready(self) -> None:
-        settings = self._services.settings
+        settings, started = self._services.settings, time.monotonic()
         try:
             engine = await asyncio.to_thread(self._load, settings, self._services.metrics.observe_batch)
         except Exception as error:  # whatever it is, the process cannot serve
@@ -147,13 +159,13 @@ class Server(uvicorn.Server):
             self.failure = StartFailure(f"cannot load {settings.model}: {_one_line(error)}")
             self.should_exit = True
             return
-        self._announce(engine)
+        self._announce(engine, time.monotonic() - started)
         gc.collect()
         gc.freeze()  # what was loaded stays: no collection needs to look at it again
         self._readiness.start(engine)
         logger.info("listening on %s", _address(self._listener))
 
-    def _announce(self, engine: Engine) -> None:
+    def _announce(self, engine: Engine, load_seconds: float) -> None:
         manifest, runtime, metrics = engine.manifest, engine.runtime, self._services.metrics
         labels = {
             "model": manifest.model,
@@ -163,10 +175,10 @@ class Server(uvicorn.Server):
             "weights_sha256": manifest.source.sha256,
             "provider": runtime.provider,
         }
-        metrics.set_model(labels, workers=runtime.workers, intra_op_threads=runtime.intra_op_threads)
         metrics.watch_queue(lambda: engine.queued_texts, lambda: engine.queued_tokens, lambda: engine.oldest_age)
         threads = {"workers": runtime.workers, "intra_op_threads": runtime.intra_op_threads}
-        logger.info("model loaded", extra={"fields": {**labels, **threads}})
+        metrics.set_model(labels, **threads, load_seconds=load_seconds)
+        logger.info("model loaded", extra={"fields": {**labels, **threads, "load_s": round(load_seconds, 3)}})
 
     def _on_signal(self) -> None:
         if self._readiness.is_draining:

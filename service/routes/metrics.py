@@ -1,7 +1,6 @@
 """`GET /metrics`."""
 
 from fastapi import FastAPI
-from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -27,5 +26,5 @@ def add_routes(app: FastAPI) -> None:
 async def answer_metrics(request: Request) -> Response:
     """Prometheus' text format, or OpenMetrics where that is accepted."""
     accept = exchange_of(request.scope).headers.get(b"accept", b"").decode("latin-1")
-    encode, content_type = choose_encoder(accept)
-    return Response(encode(services_of(request).metrics.registry), headers={"content-type": content_type})
+    page, content_type = services_of(request).metrics.write(accept)
+    return Response(page, headers={"content-type": content_type})

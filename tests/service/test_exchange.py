@@ -42,3 +42,31 @@ def test_deadline_without_a_wish_is_the_longest() -> None:
 def test_deadline_must_be_positive_seconds(given: bytes) -> None:
     with pytest.raises(Invalid, match="X-Request-Timeout: expected a positive number of seconds"):
         exchange(x_request_timeout=given).deadline(30.0)
+
+
+TRACE = b"4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = b"00f067aa0ba902b7"
+
+
+@pytest.mark.parametrize("given", [b"00-%s-%s-01", b"00-%s-%s-00", b"cc-%s-%s-01", b"cc-%s-%s-01-and-more"])
+def test_trace_id_is_the_callers(given: bytes) -> None:
+    assert exchange(traceparent=given % (TRACE, PARENT)).trace_id == TRACE.decode()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        b"",
+        b"00-%s-%s" % (TRACE, PARENT),
+        b"00-%s-%s-01-more" % (TRACE, PARENT),
+        b"00-%s-%s-01." % (TRACE, PARENT),
+        b"ff-%s-%s-01" % (TRACE, PARENT),
+        b"00-%s-%s-01" % (TRACE.upper(), PARENT),
+        b"00-%s-%s-01" % (b"0" * 32, PARENT),
+        b"00-%s-%s-01" % (TRACE, b"0" * 16),
+        b"00-%s-%s-1" % (TRACE, PARENT),
+    ],
+)
+def test_what_is_no_traceparent_is_ignored(given: bytes) -> None:
+    """The cases of the W3C recommendation, 3.2.2."""
+    assert exchange(traceparent=given).trace_id is None
