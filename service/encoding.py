@@ -212,8 +212,9 @@ def count(
     metrics: Metrics, exchange: Exchange, tokenized: Sequence[TokenizedInput], *, attention_bytes: int | None
 ) -> None:
     """Counts an answered request: its texts and tokens, and its attention where it has any."""
-    exchange.texts = len(tokenized)
-    exchange.tokens = sum(len(item.input_ids) for item in tokenized)
+    lengths = [len(item.input_ids) for item in tokenized]
+    exchange.texts = len(lengths)
+    exchange.tokens = sum(lengths)
     exchange.truncated = sum(item.truncated for item in tokenized)
     metrics.observe_texts(lengths, truncated=exchange.truncated)
     if attention_bytes is not None:
