@@ -6,13 +6,14 @@ It brings together where the files are, what surrounds the network, the family's
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from export.errors import SourceError, UnsupportedModel
-from export.families import bert
+from export.families import bert, distilbert, roberta
 from export.pipeline import Pipeline, read_json, read_pipeline
 from export.sources import Folder
 from export.tokenizer import read_tokenizer
@@ -21,7 +22,9 @@ from model.artifact import Defaults, Source
 from model.config import ConfigError, EncoderConfig
 from model.encoder import Encoder
 
-FAMILIES: Mapping[str, ModuleType] = {model_type: family for family in (bert,) for model_type in family.MODEL_TYPES}
+FAMILIES: Mapping[str, ModuleType] = {
+    model_type: family for family in (bert, distilbert, roberta) for model_type in family.MODEL_TYPES
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +56,12 @@ def read_checkpoint(folder: Folder, *, name: str | None = None) -> Checkpoint:
         UnsupportedModel: the network, or something around it, is not reproduced exactly by this version.
     """
     pipeline = read_pipeline(folder.path)
-    config, family = _read_config(pipeline)
+    described = read_json(pipeline.transformer / "config.json")
+    family, config = _read_config(described, pipeline)
     tensors, sha256 = read_weights(pipeline.transformer)
     if folder.sha256 and sha256 != folder.sha256:
         raise SourceError(f"the weights of {folder.id} have SHA-256 {sha256}, expected {folder.sha256}")
-    encoder = build_encoder(config, {**family.read_state(tensors), **pipeline.projection_state})
+    encoder = build_encoder(config, {**family.read_state(tensors, described), **pipeline.projection_state})
     tokenizer = read_tokenizer(pipeline.transformer, do_lower_case=pipeline.do_lower_case)
     if tokenizer.get_vocab_size() > config.vocab_size:
         raise SourceError(f"tokenizer.json has {tokenizer.get_vocab_size()} tokens, the network {config.vocab_size}")
@@ -96,16 +100,16 @@ def build_encoder(config: EncoderConfig, state: Mapping[str, Tensor]) -> Encoder
     return encoder.eval().requires_grad_(False)
 
 
-def _read_config(pipeline: Pipeline) -> tuple[EncoderConfig, ModuleType]:
+def _read_config(described: Mapping[str, Any], pipeline: Pipeline) -> tuple[ModuleType, EncoderConfig]:
+    """The family that config.json names, and the network it describes."""
     path = pipeline.transformer / "config.json"
-    config = read_json(path)
-    family = FAMILIES.get(str(config.get("model_type")))
+    family = FAMILIES.get(str(described.get("model_type")))
     if family is None:
         raise UnsupportedModel(
-            f"{path} says model_type {config.get('model_type')!r}: this version knows {', '.join(FAMILIES)}"
+            f"{path} says model_type {described.get('model_type')!r}: this version knows {', '.join(FAMILIES)}"
         )
     try:
-        return family.read_config(config, pipeline.pooling, pipeline.projection), family
+        return family, family.read_config(described, pipeline.pooling, pipeline.projection)
     except KeyError as error:
         raise UnsupportedModel(f"{path} does not say {error}: the network cannot be built from it") from error
     except ConfigError as error:

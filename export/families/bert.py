@@ -70,6 +70,7 @@ def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Project
     )
 
 
-def read_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The encoder's state from a checkpoint's tensors."""
+def read_state(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The encoder's state from a checkpoint's tensors and its config.json."""
+    del config  # names are all there is to change
     return rename(tensors, NAMES, prefixes=PREFIXES, ignored=IGNORED)

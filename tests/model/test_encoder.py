@@ -22,7 +22,7 @@ def bert_pair(**change: Any) -> tuple[BertModel, Encoder]:
     theirs = BertModel(theirs_config, add_pooling_layer=False)
     theirs.train(False)
     config = bert.read_config(settings, "mean", None)
-    return theirs, build_encoder(config, bert.read_state(theirs.state_dict()))
+    return theirs, build_encoder(config, bert.read_state(theirs.state_dict(), settings))
 
 
 @pytest.mark.parametrize("change", [{}, {"hidden_act": "gelu_new"}, {"hidden_act": "relu"}, {"num_attention_heads": 1}])

@@ -1,0 +1,101 @@
+"""Small random models of every family, as `transformers` builds and saves them, each with a tokenizer of its kind."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, PreTrainedModel
+
+from export.checkpoint import Checkpoint, read_checkpoint
+from export.sources import Folder
+from tests.tokenizers import TOKENIZERS
+
+VOCABULARY = 400
+
+
+@dataclass(frozen=True)
+class FamilyModel:
+    """One network of a family.
+
+    Attributes:
+        name: of the test.
+        model_type: as config.json says it.
+        settings: what `transformers` is asked to build.
+        tokenizer: `wordpiece`, `bpe` or `unigram`.
+        longest: longest sequence the parity grid uses.
+    """
+
+    name: str
+    model_type: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: str = "wordpiece"
+    longest: int = 40
+
+
+SIZES: Mapping[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 3,
+    "intermediate_size": 64,
+    "max_position_embeddings": 40,
+}
+ROBERTA: Mapping[str, Any] = {**SIZES, "max_position_embeddings": 42, "type_vocab_size": 1, "pad_token_id": 1}
+DISTILBERT: Mapping[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "dim": 32,
+    "n_heads": 4,
+    "n_layers": 3,
+    "hidden_dim": 64,
+    "max_position_embeddings": 40,
+}
+MODELS = (
+    FamilyModel("bert", "bert", SIZES),
+    FamilyModel("roberta", "roberta", ROBERTA, "bpe"),
+    FamilyModel("roberta-with-types", "roberta", {**ROBERTA, "type_vocab_size": 2, "pad_token_id": 0}, "bpe", 41),
+    FamilyModel("xlm-roberta", "xlm-roberta", ROBERTA, "unigram"),
+    FamilyModel("camembert", "camembert", {**ROBERTA, "hidden_act": "relu"}, "unigram"),
+    FamilyModel("distilbert", "distilbert", DISTILBERT),
+    FamilyModel("distilbert-sinusoidal", "distilbert", {**DISTILBERT, "sinusoidal_pos_embds": True}),
+)
+SERVED = tuple(model for model in MODELS if model.name in ("roberta", "xlm-roberta", "distilbert"))
+"""Those that are exported and served too: one for each network and kind of tokenizer."""
+
+
+def draw(model: FamilyModel, seed: int = 0) -> PreTrainedModel:
+    """The network in evaluation mode, with biases and norms away from their neutral values."""
+    config = AutoConfig.for_model(model.model_type, **model.settings)
+    made: PreTrainedModel = AutoModel.from_config(config, attn_implementation="eager")
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            neutral = 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(neutral + noise * (0.3 if parameter.ndim > 1 else 0.1))
+    made.train(False)
+    return made
+
+
+def save(theirs: PreTrainedModel, model: FamilyModel, folder: Path) -> Path:
+    """A Hugging Face folder of the network."""
+    theirs.save_pretrained(folder)
+    tokenizer: Tokenizer = TOKENIZERS[model.tokenizer]()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def read(folder: Path) -> Checkpoint:
+    """What the exporter makes of a folder."""
+    return read_checkpoint(Folder(folder, folder.name))
+
+
+def ids_and_types(model: FamilyModel, rows: int, sequence: int) -> tuple[Tensor, Tensor]:
+    """Random ids [rows, sequence], none of them the padding's, and token types."""
+    generator = torch.Generator().manual_seed(sequence)
+    ids = torch.randint(3, VOCABULARY, (rows, sequence), generator=generator)
+    types = model.settings.get("type_vocab_size", 2)
+    return ids, torch.randint(0, types, ids.shape, generator=generator)
