@@ -21,7 +21,7 @@ TEXTS = [
 @cache
 def wordpiece() -> Tokenizer:
     """BERT's: lowered, split at spaces, punctuation and ideographs, `##` inside words."""
-    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106 - a token of the vocabulary
+    made = Tokenizer(models.WordPiece(unk_token=BERT_TOKENS[1]))
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(
@@ -61,8 +61,8 @@ def unigram() -> Tokenizer:
     trainer = trainers.UnigramTrainer(
         vocab_size=VOCABULARY,
         special_tokens=ROBERTA_TOKENS,
-        unk_token="<unk>",
-        show_progress=False,  # noqa: S106 - a token of the vocabulary
+        unk_token=ROBERTA_TOKENS[3],
+        show_progress=False,
     )
     made.train_from_iterator(TEXTS, trainer)
     made.post_processor = processors.TemplateProcessing(
