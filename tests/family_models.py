@@ -69,7 +69,7 @@ SERVED = tuple(model for model in MODELS if model.name in ("roberta", "xlm-rober
 def draw(model: FamilyModel, seed: int = 0) -> PreTrainedModel:
     """The network in evaluation mode, with biases and norms away from their neutral values."""
     config = AutoConfig.for_model(model.model_type, **model.settings)
-    made: PreTrainedModel = AutoModel.from_config(config, attn_implementation="eager")
+    made: PreTrainedModel = AutoModel.from_config(config, attn_implementation="eager")  # type: ignore[no-untyped-call]  # published without annotations
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in made.named_parameters():
