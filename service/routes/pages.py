@@ -1,4 +1,4 @@
-"""`GET /`, `GET /docs` and what they load: everything from this process, nothing from elsewhere.
+"""`GET /` (the viewer), `GET /docs` and what they load: everything from this process, nothing from elsewhere.
 
 The files are read once, when the app is made: a request touches no path and no disk.
 """
@@ -17,7 +17,7 @@ from service.errors import NotFound
 from service.exchange import exchange_of
 
 STATIC = Path(__file__).parent.parent / "static"
-INDEX, DOCS = "index.html", "docs.html"
+INDEX, DOCS = "viewer/index.html", "docs.html"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,142 @@
+// The service's own routes, and its failures as one kind of error. It knows nothing of the page.
+
+import { NumberMap } from "./maps.js";
+import { readSafetensors } from "./safetensors.js";
+
+const SAFETENSORS = "application/vnd.safetensors";
+const RETRIES = 3;
+const LONGEST_WAIT_SECONDS = 10;
+
+let key = ""; // in memory only: it is gone with the page
+
+/** Sends this API key from now on. */
+export function useKey(value) {
+  key = value;
+}
+
+/** What the service answered instead of an answer; `status` is 0 where it could not be reached. */
+export class ApiError extends Error {
+  constructor({ status, code, message, param = null, retryAfter = 0 }) {
+    super(message);
+    Object.assign(this, { status, code, param, retryAfter });
+  }
+
+  /** Whether the service does not know the field or route, or its artifact cannot do it: asking again is no use. */
+  get isUnsupported() {
+    return [404, 405, 422, 501].includes(this.status);
+  }
+}
+
+export async function getInfo(signal) {
+  return (await send("info", { signal })).json();
+}
+
+/** Tokens of one text: `{tokens, offsets, truncated}`. */
+export async function tokenize(text, signal) {
+  const response = await send("tokenize", { body: { inputs: text }, signal });
+  return (await response.json()).items[0];
+}
+
+/** Similarity of two texts and what carried it. */
+export async function explain(a, b, signal) {
+  return (await send("explain", { body: { a, b }, signal })).json();
+}
+
+/** Statistics of every head: by name [layer][head]. */
+export async function encodeStatistics(text, signal) {
+  const body = { inputs: text, attention: { layers: "all", form: "stats" } };
+  const answer = await (await send("encode", { body, signal })).json();
+  return answer.attention[0].statistics;
+}
+
+/**
+ * Maps of one layer's heads, or one map where `attention` reduces.
+ *
+ * @returns {{maps: NumberMap[], labels: string[], offsets: number[][]}}
+ */
+export async function encodeMaps(text, attention, { isHalf = false, signal } = {}) {
+  const body = { inputs: text, attention, encoding_format: isHalf ? "float16" : "float" };
+  const { answer, tensors } = await sendForTensors(body, signal);
+  const entry = answer.attention[0];
+  const { shape, values } = tensors.get("attention.0");
+  const [, heads, rows, columns] = shape;
+  const size = rows * columns;
+  const maps = Array.from({ length: heads }, (_, head) => {
+    return new NumberMap(values.subarray(head * size, (head + 1) * size), rows, columns);
+  });
+  return { maps, labels: entry.words ?? entry.tokens, offsets: entry.offsets };
+}
+
+/**
+ * Vectors of length 1: of the text, or with `output` "tokens" of each token.
+ *
+ * @param {number[][]} headMask `[layer, head, gate]` each; none where empty
+ * @returns {Float32Array[]}
+ */
+export async function encodeVectors(text, { headMask = [], output = "pooled", signal } = {}) {
+  const body = { inputs: text, output, ...(headMask.length && { head_mask: headMask }) };
+  const { tensors } = await sendForTensors(body, signal);
+  const { shape, values } = tensors.get(output === "tokens" ? "embeddings.0" : "embeddings");
+  const [count, size] = shape;
+  return Array.from({ length: count }, (_, row) => values.subarray(row * size, (row + 1) * size));
+}
+
+async function sendForTensors(body, signal) {
+  const response = await send("encode", { body, signal, accept: SAFETENSORS });
+  const { metadata, tensors } = readSafetensors(await response.arrayBuffer());
+  return { answer: JSON.parse(metadata.answer), tensors };
+}
+
+/** One request; where the service is busy, again after the time it names. */
+async function send(path, options) {
+  for (let attempt = 0; ; attempt += 1) {
+    try {
+      return await sendOnce(path, options);
+    } catch (error) {
+      const isBusy = error instanceof ApiError && (error.status === 429 || error.status === 503);
+      if (!isBusy || attempt >= RETRIES || error.retryAfter > LONGEST_WAIT_SECONDS) throw error;
+      await pause(error.retryAfter || 1, options.signal);
+    }
+  }
+}
+
+async function sendOnce(path, { body, signal, accept = "application/json" }) {
+  const headers = { accept, ...(body && { "content-type": "application/json" }) };
+  if (key) headers.authorization = `Bearer ${key}`;
+  let response;
+  try {
+    response = await fetch(path, {
+      method: body ? "POST" : "GET",
+      headers,
+      body: body && JSON.stringify(body),
+      signal,
+      credentials: "omit",
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ApiError({ status: 0, code: "unreachable", message: "The server cannot be reached." });
+  }
+  if (!response.ok) throw await readFailure(response);
+  return response;
+}
+
+async function readFailure(response) {
+  const retryAfter = Number(response.headers.get("retry-after")) || 0;
+  let failure = { code: "unknown", message: `The server answered ${response.status}.` };
+  try {
+    failure = (await response.json()).error;
+  } catch {
+    // something between the page and the service answered; its status is all there is to say
+  }
+  return new ApiError({ ...failure, status: response.status, retryAfter });
+}
+
+function pause(seconds, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, 1000 * seconds);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    });
+  });
+}

@@ -1,0 +1,36 @@
+// Elements of the page.
+
+export const byId = (id) => document.getElementById(id);
+
+/** A new element with properties (`class`, `data` and `aria` among them) and children. */
+export function element(name, { class: className, data = {}, aria = {}, role, ...properties } = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  if (className) made.className = className;
+  if (role) made.setAttribute("role", role);
+  for (const [key, value] of Object.entries(aria)) made.setAttribute(`aria-${key}`, value);
+  Object.assign(made.dataset, data);
+  made.append(...children);
+  return made;
+}
+
+/** Calls `draw` once in the next frame, however often it is asked to. */
+export function oncePerFrame(draw) {
+  let frame = 0;
+  return () => {
+    frame ||= requestAnimationFrame(() => {
+      frame = 0;
+      draw();
+    });
+  };
+}
+
+/** Sizes a canvas for the screen's pixels; what is drawn in its context is in CSS pixels. */
+export function prepareCanvas(canvas, width, height, ratio = window.devicePixelRatio || 1) {
+  canvas.width = Math.max(1, Math.round(width * ratio));
+  canvas.height = Math.max(1, Math.round(height * ratio));
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  return context;
+}

@@ -1,0 +1,79 @@
+// What switching heads off does to the embedding: a measurement, unlike attention weights.
+
+import { encodeVectors } from "./api.js";
+import { element } from "./dom.js";
+import { inParallel } from "./turns.js";
+
+const MOST_TOKENS = 5;
+const AT_ONCE = 2;
+
+/** Heads as `head_mask` takes them: "3.5" is layer 3, head 5, closed. */
+export function headMask(keys) {
+  return keys.map((key) => [...key.split(".").map(Number), 0]);
+}
+
+/**
+ * How far a text's embedding turns without some heads.
+ *
+ * @returns {{cosine: number, turned: number, tokens: {index: number, turned: number}[]}} `turned` is 1 - cos; `tokens`
+ *   those whose last vectors turn the most
+ */
+export async function measureEffect(text, keys, signal) {
+  const mask = headMask(keys);
+  const [[before], [after], tokensBefore, tokensAfter] = await Promise.all([
+    encodeVectors(text, { signal }),
+    encodeVectors(text, { headMask: mask, signal }),
+    encodeVectors(text, { output: "tokens", signal }),
+    encodeVectors(text, { output: "tokens", headMask: mask, signal }),
+  ]);
+  const tokens = tokensBefore.map((vector, index) => ({ index, turned: turnedBetween(vector, tokensAfter[index]) }));
+  tokens.sort((a, b) => b.turned - a.turned);
+  const turned = turnedBetween(before, after);
+  return { cosine: 1 - turned, turned, tokens: tokens.slice(0, MOST_TOKENS) };
+}
+
+/** The effect of each head alone, one after another. `onEffect` hears each. */
+export async function rankHeads(text, keys, signal, onEffect) {
+  const [whole] = await encodeVectors(text, { signal });
+  await inParallel(keys, AT_ONCE, signal, async (key) => {
+    const [without] = await encodeVectors(text, { headMask: headMask([key]), signal });
+    onEffect(key, turnedBetween(whole, without));
+  });
+}
+
+/** 1 - cos of two vectors of length 1, as half their squared distance: exact where the two are nearly equal. */
+export function turnedBetween(a, b) {
+  let squares = 0;
+  for (let index = 0; index < a.length; index += 1) squares += (a[index] - b[index]) ** 2;
+  return squares / 2;
+}
+
+/** The result of `measureEffect` in words. */
+export function showEffect(host, { cosine, turned, tokens }, labels) {
+  const most = tokens[0]?.turned || 1;
+  const items = tokens.map(({ index, turned: amount }) =>
+    bar(element("bdi", { class: "mono", textContent: labels[index] ?? `token ${index}` }), amount, amount / most),
+  );
+  host.replaceChildren(
+    element(
+      "p",
+      {},
+      "Cosine between the embedding with and without: ",
+      element("b", { class: "number", textContent: cosine.toFixed(4), data: { effect: turned } }),
+      element("span", { class: "quiet", textContent: ` (1 − cos ${formatEffect(turned)})` }),
+    ),
+    element("p", { class: "quiet small", textContent: "Tokens whose last vectors turn the most (1 − cos):" }),
+    element("ol", { class: "bars" }, ...items),
+  );
+}
+
+/** A list entry with a bar behind its number. */
+export function bar(name, value, share) {
+  const entry = element("li", {}, name, element("span", { class: "number", textContent: formatEffect(value) }));
+  entry.style.setProperty("--share", share);
+  return entry;
+}
+
+export function formatEffect(value) {
+  return value < 0.0001 && value > 0 ? value.toExponential(1) : value.toFixed(4);
+}

@@ -1,0 +1,144 @@
+// The controls around the effect of heads: switching the shown one off, and ranking all of them.
+
+import { ApiError } from "./api.js";
+import { bar, measureEffect, rankHeads, showEffect } from "./effect.js";
+import { element } from "./dom.js";
+import { describeFailure } from "./notices.js";
+import { Turn } from "./turns.js";
+
+const LISTED = 10;
+const UNSUPPORTED = "This server cannot switch heads off: its artifact has no head mask. A new export has one.";
+
+export class EffectPanel {
+  #state;
+  #grid;
+  #host;
+  #ranking;
+  #measuring = new Turn();
+  #rankingTurn = new Turn();
+  #labels = [];
+
+  constructor({ host, ranking, state, grid }) {
+    Object.assign(this, { onFailure: () => {} });
+    this.#state = state;
+    this.#grid = grid;
+    this.#host = host;
+    this.#ranking = ranking;
+    this.#offerRanking();
+  }
+
+  /** The tokens of the text, special ones included, for naming those that move. */
+  setLabels(labels) {
+    this.#labels = labels;
+  }
+
+  /** Forgets what was measured on another text. */
+  reset() {
+    this.#rankingTurn.end();
+    this.#grid.showEffects(null);
+    this.#offerRanking();
+  }
+
+  async refresh() {
+    const { off, map, layer, head } = this.#state.values;
+    const signal = this.#measuring.begin();
+    const result = element("div", { role: "status" });
+    this.#host.replaceChildren(...(map === "head" ? [this.#toggle(`${layer}.${head}`)] : []), this.#listOff(), result);
+    if (!off.length || !this.#state.text) return;
+    result.append(element("p", { class: "quiet", textContent: "Measuring…" }));
+    try {
+      showEffect(result, await measureEffect(this.#state.text, off, signal), this.#labels);
+    } catch (error) {
+      if (!signal.aborted) this.#fail(result, error);
+    }
+  }
+
+  #toggle(key) {
+    const { off } = this.#state.values;
+    const isOff = off.includes(key);
+    const button = element("button", {
+      type: "button",
+      id: "switch",
+      aria: { pressed: isOff },
+      textContent: isOff ? "Switch this head on again" : "Switch this head off",
+    });
+    button.addEventListener("click", () => {
+      this.#state.set({ off: isOff ? off.filter((other) => other !== key) : [...off, key] });
+      document.getElementById("switch")?.focus();
+    });
+    return button;
+  }
+
+  #listOff() {
+    const { off } = this.#state.values;
+    if (!off.length) {
+      const text = "See how far the text's embedding turns without this head. A weight alone does not tell.";
+      return element("p", { class: "quiet small", textContent: text });
+    }
+    const all = element("button", { type: "button", class: "plain", textContent: "All on again" });
+    all.addEventListener("click", () => this.#state.set({ off: [] }));
+    return element("p", {}, `Off: ${off.map(nameOf).join(", ")} `, all);
+  }
+
+  #offerRanking() {
+    const button = element("button", { type: "button", id: "rank", textContent: "Rank heads by their effect" });
+    button.addEventListener("click", () => this.#rank());
+    const text = `Each head is switched off alone: ${this.#grid.keys.length} runs of this text.`;
+    this.#ranking.replaceChildren(element("div", { class: "bar" }, button, element("span", { class: "quiet small", textContent: text })));
+  }
+
+  async #rank() {
+    const signal = this.#rankingTurn.begin();
+    const keys = this.#grid.keys;
+    const progress = element("progress", { max: keys.length, value: 0, aria: { label: "Heads measured" } });
+    const cancel = element("button", { type: "button", textContent: "Cancel" });
+    cancel.addEventListener("click", () => this.reset());
+    this.#ranking.replaceChildren(element("div", { class: "bar" }, progress, cancel));
+    const effects = new Map();
+    try {
+      await rankHeads(this.#state.text, keys, signal, (key, effect) => {
+        effects.set(key, effect);
+        progress.value = effects.size;
+      });
+      if (!signal.aborted) this.#showRanking(effects);
+    } catch (error) {
+      if (signal.aborted) return;
+      this.#offerRanking();
+      const result = element("div", { role: "status" });
+      this.#ranking.append(result);
+      this.#fail(result, error);
+    }
+  }
+
+  #showRanking(effects) {
+    const ranked = [...effects].sort(([, a], [, b]) => b - a);
+    const most = ranked[0]?.[1] || 1;
+    this.#grid.showEffects(new Map(ranked.map(([key, effect]) => [key, effect / most])));
+    const items = ranked.slice(0, LISTED).map(([key, effect]) => bar(this.#opener(key), effect, effect / most));
+    this.#offerRanking();
+    this.#ranking.append(
+      element("h3", { textContent: "Without this head the embedding turns by (1 − cos)" }),
+      element("ol", { class: "bars", id: "ranked" }, ...items),
+      element("p", { class: "quiet small", textContent: "One head at a time; heads can stand in for each other, so small effects do not add up." }),
+    );
+  }
+
+  #opener(key) {
+    const button = element("button", { type: "button", class: "plain", textContent: nameOf(key) });
+    const [layer, head] = key.split(".").map(Number);
+    button.addEventListener("click", () => this.#state.set({ map: "head", layer, head }));
+    return button;
+  }
+
+  #fail(host, error) {
+    if (!(error instanceof ApiError)) throw error;
+    const text = error.isUnsupported ? UNSUPPORTED : describeFailure(error);
+    host.replaceChildren(element("p", { class: "notice", data: { kind: "note" }, textContent: text }));
+    this.onFailure(error);
+  }
+}
+
+function nameOf(key) {
+  const [layer, head] = key.split(".");
+  return `layer ${layer}, head ${head}`;
+}

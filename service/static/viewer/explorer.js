@@ -1,0 +1,204 @@
+// From a text to what is drawn of it: tokens, small maps as they come, one map large, numbers beside it.
+
+import { ApiError, encodeStatistics, tokenize } from "./api.js";
+import { byId } from "./dom.js";
+import { describeFailure } from "./notices.js";
+import { amountPalette } from "./palette.js";
+import { loadLargeMap, loadSmallMaps, loadSmallRollout, planGrid } from "./source.js";
+import { showStatistics } from "./statistics.js";
+import { shownTheme } from "./theme.js";
+import { Turn, inParallel } from "./turns.js";
+
+const REQUESTS_AT_ONCE = 2;
+const NO_NORMS = "This server gives no norms; its artifact or version does not have them. Weights are shown.";
+const ORDINAL_CAPTION = {
+  weights: "Rows are queries, columns are keys. ",
+  norms: "Norms ‖α f(x)‖: rows are queries, columns are keys. ",
+};
+
+export class Explorer {
+  #state;
+  #info;
+  #views;
+  #turns = { text: new Turn(), large: new Turn(), grid: new Turn() };
+  #statistics = null;
+  #large = null; // {labels, offsets, maps: {weights, norms}}
+  #numTokens = 0;
+  #hasNorms = true;
+
+  /** @param {{grid, figure, strip, effect, notices, pointer}} views */
+  constructor({ state, info, views }) {
+    Object.assign(this, { onUnauthorised: () => {}, onLoaded: () => {} });
+    this.#state = state;
+    this.#info = info;
+    this.#views = views;
+    views.pointer.on(() => this.#point());
+  }
+
+  get large() {
+    return this.#large;
+  }
+
+  get statistics() {
+    return this.#statistics;
+  }
+
+  /** Everything anew, for another text. */
+  async load() {
+    const signal = this.#turns.text.begin();
+    this.#turns.large.end();
+    this.#turns.grid.end();
+    const { text } = this.#state;
+    await this.#guard(signal, async () => {
+      const tokens = await tokenize(text, signal);
+      this.#accept(tokens);
+      await Promise.all([this.loadLarge(), this.loadGrid(), this.#loadStatistics(text, signal)]);
+    });
+  }
+
+  /** The map that is shown large, and its norms. */
+  async loadLarge() {
+    const signal = this.#turns.large.begin();
+    const values = this.#state.values;
+    await this.#guard(signal, async () => {
+      const [weights, norms] = await Promise.all([
+        loadLargeMap(this.#state.text, values, "weights", signal),
+        values.map === "head" ? this.#loadNorms((form) => loadLargeMap(this.#state.text, values, form, signal)) : null,
+      ]);
+      const maps = { weights: weights.maps[0], norms: norms?.maps[0] };
+      this.#views.pointer.clear();
+      this.#large = { labels: weights.labels, offsets: weights.offsets, maps };
+      this.drawLarge();
+      this.onLoaded();
+    });
+  }
+
+  /** Small maps of every head, layer by layer, the shown layer first. */
+  async loadGrid() {
+    const signal = this.#turns.grid.begin();
+    const { values, text } = this.#state;
+    const form = values.measure === "norms" && this.#hasNorms ? "norms" : "weights";
+    this.#views.grid.clear();
+    byId("grid-caption").textContent = ORDINAL_CAPTION[form] + (values.shared ? "" : "Each small map on its own scale.");
+    const counts = this.#info.manifest.config.num_heads;
+    const parts = planGrid(counts, values.layer, this.#numTokens, this.#info.limits.max_attention_bytes);
+    const all = this.#views.grid.keys.length;
+    let filled = 0;
+    await this.#guard(signal, async () => {
+      await inParallel([...parts, null], REQUESTS_AT_ONCE, signal, async (part) => {
+        if (!part) {
+          const { maps } = await loadSmallRollout(text, values, signal);
+          this.#putTiles(["rollout"], maps);
+          return;
+        }
+        const { maps } = await loadSmallMaps(text, values, form, { ...part, signal });
+        this.#putTiles(part.heads.map((head) => `${part.layer}.${head}`), maps);
+        filled += maps.length;
+        byId("filled").textContent = filled < all ? `${filled} of ${all}` : `${all}`;
+      });
+    });
+  }
+
+  /** Draws the large map again: another view, threshold or theme. */
+  drawLarge() {
+    if (!this.#large) return;
+    const { labels, offsets, maps } = this.#large;
+    const { view, measure, threshold, map } = this.#state.values;
+    const shared = { labels, special: isSpecial(offsets), palette: this.#palette(), threshold: threshold / 100 };
+    const hasNorms = map === "head" && this.#hasNorms;
+    byId("measure").disabled = !hasNorms;
+    this.#views.strip.show(labels, shared.special);
+    this.#views.figure.show(maps, shared, { view, measure: hasNorms ? measure : "weights", title: this.title });
+    byId("head-title").textContent = this.title;
+    this.#point();
+    this.drawStatistics();
+  }
+
+  get title() {
+    const { map, layer, head } = this.#state.values;
+    return map === "rollout" ? "Rollout through all layers" : `Layer ${layer}, head ${head}`;
+  }
+
+  drawGrid(keys) {
+    this.#views.grid.paint({ palette: this.#palette(), isShared: this.#state.values.shared, keys });
+  }
+
+  drawStatistics() {
+    const { map, layer, head } = this.#state.values;
+    if (map === "rollout") byId("statistics").textContent = "A rollout is one map of all heads: it has no numbers of a head.";
+    else if (this.#statistics) showStatistics(byId("statistics"), this.#statistics, layer, head);
+  }
+
+  /** Stops everything: there is no text. */
+  stop() {
+    for (const turn of Object.values(this.#turns)) turn.end();
+  }
+
+  #accept({ tokens, offsets, truncated }) {
+    const { level, hide } = this.#state.values;
+    this.#numTokens = tokens.length;
+    this.#statistics = null;
+    byId("count").textContent = `${tokens.length}`;
+    if (level === "token" && !hide) this.#views.strip.show(tokens, isSpecial(offsets));
+    this.#views.effect.setLabels(tokens);
+    this.#views.notices.clear("load");
+    if (!truncated) return this.#views.notices.clear("truncated");
+    const most = this.#info.limits.max_sequence_length;
+    this.#views.notices.show("truncated", `The text is longer than the ${most} tokens this model takes: its end was cut off.`, {
+      kind: "note",
+    });
+  }
+
+  async #loadStatistics(text, signal) {
+    this.#statistics = await encodeStatistics(text, signal);
+    this.drawStatistics();
+  }
+
+  async #loadNorms(load) {
+    if (!this.#hasNorms) return null;
+    try {
+      return await load("norms");
+    } catch (error) {
+      if (!(error instanceof ApiError) || !error.isUnsupported) throw error;
+      this.#hasNorms = false;
+      this.#views.notices.show("norms", NO_NORMS, { kind: "note" });
+      return null;
+    }
+  }
+
+  #putTiles(keys, maps) {
+    keys.forEach((key, index) => this.#views.grid.put(key, maps[index]));
+    this.drawGrid(this.#state.values.shared ? undefined : keys);
+  }
+
+  #point() {
+    if (!this.#large) return;
+    const { row, column } = this.#views.pointer.place;
+    const { measure } = this.#state.values;
+    const map = (measure === "norms" && this.#large.maps.norms) || this.#large.maps.weights;
+    const values = row !== null ? map.row(row) : column !== null ? map.column(column) : null;
+    this.#views.strip.shade(values && Array.from(values, (value) => value / (map.largest || 1)));
+    this.#views.strip.mark(row ?? column);
+  }
+
+  #palette() {
+    return amountPalette(shownTheme());
+  }
+
+  async #guard(signal, work) {
+    try {
+      await work();
+    } catch (error) {
+      if (signal.aborted) return;
+      if (!(error instanceof ApiError)) throw error;
+      this.stop();
+      if (error.status === 401) this.onUnauthorised();
+      const action = { name: "Try again", run: () => this.load() };
+      this.#views.notices.show("load", describeFailure(error), { action });
+    }
+  }
+}
+
+function isSpecial(offsets) {
+  return offsets.map(([start, end]) => start === end);
+}

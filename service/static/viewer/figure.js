@@ -1,0 +1,120 @@
+// The large view: one map as lines, as a matrix or both, of weights, of norms or both; and the numbers pointed at.
+
+import { element } from "./dom.js";
+import { formatNumber } from "./ink.js";
+import { Lines } from "./lines.js";
+import { Matrix } from "./matrix.js";
+
+const NAMES = { weights: "Weights", norms: "Norms ‖α f(x)‖" };
+const DRAWINGS = { lines: Lines, matrix: Matrix };
+
+export class Figure {
+  #host;
+  #readout;
+  #pointer;
+  #panes = [];
+  #layout = "";
+  #maps = {};
+  #labels = [];
+
+  constructor(host, readout, pointer) {
+    Object.assign(this, { title: "" });
+    this.#host = host;
+    this.#readout = readout;
+    this.#pointer = pointer;
+    pointer.on(() => this.#read());
+  }
+
+  get panes() {
+    return this.#panes;
+  }
+
+  /**
+   * @param {{weights?: NumberMap, norms?: NumberMap}} maps
+   * @param {{labels: string[], special: boolean[], palette: Uint8ClampedArray, threshold: number}} shared
+   *   `threshold` is a share of each map's largest number
+   * @param {{view: string, measure: string, title: string}} choice
+   */
+  show(maps, shared, { view, measure, title }) {
+    Object.assign(this, { title });
+    this.#maps = maps;
+    this.#labels = shared.labels;
+    this.#build(view, measure);
+    for (const pane of this.#panes) {
+      const map = maps[pane.measure];
+      pane.host.classList.toggle("missing", !map);
+      if (map) pane.drawing.show(modelOf(map, shared));
+    }
+    this.#read();
+  }
+
+  #build(view, measure) {
+    const layout = `${view} ${measure}`;
+    if (layout === this.#layout) return;
+    this.#layout = layout;
+    const views = view === "both" ? ["lines", "matrix"] : [view];
+    const measures = measure === "both" ? ["weights", "norms"] : [measure];
+    this.#host.replaceChildren();
+    this.#panes = measures.flatMap((one) => views.map((kind) => this.#pane(one, kind)));
+    this.#host.dataset.panes = this.#panes.length;
+  }
+
+  #pane(measure, kind) {
+    const host = element("div", { class: "drawing" });
+    this.#host.append(element("figure", { class: "pane" }, element("figcaption", { textContent: NAMES[measure] }), host));
+    return { measure, kind, host, drawing: new DRAWINGS[kind](host, this.#pointer, { name: NAMES[measure] }) };
+  }
+
+  #read() {
+    const { row, column } = this.#pointer.place;
+    const name = (index) => this.#labels[index] ?? "";
+    this.#readout.replaceChildren();
+    if (!this.#labels.length || (row === null && column === null)) {
+      this.#readout.append(element("span", { class: "quiet", textContent: "Point at a token or a cell to read its numbers." }));
+    } else if (row !== null && column !== null) {
+      this.#readout.append(pairOf(name(row), name(column)), ...this.#numbers((map) => map.at(row, column)));
+    } else if (row !== null) {
+      this.#readout.append(pairOf(name(row), "all"), ...this.#numbers((map) => sum(map.row(row)), "sum of "));
+    } else {
+      this.#readout.append(pairOf("all", name(column)), ...this.#numbers((map) => sum(map.column(column)), "sum of "));
+    }
+  }
+
+  #numbers(read, prefix = "") {
+    return ["weights", "norms"]
+      .filter((measure) => this.#maps[measure] && isInside(this.#maps[measure], this.#pointer.place))
+      .map((measure) => {
+        const word = prefix ? prefix + measure : measure.slice(0, -1);
+        const number = formatNumber(read(this.#maps[measure]));
+        return element("span", { data: { measure } }, `${word} `, element("b", { textContent: number }));
+      });
+  }
+}
+
+function modelOf(map, { labels, special, palette, threshold }) {
+  return {
+    map,
+    rowLabels: labels,
+    columnLabels: labels,
+    rowSpecial: special,
+    columnSpecial: special,
+    rowTitle: "query",
+    columnTitle: "key",
+    palette,
+    high: map.largest,
+    signed: false,
+    threshold: threshold * map.largest,
+  };
+}
+
+function isInside(map, { row, column }) {
+  return (row ?? 0) < map.rows && (column ?? 0) < map.columns;
+}
+
+function pairOf(query, key) {
+  return element("span", { class: "mono" }, element("bdi", { textContent: query }), " → ", element("bdi", { textContent: key }));
+}
+
+function sum(values) {
+  return values.reduce((total, value) => total + value, 0);
+}

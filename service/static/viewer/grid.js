@@ -1,0 +1,134 @@
+// All layers and heads as small maps, and the rollout below them. Arrow keys move, Enter or a click opens.
+
+import { element } from "./dom.js";
+import { shrink, toImage } from "./maps.js";
+
+const TILE_CELLS = 64; // rows and columns of a small map at most
+
+export class HeadGrid {
+  #host;
+  #onOpen;
+  #tiles = new Map(); // by "layer.head", and "rollout"
+  #rows = [];
+
+  /** @param {(place: {map: string, layer?: number, head?: number}) => void} onOpen */
+  constructor(host, headCounts, onOpen) {
+    this.#host = host;
+    this.#onOpen = onOpen;
+    const columns = Math.max(...headCounts);
+    const grid = element("div", { class: "heads", role: "grid", aria: { label: "Heads of all layers" } });
+    grid.style.setProperty("--columns", columns);
+    grid.append(this.#heading(columns), ...headCounts.map((count, layer) => this.#row(layer, count)));
+    const rollout = this.#tile("rollout", "Rollout through all layers", { map: "rollout" });
+    rollout.button.removeAttribute("role");
+    rollout.button.append(element("span", { textContent: "Rollout through all layers" }));
+    rollout.button.classList.add("wide");
+    this.#host.replaceChildren(grid, rollout.button);
+    grid.addEventListener("keydown", (event) => this.#move(event));
+  }
+
+  get keys() {
+    return [...this.#tiles.keys()].filter((key) => key !== "rollout");
+  }
+
+  /** Takes every map away. */
+  clear() {
+    for (const tile of this.#tiles.values()) {
+      tile.map = null;
+      tile.button.classList.add("waiting");
+    }
+  }
+
+  /** Keeps a small copy of a map; `paint` shows it. */
+  put(key, map) {
+    const tile = this.#tiles.get(key);
+    if (!tile) return;
+    Object.assign(tile, { map: shrink(map, TILE_CELLS), largest: map.largest });
+    tile.button.classList.remove("waiting");
+  }
+
+  /** Draws the tiles, all of them or some; with `isShared` one number has one colour in all of them. */
+  paint({ palette, isShared, keys = this.#tiles.keys() }) {
+    const largest = Math.max(0, ...this.keys.map((key) => this.#tiles.get(key).largest ?? 0));
+    for (const key of keys) {
+      const { map, canvas, largest: own } = this.#tiles.get(key);
+      if (!map) continue;
+      canvas.width = map.columns;
+      canvas.height = map.rows;
+      const high = isShared && key !== "rollout" ? largest : own;
+      canvas.getContext("2d").putImageData(toImage(map, { palette, high, signed: false, threshold: 0 }), 0, 0);
+    }
+  }
+
+  /** Marks which tile is shown large, and which heads are switched off. */
+  mark(openKey, off) {
+    for (const [key, { button }] of this.#tiles) {
+      button.setAttribute(key === "rollout" ? "aria-pressed" : "aria-selected", String(key === openKey));
+      button.classList.toggle("off", off.includes(key));
+      if (key !== "rollout") button.tabIndex = -1;
+    }
+    const first = this.#tiles.get(openKey === "rollout" ? this.keys[0] : openKey);
+    if (first) first.button.tabIndex = 0;
+  }
+
+  /** Shows each head's effect as a bar below its map, 0 to 1 of the largest; null takes the bars away. */
+  showEffects(shares) {
+    for (const [key, { button }] of this.#tiles) {
+      button.style.setProperty("--effect", shares?.get(key) ?? 0);
+      button.classList.toggle("ranked", Boolean(shares?.has(key)));
+    }
+  }
+
+  #heading(columns) {
+    const names = Array.from({ length: columns }, (_, head) => element("span", { role: "columnheader", textContent: head }));
+    return element("div", { class: "heads-row heading", role: "row" }, element("span", { role: "columnheader" }), ...names);
+  }
+
+  #row(layer, count) {
+    const tiles = Array.from({ length: count }, (_, head) => {
+      return this.#tile(`${layer}.${head}`, `Layer ${layer}, head ${head}`, { map: "head", layer, head }).button;
+    });
+    this.#rows.push(tiles);
+    const name = element("span", { role: "rowheader", textContent: `L${layer}`, title: `Layer ${layer}` });
+    const nothing = count ? [] : [element("span", { role: "gridcell", class: "quiet small none", textContent: "no heads left" })];
+    return element("div", { class: "heads-row", role: "row" }, name, ...tiles, ...nothing);
+  }
+
+  #tile(key, name, place) {
+    const canvas = element("canvas", { width: 1, height: 1 });
+    const button = element(
+      "button",
+      { type: "button", role: "gridcell", class: "tile waiting", tabIndex: 0, title: name, aria: { label: name }, data: { key } },
+      canvas,
+    );
+    button.addEventListener("click", () => this.#onOpen(place));
+    const tile = { button, canvas, map: null };
+    this.#tiles.set(key, tile);
+    return tile;
+  }
+
+  #move(event) {
+    const row = this.#rows.findIndex((tiles) => tiles.includes(event.target));
+    if (row < 0) return;
+    const to = this.#target(event, row, this.#rows[row].indexOf(event.target));
+    if (!to) return;
+    event.preventDefault();
+    event.target.tabIndex = -1;
+    to.tabIndex = 0;
+    to.focus();
+  }
+
+  #target({ key, ctrlKey }, row, column) {
+    const rows = this.#rows;
+    const filled = rows.flatMap((tiles, at) => (tiles.length ? [at] : []));
+    const clamp = (tiles, at) => tiles[Math.max(0, Math.min(tiles.length - 1, at))];
+    const step = (by) => rows[filled[filled.indexOf(row) + by]];
+    if (key === "ArrowRight") return clamp(rows[row], column + 1);
+    if (key === "ArrowLeft") return clamp(rows[row], column - 1);
+    if (key === "ArrowDown") return step(1) && clamp(step(1), column);
+    if (key === "ArrowUp") return step(-1) && clamp(step(-1), column);
+    if (key === "Home") return (ctrlKey ? rows[filled[0]] : rows[row])[0];
+    if (key === "End") return (ctrlKey ? rows[filled.at(-1)] : rows[row]).at(-1);
+    return null;
+  }
+}

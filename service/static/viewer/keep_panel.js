@@ -1,0 +1,67 @@
+// The buttons that keep something: link, picture, data.
+
+import { byId } from "./dom.js";
+import { copyAddress, drawPicture, jsonFile, saveFile, toRows } from "./keep.js";
+
+const COPIED_FOR = 2000; // milliseconds
+
+/** Binds the buttons to what is shown. */
+export function bindKeep({ state, info, explorer, figure, pair }) {
+  byId("copy-link").onclick = copyLink;
+  byId("save-png").onclick = async () => {
+    const blob = await drawPicture(`${info.model}: ${explorer.title}`, shownPanes(state, figure, pair));
+    saveFile(`${fileName(state)}.png`, blob);
+  };
+  byId("save-json").onclick = () => saveFile(`${fileName(state)}.json`, jsonFile(collect(state, info, explorer, pair)));
+}
+
+async function copyLink() {
+  const button = byId("copy-link");
+  if (await copyAddress()) {
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy link"), COPIED_FOR);
+    return;
+  }
+  byId("link-field").hidden = false;
+  byId("link").value = location.href;
+  byId("link").select();
+}
+
+function shownPanes(state, figure, pair) {
+  const captions = { weights: "Weights", norms: "Norms ‖α f(x)‖" };
+  const panes = figure.panes
+    .filter(({ host }) => !host.classList.contains("missing"))
+    .map(({ drawing, measure }) => ({ drawing, caption: captions[measure] }));
+  if (state.values.mode === "pair" && pair.answer) panes.push({ drawing: pair.matrix, caption: "Contributions to the similarity" });
+  return panes;
+}
+
+function fileName({ values: { map, layer, head } }) {
+  return map === "rollout" ? "attention-rollout" : `attention-layer-${layer}-head-${head}`;
+}
+
+/** The present map with what is needed to read it. */
+function collect(state, info, explorer, pair) {
+  const { map, layer, head, level, hide, renormalise, mode } = state.values;
+  const { labels, offsets, maps } = explorer.large;
+  const statistics = map === "head" && explorer.statistics;
+  return {
+    model: info.model,
+    source: info.manifest.source,
+    precision: info.manifest.precision,
+    text: state.text,
+    [level === "word" ? "words" : "tokens"]: labels,
+    offsets,
+    ...(map === "rollout" ? { reduce: "rollout" } : { layer, head }),
+    exclude_special: hide,
+    renormalise: hide && renormalise,
+    weights: toRows(maps.weights),
+    ...(maps.norms && { norms: toRows(maps.norms) }),
+    ...(statistics && {
+      statistics: Object.fromEntries(
+        Object.entries(statistics).map(([name, values]) => [name, values && values[layer][head]]),
+      ),
+    }),
+    ...(mode === "pair" && pair.answer && { pair: { a: state.values.a, b: state.values.b, ...pair.answer } }),
+  };
+}

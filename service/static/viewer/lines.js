@@ -1,0 +1,187 @@
+// A map as lines from queries (left) to keys (right), in canvas. Only the part in view is drawn, and of very many lines
+// only the strongest.
+
+import { element, oncePerFrame, prepareCanvas } from "./dom.js";
+import { LABEL_FONT, fit, pageInk, widest } from "./ink.js";
+
+const MOST_LINES = 6000;
+const SHADES = 12;
+const LONGEST_LABEL = 150;
+const TALLEST_PICTURE = 8000;
+
+export class Lines {
+  #box;
+  #canvas;
+  #rest;
+  #caption;
+  #host;
+  #pointer;
+  #model = null;
+  #lines = [];
+  #draw = oncePerFrame(() => this.#paintView());
+
+  constructor(host, pointer, { name }) {
+    this.#canvas = element("canvas", { class: "lines", role: "img", aria: { label: `${name}, as lines` } });
+    this.#rest = element("div");
+    this.#box = element("div", { class: "lines-box" }, this.#canvas, this.#rest);
+    this.#caption = element("p", { class: "quiet small" });
+    this.#host = host;
+    this.#pointer = pointer;
+    host.append(this.#box, this.#caption);
+    pointer.on(() => this.#draw());
+    new ResizeObserver(() => this.#layOut()).observe(host);
+    this.#listen();
+  }
+
+  show(model) {
+    this.#model = model;
+    const all = model.map.rows * model.map.columns;
+    this.#lines = strongest(model.map, model.threshold, MOST_LINES);
+    this.#caption.textContent =
+      this.#lines.length === MOST_LINES
+        ? `The ${MOST_LINES.toLocaleString("en")} strongest of ${all.toLocaleString("en")} lines; point at a token for all of its own.`
+        : "";
+    this.#layOut();
+  }
+
+  heightAt() {
+    return Math.min(TALLEST_PICTURE, heightOf(this.#model));
+  }
+
+  paint(context, width) {
+    const view = { width, height: this.heightAt(), from: 0 };
+    paintLines(context, this.#model, this.#lines, view, this.#pointer.place);
+  }
+
+  #layOut() {
+    const width = this.#box.clientWidth;
+    if (!this.#model || !width) return;
+    const full = heightOf(this.#model);
+    const most = parseFloat(getComputedStyle(this.#box).maxHeight) || full;
+    this.view = { width, height: Math.min(full, most) };
+    this.#rest.style.height = `${full - this.view.height}px`;
+    this.#draw();
+  }
+
+  #paintView() {
+    if (!this.view) return;
+    const context = prepareCanvas(this.#canvas, this.view.width, this.view.height);
+    paintLines(context, this.#model, this.#lines, { ...this.view, from: this.#box.scrollTop }, this.#pointer.place);
+  }
+
+  #listen() {
+    const point = (event) => this.#tokenAt(event.offsetX, event.offsetY);
+    this.#box.addEventListener("scroll", () => this.#draw(), { passive: true });
+    this.#canvas.addEventListener("pointermove", (event) => this.#pointer.hover(...point(event)));
+    this.#canvas.addEventListener("pointerleave", () => this.#pointer.leave());
+    this.#canvas.addEventListener("click", (event) => this.#pointer.pin(...point(event)));
+  }
+
+  #tokenAt(x, y) {
+    const index = Math.floor((y + this.#box.scrollTop) / rowHeight(this.#model));
+    if (x < this.view.width / 3) return [index < this.#model.map.rows ? index : null, null];
+    if (x > (2 * this.view.width) / 3) return [null, index < this.#model.map.columns ? index : null];
+    return [null, null];
+  }
+}
+
+/**
+ * Cells of at least `threshold`, as [row, column, value]; of more than `most`, about the `most` largest.
+ * A histogram finds the cut without sorting hundreds of thousands of numbers.
+ */
+export function strongest(map, threshold, most) {
+  const bins = new Uint32Array(1024);
+  const binOf = (value) => Math.min(1023, Math.floor((value / (map.largest || 1)) * 1024));
+  for (const value of map.values) if (value >= threshold && value > 0) bins[binOf(value)] += 1;
+  let cut = 1023;
+  let count = bins[cut];
+  while (cut > 0 && count + bins[cut - 1] <= most) count += bins[(cut -= 1)];
+  const found = [];
+  for (let cell = 0; cell < map.values.length && found.length < most; cell += 1) {
+    const value = map.values[cell];
+    if (value > 0 && value >= threshold && binOf(value) >= cut) {
+      found.push([Math.floor(cell / map.columns), cell % map.columns, value]);
+    }
+  }
+  return found;
+}
+
+function rowHeight({ map }) {
+  return Math.max(map.rows, map.columns) > 40 ? 18 : 24;
+}
+
+function heightOf(model) {
+  return Math.max(model.map.rows, model.map.columns) * rowHeight(model);
+}
+
+function paintLines(context, model, lines, view, place) {
+  const ink = pageInk();
+  context.font = LABEL_FONT;
+  const most = Math.min(LONGEST_LABEL, view.width * 0.34);
+  const left = widest(context, model.rowLabels, most) + 10;
+  const right = view.width - widest(context, model.columnLabels, most) - 10;
+  const shape = { ...view, left, right, step: rowHeight(model) };
+  const isPointed = place.row !== null || place.column !== null;
+  strokeAll(context, lines, shape, { colour: ink.accent, high: model.high, strength: isPointed ? 0.12 : 1 });
+  if (isPointed) strokeAll(context, linesOf(model, place), shape, { colour: ink.accent, high: model.high, strength: 1 });
+  const shares = { rows: sharesOf(model, place, "row"), columns: sharesOf(model, place, "column") };
+  paintLabels(context, { ...shape, ink, at: left, align: "right" }, model.rowLabels, model.rowSpecial, shares.rows);
+  paintLabels(context, { ...shape, ink, at: right, align: "left" }, model.columnLabels, model.columnSpecial, shares.columns);
+}
+
+/** Every line of what is pointed at, those that were too many to draw included. */
+function linesOf({ map, threshold }, { row, column }) {
+  const values = row !== null ? map.row(row) : map.column(column);
+  const line = row !== null ? (value, index) => [row, index, value] : (value, index) => [index, column, value];
+  return Array.from(values, line).filter(([, , value]) => value > 0 && value >= threshold);
+}
+
+/** How strongly each label of one side is tinted: the one pointed at wholly, the others by their weight. */
+function sharesOf({ map, high }, { row, column }, axis) {
+  const [own, other, line] = axis === "row" ? [row, column, "column"] : [column, row, "row"];
+  if (own !== null) return (index) => (index === own ? 1 : 0);
+  if (other === null) return () => 0;
+  const values = map[line](other);
+  return (index) => values[index] / (high || 1);
+}
+
+/** One path a shade of strength: a handful of strokes for thousands of lines. */
+function strokeAll(context, lines, { left, right, step, from, height }, { colour, high, strength }) {
+  const paths = Array.from({ length: SHADES }, () => null);
+  const middle = (left + right) / 2;
+  for (const [row, column, value] of lines) {
+    const start = (row + 0.5) * step - from;
+    const end = (column + 0.5) * step - from;
+    if ((start < 0 && end < 0) || (start > height && end > height)) continue;
+    const shade = Math.min(SHADES - 1, Math.floor((value / high) * SHADES));
+    const path = (paths[shade] ??= new Path2D());
+    path.moveTo(left, start);
+    path.bezierCurveTo(middle, start, middle, end, right, end);
+  }
+  context.strokeStyle = colour;
+  paths.forEach((path, shade) => {
+    if (!path) return;
+    context.globalAlpha = strength * ((shade + 0.5) / SHADES);
+    context.lineWidth = 0.75 + (2 * (shade + 0.5)) / SHADES;
+    context.stroke(path);
+  });
+  context.globalAlpha = 1;
+}
+
+function paintLabels(context, { step, from, height, ink, at, align, width }, labels, special, share) {
+  const first = Math.max(0, Math.floor(from / step));
+  const last = Math.min(labels.length, Math.ceil((from + height) / step));
+  const room = (align === "right" ? at : width - at) - 8;
+  context.font = LABEL_FONT;
+  context.textBaseline = "middle";
+  context.textAlign = align;
+  for (let index = first; index < last; index += 1) {
+    const top = index * step - from;
+    context.globalAlpha = 0.45 * Math.max(0, Math.min(1, share(index)));
+    context.fillStyle = ink.accent;
+    context.fillRect(align === "right" ? 0 : at, top + 1, align === "right" ? at : width - at, step - 2);
+    context.globalAlpha = 1;
+    context.fillStyle = special[index] ? ink.quiet : ink.ink;
+    context.fillText(fit(context, labels[index], room), align === "right" ? at - 5 : at + 5, top + step / 2 + 0.5);
+  }
+}

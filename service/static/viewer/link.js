@@ -1,0 +1,57 @@
+// The state as the part of an address after #, which browsers never send to a server. Text is in it only when asked.
+
+import { DEFAULTS } from "./state.js";
+
+const LONGEST_TEXT = 20000; // characters; longer addresses are cut by programs on their way
+
+const choice = (...options) => (text) => (options.includes(text) ? text : undefined);
+const flag = (text) => ({ 0: false, 1: true })[text];
+const whole = (largest) => (text) => (/^\d{1,4}$/.test(text) && Number(text) <= largest ? Number(text) : undefined);
+const heads = (text) => (/^\d{1,3}\.\d{1,3}(,\d{1,3}\.\d{1,3}){0,4095}$/.test(text) ? text.split(",") : undefined);
+
+const READERS = {
+  mode: choice("one", "pair"),
+  side: choice("a", "b"),
+  map: choice("head", "rollout"),
+  layer: whole(999),
+  head: whole(9999),
+  view: choice("lines", "matrix", "both"),
+  measure: choice("weights", "norms", "both"),
+  level: choice("token", "word"),
+  hide: flag,
+  renormalise: flag,
+  threshold: whole(100),
+  shared: flag,
+  off: heads,
+};
+
+/** What differs from the defaults, and the texts where `withText` is set. */
+export function toHash(values) {
+  const fields = new URLSearchParams();
+  for (const name of Object.keys(READERS)) {
+    if (String(values[name]) !== String(DEFAULTS[name])) fields.set(name, write(values[name]));
+  }
+  if (values.withText) {
+    fields.set("a", values.a);
+    if (values.mode === "pair") fields.set("b", values.b);
+  }
+  return fields.toString();
+}
+
+/** The state that an address asks for; what it should not hold is left out. */
+export function fromHash(hash) {
+  const fields = new URLSearchParams(hash.replace(/^#/, ""));
+  const values = {};
+  for (const [name, read] of Object.entries(READERS)) {
+    const value = fields.has(name) ? read(fields.get(name)) : undefined;
+    if (value !== undefined) values[name] = value;
+  }
+  for (const name of ["a", "b"]) {
+    if (fields.has(name)) Object.assign(values, { [name]: fields.get(name).slice(0, LONGEST_TEXT), withText: true });
+  }
+  return values;
+}
+
+function write(value) {
+  return typeof value === "boolean" ? String(Number(value)) : String(value);
+}

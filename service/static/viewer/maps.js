@@ -1,0 +1,79 @@
+// One map of numbers, queries by keys, and what is drawn from it.
+
+import { paletteIndex } from "./palette.js";
+
+/** Numbers row by row. */
+export class NumberMap {
+  /**
+   * @param {Float32Array} values rows x columns
+   * @param {number} rows queries, or tokens of the first text
+   * @param {number} columns keys, or tokens of the second text
+   */
+  constructor(values, rows, columns) {
+    this.values = values;
+    this.rows = rows;
+    this.columns = columns;
+    this.largest = values.reduce((largest, value) => Math.max(largest, Math.abs(value)), 0);
+  }
+
+  at(row, column) {
+    return this.values[row * this.columns + column];
+  }
+
+  row(row) {
+    return this.values.subarray(row * this.columns, (row + 1) * this.columns);
+  }
+
+  column(column) {
+    return Float32Array.from({ length: this.rows }, (_, row) => this.at(row, column));
+  }
+
+  get bytes() {
+    return this.values.byteLength;
+  }
+}
+
+/**
+ * The same map in at most `size` rows and columns. Each cell keeps the value of its block that is farthest from 0: a
+ * single strong weight among 512 tokens does not vanish in a small picture.
+ */
+export function shrink(map, size) {
+  const rows = Math.min(map.rows, size);
+  const columns = Math.min(map.columns, size);
+  if (rows === map.rows && columns === map.columns) return map;
+  const values = new Float32Array(rows * columns);
+  for (let row = 0; row < map.rows; row += 1) {
+    const target = Math.floor((row * rows) / map.rows) * columns;
+    const source = row * map.columns;
+    for (let column = 0; column < map.columns; column += 1) {
+      const cell = target + Math.floor((column * columns) / map.columns);
+      const value = map.values[source + column];
+      if (Math.abs(value) > Math.abs(values[cell])) values[cell] = value;
+    }
+  }
+  return new NumberMap(values, rows, columns);
+}
+
+/**
+ * One pixel a cell.
+ *
+ * @param {NumberMap} map
+ * @param {{palette: Uint8ClampedArray, high: number, signed: boolean, threshold: number}} scale `high` has the last
+ *   colour, what is smaller than `threshold` the colour of 0
+ */
+export function toImage(map, { palette, high, signed, threshold }) {
+  const image = new ImageData(map.columns, map.rows);
+  const pixels = new Uint32Array(image.data.buffer);
+  const colours = new Uint32Array(palette.buffer);
+  for (let cell = 0; cell < pixels.length; cell += 1) {
+    const value = Math.abs(map.values[cell]) < threshold ? 0 : map.values[cell];
+    pixels[cell] = colours[paletteIndex(placeOf(value, high, signed))];
+  }
+  return image;
+}
+
+/** Where in its palette a value stands, 0 to 1. */
+export function placeOf(value, high, signed) {
+  const place = high ? value / high : 0;
+  return signed ? (place + 1) / 2 : place;
+}

@@ -1,0 +1,143 @@
+// Two texts: their similarity, and which pairs of tokens carry it.
+
+import { ApiError, encodeVectors, explain } from "./api.js";
+import { element } from "./dom.js";
+import { formatNumber } from "./ink.js";
+import { NumberMap } from "./maps.js";
+import { Matrix } from "./matrix.js";
+import { describeFailure } from "./notices.js";
+import { signedPalette } from "./palette.js";
+import { Pointer } from "./pointer.js";
+import { shownTheme } from "./theme.js";
+import { TokenStrip } from "./tokens.js";
+import { Turn } from "./turns.js";
+import { turnedBetween } from "./effect.js";
+
+const UNSUPPORTED = "Similarity only: this server cannot say which tokens carry it (it can for mean pooling).";
+
+export class PairView {
+  #parts;
+  #turn = new Turn();
+  #pointer = new Pointer();
+  #matrix;
+  #strips;
+  #answer = null;
+
+  /** @param {{a, b, matrix, readout, similarity}} parts elements of the page */
+  constructor(parts) {
+    Object.assign(this, { onFailure: () => {} });
+    this.#parts = parts;
+    this.#matrix = new Matrix(parts.matrix, this.#pointer, { name: "Contributions of pairs of tokens" });
+    this.#strips = {
+      a: new TokenStrip(parts.a, this.#pointer, { name: "Tokens of the first text", axis: "row" }),
+      b: new TokenStrip(parts.b, this.#pointer, { name: "Tokens of the second text", axis: "column" }),
+    };
+    this.#pointer.on(() => this.#point());
+  }
+
+  get matrix() {
+    return this.#matrix;
+  }
+
+  get answer() {
+    return this.#answer;
+  }
+
+  async load(a, b) {
+    const signal = this.#turn.begin();
+    this.#pointer.clear();
+    try {
+      this.#answer = await explain(a, b, signal);
+      this.draw();
+    } catch (error) {
+      if (signal.aborted) return;
+      if (!(error instanceof ApiError)) throw error;
+      this.#answer = null;
+      if (error.isUnsupported) await this.#showSimilarityOnly(a, b, signal);
+      else this.#fail(error);
+    }
+  }
+
+  stop() {
+    this.#turn.end();
+  }
+
+  draw() {
+    if (!this.#answer) return;
+    const { similarity, contributions, a, b } = this.#answer;
+    this.#parts.matrix.hidden = false;
+    this.#parts.similarity.textContent = formatNumber(similarity);
+    this.#parts.similarity.dataset.value = similarity;
+    const columns = b.tokens.length;
+    const map = new NumberMap(Float32Array.from(contributions.flat()), a.tokens.length, columns);
+    const special = (side) => side.offsets.map(([start, end]) => start === end);
+    this.#strips.a.show(a.tokens, special(a));
+    this.#strips.b.show(b.tokens, special(b));
+    this.#matrix.show({
+      map,
+      rowLabels: a.tokens,
+      columnLabels: b.tokens,
+      rowSpecial: special(a),
+      columnSpecial: special(b),
+      rowTitle: "first text",
+      columnTitle: "second text",
+      palette: signedPalette(shownTheme()),
+      high: map.largest,
+      signed: true,
+      threshold: 0,
+    });
+    this.#point();
+  }
+
+  #point() {
+    if (!this.#answer) return;
+    const { row, column } = this.#pointer.place;
+    const { a, b } = this.#answer;
+    this.#strips.a.shade(relative(a.saliency));
+    this.#strips.b.shade(relative(b.saliency));
+    this.#strips.a.mark(row);
+    this.#strips.b.mark(column);
+    this.#parts.readout.replaceChildren(...this.#words(row, column));
+  }
+
+  #words(row, column) {
+    const { contributions, similarity, a, b } = this.#answer;
+    if (row === null && column === null) {
+      const total = contributions.flat().reduce((sum, value) => sum + value, 0);
+      return [
+        element("span", {}, "The similarity ", element("b", { textContent: formatNumber(similarity) }), " is the sum of all cells: "),
+        element("b", { id: "pair-sum", textContent: formatNumber(total), data: { value: total } }),
+      ];
+    }
+    const rows = row === null ? contributions : [contributions[row]];
+    const value = rows.flatMap((cells) => (column === null ? cells : [cells[column]])).reduce((sum, one) => sum + one, 0);
+    const names = [row === null ? "all" : a.tokens[row], column === null ? "all" : b.tokens[column]];
+    return [
+      element("span", { class: "mono" }, element("bdi", { textContent: names[0] }), " · ", element("bdi", { textContent: names[1] })),
+      element("span", {}, "contribution ", element("b", { textContent: formatNumber(value) })),
+      element("span", { class: "quiet", textContent: `${((100 * value) / similarity).toFixed(1)} % of the similarity` }),
+    ];
+  }
+
+  async #showSimilarityOnly(a, b, signal) {
+    try {
+      const [[first], [second]] = await Promise.all([encodeVectors(a, { signal }), encodeVectors(b, { signal })]);
+      this.#parts.similarity.textContent = formatNumber(1 - turnedBetween(first, second));
+      this.#parts.matrix.hidden = true;
+      this.#parts.readout.replaceChildren(element("span", { class: "quiet", textContent: UNSUPPORTED }));
+    } catch (error) {
+      if (!signal.aborted) this.#fail(error);
+    }
+  }
+
+  #fail(error) {
+    this.#parts.similarity.textContent = "";
+    this.#parts.readout.textContent = describeFailure(error);
+    this.onFailure(error);
+  }
+}
+
+function relative(values) {
+  const most = Math.max(...values);
+  return values.map((value) => (most ? value / most : 0));
+}
