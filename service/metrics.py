@@ -106,6 +106,7 @@ class Metrics:
         self._attention_requests = counter(names.ATTENTION_REQUESTS, "Requests answered with attention weights.")
         self._attention_bytes = counter(names.ATTENTION_BYTES, "Attention weights answered, in bytes of float32.")
         self._padding_tokens = counter(names.PADDING_TOKENS, "Positions of batches that were padding.")
+        self._busy = counter(names.WORKER_BUSY, "Time that workers spent running the model, all of them together.")
         self._disconnects = counter(names.CLIENT_DISCONNECTS, "Clients that left before their answer.")
 
     def _add_gauges(self, registry: CollectorRegistry) -> None:
@@ -166,6 +167,7 @@ class Metrics:
         self._batch_tokens.observe(batch.tokens)
         self._batch_padding.observe(1 - batch.tokens / batch.padded_tokens)
         self._padding_tokens.inc(batch.padded_tokens - batch.tokens)
+        self._busy.inc(batch.inference_seconds)
 
     def observe_texts(self, lengths: Sequence[int], *, truncated: int) -> None:
         """Counts the texts of one answered request: their tokens, and how many were cut."""

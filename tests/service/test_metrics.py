@@ -42,6 +42,7 @@ CONTRACT = {
     "polyhead_cpu_limit_cores": set(),
     "polyhead_memory_limit_bytes": set(),
     "polyhead_model_load_seconds": set(),
+    "polyhead_worker_busy_seconds": set(),
     "polyhead_workers": set(),
     "polyhead_intra_op_threads": set(),
 }
@@ -120,6 +121,7 @@ def test_padding_ratio_is_the_share_of_padding(served: Served) -> None:
     assert served.metric("polyhead_batch_padding_ratio_bucket", le="0.2") == 0
     assert served.metric("polyhead_batch_padding_ratio_bucket", le="0.3") == 1
     assert served.metric("polyhead_padding_tokens_total") == 4
+    assert served.metric("polyhead_worker_busy_seconds_total") == 0.1
 
 
 def test_label_values_are_bounded(served: Served) -> None:
@@ -130,10 +132,8 @@ def test_label_values_are_bounded(served: Served) -> None:
         (sample.labels["route"], sample.labels["method"])
         for sample in families(served)["polyhead_request_duration_seconds"].samples
     }
-    assert {route for route, _ in labels} <= {
-        *("/", "/docs", "/encode", "/healthz", "/heads", "/info", "/metrics", "/openapi.json", "/readyz", "/tokenize"),
-        *("/static/{path:path}", "unmatched"),
-    }
+    known = set(served.client.get("/openapi.json").json()["paths"])
+    assert {route for route, _ in labels} <= known | {"/", "/docs", "/openapi.json", "/static/{path:path}", "unmatched"}
     assert {method for _, method in labels} == {"GET", "POST", "other"}
 
 
