@@ -50,7 +50,7 @@ $(BIN)/.serve: pyproject.toml constraints.txt | $(BIN)/python
 
 $(BIN)/.dev: pyproject.toml constraints.txt | $(BIN)/.serve
 	@echo "==> installing the test and lint tools"
-	@$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[cpu,export,dev]'
+	@$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[cpu,export,tracing,dev]'
 	@touch $@
 
 clean: ## remove the environment, artifacts and caches

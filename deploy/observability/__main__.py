@@ -1,0 +1,45 @@
+"""`python -m deploy.observability`: writes the dashboard, the recording rules and the alerts into `deploy/`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from deploy.observability.alerts import RUNBOOK, make_alerts
+from deploy.observability.dashboard import write_dashboard
+from deploy.observability.rules import Document, make_rules
+
+DEPLOY = Path(__file__).parents[1]
+HEADER = "# Made by `python -m deploy.observability`: change it there.\n"
+
+
+def write_files(runbook: str = RUNBOOK) -> dict[str, str]:
+    """What the files hold, by their path below `deploy/`."""
+    return {
+        "grafana/polyhead.json": write_dashboard(),
+        "prometheus/rules.yaml": _write(make_rules()),
+        "prometheus/alerts.yaml": _write(make_alerts(runbook)),
+    }
+
+
+def _write(document: Document) -> str:
+    text: str = yaml.safe_dump(document, sort_keys=False, width=1000)
+    return HEADER + text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes them all."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.observability", description=__doc__)
+    parser.add_argument("--runbook-url", default=RUNBOOK, help="where people read deploy/RUNBOOK.md; %(default)s")
+    for name, text in write_files(parser.parse_args(arguments).runbook_url).items():
+        path = DEPLOY / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{path}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""The kinds of panels, each with one look. What they show stands in the rows."""
+
+from collections.abc import Mapping, Sequence
+
+from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, table, timeseries
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.models import common as looks
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models import heatmap as heatmap_looks
+from grafana_foundation_sdk.models import prometheus as query_looks
+
+Panel = Builder[models.Panel]
+Levels = Sequence[tuple[float | None, str]]  # from which value on, which colour
+
+SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+STAT_HEIGHT, HEIGHT = 4, 8
+FULL_WIDTH = 24
+NEUTRAL: Levels = ((None, "blue"),)
+
+
+def make_stat(
+    title: str, text: str, expression: str, *, unit: str = "short", decimals: int = 1, levels: Levels = NEUTRAL
+) -> Panel:
+    """One number, an eighth of the width, coloured by its level."""
+    return (
+        stat.Panel()
+        .title(title)
+        .description(text)
+        .datasource(SOURCE)
+        .height(STAT_HEIGHT)
+        .span(FULL_WIDTH // 8)
+        .unit(unit)
+        .decimals(decimals)
+        .thresholds(_thresholds(levels))
+        .graph_mode(looks.BigValueGraphMode.NONE)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+        .with_target(_query("A", expression, "").instant())
+    )
+
+
+def make_lines(
+    title: str,
+    text: str,
+    expressions: Mapping[str, str],
+    *,
+    unit: str = "short",
+    width: int = FULL_WIDTH // 3,
+    stacking: looks.StackingMode = looks.StackingMode.NONE,
+    exemplars: bool = False,
+) -> Panel:
+    """Lines over time, from 0.
+
+    Args:
+        title: of the panel.
+        text: its description.
+        expressions: by legend, `{{label}}` for a label's value.
+        unit: Grafana's name of the unit.
+        width: of 24 columns.
+        stacking: lines on each other, as they are or as percentages.
+        exemplars: whether points that name a trace are drawn.
+    """
+    panel = (
+        timeseries.Panel()
+        .title(title)
+        .description(text)
+        .datasource(SOURCE)
+        .height(HEIGHT)
+        .span(width)
+        .unit(unit)
+        .min(0)
+        .line_width(1)
+        .fill_opacity(10 if stacking is looks.StackingMode.NONE else 60)
+        .show_points(looks.VisibilityMode.NEVER)
+        .stacking(common.StackingConfig().mode(stacking))
+        .legend(
+            common.VizLegendOptions()
+            .display_mode(looks.LegendDisplayMode.LIST)
+            .placement(looks.LegendPlacement.BOTTOM)
+            .show_legend(True)
+        )
+        .tooltip(common.VizTooltipOptions().mode(looks.TooltipDisplayMode.MULTI).sort(looks.SortOrder.DESCENDING))
+    )
+    for ref_id, (legend, expression) in zip("ABCDEFGH", expressions.items(), strict=False):
+        panel = panel.with_target(_query(ref_id, expression, legend).range().exemplar(exemplars))
+    return panel
+
+
+def make_heatmap(title: str, text: str, expression: str, *, unit: str, width: int = FULL_WIDTH // 3) -> Panel:
+    """How many values fell into each bucket, over time."""
+    return (
+        heatmap.Panel()
+        .title(title)
+        .description(text)
+        .datasource(SOURCE)
+        .height(HEIGHT)
+        .span(width)
+        .calculate(False)
+        .color(
+            heatmap.HeatmapColorOptions()
+            .mode(heatmap_looks.HeatmapColorMode.SCHEME)
+            .scheme("Oranges")
+            .fill("dark-orange")
+            .scale(heatmap_looks.HeatmapColorScale.EXPONENTIAL)
+            .exponent(0.5)
+            .steps(64)
+        )
+        .y_axis(heatmap.YAxisConfig().unit(unit).axis_placement(looks.AxisPlacement.LEFT))
+        .with_target(_query("A", expression, "{{le}}").range().format(query_looks.PromQueryFormat.HEATMAP))
+    )
+
+
+def make_table(
+    title: str, text: str, expressions: Mapping[str, str], *, key: str, units: Mapping[str, str], hidden: Sequence[str]
+) -> Panel:
+    """One line a value of the label `key`, one column an expression (and the labels that it keeps).
+
+    Args:
+        title: of the panel.
+        text: its description.
+        expressions: by column.
+        key: the label that every expression keeps.
+        units: by column, Grafana's name of its unit.
+        hidden: labels that are no column.
+    """
+    panel = table.Panel().title(title).description(text).datasource(SOURCE).height(HEIGHT).span(FULL_WIDTH)
+    names = {}
+    for ref_id, (column, expression) in zip("ABCDEFGHIJ", expressions.items(), strict=False):
+        query = _query(ref_id, expression, "").instant().format(query_looks.PromQueryFormat.TABLE)
+        panel = panel.with_target(query)
+        names[f"Value #{ref_id}"] = column
+    for column, unit in units.items():
+        panel = panel.override_by_name(column, [models.DynamicConfigValue("unit", unit)])
+    excluded = dict.fromkeys(hidden, True) | {f"Time {number}": True for number in range(1, len(names) + 1)}
+    return panel.with_transformation(
+        models.DataTransformerConfig("joinByField", options={"byField": key, "mode": "outer"})
+    ).with_transformation(
+        models.DataTransformerConfig(
+            "organize", options={"renameByName": names, "excludeByName": excluded, "indexByName": {}}
+        )
+    )
+
+
+def _query(ref_id: str, expression: str, legend: str) -> prometheus.Dataquery:
+    return prometheus.Dataquery().ref_id(ref_id).expr(expression).legend_format(legend).datasource(SOURCE)
+
+
+def _thresholds(levels: Levels) -> dashboard.ThresholdsConfig:
+    steps = [models.Threshold(value=value, color=color) for value, color in levels]
+    return dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
