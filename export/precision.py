@@ -14,7 +14,7 @@ import torch
 from export.checkpoint import Checkpoint
 from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts, see_ranges, token_batches
 from export.int8.quality import measure_quality
-from export.int8.quantize import quantize_encoder
+from export.int8.quantize import quantize_encoder, require_quantizable
 from export.verify import Tolerance
 from model.encoder import Encoder
 
@@ -60,6 +60,7 @@ def lower(checkpoint: Checkpoint, precision: Precision, calibration: Path | None
     """
     encoder, tolerance = checkpoint.encoder, TOLERANCES[precision]
     if precision == "int8":
+        require_quantizable(encoder.config)  # before calibration, which takes a while
         texts = read_texts(calibration or TEXTS)
         batches = list(token_batches(texts, checkpoint.tokenizer, checkpoint.max_sequence_length))
         quantized = quantize_encoder(encoder, see_ranges(encoder, batches))

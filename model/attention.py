@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from model.gating import LayerRequest, pack_gated
 from model.packing import Packing
+from model.positions import PositionTerms
 
 Implementation = Literal["eager", "sdpa", "onnx"]
 
@@ -23,11 +24,13 @@ FUSED_OP = "Attention"
 FUSED_OP_VERSION = 24
 WEIGHTS_DOMAIN = "polyhead"
 WEIGHTS_OP = "AttentionWeights"
+BIASED_WEIGHTS_OP = "BiasedAttentionWeights"
 WEIGHTS_OP_VERSION = 1
+NO_TERMS = PositionTerms()
 
 
 class AttentionImplementation(Protocol):
-    """softmax(Q K^T * scale + padding) V for every head (Vaswani et al. 2017, equation 1)."""
+    """softmax(Q K^T * scale + bias + padding) V for every head (Vaswani et al. 2017, equation 1)."""
 
     def __call__(
         self,
@@ -39,6 +42,7 @@ class AttentionImplementation(Protocol):
         *,
         num_heads: int,
         scale: float,
+        bias: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attends within each row's real tokens.
 
@@ -50,6 +54,7 @@ class AttentionImplementation(Protocol):
             wanted: bool scalar, whether the weights will be read; an implementation may return them regardless.
             num_heads: H.
             scale: factor on the scores before the softmax.
+            bias: [1, H or 1, S, S], added to the scores after scaling; None for none.
 
         Returns:
             The context [B, S, H*V], and the weights [B, H, S, S] or None where the implementation has none. Rows of
@@ -59,49 +64,75 @@ class AttentionImplementation(Protocol):
 
 
 def eager_attention(
-    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, wanted: Tensor, *, num_heads: int, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor,
+    wanted: Tensor,
+    *,
+    num_heads: int,
+    scale: float,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """The reference: materialises the weights and always returns them."""
     del wanted
     query, key, value = (split_heads(x, num_heads) for x in (query, key, value))  # [B, H, S, K or V]
     real = key_mask(lengths, key.shape[-2])  # [B, 1, 1, S]
     scores = (query @ key.transpose(-2, -1)) * scale  # [B, H, S, S]
+    scores = scores if bias is None else scores + bias
     weights = scores.masked_fill(~real, torch.finfo(scores.dtype).min).softmax(dim=-1).masked_fill(~real, 0.0)
     return merge_heads(weights @ value), weights
 
 
 def sdpa_attention(
-    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, wanted: Tensor, *, num_heads: int, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor,
+    wanted: Tensor,
+    *,
+    num_heads: int,
+    scale: float,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """PyTorch's fused kernels, for training and PyTorch inference; has no weights."""
     del wanted
     query, key, value = (split_heads(x, num_heads) for x in (query, key, value))
     real = key_mask(lengths, key.shape[-2])
-    context = functional.scaled_dot_product_attention(query, key, value, attn_mask=real, scale=scale)
+    mask = real if bias is None else bias.masked_fill(~real, torch.finfo(bias.dtype).min)
+    context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
     return merge_heads(context.masked_fill((lengths == 0)[:, None, None, None], 0.0)), None
 
 
 def onnx_attention(
-    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, wanted: Tensor, *, num_heads: int, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor,
+    wanted: Tensor,
+    *,
+    num_heads: int,
+    scale: float,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Emits the standard fused op and, beside it, the local function that computes the weights when wanted.
 
     Only for export: the values computed while tracing are placeholders. The fused op is ONNX `Attention` version 24 on
-    3-D inputs, whose input 6, `nonpad_kv_seqlen`, is the right-padding. The weights are a computation of their own, so
-    that asking for them cannot change the context.
+    3-D inputs, whose input 3, `attn_mask`, is the bias and whose input 6, `nonpad_kv_seqlen`, is the right-padding. The
+    weights are a computation of their own, so that asking for them cannot change the context.
     """
     batch, sequence, _ = query.shape
     context = torch.onnx.ops.symbolic(
         f"{FUSED_DOMAIN}::{FUSED_OP}" if FUSED_DOMAIN else FUSED_OP,
-        [query, key, value, None, None, None, lengths],
+        [query, key, value, bias, None, None, lengths],
         {"q_num_heads": num_heads, "kv_num_heads": num_heads, "scale": scale},
         dtype=query.dtype,
         shape=(batch, sequence, value.shape[-1]),
         version=FUSED_OP_VERSION,
     )
     weights = torch.onnx.ops.symbolic(
-        f"{WEIGHTS_DOMAIN}::{WEIGHTS_OP}",
-        [query, key, lengths, wanted],
+        f"{WEIGHTS_DOMAIN}::{WEIGHTS_OP if bias is None else BIASED_WEIGHTS_OP}",
+        [query, key, lengths, wanted, *([] if bias is None else [bias])],
         {"num_heads": num_heads, "scale": scale},
         dtype=query.dtype,
         shape=(batch, num_heads, sequence, sequence),
@@ -119,46 +150,55 @@ class MultiHeadAttention(nn.Module):
     """Projections to H heads, attention, and the projection back to the residual stream.
 
     Head h owns columns [h*K, (h+1)*K) of `query` and `key`, [h*V, (h+1)*V) of `value`, and the same rows of `output`.
-    With no head left the layer adds its output bias.
+    With no head left the layer adds its output bias, which is 0 where the family has none.
     """
 
     closed: Tensor | None  # [H*V], the context of a head whose gate is 0, where that is not 0; see `model.gating`
 
-    def __init__(self, *, hidden_size: int, num_heads: int, d_k: int, d_v: int) -> None:
+    def __init__(
+        self, *, hidden_size: int, num_heads: int, d_k: int, d_v: int, bias: bool = True, output_bias: bool = True
+    ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.scale = 1 / math.sqrt(d_k)
         self.implementation: Implementation = "sdpa"
         self.register_buffer("closed", None, persistent=False)
         if num_heads:
-            self.query = nn.Linear(hidden_size, num_heads * d_k)
-            self.key = nn.Linear(hidden_size, num_heads * d_k)
-            self.value = nn.Linear(hidden_size, num_heads * d_v)
-            self.output = nn.Linear(num_heads * d_v, hidden_size)
+            self.query = nn.Linear(hidden_size, num_heads * d_k, bias=bias)
+            self.key = nn.Linear(hidden_size, num_heads * d_k, bias=bias)
+            self.value = nn.Linear(hidden_size, num_heads * d_v, bias=bias)
+            self.output = nn.Linear(num_heads * d_v, hidden_size, bias=output_bias)
         else:
-            self.output_bias = nn.Parameter(torch.zeros(hidden_size))
+            self.output_bias = nn.Parameter(torch.zeros(hidden_size), requires_grad=output_bias)
 
-    def forward(self, hidden: Tensor, tokens: Packing, request: LayerRequest) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms = NO_TERMS
+    ) -> tuple[Tensor, Tensor | None]:
         """Attention within each text of a packed batch.
 
         Args:
             hidden: [T, D], the real tokens.
             tokens: where they stand in the batch.
             request: whether the weights will be read, and gates on the heads.
+            terms: what positions change here.
 
         Returns:
             [T, D] to be added to the residual stream, and the weights [B, H, S, S] or None.
         """
         if not self.num_heads:
             return self.output_bias.expand_as(hidden), hidden.new_zeros(0, 0, 0, 0)
+        query, key = self.query(hidden), self.key(hidden)  # [T, H*K]
+        if terms.rotation is not None:
+            query, key = (terms.rotation.turn(x, self.num_heads) for x in (query, key))
         context, weights = IMPLEMENTATIONS[self.implementation](
-            tokens.pad(self.query(hidden)),
-            tokens.pad(self.key(hidden)),
+            tokens.pad(query),
+            tokens.pad(key),
             tokens.pad(self.value(hidden)),
             tokens.lengths,
             request.weights,
             num_heads=self.num_heads,
             scale=self.scale,
+            bias=terms.bias,
         )
         return self.output(pack_gated(context, tokens, request, self.closed, num_heads=self.num_heads)), weights
 

@@ -4,12 +4,21 @@ Standard library only: the service reads it from the manifest without torch. It 
 nor how text becomes token ids.
 """
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+Norm = Literal["layer_norm", "rms_norm"]
+Positions = Literal["learned", "sinusoidal", "rotary", "alibi", "relative"]
 Pooling = Literal["mean", "cls", "max", "last"]
 ProjectionActivation = Literal["identity", "tanh"]
+
+_CHOICES = {"activation": Activation, "norm": Norm, "positions": Positions, "pooling": Pooling}
+_FLAGS = (
+    *("gated", "up_bias", "down_bias", "attention_bias", "output_bias"),
+    *("norm_bias", "pre_norm", "embedding_norm", "first_attention_norm", "final_norm"),
+)
 
 
 class ConfigError(ValueError):
@@ -43,10 +52,35 @@ class EncoderConfig:
         d_k: size of one query or key head. Free of `hidden_size / num_heads` (Vaswani et al. 2017, table 3 B).
         d_v: size of one value head, free of `d_k`.
         intermediate_size: width of the feed-forward layer.
-        max_positions: rows of the learned position embedding, the longest sequence the network can take.
+        max_positions: the longest sequence the network can take; rows of the learned position embedding.
         type_vocab_size: rows of the token type embedding; 0 where the family has none.
         activation: feed-forward non-linearity.
-        norm_eps: epsilon of every LayerNorm.
+        gated: `down(activation(gate(x)) * up(x))` in place of `down(activation(up(x)))`: GeGLU with GELU, SwiGLU with
+            SiLU (Shazeer 2020).
+        up_bias: whether the feed-forward's first products have a bias.
+        down_bias: whether its last product has one.
+        attention_bias: whether the query, key and value projections have biases.
+        output_bias: whether the attention's output projection has one.
+        norm: LayerNorm, or RMSNorm (Zhang and Sennrich 2019), which has no bias.
+        norm_bias: whether every LayerNorm has a bias.
+        norm_eps: epsilon of every norm.
+        pre_norm: norms stand before attention and feed-forward (x + f(norm(x))), not after (norm(x + f(x))).
+        embedding_norm: whether the sum of the embeddings is normed.
+        first_attention_norm: False where the first layer of a pre-norm network attends without a norm before it.
+        final_norm: whether the last layer's output is normed.
+        positions: how the network knows positions. `learned` and `sinusoidal` (Vaswani et al. 2017, section 3.5) are
+            added to the embedding; `rotary` (Su et al. 2021) turns queries and keys; `alibi` (Press et al. 2022,
+            symmetric) and `relative` (Raffel et al. 2020, buckets shared by the layers) add to the scores.
+        rope_theta: base of the rotary frequencies, theta^(-2i/K) for i < K/2.
+        rope_divisor: what every rotary frequency is divided by (position interpolation).
+        local_rope_theta: the base in local layers; None: the same.
+        local_layers: layers whose attention is local, ascending.
+        window: how many tokens away, on either side, a local layer's query sees; None where no layer is local.
+        relative_buckets: rows of the relative bias.
+        relative_distance: distance from which all keys share the last bucket.
+        original_heads: heads a layer that a bias a head (`alibi`, `relative`) was made for, where layers lost some;
+            else 0.
+        kept_heads: which of those each layer kept, ascending; empty where original_heads is 0.
         pooling: how `last_hidden_state [B, S, D]` becomes `pooled [B, D]`.
         projection: dense layer after pooling, or None.
     """
@@ -60,7 +94,28 @@ class EncoderConfig:
     max_positions: int
     type_vocab_size: int = 0
     activation: Activation = "gelu"
+    gated: bool = False
+    up_bias: bool = True
+    down_bias: bool = True
+    attention_bias: bool = True
+    output_bias: bool = True
+    norm: Norm = "layer_norm"
+    norm_bias: bool = True
     norm_eps: float = 1e-12
+    pre_norm: bool = False
+    embedding_norm: bool = True
+    first_attention_norm: bool = True
+    final_norm: bool = False
+    positions: Positions = "learned"
+    rope_theta: float = 10000.0
+    rope_divisor: float = 1.0
+    local_rope_theta: float | None = None
+    local_layers: tuple[int, ...] = ()
+    window: int | None = None
+    relative_buckets: int = 32
+    relative_distance: int = 128
+    original_heads: int = 0
+    kept_heads: tuple[tuple[int, ...], ...] = ()
     pooling: Pooling = "mean"
     projection: Projection | None = None
 
@@ -74,10 +129,48 @@ class EncoderConfig:
             _require(f"num_heads[{layer}]", heads, minimum=0)
             if heads > self.hidden_size:
                 raise ConfigError(f"num_heads[{layer}] is {heads}: at most hidden_size = {self.hidden_size} heads")
-        _require_choice("activation", self.activation, get_args(Activation))
-        _require_choice("pooling", self.pooling, get_args(Pooling))
-        if not self.norm_eps > 0:
-            raise ConfigError(f"norm_eps is {self.norm_eps}: expected a positive number")
+        for name, kind in _CHOICES.items():
+            _require_choice(name, getattr(self, name), get_args(kind))
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected true or false")
+        for name in ("norm_eps", "rope_theta", "rope_divisor"):
+            _require_positive(name, getattr(self, name))
+        if self.local_rope_theta is not None:
+            _require_positive("local_rope_theta", self.local_rope_theta)
+        self._check_positions()
+
+    def _check_positions(self) -> None:
+        if self.positions == "rotary" and self.d_k % 2:
+            raise ConfigError(f"d_k is {self.d_k}: rotary positions turn pairs, so it must be even")
+        if self.positions == "relative" and (self.relative_buckets < 4 or self.relative_buckets % 2):
+            raise ConfigError(f"relative_buckets is {self.relative_buckets}: expected an even number of at least 4")
+        if self.positions == "relative" and self.relative_distance <= self.relative_buckets // 4:
+            raise ConfigError(
+                f"relative_distance is {self.relative_distance}: expected more than {self.relative_buckets // 4}, the "
+                "distances that have a bucket of their own"
+            )
+        if list(self.local_layers) != sorted(set(self.local_layers) & set(range(self.num_layers))):
+            raise ConfigError(
+                f"local_layers is {list(self.local_layers)}: expected ascending layers of {self.num_layers}"
+            )
+        if (self.window is not None) != bool(self.local_layers):
+            raise ConfigError("window and local_layers belong together: give both or neither")
+        if self.window is not None:
+            _require("window", self.window, minimum=0)
+        self._check_kept_heads()
+
+    def _check_kept_heads(self) -> None:
+        """A bias a head is made once for all layers, so a layer that lost heads must say which it kept."""
+        if self.positions in ("alibi", "relative") and len(set(self.num_heads)) > 1 and not self.original_heads:
+            raise ConfigError(f"with {self.positions} positions layers that differ in heads need kept_heads")
+        if bool(self.original_heads) != bool(self.kept_heads):
+            raise ConfigError("original_heads and kept_heads belong together: give both or neither")
+        if self.kept_heads and tuple(map(len, self.kept_heads)) != self.num_heads:
+            raise ConfigError(f"kept_heads names {[len(kept) for kept in self.kept_heads]} heads, num_heads differs")
+        for layer, kept in enumerate(self.kept_heads):
+            if list(kept) != sorted(set(kept) & set(range(self.original_heads))):
+                raise ConfigError(f"kept_heads[{layer}] is {list(kept)}: expected ascending, of {self.original_heads}")
 
     @property
     def num_layers(self) -> int:
@@ -96,11 +189,11 @@ class EncoderConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON types; `from_dict` reverses it."""
-        return {**asdict(self), "num_heads": list(self.num_heads)}
+        return {name: _as_lists(value) for name, value in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "EncoderConfig":
-        """Reads what `to_dict` wrote.
+        """Reads what `to_dict` wrote, now or before a field was added: what is absent has its neutral value.
 
         Raises:
             ConfigError: a field is unknown, missing or out of range.
@@ -111,6 +204,8 @@ class EncoderConfig:
         values = dict(data)
         try:
             values["num_heads"] = tuple(values["num_heads"])
+            values["local_layers"] = tuple(values.get("local_layers", ()))
+            values["kept_heads"] = tuple(map(tuple, values.get("kept_heads", ())))
             if values.get("projection") is not None:
                 values["projection"] = Projection(**values["projection"])
             return cls(**values)
@@ -126,3 +221,12 @@ def _require(name: str, value: object, *, minimum: int) -> None:
 def _require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"{name} is {value!r}: expected one of {', '.join(allowed)}")
+
+
+def _require_positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ConfigError(f"{name} is {value!r}: expected a positive number")
+
+
+def _as_lists(value: Any) -> Any:
+    return [_as_lists(item) for item in value] if isinstance(value, tuple) else value

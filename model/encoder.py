@@ -1,31 +1,22 @@
-"""The encoder network, top to bottom: embeddings, L post-norm layers, pooling, an optional projection.
+"""The encoder network, top to bottom: embeddings, L layers, pooling, an optional projection.
 
 It knows an `EncoderConfig` and tensors; it does not know checkpoints, tokenizers or ONNX. Shape letters as in
 `model.config`.
 """
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from model.attention import Implementation, MultiHeadAttention
-from model.config import Activation, EncoderConfig
+from model.config import EncoderConfig
+from model.feed_forward import FeedForward
 from model.gating import LayerRequest, check_gates
+from model.norms import make_norm
 from model.packing import Packing, packing
 from model.pooling import POOLINGS
-
-ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {
-        "gelu": functional.gelu,
-        "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
-        "relu": functional.relu,
-        "silu": functional.silu,
-    }
-)
+from model.positions import AttentionPositions, PositionTerms, sinusoids
 
 
 class EncoderOutput(NamedTuple):
@@ -43,61 +34,71 @@ class EncoderOutput(NamedTuple):
 
 
 class Embeddings(nn.Module):
-    """Token + learned position + token type, then LayerNorm."""
+    """Token + position (learned or sinusoidal, where they stand here) + token type, then a norm."""
 
-    def __init__(
-        self, *, vocab_size: int, max_positions: int, type_vocab_size: int, hidden_size: int, norm_eps: float
-    ) -> None:
+    sinusoids: Tensor
+
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.token = nn.Embedding(vocab_size, hidden_size)
-        self.position = nn.Embedding(max_positions, hidden_size)
-        self.token_type = nn.Embedding(type_vocab_size, hidden_size) if type_vocab_size else None
-        self.norm = nn.LayerNorm(hidden_size, eps=norm_eps)
+        size = config.hidden_size
+        self.token = nn.Embedding(config.vocab_size, size)
+        self.position = nn.Embedding(config.max_positions, size) if config.positions == "learned" else None
+        self.has_sinusoids = config.positions == "sinusoidal"
+        if self.has_sinusoids:
+            self.register_buffer("sinusoids", sinusoids(config.max_positions, size), persistent=False)
+        self.token_type = nn.Embedding(config.type_vocab_size, size) if config.type_vocab_size else None
+        self.norm = _norm(config) if config.embedding_norm else nn.Identity()
 
     def forward(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
         """Token ids, positions and token types (None for all 0), each int64 [T] -> [T, D]."""
         hidden = self.token(input_ids)
         if self.token_type is not None:
             hidden = hidden + self.token_type(torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids)
-        normed: Tensor = self.norm(hidden + self.position(positions))
+        if self.position is not None:
+            hidden = hidden + self.position(positions)
+        if self.has_sinusoids:
+            hidden = hidden + self.sinusoids.index_select(0, positions)
+        normed: Tensor = self.norm(hidden)
         return normed
 
 
-class FeedForward(nn.Module):
-    """Two linear maps with an activation between them."""
-
-    def __init__(self, *, hidden_size: int, intermediate_size: int, activation: Activation) -> None:
-        super().__init__()
-        self.up = nn.Linear(hidden_size, intermediate_size)
-        self.down = nn.Linear(intermediate_size, hidden_size)
-        self.activation_name = activation
-        self.activation = ACTIVATIONS[activation]
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """[T, D] -> [T, D]."""
-        down: Tensor = self.down(self.activation(self.up(hidden)))
-        return down
-
-
 class EncoderLayer(nn.Module):
-    """One post-norm layer: x <- norm(x + attention(x)), x <- norm(x + feed_forward(x))."""
+    """Attention and feed-forward, each added to the residual stream, with a norm after or before each."""
 
     def __init__(self, config: EncoderConfig, layer: int) -> None:
         super().__init__()
+        self.pre_norm = config.pre_norm
         self.attention = MultiHeadAttention(
-            hidden_size=config.hidden_size, num_heads=config.num_heads[layer], d_k=config.d_k, d_v=config.d_v
+            hidden_size=config.hidden_size,
+            num_heads=config.num_heads[layer],
+            d_k=config.d_k,
+            d_v=config.d_v,
+            bias=config.attention_bias,
+            output_bias=config.output_bias,
         )
-        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
+        self.attention_norm = _norm(config) if layer or config.first_attention_norm else nn.Identity()
         self.feed_forward = FeedForward(
-            hidden_size=config.hidden_size, intermediate_size=config.intermediate_size, activation=config.activation
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            activation=config.activation,
+            gated=config.gated,
+            up_bias=config.up_bias,
+            down_bias=config.down_bias,
         )
-        self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
+        self.feed_forward_norm = _norm(config)
 
-    def forward(self, hidden: Tensor, tokens: Packing, request: LayerRequest) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms
+    ) -> tuple[Tensor, Tensor | None]:
         """[T, D] -> [T, D] and this layer's weights [B, H, S, S] or None."""
-        attended, weights = self.attention(hidden, tokens, request)
-        hidden = self.attention_norm(hidden + attended)
-        hidden = self.feed_forward_norm(hidden + self.feed_forward(hidden))
+        if self.pre_norm:
+            attended, weights = self.attention(self.attention_norm(hidden), tokens, request, terms)
+            hidden = hidden + attended
+            hidden = hidden + self.feed_forward(self.feed_forward_norm(hidden))
+        else:
+            attended, weights = self.attention(hidden, tokens, request, terms)
+            hidden = self.attention_norm(hidden + attended)
+            hidden = self.feed_forward_norm(hidden + self.feed_forward(hidden))
         return hidden, weights
 
 
@@ -107,14 +108,10 @@ class Encoder(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.embeddings = Embeddings(
-            vocab_size=config.vocab_size,
-            max_positions=config.max_positions,
-            type_vocab_size=config.type_vocab_size,
-            hidden_size=config.hidden_size,
-            norm_eps=config.norm_eps,
-        )
+        self.embeddings = Embeddings(config)
+        self.positions = AttentionPositions(config)
         self.layers = nn.ModuleList(EncoderLayer(config, layer) for layer in range(config.num_layers))
+        self.final_norm = _norm(config) if config.final_norm else nn.Identity()
         self.projection: nn.Linear | None = None
         if config.projection:
             self.projection = nn.Linear(config.hidden_size, config.projection.size, bias=config.projection.bias)
@@ -160,12 +157,21 @@ class Encoder(nn.Module):
         types = None if token_type_ids is None else tokens.pack(token_type_ids)
         hidden = self.embeddings(tokens.pack(input_ids), tokens.positions(), types)
         attentions: list[Tensor | None] = []
+        terms = self._position_terms(tokens, hidden.dtype)
         for index, (layer, wanted) in enumerate(zip(self.layers, attention_layers.unbind(), strict=True)):
             request = LayerRequest(wanted, head_gates, self.config.head_span(index).start)
-            hidden, weights = layer(hidden, tokens, request)
+            hidden, weights = layer(hidden, tokens, request, terms[index])
             attentions.append(weights)
-        last_hidden_state = tokens.pad(hidden)
+        last_hidden_state = tokens.pad(self.final_norm(hidden))
         return EncoderOutput(self._pool(last_hidden_state, lengths), last_hidden_state, tuple(attentions))
+
+    def _position_terms(self, tokens: Packing, dtype: torch.dtype) -> list[PositionTerms]:
+        """What positions change inside attention, a layer."""
+        far, near = self.positions(tokens, dtype)
+        terms = [near if layer in self.config.local_layers else far for layer in range(len(self.layers))]
+        if not self.config.kept_heads:
+            return terms
+        return [own.of_heads(kept) for own, kept in zip(terms, self.config.kept_heads, strict=True)]
 
     def _pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         pooled = POOLINGS[self.config.pooling](hidden, lengths)
@@ -173,3 +179,7 @@ class Encoder(nn.Module):
             return pooled
         projected: Tensor = self.projection(pooled)
         return projected.tanh() if self.config.projection.activation == "tanh" else projected
+
+
+def _norm(config: EncoderConfig) -> nn.Module:
+    return make_norm(config.norm, config.hidden_size, eps=config.norm_eps, bias=config.norm_bias)

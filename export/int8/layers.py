@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from model.attention import IMPLEMENTATIONS, Implementation
 from model.config import Activation
-from model.encoder import ACTIVATIONS
+from model.feed_forward import ACTIVATIONS
 from model.gating import LayerRequest, pack_gated
 from model.packing import Packing
+from model.positions import PositionTerms
 
 LOWEST, HIGHEST = 0, 255  # unsigned activations: the integer kernels of x86 (VNNI) multiply uint8 by int8
 
@@ -103,7 +104,9 @@ class QuantizedAttention(nn.Module):
         self.scale = scale
         self.implementation: Implementation = "eager"
 
-    def forward(self, hidden: Tensor, tokens: Packing, request: LayerRequest) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms
+    ) -> tuple[Tensor, Tensor | None]:
         """As `MultiHeadAttention`, for a hidden state in steps."""
         steps = quantize(hidden)
         context, weights = IMPLEMENTATIONS[self.implementation](
@@ -114,6 +117,7 @@ class QuantizedAttention(nn.Module):
             request.weights,
             num_heads=self.num_heads,
             scale=self.scale,
+            bias=terms.bias,
         )
         context = pack_gated(context, tokens, request, self.closed, num_heads=self.num_heads)
         return self.output(quantize(context)), weights
@@ -128,9 +132,11 @@ class ConstantAttention(nn.Module):
         super().__init__()
         self.register_buffer("bias", bias.float())
 
-    def forward(self, hidden: Tensor, tokens: Packing, request: LayerRequest) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms
+    ) -> tuple[Tensor, Tensor | None]:
         """[T, D], and no weights."""
-        del tokens, request
+        del tokens, request, terms
         return self.bias.expand_as(hidden), hidden.new_zeros(0, 0, 0, 0)
 
 
@@ -194,9 +200,11 @@ class QuantizedLayer(nn.Module):
         self.register_buffer("attention_scale", attention_scale.float())
         self.register_buffer("feed_forward_scale", feed_forward_scale.float())
 
-    def forward(self, hidden: Tensor, tokens: Packing, request: LayerRequest) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms
+    ) -> tuple[Tensor, Tensor | None]:
         """[T, D] in steps -> [T, D] in steps of the next layer, and this layer's weights."""
-        attended, weights = self.attention(hidden, tokens, request)
+        attended, weights = self.attention(hidden, tokens, request, terms)
         hidden = self.attention_norm(hidden * self.attention_scale + attended)
         hidden = self.feed_forward_norm(hidden * self.feed_forward_scale + self.feed_forward(hidden))
         return hidden, weights

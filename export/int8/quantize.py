@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from export.errors import UnsupportedModel
 from export.int8.layers import (
     HIGHEST,
     ConstantAttention,
@@ -16,7 +17,7 @@ from export.int8.layers import (
     QuantizedLinear,
 )
 from model.attention import MultiHeadAttention
-from model.config import Activation
+from model.config import Activation, EncoderConfig
 from model.encoder import Encoder, EncoderLayer
 
 # Share of the difficulty that moves from activations into weights (SmoothQuant's default is 0.5). With an offset for
@@ -55,6 +56,29 @@ def steps_for(seen: Range, weights: list[Tensor]) -> Steps:
     return Steps(size, offset)
 
 
+def require_quantizable(config: EncoderConfig) -> None:
+    """Refuses what has no 8-bit form here: scales stand in LayerNorms before the products, and in biases.
+
+    Raises:
+        UnsupportedModel: the message names the parts.
+    """
+    parts = {
+        "norms before attention and feed-forward": config.pre_norm,
+        "RMSNorm": config.norm == "rms_norm",
+        "LayerNorm without bias": config.norm == "layer_norm" and not config.norm_bias,
+        "an embedding without a norm": not config.embedding_norm,
+        "a gated feed-forward": config.gated,
+        "rotary positions": config.positions == "rotary",
+        "products without bias": not (
+            config.up_bias and config.down_bias and config.attention_bias and config.output_bias
+        ),
+    }
+    if found := [part for part, there in parts.items() if there]:
+        raise UnsupportedModel(
+            f"int8 knows no 8-bit form of {', '.join(found)}: export this network as fp32, fp16 or bf16"
+        )
+
+
 def quantize_encoder(encoder: Encoder, ranges: Mapping[str, Range]) -> Encoder:
     """The 8-bit form of a post-norm encoder; the original is left as it was.
 
@@ -62,9 +86,13 @@ def quantize_encoder(encoder: Encoder, ranges: Mapping[str, Range]) -> Encoder:
         encoder: float32, in evaluation mode.
         ranges: by module name, the range of its input over calibration text: `layers.{l}.attention`,
             `layers.{l}.attention.output`, `layers.{l}.feed_forward`.
+
+    Raises:
+        UnsupportedModel: the network has a part that has no 8-bit form here.
     """
+    require_quantizable(encoder.config)
     quantized = copy.deepcopy(encoder)
-    norm = quantized.embeddings.norm
+    norm = _layer_norm(quantized.embeddings.norm)
     for index, layer in enumerate(encoder.layers):
         if not isinstance(layer, EncoderLayer):
             raise TypeError(f"layers.{index} is {type(layer).__name__}, expected EncoderLayer")
@@ -80,7 +108,7 @@ def _quantize_layer(layer: EncoderLayer, name: str, ranges: Mapping[str, Range])
     reading = [attention.query, attention.key, attention.value] if attention.num_heads else []
     entry = steps_for(ranges[f"{name}.attention"], [linear.weight for linear in reading] or [torch.ones(1, 1)])
     middle = steps_for(ranges[f"{name}.feed_forward"], [feed_forward.up.weight])
-    attention_norm = copy.deepcopy(layer.attention_norm)
+    attention_norm = _layer_norm(copy.deepcopy(layer.attention_norm))
     _put_in_steps(attention_norm, middle)
     up = _linear(feed_forward.up.weight, feed_forward.up.bias, middle)
     down = QuantizedLinear(feed_forward.down.weight.double(), None, zero_point=DOWN_ZERO_POINT)
@@ -92,7 +120,7 @@ def _quantize_layer(layer: EncoderLayer, name: str, ranges: Mapping[str, Range])
         attention_norm=attention_norm,
         feed_forward=QuantizedFeedForward(up, down, bias, feed_forward.activation_name, lowest),
         feed_forward_scale=middle.size,
-        feed_forward_norm=copy.deepcopy(layer.feed_forward_norm),
+        feed_forward_norm=_layer_norm(copy.deepcopy(layer.feed_forward_norm)),
     )
     return made, entry
 
@@ -132,3 +160,9 @@ def _put_in_steps(norm: nn.LayerNorm, steps: Steps) -> None:
     """Folds `x / size + offset` into the norm that gives x."""
     norm.weight = nn.Parameter((norm.weight.double() / steps.size).float(), requires_grad=False)
     norm.bias = nn.Parameter((norm.bias.double() / steps.size + steps.offset).float(), requires_grad=False)
+
+
+def _layer_norm(module: nn.Module) -> nn.LayerNorm:
+    if not isinstance(module, nn.LayerNorm):
+        raise TypeError(f"a norm is {type(module).__name__}, expected LayerNorm")
+    return module
