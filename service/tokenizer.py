@@ -32,12 +32,14 @@ class TokenizedInput:
         truncated: whether the text was longer than the model takes and its end was cut off.
         full_length: tokens before it was cut.
         encoding: the library's own result, for tokens and offsets; None for an input given as token ids.
+        text: what was tokenised; None for an input given as token ids.
     """
 
     input_ids: Int64Array
     truncated: bool
     full_length: int
     encoding: Encoding | None
+    text: str | None = None
 
     @property
     def offsets(self) -> Sequence[Offset] | None:
@@ -82,7 +84,7 @@ class Tokenizer:
 
     def encode_now(self, texts: Sequence[str]) -> list[TokenizedInput]:
         """Tokenises texts on the calling thread."""
-        return [self._tokenized(self._tokenizer.encode(text)) for text in texts]
+        return [self._tokenized(text, self._tokenizer.encode(text)) for text in texts]
 
     def tokens(self, tokenized: TokenizedInput) -> list[str]:
         """The tokens' texts; an id that the vocabulary has no text for reads `<id>`."""
@@ -94,7 +96,7 @@ class Tokenizer:
         """Ends the threads without waiting for them."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _tokenized(self, encoding: Encoding) -> TokenizedInput:
+    def _tokenized(self, text: str, encoding: Encoding) -> TokenizedInput:
         rest = encoding.overflowing
         length = len(encoding)
         return TokenizedInput(
@@ -102,4 +104,5 @@ class Tokenizer:
             truncated=bool(rest),
             full_length=length + sum(len(part) - self._special_tokens for part in rest),
             encoding=encoding,
+            text=text,
         )

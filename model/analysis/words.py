@@ -1,9 +1,13 @@
 """Weights between words instead of tokens (Clark et al. 2019, section 4.1, "token-token to word-word").
 
-What a word receives is the sum over its pieces; what it gives is the mean over its pieces: so rows still sum to 1. It
-does not know texts: which tokens belong together comes as the tokenizer's word ids.
+What a word receives is the sum over its pieces; what it gives is the mean over its pieces: so rows still sum to 1.
+Which tokens belong together follows from where they stand in the text, so that a text has the same words whatever the
+tokenizer: it may split at spaces only (SentencePiece), at changes between letters and digits (byte-level BPE), or not
+at all before it looks for pieces.
 """
 
+import itertools
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,24 +18,54 @@ Span = tuple[int, int]
 """[start, end): of tokens, or of characters."""
 
 
-def find_words(word_ids: Sequence[int | None]) -> list[Span]:
+# Ideographs of Chinese, Japanese and Korean, each a word of its own, as BERT's tokenizer has them.
+_IDEOGRAPHS = (
+    *((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F)),
+    *((0x2B740, 0x2B81F), (0x2B920, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)),
+)
+
+
+def find_words(text: str, offsets: Sequence[Span], word_ids: Sequence[int | None]) -> list[Span]:
     """The words of a text as spans of tokens, in order, every token in exactly one.
 
-    Neighbours with the same id are one word; a special token, whose id is None, is a word of its own. Ids may start
-    again for the second text of a pair: the special token in between keeps the words apart.
+    A word ends at white space and at either side of a punctuation mark or an ideograph, as BERT's own tokenizer splits
+    a text. A token that crosses such a place belongs to the word it began with; pieces of one character stay together.
+    A special token is a word of its own.
 
     Args:
-        word_ids: each token's word, as `Encoding.word_ids` of the tokenizers library.
+        text: what was tokenised.
+        offsets: each token's [start, end) in the text, in characters.
+        word_ids: each token's word as the tokenizer sees it, `Encoding.word_ids` of the tokenizers library: None for
+            special tokens; decides for tokens of no text or of white space only.
     """
-    words: list[Span] = []
-    previous: int | None = None
-    for token, word_id in enumerate(word_ids):
-        if word_id is not None and word_id == previous:
-            words[-1] = (words[-1][0], token + 1)
-        else:
-            words.append((token, token + 1))
-        previous = word_id
-    return words
+    begins = [
+        before[1] is None or after[1] is None or _begins_word(text, before, after)
+        for before, after in itertools.pairwise(zip(offsets, word_ids, strict=True))
+    ]
+    starts = [0, *(token for token, is_first in enumerate(begins, 1) if is_first)]
+    return list(itertools.pairwise([*starts, len(offsets)])) if offsets else []
+
+
+def _begins_word(text: str, before: tuple[Span, int | None], after: tuple[Span, int | None]) -> bool:
+    (previous, previous_id), (token, token_id) = before, after
+    first, last = text[slice(*token)].lstrip()[:1], text[slice(*previous)].rstrip()[-1:]
+    if not first or not last:  # white space of its own begins the word that follows, where the tokenizer says so
+        return previous_id != token_id or (not first and token[0] < token[1])
+    if token[0] < previous[1]:
+        return False
+    between = text[previous[1] - 1 : token[0] + 1]
+    return any(map(_is_space, between)) or _stands_alone(last) or _stands_alone(first)
+
+
+def _is_space(character: str) -> bool:
+    return character in "\t\n\r" or (character.isspace() and unicodedata.category(character) != "Cc")
+
+
+def _stands_alone(character: str) -> bool:
+    if character.isascii():
+        return not character.isalnum() and character.isprintable()
+    code = ord(character)
+    return unicodedata.category(character).startswith("P") or any(low <= code <= high for low, high in _IDEOGRAPHS)
 
 
 def to_words(weights: Float32Array, words: Sequence[Span], queries: Sequence[Span] | None = None) -> Float32Array:
@@ -56,14 +90,24 @@ def to_words(weights: Float32Array, words: Sequence[Span], queries: Sequence[Spa
     return (summed / pieces[:, np.newaxis]).astype(np.float32)
 
 
-def word_offsets(words: Sequence[Span], offsets: Sequence[Span]) -> list[Span]:
+def word_offsets(words: Sequence[Span], offsets: Sequence[Span], text: str) -> list[Span]:
     """Where each word stands in the text, in characters: from its first token's start to its last token's end.
+
+    White space at either end, which some tokenizers count as part of a token, is left out.
 
     Args:
         words: spans of tokens.
         offsets: each token's [start, end) in the text; (0, 0) for special tokens, which it stays.
+        text: what was tokenised.
     """
-    return [(offsets[start][0], offsets[end - 1][1]) for start, end in words]
+    return [_trimmed(text, offsets[start][0], offsets[end - 1][1]) for start, end in words]
+
+
+def _trimmed(text: str, start: int, end: int) -> Span:
+    found = text[start:end]
+    if not found.strip():
+        return start, end
+    return end - len(found.lstrip()), start + len(found.rstrip())
 
 
 def _starts(spans: Sequence[Span], size: int, axis: str) -> list[int]:

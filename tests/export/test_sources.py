@@ -31,7 +31,7 @@ def test_an_id_that_cannot_be_fetched_says_so(monkeypatch: pytest.MonkeyPatch, t
         find_folder("owner/name")
 
 
-def test_fetches_only_json_and_safetensors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_fetches_only_text_and_safetensors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: dict[str, object] = {}
 
     def snapshot_download(model: str, **options: object) -> str:
@@ -43,7 +43,7 @@ def test_fetches_only_json_and_safetensors(monkeypatch: pytest.MonkeyPatch, tmp_
     folder = find_folder("owner/name", "main")
     assert folder.revision == "0123abc"
     assert asked["revision"] == "main"
-    assert asked["allow_patterns"] == ["*.json", "*.safetensors"]
+    assert asked["allow_patterns"] == ["*.json", "*.safetensors", "vocab.txt", "merges.txt"]
 
 
 def test_refuses_a_hub_model_that_is_only_a_pickle_before_fetching_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,38 +5,97 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import Metaspace
+from tokenizers.processors import TemplateProcessing
 
 from model.analysis.arrays import Float32Array
 from model.analysis.words import find_words, to_words, word_offsets
 from tests.model.analysis.maps import assert_rows_sum_to, draw_maps, uniform
+from tests.texts import varied_texts
+from tests.tokenizers import bpe, unigram, wordpiece
 
 WORD_IDS = st.lists(st.integers(1, 4), min_size=1, max_size=6).map(
     lambda pieces: [None, *(word for word, count in enumerate(pieces) for _ in range(count)), None]
 )
 
 
-def test_pieces_of_a_word_are_joined_and_special_tokens_stand_alone() -> None:
-    assert find_words([None, 0, 1, 1, 1, 2, None]) == [(0, 1), (1, 2), (2, 5), (5, 6), (6, 7)]
+def spans_of(word_ids: list[int | None]) -> list[tuple[int, int]]:
+    """Spans of tokens by the word they name, special tokens alone."""
+    names = [("special", token) if word is None else ("word", word) for token, word in enumerate(word_ids)]
+    starts = [token for token, name in enumerate(names) if not token or names[token - 1] != name]
+    return list(zip(starts, [*starts[1:], len(names)], strict=True))
 
 
-def test_special_tokens_side_by_side_are_two_words() -> None:
-    assert find_words([None, None, 0, None, None]) == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
+def words_of(tokenizer: Tokenizer, text: str) -> list[str]:
+    encoding = tokenizer.encode(text)
+    words = find_words(text, encoding.offsets, encoding.word_ids)
+    return [text[start:end] for start, end in word_offsets(words, encoding.offsets, text)]
 
 
-def test_the_second_text_of_a_pair_counts_again() -> None:
-    assert find_words([None, 0, 0, None, 0, 1, None]) == [(0, 1), (1, 3), (3, 4), (4, 5), (5, 6), (6, 7)]
+def whole_text_at_once() -> Tokenizer:
+    """Pieces over the whole text, as some SentencePiece conversions have them: to the tokenizer it is one word."""
+    made = Tokenizer.from_str(unigram().to_str())
+    made.pre_tokenizer = Metaspace(split=False)
+    return made
+
+
+def untrimmed() -> Tokenizer:
+    """Byte-level BPE whose tokens count the space before them as theirs, as ModernBERT's do."""
+    made = Tokenizer.from_str(bpe().to_str())
+    made.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    return made
+
+
+KINDS = {
+    "wordpiece": wordpiece,
+    "bpe": bpe,
+    "bpe-untrimmed": untrimmed,
+    "unigram": unigram,
+    "unigram-whole": whole_text_at_once,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The cats sat on the mats.", ["The", "cats", "sat", "on", "the", "mats", "."]),
+        ("unbelievably  tokenised,\nlower-newest", ["unbelievably", "tokenised", ",", "lower", "-", "newest"]),
+        ("abc123 naïve café", ["abc123", "naïve", "café"]),
+        ("it costs 14€ “quoted”", ["it", "costs", "14€", "“", "quoted", "”"]),
+        ("日 word 语", ["日", "word", "语"]),
+        ("🙂🚀 e\u0301x", ["🙂🚀", "e\u0301x"]),
+        ("", []),
+        (" \t ", []),
+    ],
+)
+def test_a_text_has_the_same_words_whatever_the_tokenizer(kind: str, text: str, words: list[str]) -> None:
+    # Byte-level tokenizers have tokens for white space, which are words of nothing but it.
+    assert [word for word in words_of(KINDS[kind](), text) if word.strip()] == words
+
+
+@pytest.mark.parametrize("text", [text for text in varied_texts() if not set(text) & {"\u200b", "\u202e", "\ufeff"}])
+def test_words_are_those_of_berts_own_tokenizer(text: str) -> None:
+    encoding = wordpiece().encode(text)
+    assert find_words(text, encoding.offsets, encoding.word_ids) == spans_of(encoding.word_ids)
+
+
+def test_special_tokens_stand_alone_side_by_side_too() -> None:
+    words = find_words("ab", [(0, 0), (0, 0), (0, 1), (1, 2), (0, 0)], [None, None, 0, 0, None])
+    assert words == [(0, 1), (1, 2), (2, 4), (4, 5)]
+
+
+def test_pieces_of_one_character_stay_together_and_ideographs_apart() -> None:
+    offsets = [(0, 1), (0, 1), (0, 2), (1, 2), (2, 3), (2, 3)]  # bytes; the third token crosses two ideographs
+    assert find_words("日本语", offsets, [0] * 6) == [(0, 4), (4, 6)]
+
+
+def test_a_token_across_two_words_belongs_to_the_first() -> None:
+    assert find_words("of the mat", [(0, 6), (6, 10)], [0, 0]) == [(0, 1), (1, 2)]
 
 
 def test_no_token_no_word() -> None:
-    assert find_words([]) == []
-
-
-def test_a_tokenizers_own_word_ids_and_offsets(tokenizer: Tokenizer) -> None:
-    encoding = tokenizer.encode("The cats ran.")
-    assert encoding.tokens == ["[CLS]", "the", "cat", "##s", "ran", ".", "[SEP]"]
-    words = find_words(encoding.word_ids)
-    texts = ["The cats ran."[start:end] for start, end in word_offsets(words, encoding.offsets)]
-    assert texts == ["", "The", "cats", "ran", ".", ""]
+    assert find_words("", [], []) == []
 
 
 def test_sums_keys_and_takes_the_mean_of_queries() -> None:
@@ -52,7 +111,7 @@ def test_a_uniform_head_looks_at_words_by_their_pieces() -> None:
 
 def test_words_of_one_piece_change_nothing(generator: np.random.Generator) -> None:
     weights = draw_maps(generator, 2, 5, 5)
-    np.testing.assert_array_equal(to_words(weights, find_words([None, 0, 1, 2, None])), weights)
+    np.testing.assert_array_equal(to_words(weights, spans_of([None, 0, 1, 2, None])), weights)
 
 
 @settings(deadline=None)
@@ -60,7 +119,7 @@ def test_words_of_one_piece_change_nothing(generator: np.random.Generator) -> No
 def test_against_loops_and_rows_sum_to_one(word_ids: list[int | None], seed: int, sharpness: float) -> None:
     tokens = len(word_ids)
     weights = draw_maps(np.random.default_rng(seed), 2, tokens, tokens, sharpness=sharpness)
-    words = find_words(word_ids)
+    words = spans_of(word_ids)
     found = to_words(weights, words)
     assert found.shape == (2, len(words), len(words))
     assert_rows_sum_to(found, 1)
@@ -74,7 +133,7 @@ def test_against_loops_and_rows_sum_to_one(word_ids: list[int | None], seed: int
 @given(WORD_IDS, st.integers(0, 2**32 - 1), st.randoms(use_true_random=False))
 def test_reordering_words_reorders_both_axes(word_ids: list[int | None], seed: int, shuffler: Random) -> None:
     weights = draw_maps(np.random.default_rng(seed), 2, len(word_ids), len(word_ids))
-    words = find_words(word_ids)
+    words = spans_of(word_ids)
     order = list(range(len(words)))
     shuffler.shuffle(order)
     tokens = [token for word in order for token in range(*words[word])]

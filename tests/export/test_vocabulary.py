@@ -1,0 +1,128 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from transformers import BertTokenizer, DistilBertTokenizer, RobertaTokenizer
+
+from export.errors import SourceError
+from export.tokenizer import read_tokenizer
+from tests.texts import PLAIN
+from tests.tokenizers import bpe, wordpiece
+
+TEXTS = [*PLAIN, "[MASK] [SEP]", "a <mask> b</s>", "<s>x", "Ünïcödé ÀÉ", "don't  stop\u3000now", "x\u00a0y [mask]"]
+
+
+def write(folder: Path, name: str, data: object) -> None:
+    (folder / name).write_text(json.dumps(data), encoding="utf-8")
+
+
+def write_vocabulary(folder: Path, made: Tokenizer, **settings: Any) -> Path:
+    """vocab.txt, or vocab.json and merges.txt, as the library saves a model; without tokenizer.json."""
+    made.model.save(str(folder))
+    if settings:
+        write(folder, "tokenizer_config.json", settings)
+    return folder
+
+
+def encode(tokenizer: Tokenizer, texts: list[str]) -> list[tuple[list[int], list[tuple[int, int]], list[int]]]:
+    return [(found.ids, found.offsets, found.special_tokens_mask) for found in map(tokenizer.encode, texts)]
+
+
+def encode_theirs(tokenizer: Any, texts: list[str]) -> list[tuple[list[int], list[tuple[int, int]], list[int]]]:
+    found = [tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True) for text in texts]
+    return [(one["input_ids"], one["offset_mapping"], one["special_tokens_mask"]) for one in found]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tokenizer_class": "BertTokenizer"},
+        {"tokenizer_class": "BertTokenizerFast", "do_lower_case": False, "strip_accents": True},
+        {"tokenizer_class": "DistilBertTokenizer", "tokenize_chinese_chars": False},
+        {"tokenizer_class": "BertTokenizer", "strip_accents": False, "unk_token": "[UNK]"},
+    ],
+    ids=str,
+)
+def test_vocab_txt_becomes_the_tokenizer_of_transformers(tmp_path: Path, settings: dict[str, Any]) -> None:
+    folder = write_vocabulary(tmp_path, wordpiece(), **settings)
+    made = DistilBertTokenizer if settings["tokenizer_class"].startswith("Distil") else BertTokenizer
+    assert encode(read_tokenizer(folder), TEXTS) == encode_theirs(made.from_pretrained(folder), TEXTS)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tokenizer_class": "RobertaTokenizer"},
+        {"tokenizer_class": "RobertaTokenizerFast", "add_prefix_space": True},
+        {"tokenizer_class": "RobertaTokenizer", "trim_offsets": False},
+        {
+            "tokenizer_class": "RobertaTokenizer",
+            "mask_token": {"__type": "AddedToken", "content": "<mask>", "lstrip": True, "normalized": True},
+        },
+    ],
+    ids=str,
+)
+def test_merges_become_the_tokenizer_of_transformers(tmp_path: Path, settings: dict[str, Any]) -> None:
+    folder = write_vocabulary(tmp_path, bpe(), **settings)
+    assert encode(read_tokenizer(folder), TEXTS) == encode_theirs(RobertaTokenizer.from_pretrained(folder), TEXTS)
+
+
+def test_the_networks_type_counts_where_no_class_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "config.json", {"model_type": "electra"})
+    folder = write_vocabulary(tmp_path, wordpiece())
+    assert read_tokenizer(folder).encode("Cats").tokens[0] == "[CLS]"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "files", "message"),
+    [
+        ("bert", (), "tokenizer.json is missing, and there is no vocabulary either"),
+        ("xlm-roberta", ("sentencepiece.bpe.model",), "there is sentencepiece.bpe.model, which cannot be converted"),
+        ("mpnet", ("vocab.txt",), "vocab.txt of a mpnet tokenizer cannot be converted exactly here"),
+        ("roberta", ("vocab.json",), "vocab.json of a roberta tokenizer cannot be converted"),
+    ],
+)
+def test_refuses_what_it_cannot_convert_and_says_what_to_do(
+    tmp_path: Path, model_type: str, files: tuple[str, ...], message: str
+) -> None:
+    write(tmp_path, "config.json", {"model_type": model_type})
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(SourceError, match=message) as caught:
+        read_tokenizer(tmp_path)
+    assert "save_pretrained(FOLDER)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("added_tokens.json", {"<new>": 400}, "added tokens such as '<new>'"),
+        ("special_tokens_map.json", {"cls_token": "<cls>"}, "does not hold cls_token '<cls>'"),
+        (
+            "tokenizer_config.json",
+            {"tokenizer_class": "BertTokenizer", "do_basic_tokenize": False},
+            "do_basic_tokenize",
+        ),
+        (
+            "tokenizer_config.json",
+            {"tokenizer_class": "BertTokenizer", "added_tokens_decoder": {"400": {"content": "<new>"}}},
+            "added tokens such as '<new>'",
+        ),
+    ],
+)
+def test_refuses_what_stands_beside_the_vocabulary(
+    tmp_path: Path, name: str, data: dict[str, Any], message: str
+) -> None:
+    write(tmp_path, "config.json", {"model_type": "bert"})
+    write(write_vocabulary(tmp_path, wordpiece()), name, data)
+    with pytest.raises(SourceError, match=message):
+        read_tokenizer(tmp_path)
+
+
+def test_refuses_merges_that_are_none(tmp_path: Path) -> None:
+    write_vocabulary(tmp_path, bpe(), tokenizer_class="RobertaTokenizer")
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nnot a merge at all\n")
+    with pytest.raises(SourceError, match="vocab.json and merges.txt cannot be read"):
+        read_tokenizer(tmp_path)
