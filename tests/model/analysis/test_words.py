@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from random import Random
 
 import numpy as np
@@ -46,7 +47,7 @@ def untrimmed() -> Tokenizer:
     return made
 
 
-KINDS = {
+KINDS: dict[str, Callable[[], Tokenizer]] = {
     "wordpiece": wordpiece,
     "bpe": bpe,
     "bpe-untrimmed": untrimmed,
