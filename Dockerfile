@@ -1,0 +1,91 @@
+# An image that serves the default model: `docker build -t polyhead .`, `docker run -p 8000:8000 polyhead`.
+# Targets: cpu (the last, so the default), gpu, exporter. deploy/README.md tells the rest.
+ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
+
+# What makes the wheel and the list of packages; nothing of it is served.
+FROM ${PYTHON_IMAGE} AS tools
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYTHONDONTWRITEBYTECODE=1
+WORKDIR /src
+COPY deploy/locks/build.txt /locks/
+RUN python -m venv --without-pip /opt/build \
+ && python -m pip --python /opt/build/bin/python install --require-hashes --no-deps -r /locks/build.txt
+
+FROM tools AS wheel
+COPY pyproject.toml README.md LICENSE ./
+COPY model model
+COPY export export
+COPY service service
+RUN /opt/build/bin/python -m hatchling build --target wheel --directory /wheels
+
+# torch comes after the hashed packages and by its exact version; deploy/locks/compile says why it has no hash. Where
+# TORCH_INDEX names an index of CPU builds, that is taken; else pip's own, with the CUDA packages that come along.
+FROM tools AS exporter
+ARG TORCH_INDEX=
+ENV ORT_DISABLE_TELEMETRY=1 HF_HUB_DISABLE_TELEMETRY=1
+COPY deploy/locks/exporter.txt /locks/
+RUN python -m venv --without-pip /opt/polyhead \
+ && python -m pip --python /opt/polyhead/bin/python install --require-hashes --no-deps -r /locks/exporter.txt \
+ && python -m pip --python /opt/polyhead/bin/python install ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} torch==2.13.0
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
+    python -m pip --python /opt/polyhead/bin/python install --no-deps --no-index /wheels/*.whl
+ENV PATH=/opt/polyhead/bin:$PATH
+WORKDIR /work
+ENTRYPOINT ["python", "-m", "export"]
+CMD ["--help"]
+
+FROM exporter AS artifact
+ARG PRECISION=fp32
+RUN python -m export --output /artifact --precision "$PRECISION"
+
+# What is served, without pip: hashed packages, then the service itself, then the list of both.
+FROM tools AS packages-cpu
+COPY deploy/locks/cpu.txt /locks/
+RUN python -m venv --without-pip /opt/polyhead \
+ && python -m pip --python /opt/polyhead/bin/python install --compile --require-hashes --no-deps -r /locks/cpu.txt
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
+    python -m pip --python /opt/polyhead/bin/python install --compile --no-deps --no-index /wheels/*.whl \
+ && /opt/build/bin/cyclonedx-py environment --output-reproducible --output-file /opt/polyhead/sbom.cdx.json /opt/polyhead
+
+FROM tools AS packages-gpu
+COPY deploy/locks/gpu.txt /locks/
+RUN python -m venv --without-pip /opt/polyhead \
+ && python -m pip --python /opt/polyhead/bin/python install --compile --require-hashes --no-deps -r /locks/gpu.txt
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
+    python -m pip --python /opt/polyhead/bin/python install --compile --no-deps --no-index /wheels/*.whl \
+ && /opt/build/bin/cyclonedx-py environment --output-reproducible --output-file /opt/polyhead/sbom.cdx.json /opt/polyhead
+
+# No package manager for Python, no user with a name, no telemetry, nothing written: runs with a read-only root.
+FROM ${PYTHON_IMAGE} AS runtime
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+ARG PYTHON_IMAGE
+LABEL org.opencontainers.image.title="Polyhead" \
+      org.opencontainers.image.description="An inference service for attention encoders that shows its heads" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="${PYTHON_IMAGE}"
+RUN python -m pip uninstall --yes --quiet setuptools wheel pip
+ENV PATH=/opt/polyhead/bin:$PATH \
+    PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+    ORT_DISABLE_TELEMETRY=1 \
+    POLYHEAD_MODEL=/model POLYHEAD_HOST=0.0.0.0 POLYHEAD_PORT=8000
+WORKDIR /
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["python", "-IS", "-c", "\
+import http.client, os, sys; \
+connection = http.client.HTTPConnection('127.0.0.1', int(os.environ['POLYHEAD_PORT']), timeout=4); \
+connection.request('GET', '/healthz'); \
+sys.exit(connection.getresponse().status != 200)"]
+ENTRYPOINT ["python", "-m", "service"]
+
+FROM runtime AS gpu
+ENV POLYHEAD_PROVIDER=cuda NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=packages-gpu /opt/polyhead /opt/polyhead
+COPY --from=artifact /artifact /model
+USER 10001:10001
+
+FROM runtime AS cpu
+COPY --from=packages-cpu /opt/polyhead /opt/polyhead
+COPY --from=artifact /artifact /model
+USER 10001:10001
