@@ -26,8 +26,8 @@ COPY deploy/locks/exporter.txt /locks/
 RUN python -m venv --without-pip /opt/polyhead \
  && python -m pip --python /opt/polyhead/bin/python install --require-hashes --no-deps -r /locks/exporter.txt \
  && python -m pip --python /opt/polyhead/bin/python install ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} torch==2.13.0
-RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
-    python -m pip --python /opt/polyhead/bin/python install --no-deps --no-index /wheels/*.whl
+COPY --from=wheel /wheels /wheels
+RUN python -m pip --python /opt/polyhead/bin/python install --no-deps --no-index /wheels/*.whl
 ENV PATH=/opt/polyhead/bin:$PATH
 WORKDIR /work
 ENTRYPOINT ["python", "-m", "export"]
@@ -42,16 +42,16 @@ FROM tools AS packages-cpu
 COPY deploy/locks/cpu.txt /locks/
 RUN python -m venv --without-pip /opt/polyhead \
  && python -m pip --python /opt/polyhead/bin/python install --compile --require-hashes --no-deps -r /locks/cpu.txt
-RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
-    python -m pip --python /opt/polyhead/bin/python install --compile --no-deps --no-index /wheels/*.whl \
+COPY --from=wheel /wheels /wheels
+RUN python -m pip --python /opt/polyhead/bin/python install --compile --no-deps --no-index /wheels/*.whl \
  && /opt/build/bin/cyclonedx-py environment --output-reproducible --output-file /opt/polyhead/sbom.cdx.json /opt/polyhead
 
 FROM tools AS packages-gpu
 COPY deploy/locks/gpu.txt /locks/
 RUN python -m venv --without-pip /opt/polyhead \
  && python -m pip --python /opt/polyhead/bin/python install --compile --require-hashes --no-deps -r /locks/gpu.txt
-RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
-    python -m pip --python /opt/polyhead/bin/python install --compile --no-deps --no-index /wheels/*.whl \
+COPY --from=wheel /wheels /wheels
+RUN python -m pip --python /opt/polyhead/bin/python install --compile --no-deps --no-index /wheels/*.whl \
  && /opt/build/bin/cyclonedx-py environment --output-reproducible --output-file /opt/polyhead/sbom.cdx.json /opt/polyhead
 
 # No package manager for Python, no user with a name, no telemetry, nothing written: runs with a read-only root.

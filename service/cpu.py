@@ -4,6 +4,7 @@ ONNX Runtime and `os.cpu_count` see the whole machine, inside a container too; t
 kernel stop all of them, the event loop's included, for the rest of each period.
 """
 
+import contextlib
 import math
 import os
 import sys
@@ -81,9 +82,13 @@ def has_integer_products(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
 
 
 def lower_thread_priority(niceness: int) -> None:
-    """Makes the calling thread yield to the process's others.
+    """Makes the calling thread yield to the process's others, by so many steps.
 
     Linux gives each thread its own nice value; elsewhere the call would slow the whole process, so it is not made.
+    Steps from where the thread is: in a process that is nice already, a fixed value could mean a higher priority, which
+    only the privileged may take. A sandbox that forbids the call altogether costs latency, not the service.
     """
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+        thread = threading.get_native_id()
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + niceness)

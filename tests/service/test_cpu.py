@@ -1,9 +1,11 @@
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from service.cpu import cgroup_quota, has_integer_products, usable_cores
+from service.cpu import cgroup_quota, has_integer_products, lower_thread_priority, usable_cores
 
 V2 = "sys/fs/cgroup"
 V1 = "sys/fs/cgroup/cpu,cpuacct"
@@ -123,3 +125,33 @@ def test_knows_processors_that_multiply_integers(tmp_path: Path, text: str, expe
 
 def test_does_not_guess_where_the_system_does_not_say(tmp_path: Path) -> None:
     assert has_integer_products(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("start", [0, 12])  # the second is nicer than the step: no step may go back
+def test_thread_gives_way_from_where_it_is(start: int) -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    found: list[int] = []
+
+    def main() -> None:
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, before + start)
+        lower_thread_priority(5)
+        found.append(os.getpriority(os.PRIO_PROCESS, thread))
+
+    run_thread(main)
+    assert found == [min(19, before + start + 5)]
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_thread_goes_on_where_its_priority_is_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    lower_thread_priority(5)
+
+
+def run_thread(main: Callable[[], None]) -> None:
+    thread = threading.Thread(target=main)
+    thread.start()
+    thread.join()

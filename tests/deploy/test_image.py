@@ -1,0 +1,91 @@
+"""What can be known of the image without building it; `make container-check` builds and runs it."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import requires
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.deploy.tools import DEPLOY, ROOT, run, tool
+
+LOCKS = ("build", "cpu", "exporter", "gpu", "tools")
+ENVIRONMENT = {"sys_platform": "linux", "platform_system": "Linux", "python_version": "3.11", "extra": ""}
+NEVER_SERVED = {"torch", "onnx", "pip", "setuptools", "huggingface-hub", "hf-xet", "fsspec", "transformers"}
+
+
+def pins(text: str) -> dict[str, str]:
+    """Versions by name, of a lock or of constraints.txt."""
+    found = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", text, re.MULTILINE)
+    return {canonicalize_name(name): version for name, version in found}
+
+
+def lock(name: str) -> str:
+    return (DEPLOY / "locks" / f"{name}.txt").read_text()
+
+
+def needed(requirement: Requirement) -> Iterator[Requirement]:
+    """What a requirement brings on the image's platform, as its installed metadata has it."""
+    for extra in ("", *requirement.extras):
+        for text in requires(requirement.name) or ():
+            found = Requirement(text)
+            if found.marker is None or found.marker.evaluate({**ENVIRONMENT, "extra": extra}):
+                yield found
+
+
+def closure(requirements: list[Requirement], left_out: set[str]) -> set[str]:
+    names: set[str] = set()
+    while requirements:
+        requirement = requirements.pop()
+        name = canonicalize_name(requirement.name)
+        if name not in names and name not in left_out:
+            names.add(name)
+            requirements += needed(requirement)
+    return names
+
+
+def test_dockerfile_is_clean() -> None:
+    run(tool("hadolint"), "--no-color", "Dockerfile")
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_locked_package_has_hashes(name: str) -> None:
+    entries = re.split(r"\n(?=\S)", re.sub(r"^#.*\n", "", lock(name), flags=re.MULTILINE).strip())
+    assert len(entries) > 5
+    assert [entry for entry in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}", entry)] == []
+
+
+@pytest.mark.parametrize("name", ["cpu", "exporter", "gpu"])
+def test_images_hold_the_versions_that_are_tested(name: str) -> None:
+    tested = pins((ROOT / "constraints.txt").read_text())
+    locked = pins(lock(name))
+    assert {package: version for package, version in locked.items() if tested.get(package, version) != version} == {}
+
+
+def test_cpu_image_holds_what_the_service_needs_and_no_more() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [Requirement(text) for text in (*project["dependencies"], *project["optional-dependencies"]["cpu"])]
+    assert set(pins(lock("cpu"))) == closure(asked, left_out={"huggingface-hub"})
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu"])
+def test_what_is_never_served_is_not_locked(name: str) -> None:
+    assert set(pins(lock(name))) & NEVER_SERVED == set()
+
+
+def test_exporter_installs_the_torch_that_is_tested() -> None:
+    tested = pins((ROOT / "constraints.txt").read_text())["torch"]
+    assert f" torch=={tested}\n" in (ROOT / "Dockerfile").read_text()
+
+
+def test_image_is_labelled_with_the_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"ARG VERSION={version}\n" in (ROOT / "Dockerfile").read_text()
+
+
+def test_base_is_named_by_digest() -> None:
+    base = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert len(base) == 1
+    assert re.fullmatch(r"docker\.io/library/python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}", base[0])

@@ -1,0 +1,34 @@
+"""Programs that check deploy/: from .tools (`make tools`), else from the path, else the test is skipped by name."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+
+
+def tool(name: str, hint: str = "`make tools` installs it") -> str:
+    """Its path; skips the test where it is not there."""
+    found = shutil.which(name, path=str(ROOT / ".tools" / "bin")) or shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not there: {hint}")
+    return found
+
+
+def run(*command: str | Path, data: str | None = None) -> str:
+    """What a program wrote; fails with all of it where the program does."""
+    done = subprocess.run(  # noqa: S603 - programs that the tests name
+        [str(part) for part in command], cwd=ROOT, input=data, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def read_yaml(path: Path) -> Any:
+    """One document."""
+    return yaml.safe_load(path.read_text())
