@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from service import logs
+from service.heap import bound_heap
 from service.server import FAILED, Load, StartFailure, serve
 from service.settings import PROGRAM, Settings, SettingsError, misspelt_variables, read_settings
 
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str] | None = None, load: Load | None = None) -> in
         return _complain(error, WRONG_SETTINGS)
     # Tokenising has threads of its own; the library's would compete with the model's for the same cores.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    bound_heap(os.environ)
     logs.configure(settings.log_level)
     _report(settings)
     try:
