@@ -29,15 +29,18 @@ def write_dashboard() -> str:
         "An attention encoder behind HTTP. Made by `python -m deploy.observability`: edit it there."
     )
     made = made.time("now-1h", "now").refresh("30s").tooltip(models.DashboardCursorSync.CROSSHAIR)
-    for variable in _variables():
-        made = made.with_variable(variable)
+    for chosen in _variables():
+        made = made.with_variable(chosen)
     number = 0
     for row in ROWS:
         title, panels = row()
         made = made.with_row(dashboard.Row(title).id(number := number + 1))
         for panel in panels:
             made = made.with_panel(panel.id(number := number + 1))  # type: ignore[attr-defined]  # every kind has it
-    return JSONEncoder(sort_keys=True, indent=2).encode(made.build()) + "\n"
+    built = made.build()
+    for variable in built.templating.list_val or ():
+        variable.auto = variable.auto_min = variable.auto_count = None  # the SDK sets them, Grafana's types have none
+    return JSONEncoder(sort_keys=True, indent=2).encode(built) + "\n"
 
 
 def _variables() -> Iterator[dashboard.DatasourceVariable | dashboard.QueryVariable]:

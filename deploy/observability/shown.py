@@ -1,0 +1,73 @@
+"""What the committed dashboard shows, read back from its JSON: for checking it, and for drawing it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DASHBOARD = Path(__file__).parents[1] / "grafana/polyhead.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One query.
+
+    Attributes:
+        legend: Grafana's template of a line's name.
+        expression: PromQL with Grafana's variables in it.
+        is_instant: whether one moment is asked for, not a range.
+    """
+
+    legend: str
+    expression: str
+    is_instant: bool
+
+    def fill_in(self, *, step: str, span: str) -> str:
+        """PromQL without variables: every job and instance, rates over `step`, all of it over `span`."""
+        chosen = {"$__rate_interval": step, "$__range": span, "$job": ".*", "$instance": ".*"}
+        expression = self.expression
+        for name, value in chosen.items():
+            expression = expression.replace(name, value)
+        return expression
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPanel:
+    """One panel; `kind` is Grafana's type, `unit` Grafana's name of the unit, `place` its x, y, width and height."""
+
+    row: str
+    title: str
+    description: str
+    kind: str
+    unit: str
+    is_stacked: bool
+    place: tuple[int, int, int, int]
+    targets: tuple[Target, ...]
+
+
+def read_panels(path: Path = DASHBOARD) -> Iterator[ShownPanel]:
+    """Every panel of a dashboard but the rows, in their order."""
+    row = ""
+    for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
+        if panel["type"] == "row":
+            row = panel["title"]
+        else:
+            yield _read_panel(row, panel)
+
+
+def _read_panel(row: str, panel: dict[str, Any]) -> ShownPanel:
+    defaults = panel.get("fieldConfig", {}).get("defaults", {})
+    unit = defaults.get("unit") or panel.get("options", {}).get("yAxis", {}).get("unit", "short")
+    stacking = defaults.get("custom", {}).get("stacking", {}).get("mode", "none")
+    place = panel["gridPos"]
+    return ShownPanel(
+        row,
+        panel["title"],
+        panel["description"],
+        panel["type"],
+        unit,
+        stacking != "none",
+        (place["x"], place["y"], place["w"], place["h"]),
+        tuple(Target(one["legendFormat"], one["expr"], one.get("instant", False)) for one in panel["targets"]),
+    )
