@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from export.errors import SourceError, UnsupportedModel
-from export.families import bert, distilbert, roberta
+from export.families import bert, distilbert, gte, jina_bert, modernbert, mpnet, nomic_bert, roberta
 from export.pipeline import Pipeline, read_json, read_pipeline
 from export.sources import Folder
 from export.tokenizer import read_tokenizer
@@ -23,7 +23,9 @@ from model.config import ConfigError, EncoderConfig
 from model.encoder import Encoder
 
 FAMILIES: Mapping[str, ModuleType] = {
-    model_type: family for family in (bert, distilbert, roberta) for model_type in family.MODEL_TYPES
+    model_type: family
+    for family in (bert, distilbert, gte, jina_bert, modernbert, mpnet, nomic_bert, roberta)
+    for model_type in family.MODEL_TYPES
 }
 
 
@@ -103,7 +105,8 @@ def build_encoder(config: EncoderConfig, state: Mapping[str, Tensor]) -> Encoder
 def _read_config(described: Mapping[str, Any], pipeline: Pipeline) -> tuple[ModuleType, EncoderConfig]:
     """The family that config.json names, and the network it describes."""
     path = pipeline.transformer / "config.json"
-    family = FAMILIES.get(str(described.get("model_type")))
+    is_jina = described.get("model_type") == "bert" and described.get("position_embedding_type") == "alibi"
+    family = jina_bert if is_jina else FAMILIES.get(str(described.get("model_type")))
     if family is None:
         raise UnsupportedModel(
             f"{path} says model_type {described.get('model_type')!r}: this version knows {', '.join(FAMILIES)}"

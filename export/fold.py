@@ -28,7 +28,7 @@ def fold_biases(encoder: Encoder) -> tuple[Encoder, int]:
             module.closed = -module.value.bias.detach()  # without its bias a value of 0 is this
             module.value.bias = None  # type: ignore[assignment]  # nn.Linear takes None for no bias
             removed += 1
-            if encoder.config.positions != "rotary":
+            if encoder.config.attention_positions != "rotary":
                 module.key.bias = None  # type: ignore[assignment]  # as above
                 removed += 1
     return folded, removed

@@ -10,11 +10,18 @@ from typing import Any, Literal, get_args
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Norm = Literal["layer_norm", "rms_norm"]
-Positions = Literal["learned", "sinusoidal", "rotary", "alibi", "relative"]
+Positions = Literal["learned", "sinusoidal", "none"]
+AttentionPositions = Literal["none", "rotary", "alibi", "relative"]
 Pooling = Literal["mean", "cls", "max", "last"]
 ProjectionActivation = Literal["identity", "tanh"]
 
-_CHOICES = {"activation": Activation, "norm": Norm, "positions": Positions, "pooling": Pooling}
+_CHOICES = {
+    "activation": Activation,
+    "norm": Norm,
+    "positions": Positions,
+    "attention_positions": AttentionPositions,
+    "pooling": Pooling,
+}
 _FLAGS = (
     *("gated", "up_bias", "down_bias", "attention_bias", "output_bias"),
     *("norm_bias", "pre_norm", "embedding_norm", "first_attention_norm", "final_norm"),
@@ -68,9 +75,10 @@ class EncoderConfig:
         embedding_norm: whether the sum of the embeddings is normed.
         first_attention_norm: False where the first layer of a pre-norm network attends without a norm before it.
         final_norm: whether the last layer's output is normed.
-        positions: how the network knows positions. `learned` and `sinusoidal` (Vaswani et al. 2017, section 3.5) are
-            added to the embedding; `rotary` (Su et al. 2021) turns queries and keys; `alibi` (Press et al. 2022,
-            symmetric) and `relative` (Raffel et al. 2020, buckets shared by the layers) add to the scores.
+        positions: what is added to the embedding, learned rows or sinusoids (Vaswani et al. 2017, section 3.5).
+        attention_positions: what positions change inside attention. `rotary` (Su et al. 2021) turns queries and keys;
+            `alibi` (Press et al. 2022, in both directions) and `relative` (Raffel et al. 2020, buckets of distances
+            shared by the layers) add to the scores.
         rope_theta: base of the rotary frequencies, theta^(-2i/K) for i < K/2.
         rope_divisor: what every rotary frequency is divided by (position interpolation).
         local_rope_theta: the base in local layers; None: the same.
@@ -107,6 +115,7 @@ class EncoderConfig:
     first_attention_norm: bool = True
     final_norm: bool = False
     positions: Positions = "learned"
+    attention_positions: AttentionPositions = "none"
     rope_theta: float = 10000.0
     rope_divisor: float = 1.0
     local_rope_theta: float | None = None
@@ -141,11 +150,11 @@ class EncoderConfig:
         self._check_positions()
 
     def _check_positions(self) -> None:
-        if self.positions == "rotary" and self.d_k % 2:
+        if self.attention_positions == "rotary" and self.d_k % 2:
             raise ConfigError(f"d_k is {self.d_k}: rotary positions turn pairs, so it must be even")
-        if self.positions == "relative" and (self.relative_buckets < 4 or self.relative_buckets % 2):
+        if self.attention_positions == "relative" and (self.relative_buckets < 4 or self.relative_buckets % 2):
             raise ConfigError(f"relative_buckets is {self.relative_buckets}: expected an even number of at least 4")
-        if self.positions == "relative" and self.relative_distance <= self.relative_buckets // 4:
+        if self.attention_positions == "relative" and self.relative_distance <= self.relative_buckets // 4:
             raise ConfigError(
                 f"relative_distance is {self.relative_distance}: expected more than {self.relative_buckets // 4}, the "
                 "distances that have a bucket of their own"
@@ -162,8 +171,12 @@ class EncoderConfig:
 
     def _check_kept_heads(self) -> None:
         """A bias a head is made once for all layers, so a layer that lost heads must say which it kept."""
-        if self.positions in ("alibi", "relative") and len(set(self.num_heads)) > 1 and not self.original_heads:
-            raise ConfigError(f"with {self.positions} positions layers that differ in heads need kept_heads")
+        if (
+            self.attention_positions in ("alibi", "relative")
+            and len(set(self.num_heads)) > 1
+            and not self.original_heads
+        ):
+            raise ConfigError(f"with {self.attention_positions} positions layers that differ in heads need kept_heads")
         if bool(self.original_heads) != bool(self.kept_heads):
             raise ConfigError("original_heads and kept_heads belong together: give both or neither")
         if self.kept_heads and tuple(map(len, self.kept_heads)) != self.num_heads:

@@ -66,13 +66,13 @@ class AttentionPositions(nn.Module):
         self.rotary: Rotary | None = None
         self.local_rotary: Rotary | None = None
         self.bias: AlibiBias | BucketedBias | None = None
-        if config.positions == "rotary":
+        if config.attention_positions == "rotary":
             self.rotary = _rotary(config, config.rope_theta)
             if config.local_layers:
                 self.local_rotary = _rotary(config, config.local_rope_theta or config.rope_theta)
-        elif config.positions == "alibi":
+        elif config.attention_positions == "alibi":
             self.bias = AlibiBias(heads)
-        elif config.positions == "relative":
+        elif config.attention_positions == "relative":
             self.bias = BucketedBias(
                 num_heads=heads,
                 buckets=config.relative_buckets,

@@ -27,6 +27,7 @@ class FamilyModel:
         settings: what `transformers` is asked to build.
         tokenizer: `wordpiece`, `bpe` or `unigram`.
         longest: longest sequence the parity grid uses.
+        spread: standard deviation of its matrices; smaller where products of activations would blow rounding up.
     """
 
     name: str
@@ -34,6 +35,7 @@ class FamilyModel:
     settings: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: str = "wordpiece"
     longest: int = 40
+    spread: float = 0.3
 
 
 SIZES: Mapping[str, Any] = {
@@ -53,6 +55,16 @@ DISTILBERT: Mapping[str, Any] = {
     "hidden_dim": 64,
     "max_position_embeddings": 40,
 }
+MPNET: Mapping[str, Any] = {**SIZES, "max_position_embeddings": 202, "pad_token_id": 1}
+MODERNBERT: Mapping[str, Any] = {
+    **SIZES,
+    "num_hidden_layers": 4,  # global, local, local, global
+    "local_attention": 8,
+    **{f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")},
+}
+BIASES: Mapping[str, Any] = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias"), True)
+NOMIC: Mapping[str, Any] = {**SIZES, "type_vocab_size": 2}
+GTE: Mapping[str, Any] = {**SIZES, "type_vocab_size": 1, "pad_token_id": 0}
 MODELS = (
     FamilyModel("bert", "bert", SIZES),
     FamilyModel("roberta", "roberta", ROBERTA, "bpe"),
@@ -61,6 +73,12 @@ MODELS = (
     FamilyModel("camembert", "camembert", {**ROBERTA, "hidden_act": "relu"}, "unigram"),
     FamilyModel("distilbert", "distilbert", DISTILBERT),
     FamilyModel("distilbert-sinusoidal", "distilbert", {**DISTILBERT, "sinusoidal_pos_embds": True}),
+    FamilyModel("mpnet", "mpnet", MPNET, longest=200),
+    FamilyModel("modernbert", "modernbert", MODERNBERT, "bpe"),
+    FamilyModel("modernbert-with-biases", "modernbert", {**MODERNBERT, **BIASES, "hidden_activation": "silu"}, "bpe"),
+    FamilyModel("nomic", "nomic_bert", NOMIC, spread=0.2),
+    FamilyModel("gte", "gte", GTE, "unigram", spread=0.2),
+    FamilyModel("gte-without-types", "gte", {**GTE, "type_vocab_size": 0}, spread=0.2),
 )
 SERVED = tuple(model for model in MODELS if model.name in ("roberta", "xlm-roberta", "distilbert"))
 """Those that are exported and served too: one for each network and kind of tokenizer."""
@@ -75,7 +93,7 @@ def draw(model: FamilyModel, seed: int = 0) -> PreTrainedModel:
         for name, parameter in made.named_parameters():
             neutral = 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0
             noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(neutral + noise * (0.3 if parameter.ndim > 1 else 0.1))
+            parameter.copy_(neutral + noise * (model.spread if parameter.ndim > 1 else 0.1))
     made.train(False)
     return made
 
@@ -98,4 +116,4 @@ def ids_and_types(model: FamilyModel, rows: int, sequence: int) -> tuple[Tensor,
     generator = torch.Generator().manual_seed(sequence)
     ids = torch.randint(3, VOCABULARY, (rows, sequence), generator=generator)
     types = model.settings.get("type_vocab_size", 2)
-    return ids, torch.randint(0, types, ids.shape, generator=generator)
+    return ids, torch.randint(0, max(types, 1), ids.shape, generator=generator)

@@ -68,7 +68,7 @@ def require_quantizable(config: EncoderConfig) -> None:
         "LayerNorm without bias": config.norm == "layer_norm" and not config.norm_bias,
         "an embedding without a norm": not config.embedding_norm,
         "a gated feed-forward": config.gated,
-        "rotary positions": config.positions == "rotary",
+        "rotary positions": config.attention_positions == "rotary",
         "products without bias": not (
             config.up_bias and config.down_bias and config.attention_bias and config.output_bias
         ),

@@ -1,0 +1,96 @@
+"""ModernBERT: norms before, rotary positions, GeGLU, hardly any bias; every third layer sees the whole text.
+
+The others see a window. Global and local layers have rotary bases of their own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from export.errors import UnsupportedModel
+from export.families import bert
+from export.families.naming import rename
+from export.families.settings import Rope, read_rope, require_settings
+from model.config import EncoderConfig, Pooling, Projection
+
+MODEL_TYPES = ("modernbert",)
+
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+NAMES: Mapping[str, str | tuple[str, ...]] = {
+    "embeddings.tok_embeddings": "embeddings.token",
+    "embeddings.norm": "embeddings.norm",
+    "layers.{}.attn_norm": "layers.{}.attention_norm",
+    "layers.{}.attn.Wqkv": ("layers.{}.attention.query", "layers.{}.attention.key", "layers.{}.attention.value"),
+    "layers.{}.attn.Wo": "layers.{}.attention.output",
+    "layers.{}.mlp_norm": "layers.{}.feed_forward_norm",
+    "layers.{}.mlp.Wi": ("layers.{}.feed_forward.gate", "layers.{}.feed_forward.up"),
+    "layers.{}.mlp.Wo": "layers.{}.feed_forward.down",
+    "final_norm": "final_norm",
+}
+PREFIXES = ("model.",)
+IGNORED = ("head.", "decoder.", "classifier.")
+
+
+def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:
+    """Reads a ModernBERT config.json, of `transformers` 5 or older.
+
+    Raises:
+        UnsupportedModel: a setting that makes it another network than the one built here.
+    """
+    require_settings(config, {"position_embedding_type": ("absolute", None), "rope_scaling": (None,)})
+    renamed = {"hidden_act": config["hidden_activation"], "layer_norm_eps": config["norm_eps"], "type_vocab_size": 0}
+    read = bert.read_config({**config, **renamed, "position_embedding_type": "absolute"}, pooling, projection)
+    local_layers = _local_layers(config)
+    far, near = _ropes(config)
+    if far.divisor != near.divisor and local_layers:
+        raise UnsupportedModel("rotary positions of local and global layers are scaled by different factors")
+    return replace(
+        read,
+        gated=True,
+        up_bias=config["mlp_bias"],
+        down_bias=config["mlp_bias"],
+        attention_bias=config["attention_bias"],
+        output_bias=config["attention_bias"],
+        norm_bias=config["norm_bias"],
+        pre_norm=True,
+        first_attention_norm=False,
+        final_norm=True,
+        positions="none",
+        attention_positions="rotary",
+        rope_theta=far.theta,
+        rope_divisor=far.divisor,
+        local_rope_theta=near.theta if local_layers else None,
+        local_layers=local_layers,
+        window=config["local_attention"] // 2 if local_layers else None,
+    )
+
+
+def read_state(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The encoder's state from a checkpoint's tensors."""
+    del config  # names are all there is to change
+    return rename(tensors, NAMES, prefixes=PREFIXES, ignored=IGNORED)
+
+
+def _local_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """From `layer_types`, or from the period of older files."""
+    layers = range(config["num_hidden_layers"])
+    kinds = config.get("layer_types")
+    if kinds is None:
+        period = config["global_attn_every_n_layers"]
+        return tuple(layer for layer in layers if layer % period)
+    if len(kinds) != len(layers) or not set(kinds) <= {GLOBAL, LOCAL}:
+        raise UnsupportedModel(f"layer_types {kinds}: expected {GLOBAL} or {LOCAL} for each of {len(layers)} layers")
+    return tuple(layer for layer in layers if kinds[layer] == LOCAL)
+
+
+def _ropes(config: Mapping[str, Any]) -> tuple[Rope, Rope]:
+    """Of global and of local layers."""
+    if (parameters := config.get("rope_parameters")) is None:
+        far = read_rope({}, theta=config["global_rope_theta"])
+        near = config.get("local_rope_theta")
+        return far, far if near is None else read_rope({}, theta=near)
+    if unknown := sorted(set(parameters) - {GLOBAL, LOCAL}):
+        raise UnsupportedModel(f"rope_parameters has {', '.join(unknown)}: {GLOBAL} and {LOCAL} are known")
+    return read_rope(parameters[GLOBAL]), read_rope(parameters[LOCAL])
