@@ -35,11 +35,19 @@ def build_answer(
         "model": engine.manifest.model,
         "embeddings": _embeddings(request, results),
         "usage": {"tokens": sum(len(item.input_ids) for item in tokenized)},
-        "items": [{"tokens": len(item.input_ids), "truncated": item.truncated} for item in tokenized],
+        "items": [describe_item(item) for item in tokenized],
     }
     if attention is not None:
         answer["attention"] = build_attention(attention, tokenized, results, engine.tokenizer)
     return answer
+
+
+def describe_item(item: TokenizedInput) -> dict[str, Any]:
+    """What became of one input: its tokens, and how many of a longer text were left out."""
+    length = len(item.input_ids)
+    if not item.truncated:
+        return {"tokens": length, "truncated": False}
+    return {"tokens": length, "truncated": True, "tokens_cut": item.full_length - length}
 
 
 def make_vectors(vectors: Float32Array, *, dimensions: int | None, normalize: bool) -> Float32Array:

@@ -18,7 +18,8 @@ from service.metrics import CLIENT_CLOSED, Metrics
 from service.middleware import OTHER, Gate
 from service.openapi import DESCRIPTION, add_openapi_route
 from service.readiness import Readiness
-from service.routes import encode, explain, health, info, metrics, pages, tokenize
+from service.routes import encode, explain, health, info, metrics, pages, similarity, tokenize
+from service.routes.compatible import inference_protocol, infinity, openai, tei
 from service.services import Services
 from service.settings import Settings
 from service.versions import own_version
@@ -48,7 +49,20 @@ def create_app(settings: Settings, readiness: Readiness) -> tuple[ASGIApp, Servi
         telemetry=TELEMETRY_OFF,
     )
     app.router.route_class = DirectRoute
-    for routes in (encode, explain, tokenize, info, health, metrics, pages):
+    for routes in (
+        encode,
+        explain,
+        tokenize,
+        similarity,
+        info,
+        health,
+        metrics,
+        pages,
+        openai,
+        infinity,
+        tei,
+        inference_protocol,
+    ):
         routes.add_routes(app)
     add_openapi_route(app)
     add_failure_handlers(app)
@@ -65,13 +79,16 @@ class RouteNames:
     def __init__(self, app: FastAPI) -> None:
         paths = [route.path for route in app.routes if isinstance(route, APIRoute)]
         self._exact = {path: path for path in paths if "{" not in path}
-        self._prefixes = [(path.partition("{")[0], path) for path in paths if "{" in path]
+        self._patterns = [(path.partition("{")[0], path.rpartition("}")[2], path) for path in paths if "{" in path]
 
     def __call__(self, path: str) -> str:
         """The template, or `unmatched`."""
         if (exact := self._exact.get(path)) is not None:
             return exact
-        return next((template for prefix, template in self._prefixes if path.startswith(prefix)), UNMATCHED)
+        for start, end, template in self._patterns:
+            if path.startswith(start) and path.endswith(end) and len(path) >= len(start) + len(end):
+                return template
+        return UNMATCHED
 
 
 def _possible_outcomes(app: FastAPI) -> Iterator[tuple[str, str, int]]:

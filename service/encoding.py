@@ -21,6 +21,7 @@ from service.inputs import Inputs, as_tokenized, read_inputs, refuse_truncated
 from service.jobs import JobResult
 from service.metrics import Metrics, Stage
 from service.packing import pack_base64, pack_safetensors
+from service.prompts import with_prompt
 from service.schemas import EncodeRequest
 from service.selection import FLOAT_BYTES, AttentionSelection, check_attention_size, select_attention
 from service.serialize import serialize
@@ -49,6 +50,19 @@ class Sizes:
     attention_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What came of a request, before it is written: each API writes it in its own shape.
+
+    Attributes:
+        answer: as `service.answer.build_answer` gives it, arrays still arrays.
+        sizes: of that answer.
+    """
+
+    answer: dict[str, Any]
+    sizes: Sizes
+
+
 async def encode(
     services: Services, exchange: Exchange, request: EncodeRequest, *, as_safetensors: bool = False
 ) -> bytes:
@@ -57,16 +71,34 @@ async def encode(
     Raises:
         ServiceError: whatever keeps it from being answered.
     """
+    _check_encoding(request, as_safetensors=as_safetensors)
+    encoded = await run(services, exchange, request)
+    with timed(services.metrics, "serialize"):
+        return await _write(encoded.answer, request, encoded.sizes, as_safetensors=as_safetensors)
+
+
+async def run(services: Services, exchange: Exchange, request: EncodeRequest, *, param: str = "inputs") -> Encoded:
+    """Encodes, up to the answer's arrays.
+
+    Args:
+        services: of the app.
+        exchange: the request's own, for its deadline and its counts.
+        request: what to encode.
+        param: the caller's name for `inputs`, for errors.
+
+    Raises:
+        ServiceError: whatever keeps it from being encoded.
+    """
     engine, settings, metrics = services.readiness.engine(), services.settings, services.metrics
     deadline = exchange.deadline(settings.request_timeout)
-    _check_encoding(request, as_safetensors=as_safetensors)
-    inputs = read_inputs(request.inputs, max_texts=settings.max_texts)
+    inputs = read_inputs(request.inputs, param=param, max_texts=settings.max_texts)
     selection = _select(request, inputs, engine)
     dimensions = check_dimensions(request.dimensions, _vector_size(request, engine))
+    prompt, inputs = with_prompt(engine.manifest.defaults, inputs, name=request.prompt_name, text=request.prompt)
     with timed(metrics, "tokenize"):
-        tokenized = await tokenize(engine, inputs, truncate=request.truncate)
+        tokenized = await tokenize(engine, inputs, truncate=request.truncate, param=param)
     lengths = [len(item.input_ids) for item in tokenized]
-    check_tokens(lengths, settings.max_request_tokens)
+    check_tokens(lengths, settings.max_request_tokens, param=param)
     plan = _plan_attention(selection, inputs, tokenized, engine)
     sizes = _check_sizes(request, lengths, dimensions, plan, settings)
     results = await engine.run(
@@ -78,13 +110,13 @@ async def encode(
     observe_results(metrics, results)
     with timed(metrics, "postprocess"):
         answer = await aside(partial(build_answer, request, tokenized, results, plan, engine), sizes.built_from)
-    with timed(metrics, "serialize"):
-        body = await _write(answer, request, sizes, as_safetensors=as_safetensors)
+    if prompt is not None:
+        answer |= prompt.document()
     count(metrics, exchange, tokenized, attention_bytes=sizes.attention_bytes if plan else None)
-    return body
+    return Encoded(answer, sizes)
 
 
-async def tokenize(engine: Engine, inputs: Inputs, *, truncate: bool) -> list[TokenizedInput]:
+async def tokenize(engine: Engine, inputs: Inputs, *, truncate: bool, param: str = "inputs") -> list[TokenizedInput]:
     """Inputs as the model sees them.
 
     Raises:
@@ -92,10 +124,10 @@ async def tokenize(engine: Engine, inputs: Inputs, *, truncate: bool) -> list[To
     """
     max_length = engine.tokenizer.max_sequence_length
     if inputs.token_ids is not None:
-        return as_tokenized(inputs.token_ids, vocab_size=engine.config.vocab_size, max_length=max_length)
+        return as_tokenized(inputs.token_ids, param=param, vocab_size=engine.config.vocab_size, max_length=max_length)
     tokenized = await engine.tokenizer.encode(inputs.texts or ())
     if not truncate:
-        refuse_truncated(tokenized, max_length=max_length)
+        refuse_truncated(tokenized, param=param, max_length=max_length)
     return tokenized
 
 
@@ -110,16 +142,14 @@ def check_dimensions(dimensions: int | None, size: int) -> int:
     return dimensions or size
 
 
-def check_tokens(lengths: Sequence[int], limit: int) -> None:
+def check_tokens(lengths: Sequence[int], limit: int, *, param: str = "inputs") -> None:
     """Refuses a request with more tokens than allowed.
 
     Raises:
         TooLarge: naming both numbers.
     """
     if (tokens := sum(lengths)) > limit:
-        raise TooLarge(
-            f"inputs: {tokens} tokens, at most {limit} a request are taken; send fewer inputs", param="inputs"
-        )
+        raise TooLarge(f"{param}: {tokens} tokens, at most {limit} a request are taken; send fewer inputs", param=param)
 
 
 @contextmanager

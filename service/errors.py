@@ -5,6 +5,7 @@
     ├── MalformedBody        400  the body is not JSON
     ├── Unauthorized         401  no key, or a wrong one
     ├── NotFound             404  no such route or resource
+    │   └── ModelNotFound    404  another model is served here
     ├── MethodNotAllowed     405
     ├── RequestTimeout       408  the request did not arrive in time
     ├── TooLarge             413  body, texts, tokens or answer over a limit
@@ -78,6 +79,12 @@ class NotFound(ServiceError):
     """No such route or resource."""
 
     status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class ModelNotFound(NotFound):
+    """Another model is served here."""
+
+    code = "model_not_found"
 
 
 class MethodNotAllowed(ServiceError):

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.error_shapes import OURS, ErrorShape, error_body
 from service.errors import (
     DeadlineExceeded,
     InferenceFailed,
@@ -28,7 +29,6 @@ from service.errors import (
 )
 from service.exchange import Exchange, exchange_of
 from service.headers import retry_after_seconds
-from service.schemas import FailureAnswer
 
 BODY_FAILURES = (
     MalformedBody,
@@ -56,7 +56,8 @@ def add_failure_handlers(app: FastAPI) -> None:
 def failure_response(error: ServiceError, exchange: Exchange) -> Response:
     """The response to a failure; notes its code for log and metrics."""
     exchange.error_code = error.code
-    response = Response(orjson.dumps(error.body()), error.status, media_type="application/json")
+    body = error_body(error, exchange.method, exchange.route)
+    response = Response(orjson.dumps(body), error.status, media_type="application/json")
     if isinstance(error, RequestTimeout | MalformedRequest):
         response.headers["connection"] = "close"  # what is left of the request is not waited for
     if isinstance(error, Overloaded | NotReady):
@@ -90,19 +91,19 @@ async def _answer_unknown_error(request: Request, _error: Exception) -> Response
     return failure_response(InternalError(InternalError.fixed_text), exchange_of(request.scope))
 
 
-def failure_documents(*errors: type[ServiceError]) -> dict[int | str, dict[str, Any]]:
+def failure_documents(*errors: type[ServiceError], shape: ErrorShape = OURS) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI entries of a route's failures, by status, with an example of each code."""
     documents: dict[int | str, dict[str, Any]] = {}
     for error in errors:
         summary = (error.__doc__ or "").strip().splitlines()[0]
-        entry = documents.setdefault(error.status, _document(summary, error))
+        entry = documents.setdefault(error.status, _document(summary, error, shape))
         examples = entry["content"]["application/json"]["examples"]
-        examples[error.code] = {"summary": summary, "value": error(summary).body()}
+        examples[error.code] = {"summary": summary, "value": shape.body(error(summary))}
     return documents
 
 
-def _document(summary: str, error: type[ServiceError]) -> dict[str, Any]:
-    document = {"description": summary, "model": FailureAnswer, "content": {"application/json": {"examples": {}}}}
+def _document(summary: str, error: type[ServiceError], shape: ErrorShape) -> dict[str, Any]:
+    document = {"description": summary, "model": shape.model, "content": {"application/json": {"examples": {}}}}
     if issubclass(error, Overloaded | NotReady):
         document["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
     return document

@@ -23,7 +23,13 @@ from service.readiness import RETRY_AFTER_SECONDS, Readiness
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
-QUEUED_ROUTES = frozenset({"/encode", "/explain"})  # their requests wait for workers
+QUEUED_ROUTES = frozenset(
+    {
+        *("/", "/embed", "/embed_all", "/embeddings", "/encode", "/explain", "/similarity", "/v1/embeddings"),
+        "/v2/models/{model:path}/infer",
+    }
+)
+"""POST requests to these wait for workers."""
 
 logger = logging.getLogger(__name__)
 request_logger = logging.getLogger(REQUEST_LOGGER)

@@ -4,7 +4,6 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI
-from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -28,10 +27,11 @@ Text in, a sentence embedding out and, when asked for, the attention weights of 
 
 Every failure on every route has one body, `{"error": {"message", "type", "param", "code"}}`; besides those listed with
 a route: 404 for no such route, 405 for a wrong method, and, before a request reaches a route, 400 for what is no HTTP,
-408 for a request that arrives too slowly and 431 for headers that are too large."""
+408 for a request that arrives too slowly and 431 for headers that are too large. Routes of other APIs, tagged with
+their names, fail in those APIs' shapes, with the same statuses."""
 
 
-def answer_document(model: type[BaseModel], example: Any) -> dict[int | str, dict[str, Any]]:
+def answer_document(model: Any, example: Any) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI entry of a route's good answer."""
     content: dict[str, Any] = {"example": example} if example is not None else {}
     return {200: {"description": "OK", "model": model, "content": {"application/json": content}}}
@@ -56,5 +56,6 @@ def make_document(app: FastAPI) -> dict[str, Any]:
         for operation in operations.values():
             for response in operation["responses"].values():
                 for example in response.get("content", {}).get("application/json", {}).get("examples", {}).values():
-                    example["value"]["error"].setdefault("param", None)
+                    if isinstance(error := example["value"]["error"], dict):  # other APIs' errors are a text
+                        error.setdefault("param", None)
     return document

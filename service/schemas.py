@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from service.attention_schemas import Attention, AttentionRequest, AttentionStatistics
+from service.prompts import MAX_PROMPT_CHARACTERS
 from service.wire import AnswerModel, OpenAnswerModel, RequestModel
 
 Inputs = Annotated[
@@ -28,6 +29,7 @@ Inputs = Annotated[
         }
     ),
 ]
+PromptText = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
 Texts = Annotated[
     Any,
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
@@ -55,6 +57,10 @@ class EncodeRequest(RequestModel):
     """divide each vector by its length, after `dimensions`"""
     truncate: bool = True
     """cut texts that are longer than the model takes; false refuses them"""
+    prompt_name: str | None = None
+    """one of the model's prompts, put before every text; null takes the model's default, where it has one"""
+    prompt: PromptText | None = None
+    """a prompt of your own instead; empty for none"""
     dimensions: Annotated[int, Field(ge=1)] | None = None
     """keep the first so many dimensions; null keeps all"""
     output: Literal["pooled", "tokens"] = "pooled"
@@ -75,6 +81,10 @@ class TokenizeRequest(RequestModel):
     """a text or a list of texts"""
     truncate: bool = True
     """cut texts that are longer than the model takes; false refuses them"""
+    prompt_name: str | None = None
+    """one of the model's prompts, put before every text; null takes the model's default, where it has one"""
+    prompt: PromptText | None = None
+    """a prompt of your own instead; empty for none"""
 
 
 class Usage(AnswerModel):
@@ -91,6 +101,8 @@ class Item(AnswerModel):
     """tokens that were encoded, special tokens included"""
     truncated: bool
     """whether the text was longer and its end was cut off"""
+    tokens_cut: int | None = None
+    """only where it was: how many tokens of it were left out"""
 
 
 class EncodeAnswer(AnswerModel):
@@ -101,6 +113,10 @@ class EncodeAnswer(AnswerModel):
     """pooled: one vector an input; tokens: one vector a token of each input; base64: one string an input"""
     usage: Usage
     items: list[Item]
+    prompt_name: str | None = None
+    """only where a prompt of the model was put before the texts, by the request or by default"""
+    prompt: str | None = None
+    """only where there was one: its text; offsets count from its start"""
     attention: list[Attention] | list[AttentionStatistics] | None = None
     """only where it was asked for"""
 
@@ -113,6 +129,8 @@ class TokenizedItem(AnswerModel):
     offsets: list[tuple[int, int]]
     """[start, end) of each token in the text, in characters; [0, 0] for special tokens"""
     truncated: bool
+    tokens_cut: int | None = None
+    """only where it was truncated: how many tokens of it were left out"""
 
 
 class TokenizeAnswer(AnswerModel):
@@ -121,6 +139,10 @@ class TokenizeAnswer(AnswerModel):
     model: str
     items: list[TokenizedItem]
     usage: Usage
+    prompt_name: str | None = None
+    """only where a prompt of the model was put before the texts, by the request or by default"""
+    prompt: str | None = None
+    """only where there was one: its text; offsets count from its start"""
 
 
 class Failure(AnswerModel):

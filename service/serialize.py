@@ -5,7 +5,6 @@ means.
 """
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -18,8 +17,8 @@ from service.backend import Float32Array
 PIECE_FLOATS = 32_768
 
 
-async def serialize(answer: Mapping[str, Any], *, floats: int) -> bytes:
-    """An answer as JSON; C-contiguous float32 arrays in it become nested lists.
+async def serialize(answer: Any, *, floats: int) -> bytes:
+    """An answer as JSON, whatever it is made of; C-contiguous float32 arrays in it become nested lists.
 
     Args:
         answer: JSON types and arrays.
@@ -42,8 +41,8 @@ async def _written(value: Any) -> Any:
 
 
 async def _write(array: Float32Array) -> bytes:
-    """An array as JSON, by blocks of rows where it is large."""
-    if array.size <= PIECE_FLOATS or array.ndim == 1:
+    """An array as JSON, by blocks of rows, or of numbers, where it is large."""
+    if array.size <= PIECE_FLOATS:
         await asyncio.sleep(0)
         return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
     row_size = array.size // len(array)

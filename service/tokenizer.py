@@ -51,13 +51,19 @@ class TokenizedInput:
 
 
 class Tokenizer:
-    """Tokenises short inputs on the calling thread and long ones on its own threads (the library frees the GIL)."""
+    """Tokenises short inputs on the calling thread and long ones on its own threads (the library frees the GIL).
+
+    Attributes:
+        max_sequence_length: tokens that the model takes, special tokens included.
+        special_ends: ids of the special tokens that begin and end every input; None where there is none.
+    """
 
     def __init__(self, tokenizer: FastTokenizer, max_sequence_length: int, *, threads: int) -> None:
         tokenizer.no_padding()
         tokenizer.enable_truncation(max_sequence_length, stride=0, strategy="longest_first", direction="right")
         self._tokenizer = tokenizer
         self._special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
+        self.special_ends = _special_ends(tokenizer)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenize")
         self.max_sequence_length = max_sequence_length
 
@@ -106,3 +112,12 @@ class Tokenizer:
             encoding=encoding,
             text=text,
         )
+
+
+def _special_ends(tokenizer: FastTokenizer) -> tuple[int | None, int | None]:
+    encoding = tokenizer.encode("a")
+    ends = [
+        token_id if special else None
+        for token_id, special in zip(encoding.ids, encoding.special_tokens_mask, strict=True)
+    ]
+    return (ends[0], ends[-1]) if ends else (None, None)

@@ -5,12 +5,14 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.answer import describe_item
 from service.encoding import timed, tokenize
 from service.errors import Invalid
 from service.exchange import exchange_of
 from service.failures import BODY_FAILURES, failure_documents
 from service.inputs import read_inputs
 from service.openapi import REQUEST, answer_document
+from service.prompts import with_prompt
 from service.schemas import TokenizeAnswer, TokenizeRequest
 from service.services import services_of
 
@@ -48,6 +50,7 @@ async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
     inputs = read_inputs(body.inputs, max_texts=services.settings.max_texts)
     if inputs.texts is None:
         raise Invalid("inputs: expected a text or a list of texts", param="inputs")
+    prompt, inputs = with_prompt(engine.manifest.defaults, inputs, name=body.prompt_name, text=body.prompt)
     with timed(services.metrics, "tokenize"):
         tokenized = await tokenize(engine, inputs, truncate=body.truncate)
     items = [
@@ -55,12 +58,14 @@ async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
             "input_ids": item.input_ids,
             "tokens": engine.tokenizer.tokens(item),
             "offsets": item.offsets,
-            "truncated": item.truncated,
+            **{name: value for name, value in describe_item(item).items() if name != "tokens"},
         }
         for item in tokenized
     ]
     usage = {"tokens": sum(len(item.input_ids) for item in tokenized)}
     answer = {"model": engine.manifest.model, "items": items, "usage": usage}
+    if prompt is not None:
+        answer |= prompt.document()
     exchange.texts, exchange.tokens = len(tokenized), usage["tokens"]
     exchange.truncated = sum(item.truncated for item in tokenized)
     return Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")

@@ -67,7 +67,10 @@ def test_token_ids_are_used_as_given(served: Served, inputs: Any) -> None:
 
 def test_long_text_is_cut_and_says_so(served: Served) -> None:
     answer = served.encode({"inputs": ["cat " * 40, "cat"]}).json()
-    assert answer["items"] == [{"tokens": MAX_LENGTH, "truncated": True}, {"tokens": 3, "truncated": False}]
+    assert answer["items"] == [
+        {"tokens": MAX_LENGTH, "truncated": True, "tokens_cut": 42 - MAX_LENGTH},
+        {"tokens": 3, "truncated": False},
+    ]
     cut = [CLS, *[WORD_IDS["cat"]] * (MAX_LENGTH - 2), SEP]
     np.testing.assert_allclose(answer["embeddings"][0], expected_vector(cut), rtol=1e-5)
 

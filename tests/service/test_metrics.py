@@ -128,6 +128,8 @@ def test_label_values_are_bounded(served: Served) -> None:
     for index in range(50):
         served.client.request(f"M{index}", f"/path/{index}?q={index}")
         served.client.get(f"/static/{index}.js")
+        served.client.get(f"/v1/models/{index}")
+        served.client.post(f"/v2/models/{index}/infer")
     labels = {
         (sample.labels["route"], sample.labels["method"])
         for sample in families(served)["polyhead_request_duration_seconds"].samples

@@ -1,0 +1,1 @@
+"""Other services' APIs, each a thin adapter over the same encode path."""

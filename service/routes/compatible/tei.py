@@ -1,0 +1,112 @@
+"""text-embeddings-inference's `POST /embed`, `POST /` (the same), `POST /embed_all` and `GET /health`.
+
+Bare arrays out, and its shape of errors. Its `/embeddings` is Infinity's here; its `/info` and `/tokenize` are ours.
+"""
+
+from typing import Annotated, Literal
+
+from fastapi import FastAPI
+from pydantic import ConfigDict, Field, RootModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.error_shapes import TEI
+from service.errors import InternalError, NotReady
+from service.failures import INFERENCE_FAILURES, failure_documents
+from service.openapi import QUEUED_REQUEST, answer_document
+from service.routes.compatible.answers import embeddings_document, json_response, run_for
+from service.routes.health import answer_readyz
+from service.schemas import EncodeRequest, Inputs, Status
+from service.wire import RequestModel
+
+TAG = "text-embeddings-inference"
+
+
+class EmbedAllRequest(RequestModel):
+    """TEI's request for one vector a token; fields that it does not know are ignored, as TEI does."""
+
+    model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [{"inputs": "The cat sat on the mat."}]})
+
+    inputs: Inputs
+    """a text, a list of texts, a list of token ids, or a list of lists of token ids (used as given)"""
+    truncate: bool | None = None
+    """cut texts that are longer than the model takes, and count them in `X-Truncated-Inputs`, unless false"""
+    truncation_direction: Literal["Right", "right"] = "Right"
+    """the end is cut; the beginning cannot be"""
+    prompt_name: str | None = None
+    """one of the model's prompts, put before every text; null takes the model's default, where it has one"""
+
+
+class EmbedRequest(EmbedAllRequest):
+    """TEI's request."""
+
+    normalize: bool = True
+    """divide each vector by its length, after `dimensions`"""
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    """keep the first so many dimensions"""
+
+
+class Vectors(RootModel[list[list[float]]]):
+    """One vector an input, in their order."""
+
+
+class TokenVectors(RootModel[list[list[list[float]]]]):
+    """One vector a token of each input, in their order."""
+
+
+def add_routes(app: FastAPI) -> None:
+    """Adds the routes."""
+    failures = failure_documents(*INFERENCE_FAILURES, shape=TEI)
+    for path, endpoint, summary, answer, example in (
+        ("/embed", answer_embed, "Embeddings, as TEI's", Vectors, [[0.0312, -0.0519, 0.0447]]),
+        ("/", answer_embed, "The same: TEI's clients that know only a host", Vectors, [[0.0312, -0.0519, 0.0447]]),
+        ("/embed_all", answer_embed_all, "One vector a token, as TEI's", TokenVectors, [[[0.0312, -0.0519, 0.0447]]]),
+    ):
+        app.add_api_route(
+            path,
+            endpoint,
+            methods=["POST"],
+            tags=[TAG],
+            summary=summary,
+            response_model=None,
+            responses={**embeddings_document(answer, example), **failures},
+            openapi_extra=QUEUED_REQUEST,
+        )
+    app.add_api_route(
+        "/health",
+        answer_readyz,
+        methods=["GET"],
+        tags=[TAG],
+        summary="May traffic come? As TEI's",
+        response_model=None,
+        responses={
+            **answer_document(Status, {"status": "ready"}),
+            **failure_documents(NotReady, InternalError, shape=TEI),
+        },
+    )
+
+
+async def answer_embed(request: Request, body: EmbedRequest) -> Response:
+    """A bare list of vectors."""
+    wanted = EncodeRequest(
+        inputs=body.inputs,
+        truncate=body.truncate is not False,
+        prompt_name=body.prompt_name,
+        normalize=body.normalize,
+        dimensions=body.dimensions,
+    )
+    encoded = await run_for(request, wanted)
+    return await json_response(request, encoded.answer["embeddings"], encoded)
+
+
+async def answer_embed_all(request: Request, body: EmbedAllRequest) -> Response:
+    """A bare list of lists of vectors: the last hidden states as the model gives them, special tokens included."""
+    wanted = EncodeRequest(
+        inputs=body.inputs,
+        truncate=body.truncate is not False,
+        prompt_name=body.prompt_name,
+        normalize=False,
+        output="tokens",
+    )
+    encoded = await run_for(request, wanted)
+    return await json_response(request, encoded.answer["embeddings"], encoded)
