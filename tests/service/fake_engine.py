@@ -89,16 +89,19 @@ def attention_weights(input_ids: Int64Array, layer: int) -> Float32Array:
     return weights
 
 
-def write_fake_artifact(directory: Path) -> Path:
+NO_PROMPTS = Defaults(pooling="mean", normalize=True, prompts={}, default_prompt_name=None)
+
+
+def write_fake_artifact(directory: Path, defaults: Defaults = NO_PROMPTS) -> Path:
     """An artifact directory whose graph is never opened."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / GRAPH).write_bytes(b"no graph: a fake backend stands in")
     make_tokenizer().save(str(directory / TOKENIZER))
-    write_manifest(directory, make_manifest(directory))
+    write_manifest(directory, make_manifest(directory, defaults))
     return directory
 
 
-def make_manifest(directory: Path) -> Manifest:
+def make_manifest(directory: Path, defaults: Defaults = NO_PROMPTS) -> Manifest:
     return Manifest(
         model=MODEL_NAME,
         source=Source(id="tests/fake", revision=None, sha256="0" * 64),
@@ -115,7 +118,7 @@ def make_manifest(directory: Path) -> Manifest:
         opset=24,
         inputs=("input_ids", "lengths", "attention_layers"),
         outputs=("pooled", "last_hidden_state"),
-        defaults=Defaults(pooling="mean", normalize=True, prompts={}, default_prompt_name=None),
+        defaults=defaults,
         max_sequence_length=MAX_LENGTH,
         fused_attention={"Attention": len(NUM_HEADS)},
         parity={},

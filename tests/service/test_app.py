@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from model.artifact import HEADS, describe_files, read_manifest, write_manifest
 from service.error_shapes import InferenceFailure, TeiFailure
+from service.errors import Overloaded
 from service.explain_schemas import ExplainAnswer
+from service.middleware import QUEUED_ROUTES
 from service.schemas import EncodeAnswer, FailureAnswer, Info, TokenizeAnswer
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME, load_fake_engine, write_fake_artifact
@@ -45,7 +48,11 @@ ROUTES = {
     ("/v2/models/{model}/infer", "post"): ENCODING | {404},
 }
 SHAPES = {"text-embeddings-inference": "TeiFailure", "Open Inference Protocol": "InferenceFailure"}
-MODELS = {"FailureAnswer": FailureAnswer, "TeiFailure": TeiFailure, "InferenceFailure": InferenceFailure}
+MODELS: dict[str, type[BaseModel]] = {
+    "FailureAnswer": FailureAnswer,
+    "TeiFailure": TeiFailure,
+    "InferenceFailure": InferenceFailure,
+}
 
 
 @pytest.fixture
@@ -76,6 +83,26 @@ def test_every_failure_in_the_document_has_the_body_of_its_api_and_examples(docu
                     failure = MODELS[shape].model_validate(example["value"])
                     assert not isinstance(failure, FailureAnswer) or failure.error.code == code
                 assert ("Retry-After" in response.get("headers", {})) == (status in ("429", "503"))
+
+
+def test_every_route_that_queues_is_refused_early(
+    served: Served, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise Overloaded("full", retry_after=3)
+
+    monkeypatch.setattr(served.engine, "refuse_early", refuse)
+    queueing = [
+        path
+        for path, operations in document["paths"].items()
+        if "504" in operations.get("post", {}).get("responses", {})
+    ]
+    assert {path.replace("{model}", "{model:path}") for path in queueing} == QUEUED_ROUTES
+    for path in queueing:
+        response = served.client.post(path.replace("{model}", MODEL_NAME), content=b"not even read")
+        assert (response.status_code, response.headers["retry-after"]) == (429, "3")
+        operation = document["paths"][path]["post"]
+        MODELS[SHAPES.get(operation.get("tags", [""])[0], "FailureAnswer")].model_validate_json(response.content)
 
 
 def test_document_describes_request_and_answer(document: dict[str, Any]) -> None:

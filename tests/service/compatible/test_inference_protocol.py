@@ -1,0 +1,176 @@
+"""The Open Inference Protocol without a client: JSON and binary tensors, metadata, its shape of errors."""
+
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.routes.compatible.inference_schemas import InferenceAnswer, ModelMetadata, ServerMetadata
+from tests.service.conftest import Serve, Served
+from tests.service.fake_engine import HIDDEN_SIZE, MODEL_NAME
+
+TEXTS = ["the cat", "", "döner 猫"]
+MODEL = f"/v2/models/{MODEL_NAME}"
+
+
+def tensor(texts: list[Any], **changes: Any) -> dict[str, Any]:
+    return {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [len(texts)], "data": texts, **changes}]}
+
+
+def packed(texts: list[str]) -> bytes:
+    return b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in texts)
+
+
+def post_binary(served: Served, behind: bytes, *, length: str | None = None, **changes: Any) -> Any:
+    entry = {"name": "t", "datatype": "BYTES", "shape": [3], "parameters": {"binary_data_size": len(behind)}, **changes}
+    head = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
+    headers = {"inference-header-content-length": length or str(len(head))}
+    return served.client.post(f"{MODEL}/infer", content=head + behind, headers=headers)
+
+
+@pytest.mark.parametrize("data", [TEXTS, [[text] for text in TEXTS]])
+@pytest.mark.parametrize("version", ["", "/versions/1"])
+def test_json_tensors(served: Served, data: list[Any], version: str) -> None:
+    shape = [3, 1] if isinstance(data[0], list) else [3]
+    response = served.client.post(f"{MODEL}{version}/infer", json={"id": "42", **tensor(data, shape=shape)})
+    InferenceAnswer.model_validate_json(response.content, strict=True)
+    answer = response.json()
+    assert {name: answer[name] for name in ("id", "model_name", "model_version")} == {
+        "id": "42",
+        "model_name": MODEL_NAME,
+        "model_version": "1",
+    }
+    (output,) = answer["outputs"]
+    assert output["shape"] == [3, HIDDEN_SIZE]
+    assert output["data"] == np.ravel(served.encode({"inputs": TEXTS}).json()["embeddings"]).tolist()
+
+
+def test_binary_tensors(served: Served) -> None:
+    response = post_binary(served, packed(TEXTS))
+    assert response.headers["content-type"] == "application/octet-stream"
+    length = int(response.headers["inference-header-content-length"])
+    (output,) = json.loads(response.content[:length])["outputs"]
+    assert output["parameters"] == {"binary_data_size": 4 * 3 * HIDDEN_SIZE}
+    found = np.frombuffer(response.content[length:], "<f4").reshape(output["shape"])
+    assert found.tolist() == np.float32(served.encode({"inputs": TEXTS}).json()["embeddings"]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_binary"),
+    [
+        ({"outputs": [{"name": "embeddings", "parameters": {"binary_data": True}}]}, True),
+        ({"outputs": [{"name": "embeddings"}], "parameters": {"binary_data_output": True}}, True),
+        (
+            {
+                "outputs": [{"name": "embeddings", "parameters": {"binary_data": False}}],
+                "parameters": {"binary_data_output": True},
+            },
+            False,
+        ),
+        ({"outputs": []}, False),
+    ],
+)
+def test_outputs_say_how_they_are_written(served: Served, asked: dict[str, Any], is_binary: bool) -> None:
+    response = served.client.post(f"{MODEL}/infer", json={**tensor(TEXTS), **asked})
+    assert ("inference-header-content-length" in response.headers) == is_binary
+
+
+def test_parameters_are_those_of_encode(served: Served) -> None:
+    parameters = {"dimensions": 3, "normalize": False, "prompt": "the "}
+    answer = served.client.post(f"{MODEL}/infer", json={**tensor(["cat"]), "parameters": parameters}).json()
+    assert answer["outputs"][0]["data"] == served.encode({"inputs": "cat", **parameters}).json()["embeddings"][0]
+    cut = served.client.post(f"{MODEL}/infer", json=tensor(["cat " * 40]))
+    assert cut.headers["x-truncated-inputs"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (tensor(["cat"], shape=[2]), "inputs.0.shape: expected [1]"),
+        (tensor(["cat", "dog"], shape=[1, 2]), "inputs.0.shape: expected [2]"),
+        (tensor(["cat"], datatype="FP32"), "inputs.0.datatype: Input should be 'BYTES'"),
+        (tensor([7]), "inputs.0.data: expected texts"),
+        (tensor([[["cat"]]], shape=[1, 1]), "inputs.0.data: expected texts"),
+        (tensor(["cat"], data=None), "inputs.0.data: expected texts, here or behind the JSON"),
+        (tensor([], shape=[0]), "inputs.0.data: the list is empty"),
+        ({"inputs": []}, "inputs: List should have at least 1 item"),
+        ({**tensor(["cat"]), "outputs": [{"name": "other"}]}, "outputs.0.name: Input should be 'embeddings'"),
+        ({**tensor(["cat"]), "parameters": {"normalise": False}}, "parameters.normalise: Extra inputs"),
+        ({**tensor(["cat " * 40]), "parameters": {"truncate": False}}, "inputs.0.data[0]: 42 tokens"),
+    ],
+)
+def test_refusals_have_the_protocols_shape(served: Served, body: Any, message: str) -> None:
+    response = served.client.post(f"{MODEL}/infer", json=body)
+    assert response.status_code in (413, 422)
+    assert set(response.json()) == {"error"}
+    assert response.json()["error"].startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("data", "changes", "status"),
+    [
+        (packed(TEXTS), {"length": "999999"}, 400),
+        (packed(TEXTS), {"length": "-1"}, 400),
+        (packed(TEXTS), {"length": "3"}, 400),
+        (packed(TEXTS)[:-1], {}, 422),
+        (packed(TEXTS) + b"\0\0", {}, 422),
+        (struct.pack("<I", 2**31) + b"x", {}, 422),
+        (struct.pack("<I", 2) + b"\xff\xfe", {"shape": [1]}, 422),
+        (packed(TEXTS), {"shape": [2]}, 422),
+        (packed(TEXTS), {"data": TEXTS}, 422),
+        (packed(TEXTS), {"parameters": {"binary_data_size": 4}}, 422),
+    ],
+)
+def test_broken_binary_tensors_are_refused(served: Served, data: bytes, changes: dict[str, Any], status: int) -> None:
+    response = post_binary(served, data, **changes)
+    assert response.status_code == status
+    assert set(response.json()) == {"error"}
+
+
+def test_media(served: Served) -> None:
+    body = json.dumps(tensor(["cat"])).encode()
+    for headers in (
+        {},
+        {"content-type": "text/plain"},
+        {"content-type": "application/json", "content-encoding": "gzip"},
+    ):
+        assert served.client.post(f"{MODEL}/infer", content=body, headers=headers).status_code == 415
+
+
+def test_metadata_and_health(serve: Serve) -> None:
+    served = serve()
+    ServerMetadata.model_validate_json(served.client.get("/v2").content, strict=True)
+    assert "binary_tensor_data" in served.client.get("/v2").json()["extensions"]
+    response = served.client.get(MODEL)
+    ModelMetadata.model_validate_json(response.content, strict=True)
+    assert response.json()["outputs"] == [{"name": "embeddings", "datatype": "FP32", "shape": [-1, HIDDEN_SIZE]}]
+    assert served.client.get(f"{MODEL}/versions/1").json() == response.json()
+    assert served.client.get("/v2/health/live").json() == {"live": True}
+    assert served.client.get("/v2/health/ready").json() == {"ready": True}
+    assert served.client.get(f"{MODEL}/ready").json() == {"name": MODEL_NAME, "ready": True}
+    served.readiness.drain()
+    assert served.client.get("/v2/health/live").status_code == 200
+    for path in ("/v2/health/ready", f"{MODEL}/ready"):
+        assert served.client.get(path).status_code == 503
+
+
+@pytest.mark.parametrize("name", ["other", f"{MODEL_NAME}/versions/2", f"{MODEL_NAME}x"])
+def test_other_models_are_not_found(served: Served, name: str) -> None:
+    for response in (
+        served.client.get(f"/v2/models/{name}"),
+        served.client.get(f"/v2/models/{name}/ready"),
+        served.client.post(f"/v2/models/{name}/infer", json=tensor(["cat"])),
+    ):
+        assert response.status_code == 404
+        assert response.json() == {"error": f"no such model; {MODEL_NAME} is served here"}
+
+
+def test_nothing_is_answered_before_a_model_is_loaded(serve: Serve) -> None:
+    served = serve(ready=False)
+    assert served.client.get("/v2/health/live").status_code == 200
+    for response in (served.client.get("/v2/health/ready"), served.client.post(f"{MODEL}/infer", json=tensor(["cat"]))):
+        assert response.status_code == 503
+        assert response.headers["retry-after"] == "1"
+        assert set(response.json()) == {"error"}

@@ -1,0 +1,116 @@
+"""OpenAI's and Infinity's routes without a client: shapes, refusals, and the same vectors as `POST /encode`."""
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.routes.compatible.infinity import InfinityModels
+from service.routes.compatible.openai import EmbeddingsAnswer, ModelList
+from tests.service.conftest import Serve, Served
+from tests.service.fake_engine import CLS, MODEL_NAME, SEP
+
+PATHS = ("/v1/embeddings", "/embeddings")
+
+
+def vectors(served: Served, **body: Any) -> Any:
+    return served.encode(body).json()["embeddings"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("inputs", ["the cat", ["the cat", "dog"], [CLS, 5, SEP], [[CLS, 5, SEP], [CLS, 4, 4, SEP]]])
+def test_answer_is_openais_with_the_vectors_of_encode(served: Served, path: str, inputs: Any) -> None:
+    response = served.client.post(path, json={"model": "any-name", "input": inputs, "user": "somebody"})
+    answer = response.json()
+    EmbeddingsAnswer.model_validate_json(response.content, strict=True)
+    assert [entry["embedding"] for entry in answer["data"]] == vectors(served, inputs=inputs)
+    assert [entry["index"] for entry in answer["data"]] == list(range(len(answer["data"])))
+    assert answer["model"] == MODEL_NAME
+    tokens = served.encode({"inputs": inputs}).json()["usage"]["tokens"]
+    assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    assert "x-truncated-inputs" not in response.headers
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_base64_is_the_same_float32(served: Served, path: str) -> None:
+    body = {"input": ["the cat", "dog"], "dimensions": 3}
+    floats = served.client.post(path, json=body).json()
+    texts = served.client.post(path, json={**body, "encoding_format": "base64"}).json()
+    read = [np.frombuffer(base64.b64decode(entry["embedding"]), dtype="<f4") for entry in texts["data"]]
+    assert [row.tolist() for row in read] == [np.float32(entry["embedding"]).tolist() for entry in floats["data"]]
+    np.testing.assert_allclose(np.linalg.norm(read, axis=1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("ids", [[791, 8415], [5], [CLS, 5], [5, SEP], [[CLS, 5, SEP], [4, 5]]])
+@pytest.mark.parametrize("path", PATHS)
+def test_token_ids_of_another_tokenizer_are_refused(served: Served, path: str, ids: Any) -> None:
+    response = served.client.post(path, json={"input": ids})
+    assert response.status_code == 422
+    error = response.json()["error"]
+    assert error["param"] == ("input.1" if ids[0] == [CLS, 5, SEP] else "input.0")
+    assert f"its own begin with {CLS} and end with {SEP}" in error["message"]
+    assert "check_embedding_ctx_length=False" in error["message"]
+
+
+def test_truncation_is_counted_in_a_header_or_refused(served: Served) -> None:
+    body = {"input": ["cat " * 40, "cat", "dog " * 40]}
+    response = served.client.post("/v1/embeddings", json=body)
+    assert response.headers["x-truncated-inputs"] == "2"
+    refused = served.client.post("/v1/embeddings", json={**body, "truncate": False})
+    assert refused.status_code == 413
+    assert refused.json()["error"]["message"].startswith("input[0]: 42 tokens, the model takes 16")
+    assert refused.json()["error"]["param"] == "input.0"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input": []}, "input"),
+        ({"input": ["cat", 1]}, "input"),
+        ({"input": None}, "input"),
+        ({}, "input"),
+        ({"input": "cat", "encoding_format": "float16"}, "encoding_format"),
+        ({"input": "cat", "dimensions": 1000}, "dimensions"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(served: Served, body: Any, param: str) -> None:
+    for path in PATHS:
+        response = served.client.post(path, json=body)
+        assert response.status_code == 422
+        assert response.json()["error"]["param"] == param
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_unknown_fields_are_refused_as_openai_does_and_ignored_as_infinity_does(served: Served) -> None:
+    body = {"input": "cat", "input_type": "query", "modality": "text"}
+    assert served.client.post("/v1/embeddings", json=body).status_code == 422
+    assert served.client.post("/embeddings", json=body).status_code == 200
+    assert served.client.post("/embeddings", json={"input": "cat", "modality": "image"}).status_code == 422
+
+
+def test_infinitys_0_dimensions_are_all(served: Served) -> None:
+    answer = served.client.post("/embeddings", json={"input": "cat", "dimensions": 0}).json()
+    assert [entry["embedding"] for entry in answer["data"]] == vectors(served, inputs="cat")
+
+
+def test_models_lists_the_one_that_is_served(served: Served) -> None:
+    response = served.client.get("/v1/models")
+    ModelList.model_validate_json(response.content, strict=True)
+    (model,) = response.json()["data"]
+    assert model["id"] == MODEL_NAME
+    assert served.client.get(f"/v1/models/{MODEL_NAME}").json() == model
+    missing = served.client.get("/v1/models/text-embedding-3-small")
+    assert missing.status_code == 404
+    assert missing.json()["error"]["code"] == "model_not_found"
+    assert MODEL_NAME in missing.json()["error"]["message"]
+    response = served.client.get("/models")
+    InfinityModels.model_validate_json(response.content, strict=True)
+    assert response.json()["data"][0]["stats"] == {"queue_fraction": 0, "queue_absolute": 0}
+
+
+@pytest.mark.parametrize("path", ["/v1/models", f"/v1/models/{MODEL_NAME}", "/models"])
+def test_models_are_not_listed_before_one_is_loaded(serve: Serve, path: str) -> None:
+    response = serve(ready=False).client.get(path)
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "1"

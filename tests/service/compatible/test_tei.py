@@ -1,0 +1,78 @@
+"""text-embeddings-inference's routes without a client: bare arrays, its shape of errors."""
+
+from typing import Any
+
+import pytest
+
+from service.routes.compatible.tei import TokenVectors, Vectors
+from tests.service.conftest import Serve, Served
+from tests.service.fake_engine import CLS, SEP
+
+
+@pytest.mark.parametrize("path", ["/embed", "/"])
+@pytest.mark.parametrize("inputs", ["the cat", ["the cat", "dog"], [CLS, 5, SEP], [[CLS, 5, SEP]]])
+@pytest.mark.parametrize("options", [{}, {"normalize": False}, {"dimensions": 3}])
+def test_embed_answers_the_vectors_of_encode(served: Served, path: str, inputs: Any, options: dict[str, Any]) -> None:
+    body = {"inputs": inputs, **options}
+    response = served.client.post(path, json={**body, "truncate": None, "truncation_direction": "Right", "new": 1})
+    Vectors.model_validate_json(response.content, strict=True)
+    assert response.json() == served.encode(body).json()["embeddings"]
+
+
+def test_embed_all_answers_the_last_hidden_states(served: Served) -> None:
+    response = served.client.post("/embed_all", json={"inputs": ["the cat", "dog"]})
+    TokenVectors.model_validate_json(response.content, strict=True)
+    expected = served.encode({"inputs": ["the cat", "dog"], "output": "tokens", "normalize": False}).json()
+    assert response.json() == expected["embeddings"]
+
+
+@pytest.mark.parametrize("path", ["/embed", "/", "/embed_all"])
+def test_truncation_is_counted_in_a_header_or_refused(served: Served, path: str) -> None:
+    body = {"inputs": ["cat " * 40, "cat"]}
+    assert served.client.post(path, json=body).headers["x-truncated-inputs"] == "1"
+    refused = served.client.post(path, json={**body, "truncate": False})
+    assert refused.status_code == 413
+    assert refused.json() == {
+        "error": "inputs[0]: 42 tokens, the model takes 16; shorten the text or allow truncate",
+        "error_type": "Validation",
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"inputs": []}, "inputs: the list is empty"),
+        ({"inputs": ["cat", [1]]}, "inputs: expected a text, a list of texts"),
+        ({}, "inputs: Field required"),
+        ({"inputs": "cat", "truncation_direction": "Left"}, "truncation_direction: Input should be 'Right' or 'right'"),
+    ],
+)
+def test_refusals_have_teis_shape(served: Served, body: Any, message: str) -> None:
+    response = served.client.post("/embed", json=body)
+    assert response.status_code == 422
+    assert response.json()["error"].startswith(message)
+    assert response.json()["error_type"] == "Validation"
+
+
+def test_failures_outside_the_route_have_teis_shape_too(serve: Serve) -> None:
+    starting = serve(ready=False)
+    for method, path in (("POST", "/embed"), ("POST", "/"), ("GET", "/health")):
+        response = starting.client.request(method, path, json={"inputs": "cat"})
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        assert response.json()["error_type"] == "Unhealthy"
+    served = serve()
+    assert served.client.post("/embed", content=b"{").json()["error_type"] == "Validation"
+    served.backend.fails = True
+    response = served.client.post("/embed", json={"inputs": "slow"})
+    assert response.status_code == 500
+    assert response.json()["error_type"] == "Backend"
+
+
+def test_health_is_that_of_a_server_that_takes_traffic(served: Served) -> None:
+    assert served.client.get("/health").status_code == 200
+    served.readiness.drain()
+    assert served.client.get("/health").status_code == 503
+
+
+def test_the_page_at_the_same_path_stays(served: Served) -> None:
+    assert served.client.get("/").headers["content-type"].startswith("text/html")
