@@ -50,21 +50,30 @@ export async function encodeStatistics(text, signal) {
 }
 
 /**
- * Maps of one layer's heads, or one map where `attention` reduces.
+ * Maps of heads, in the order of the layers that `attention` asks for; one layer with one map where it reduces to that.
  *
- * @returns {{maps: NumberMap[], labels: string[], offsets: number[][]}}
+ * @returns {{layers: NumberMap[][], labels: string[], offsets: number[][]}}
  */
 export async function encodeMaps(text, attention, { isHalf = false, signal } = {}) {
   const body = { inputs: text, attention, encoding_format: isHalf ? "float16" : "float" };
   const { answer, tensors } = await sendForTensors(body, signal);
   const entry = answer.attention[0];
-  const { shape, values } = tensors.get("attention.0");
-  const [, heads, rows, columns] = shape;
+  const whole = tensors.get("attention.0");
+  const parts = whole ? [whole] : entry.layers.map((layer) => tensors.get(`attention.0.${layer}`));
+  return { layers: parts.flatMap(splitLayers), labels: entry.words ?? entry.tokens, offsets: entry.offsets };
+}
+
+/** Layers of a tensor [layers, heads, rows, columns], or of one layer [heads, rows, columns], as maps. */
+function splitLayers({ shape, values }) {
+  const [rows, columns] = shape.slice(-2);
+  const heads = shape.at(-3);
   const size = rows * columns;
-  const maps = Array.from({ length: heads }, (_, head) => {
-    return new NumberMap(values.subarray(head * size, (head + 1) * size), rows, columns);
-  });
-  return { maps, labels: entry.words ?? entry.tokens, offsets: entry.offsets };
+  return Array.from({ length: shape.length === 4 ? shape[0] : 1 }, (_, layer) =>
+    Array.from({ length: heads }, (_, head) => {
+      const start = (layer * heads + head) * size;
+      return new NumberMap(values.subarray(start, start + size), rows, columns);
+    }),
+  );
 }
 
 /**

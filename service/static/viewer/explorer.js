@@ -65,8 +65,8 @@ export class Explorer {
         loadLargeMap(this.#state.text, values, "weights", signal),
         values.map === "head" ? this.#loadNorms((form) => loadLargeMap(this.#state.text, values, form, signal)) : null,
       ]);
-      const maps = { weights: weights.maps[0], norms: norms?.maps[0] };
-      this.#views.pointer.clear();
+      const maps = { weights: weights.layers[0][0], norms: norms?.layers[0][0] };
+      if (String(this.#large?.labels) !== String(weights.labels)) this.#views.pointer.clear();
       this.#large = { labels: weights.labels, offsets: weights.offsets, maps };
       this.drawLarge();
       this.onLoaded();
@@ -87,13 +87,14 @@ export class Explorer {
     await this.#guard(signal, async () => {
       await inParallel([...parts, null], REQUESTS_AT_ONCE, signal, async (part) => {
         if (!part) {
-          const { maps } = await loadSmallRollout(text, values, signal);
-          this.#putTiles(["rollout"], maps);
+          const rollout = await loadSmallRollout(text, values, signal);
+          this.#putTiles(["rollout"], rollout.layers[0]);
           return;
         }
-        const { maps } = await loadSmallMaps(text, values, form, { ...part, signal });
-        this.#putTiles(part.heads.map((head) => `${part.layer}.${head}`), maps);
-        filled += maps.length;
+        const { layers } = await loadSmallMaps(text, values, form, { ...part, signal });
+        const keys = part.layers.flatMap((layer, at) => layers[at].map((_, head) => `${layer}.${part.heads?.[head] ?? head}`));
+        this.#putTiles(keys, layers.flat());
+        filled += keys.length;
         byId("filled").textContent = filled < all ? `${filled} of ${all}` : `${all}`;
       });
     });
@@ -108,6 +109,7 @@ export class Explorer {
     const hasNorms = map === "head" && this.#hasNorms;
     byId("measure").disabled = !hasNorms;
     this.#views.strip.show(labels, shared.special);
+    byId("count").textContent = labels.length;
     this.#views.figure.show(maps, shared, { view, measure: hasNorms ? measure : "weights", title: this.title });
     byId("head-title").textContent = this.title;
     this.#point();
@@ -138,10 +140,13 @@ export class Explorer {
     const { level, hide } = this.#state.values;
     this.#numTokens = tokens.length;
     this.#statistics = null;
-    byId("count").textContent = `${tokens.length}`;
-    if (level === "token" && !hide) this.#views.strip.show(tokens, isSpecial(offsets));
+    if (level === "token" && !hide) {
+      this.#views.strip.show(tokens, isSpecial(offsets));
+      byId("count").textContent = tokens.length;
+    }
     this.#views.effect.setLabels(tokens);
     this.#views.notices.clear("load");
+    document.body.classList.remove("stale");
     if (!truncated) return this.#views.notices.clear("truncated");
     const most = this.#info.limits.max_sequence_length;
     this.#views.notices.show("truncated", `The text is longer than the ${most} tokens this model takes: its end was cut off.`, {
@@ -161,7 +166,7 @@ export class Explorer {
     } catch (error) {
       if (!(error instanceof ApiError) || !error.isUnsupported) throw error;
       this.#hasNorms = false;
-      this.#views.notices.show("norms", NO_NORMS, { kind: "note" });
+      byId("no-norms").textContent = NO_NORMS;
       return null;
     }
   }
@@ -192,6 +197,7 @@ export class Explorer {
       if (signal.aborted) return;
       if (!(error instanceof ApiError)) throw error;
       this.stop();
+      document.body.classList.add("stale"); // what is shown belongs to the text before
       if (error.status === 401) this.onUnauthorised();
       const action = { name: "Try again", run: () => this.load() };
       this.#views.notices.show("load", describeFailure(error), { action });

@@ -6,6 +6,7 @@ import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
 
 const NAMES = { weights: "Weights", norms: "Norms ‖α f(x)‖" };
+const READINGS = { lines: "left looks at right", matrix: "rows look at columns" };
 const DRAWINGS = { lines: Lines, matrix: Matrix };
 
 export class Figure {
@@ -61,7 +62,8 @@ export class Figure {
 
   #pane(measure, kind) {
     const host = element("div", { class: "drawing" });
-    this.#host.append(element("figure", { class: "pane" }, element("figcaption", { textContent: NAMES[measure] }), host));
+    const caption = element("figcaption", {}, NAMES[measure], element("span", { textContent: READINGS[kind] }));
+    this.#host.append(element("figure", { class: "pane" }, caption, host));
     return { measure, kind, host, drawing: new DRAWINGS[kind](host, this.#pointer, { name: NAMES[measure] }) };
   }
 

@@ -6,8 +6,11 @@ import { copyAddress, drawPicture, jsonFile, saveFile, toRows } from "./keep.js"
 const COPIED_FOR = 2000; // milliseconds
 
 /** Binds the buttons to what is shown. */
-export function bindKeep({ state, info, explorer, figure, pair }) {
-  byId("copy-link").onclick = copyLink;
+export function bindKeep({ state, info, explorer, figure, pair, writeHash }) {
+  byId("copy-link").onclick = () => {
+    writeHash();
+    copyLink();
+  };
   byId("save-png").onclick = async () => {
     const blob = await drawPicture(`${info.model}: ${explorer.title}`, shownPanes(state, figure, pair));
     saveFile(`${fileName(state)}.png`, blob);

@@ -6,6 +6,7 @@ import { LABEL_FONT, fit, pageInk, widest } from "./ink.js";
 
 const MOST_LINES = 6000;
 const SHADES = 12;
+const LEAVING = 0.3; // of a line's strength, where one end is out of view
 const LONGEST_LABEL = 150;
 const TALLEST_PICTURE = 8000;
 
@@ -153,7 +154,8 @@ function strokeAll(context, lines, { left, right, step, from, height }, { colour
     const start = (row + 0.5) * step - from;
     const end = (column + 0.5) * step - from;
     if ((start < 0 && end < 0) || (start > height && end > height)) continue;
-    const shade = Math.min(SHADES - 1, Math.floor((value / high) * SHADES));
+    const leaves = start < 0 || end < 0 || start > height || end > height;
+    const shade = Math.min(SHADES - 1, Math.floor((value / high) * SHADES * (leaves ? LEAVING : 1)));
     const path = (paths[shade] ??= new Path2D());
     path.moveTo(left, start);
     path.bezierCurveTo(middle, start, middle, end, right, end);

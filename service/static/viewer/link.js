@@ -38,13 +38,12 @@ export function toHash(values) {
   return fields.toString();
 }
 
-/** The state that an address asks for; what it should not hold is left out. */
+/** The view that an address asks for, texts only where it has some; what it should not hold is left out. */
 export function fromHash(hash) {
   const fields = new URLSearchParams(hash.replace(/^#/, ""));
   const values = {};
   for (const [name, read] of Object.entries(READERS)) {
-    const value = fields.has(name) ? read(fields.get(name)) : undefined;
-    if (value !== undefined) values[name] = value;
+    values[name] = (fields.has(name) ? read(fields.get(name)) : undefined) ?? DEFAULTS[name];
   }
   for (const name of ["a", "b"]) {
     if (fields.has(name)) Object.assign(values, { [name]: fields.get(name).slice(0, LONGEST_TEXT), withText: true });

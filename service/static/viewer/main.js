@@ -17,6 +17,7 @@ import { bindTheme } from "./theme.js";
 import { TokenStrip } from "./tokens.js";
 
 const TYPING_PAUSE = 350; // milliseconds without a key before a text is sent
+const LINK_PAUSE = 150; // milliseconds; Safari refuses more than 100 changes of the address in 30 s
 
 const state = new State(fromHash(location.hash));
 const notices = new Notices(byId("notices"));
@@ -26,6 +27,7 @@ bindTexts();
 bindExamples();
 bindKeyForm();
 writeHash();
+let again = start; // what a new API key sets off
 start();
 
 /** Asks the service what it is, then shows the page's lower half. */
@@ -61,6 +63,7 @@ function explore(info) {
     matrix: byId("pair-matrix"),
     readout: byId("pair-readout"),
     similarity: byId("similarity"),
+    note: byId("pair-note"),
   });
   explorer.onUnauthorised = effect.onFailure = pair.onFailure = (error) => {
     if (!error || error.status === 401) byId("key-form").hidden = false;
@@ -72,6 +75,7 @@ function explore(info) {
     const hasText = Boolean(state.text.trim());
     const isPair = mode === "pair" && Boolean(a.trim() && b.trim());
     for (const id of ["tokens-card", "work", "keep"]) byId(id).hidden = !hasText;
+    byId("examples").hidden = hasText;
     byId("pair").hidden = !isPair;
     effect.reset();
     if (!hasText) {
@@ -112,7 +116,9 @@ function explore(info) {
     effect.refresh();
   });
   bindTheme(byId("theme"), redraw);
-  bindKeep({ state, info, explorer, figure, pair });
+  bindKeep({ state, info, explorer, figure, pair, writeHash });
+  addEventListener("hashchange", () => clampHead(info.manifest.config.num_heads));
+  again = load;
   mark();
   load();
 }
@@ -139,9 +145,11 @@ function bindChoices() {
       if (control.type !== "radio" || control.checked) state.set({ [control.name]: read[control.type]() });
     });
   }
+  let timer = 0;
   state.on(Object.keys(state.values), () => {
     show();
-    writeHash();
+    clearTimeout(timer);
+    timer = setTimeout(writeHash, LINK_PAUSE);
   });
   addEventListener("hashchange", () => state.set(fromHash(location.hash)));
   show();
@@ -175,12 +183,17 @@ function grow(box) {
 
 function bindExamples() {
   const select = byId("example");
+  const take = ({ a, b }) => state.set({ a, b: b ?? "", mode: b ? "pair" : "one", side: "a" });
   select.append(...EXAMPLES.map(({ name }, value) => element("option", { value, textContent: name })));
   select.addEventListener("change", () => {
-    const { a, b } = EXAMPLES[Number(select.value)];
-    state.set({ a, b: b ?? "", mode: b ? "pair" : "one", side: "a" });
+    take(EXAMPLES[Number(select.value)]);
     select.value = "";
   });
+  for (const example of EXAMPLES) {
+    const button = element("button", { type: "button", textContent: example.name });
+    button.addEventListener("click", () => take(example));
+    byId("examples").append(button);
+  }
 }
 
 function bindKeyForm() {
@@ -190,7 +203,7 @@ function bindKeyForm() {
     byId("key").value = "";
     byId("key-form").hidden = true;
     notices.clear("load");
-    start();
+    again();
   });
 }
 

@@ -6,7 +6,7 @@ import { shrink, toImage } from "./maps.js";
 
 const LONGEST_LABEL = 112;
 const LARGEST_CELL = 34;
-const SMALLEST_LABELLED_CELL = 11;
+const SMALLEST_LABELLED_CELL = 9;
 const BARE_MARGIN = 20; // where cells are too small for labels
 
 export class Matrix {
@@ -103,7 +103,7 @@ function layOut({ map, rowLabels, columnLabels }, width) {
   const isLabelled = cell >= SMALLEST_LABELLED_CELL;
   if (!isLabelled) {
     left = top = BARE_MARGIN;
-    cell = Math.min(SMALLEST_LABELLED_CELL, (width - left - 2) / map.columns);
+    cell = Math.min(LARGEST_CELL, (width - left - 2) / map.columns);
   }
   return { width, left, top, cell, isLabelled, height: top + cell * map.rows + LEGEND_HEIGHT };
 }
@@ -132,7 +132,7 @@ function paintMatrix(context, model, geometry, image, place) {
 }
 
 function paintLabels(context, model, { left, top, cell }, ink, place) {
-  context.font = LABEL_FONT;
+  context.font = LABEL_FONT.replace("12px", `${Math.min(12, cell)}px`);
   context.textBaseline = "middle";
   context.textAlign = "right";
   model.rowLabels.forEach((label, row) => {

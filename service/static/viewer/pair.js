@@ -23,7 +23,7 @@ export class PairView {
   #strips;
   #answer = null;
 
-  /** @param {{a, b, matrix, readout, similarity}} parts elements of the page */
+  /** @param {{a, b, matrix, readout, similarity, note}} parts elements of the page */
   constructor(parts) {
     Object.assign(this, { onFailure: () => {} });
     this.#parts = parts;
@@ -68,6 +68,7 @@ export class PairView {
     this.#parts.matrix.hidden = false;
     this.#parts.similarity.textContent = formatNumber(similarity);
     this.#parts.similarity.dataset.value = similarity;
+    this.#parts.note.hidden = !(a.truncated || b.truncated);
     const columns = b.tokens.length;
     const map = new NumberMap(Float32Array.from(contributions.flat()), a.tokens.length, columns);
     const special = (side) => side.offsets.map(([start, end]) => start === end);

@@ -4,7 +4,8 @@ import { encodeMaps } from "./api.js";
 import { BoundedCache } from "./cache.js";
 
 const CACHE_BYTES = 64 * 2 ** 20;
-const FLOAT_BYTES = 4;
+const FLOAT_BYTES = 4; // as the server counts its limit
+const ONE_ANSWER_BYTES = 4 * 2 ** 20; // of layers that come together
 
 const cache = new BoundedCache(CACHE_BYTES);
 
@@ -25,9 +26,9 @@ export async function loadLargeMap(text, values, form, signal) {
   return load(text, { ...selection, ...attentionOptions(values, form) }, { signal });
 }
 
-/** Maps of some heads of a layer in half precision, for small pictures. */
-export async function loadSmallMaps(text, values, form, { layer, heads, signal }) {
-  const request = { layers: [layer], heads, ...attentionOptions(values, form) };
+/** Maps of some layers, or of some heads of one, in half precision, for small pictures. */
+export async function loadSmallMaps(text, values, form, { layers, heads, signal }) {
+  const request = { layers, heads: heads ?? "all", ...attentionOptions(values, form) };
   return load(text, request, { isHalf: true, signal });
 }
 
@@ -36,16 +37,33 @@ export async function loadSmallRollout(text, values, signal) {
   return load(text, { reduce: "rollout", ...attentionOptions(values, "weights") }, { isHalf: true, signal });
 }
 
-/** Requests that fill the grid: whole layers, or parts of them where a layer's answer would be over the limit. */
+/**
+ * Requests that fill the grid, the shown layer first. Each runs the whole model: a short text's layers come together, a
+ * long one's each on its own, so that they appear as they come; what would be over the server's limit comes in parts.
+ *
+ * @returns {{layers: number[], heads?: number[]}[]}
+ */
 export function planGrid(headCounts, firstLayer, numTokens, maxBytes) {
-  const most = Math.max(1, Math.floor(maxBytes / (numTokens * numTokens * FLOAT_BYTES)));
-  const layers = headCounts.map((_, layer) => layer);
+  const mapBytes = Math.max(1, numTokens * numTokens * FLOAT_BYTES);
+  const most = Math.max(1, Math.floor(maxBytes / mapBytes));
+  const layers = headCounts.map((_, layer) => layer).filter((layer) => headCounts[layer] > 0);
   layers.sort((a, b) => Number(b === firstLayer) - Number(a === firstLayer) || a - b);
-  return layers.flatMap((layer) => {
-    const heads = Array.from({ length: headCounts[layer] }, (_, head) => head);
-    const parts = [];
-    for (let start = 0; start < heads.length; start += most) parts.push({ layer, heads: heads.slice(start, start + most) });
-    return parts;
+  const parts = [];
+  let room = 0; // bytes that the last request may still ask for
+  for (const layer of layers) {
+    const bytes = headCounts[layer] * mapBytes;
+    if (bytes <= room) parts.at(-1).layers.push(layer);
+    else parts.push(...splitHeads(layer, headCounts[layer], most));
+    room = (bytes <= room ? room : Math.min(ONE_ANSWER_BYTES, maxBytes)) - bytes;
+  }
+  return parts;
+}
+
+function splitHeads(layer, count, most) {
+  if (count <= most) return [{ layers: [layer] }];
+  const heads = Array.from({ length: count }, (_, head) => head);
+  return Array.from({ length: Math.ceil(count / most) }, (_, part) => {
+    return { layers: [layer], heads: heads.slice(part * most, (part + 1) * most) };
   });
 }
 
@@ -54,6 +72,7 @@ async function load(text, attention, { isHalf = false, signal }) {
   const kept = cache.get(key);
   if (kept) return kept;
   const answer = await encodeMaps(text, attention, { isHalf, signal });
-  cache.set(key, answer, answer.maps.reduce((bytes, map) => bytes + map.bytes, 2 * key.length));
+  const bytes = answer.layers.flat().reduce((total, map) => total + map.bytes, 2 * key.length);
+  cache.set(key, answer, bytes);
   return answer;
 }

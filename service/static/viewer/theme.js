@@ -2,7 +2,7 @@
 
 const STORED = "polyhead-theme";
 const NEXT = { auto: "light", light: "dark", dark: "auto" };
-const NAMES = { auto: "Theme: as the system", light: "Theme: light", dark: "Theme: dark" };
+const NAMES = { auto: "Theme: automatic", light: "Theme: light", dark: "Theme: dark" };
 const system = matchMedia("(prefers-color-scheme: dark)");
 
 /** "light" or "dark", as it is shown now. */

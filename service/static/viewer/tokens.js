@@ -15,7 +15,7 @@ export class TokenStrip {
    * @param {{name: string, axis?: "row"|"column"}} options `axis`: what of a map these tokens are
    */
   constructor(host, pointer, { name, axis = "row" }) {
-    this.#host = element("div", { class: "tokens", role: "group", dir: "auto", aria: { label: name } });
+    this.#host = element("div", { class: "tokens", role: "group", aria: { label: name } });
     host.append(this.#host);
     this.#pointer = pointer;
     this.#axis = axis;
@@ -34,6 +34,7 @@ export class TokenStrip {
         data: { index },
       }),
     );
+    this.#host.dir = directionOf(labels.filter((_, index) => !special[index]));
     this.#host.replaceChildren(...this.#buttons);
   }
 
@@ -76,4 +77,10 @@ export class TokenStrip {
     next.tabIndex = 0;
     next.focus();
   }
+}
+
+/** The direction of the first letter that has one, as `dir="auto"` finds it, but not in names of special tokens. */
+function directionOf(labels) {
+  const letter = labels.join("").match(/\p{L}/u)?.[0] ?? "";
+  return /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(letter) ? "rtl" : "ltr";
 }
