@@ -102,3 +102,27 @@ def test_unchanged_file_is_not_sent_again(served: Served) -> None:
 )
 def test_nothing_beside_the_static_files_is_served(served: Served, path: str) -> None:
     assert served.client.get(path).status_code == 404
+
+
+def test_viewer_loads_each_of_its_modules_and_nothing_else(served: Served) -> None:
+    viewer = STATIC / "viewer"
+    reached, waiting = set(), ["main.js"]
+    while waiting:
+        name = waiting.pop()
+        if name in reached:
+            continue
+        reached.add(name)
+        response = served.client.get(f"/static/viewer/{name}")
+        assert response.headers["content-type"].startswith("text/javascript")
+        imported = re.findall(r'^(?:import .*|\} )from "(.*)";$', response.text, re.MULTILINE)
+        assert all(path.startswith("./") for path in imported)
+        waiting += [path.removeprefix("./") for path in imported]
+    assert reached == {path.name for path in viewer.glob("*.js")}
+
+
+def test_viewer_never_reads_text_as_markup_or_code() -> None:
+    for path in (STATIC / "viewer").glob("*.js"):
+        found = re.findall(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", path.read_text()
+        )
+        assert not found, path.name

@@ -28,6 +28,8 @@ bindExamples();
 bindKeyForm();
 writeHash();
 let again = start; // what a new API key sets off
+let onTheme = () => {};
+bindTheme(byId("theme"), () => onTheme());
 start();
 
 /** Asks the service what it is, then shows the page's lower half. */
@@ -115,7 +117,7 @@ function explore(info) {
     mark();
     effect.refresh();
   });
-  bindTheme(byId("theme"), redraw);
+  onTheme = redraw;
   bindKeep({ state, info, explorer, figure, pair, writeHash });
   addEventListener("hashchange", () => clampHead(info.manifest.config.num_heads));
   again = load;

@@ -1,0 +1,183 @@
+"""What the viewer draws and says equals what the API answers, for texts of all kinds."""
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from tests.e2e.conftest import OpenViewer
+from tests.e2e.viewer_page import ViewerPage
+from tests.service.process import ServerProcess
+
+TEXT = "The trophy does not fit into the suitcase because it is too large."
+PAIR = ("The medicine is safe for children.", "The medicine is not safe for children.")
+LONG = " ".join([TEXT] * 40)
+COLOURS = """tiles => tiles.map(canvas => {
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  return new Set(new Uint32Array(pixels.buffer)).size;
+})"""
+
+
+def ask(server: ServerProcess, path: str, body: Any) -> Any:
+    status, _, answer = server.request("POST", path, body)
+    assert status == 200, answer
+    return json.loads(answer)
+
+
+def weights_of(server: ServerProcess, text: str, layer: int, head: int, **options: Any) -> Any:
+    body = {"inputs": text, "attention": {"layers": [layer], "heads": [head], **options}}
+    return np.array(ask(server, "/encode", body)["attention"][0]["weights"][0][0])
+
+
+def point_at(viewer: ViewerPage, row: int, column: int) -> None:
+    """Moves to a cell by keyboard."""
+    canvas = viewer.page.locator("#panes canvas.matrix").first
+    canvas.focus()
+    canvas.press("ArrowDown")  # from nowhere to the first cell
+    for _ in range(row):
+        canvas.press("ArrowDown")
+    for _ in range(column):
+        canvas.press("ArrowRight")
+
+
+def test_a_text_fills_the_grid(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    expect(viewer.page.locator("#work")).to_be_hidden()
+    viewer.show(TEXT)
+    assert viewer.page.locator(".heads .tile").count() == 72
+    colours = viewer.page.locator(".tile canvas").evaluate_all(COLOURS)
+    assert len(colours) == 73  # the rollout too
+    assert min(colours) > 3
+    assert viewer.labels()[:3] == ["[CLS]", "the", "trophy"]
+    assert viewer.page.locator("#count").inner_text() == "16"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"exclude_special": True, "renormalise": True}, {"exclude_special": True}, {"level": "word"}],
+    ids=str,
+)
+def test_numbers_pointed_at_are_those_of_the_api(
+    open_viewer: OpenViewer, viewer_server: ServerProcess, options: dict[str, Any]
+) -> None:
+    viewer = open_viewer("layer=3&head=2")
+    viewer.show(TEXT)
+    if "exclude_special" in options:
+        viewer.page.get_by_label("Hide special tokens").check()
+        viewer.page.get_by_label("make rows sum to 1").set_checked("renormalise" in options)
+        expect(viewer.page.locator("#tokens .special")).to_have_count(0)
+    if "level" in options:
+        viewer.page.get_by_role("radio", name="Words").check(force=True)
+        expect(viewer.page.locator("#tokens .token", has_text=re.compile("^The$"))).to_have_count(1)
+    viewer.wait_until_filled()
+    viewer.page.wait_for_load_state("networkidle")
+    expected = weights_of(viewer_server, TEXT, 3, 2, **options)
+    for row, column in ((4, 2), (0, 0)):
+        point_at(viewer, row, column)
+        assert viewer.readout()["weights"] == pytest.approx(expected[row, column], abs=5.1e-5)
+        viewer.page.locator("#save-json").focus()
+
+
+def test_statistics_are_those_of_the_api(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+    viewer = open_viewer("layer=4&head=7")
+    viewer.show(TEXT)
+    body = {"inputs": TEXT, "attention": {"layers": "all", "form": "stats"}}
+    expected = ask(viewer_server, "/encode", body)["attention"][0]["statistics"]
+    rows = viewer.page.locator(".statistics tr").all()
+    shown = {row.locator("th").inner_text(): float(row.locator(".number").inner_text()) for row in rows}
+    assert shown["Entropy"] == pytest.approx(expected["entropy"][4][7], abs=6e-4)
+    assert shown["To special tokens"] == pytest.approx(expected["special_mass"][4][7], abs=6e-4)
+
+
+def test_the_rollout_opens_and_a_row_of_it_sums_to_one(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    viewer.show(TEXT)
+    viewer.page.locator(".tile.wide").click()
+    expect(viewer.page.locator("#head-title")).to_have_text("Rollout through all layers")
+    viewer.page.locator("#tokens .token").nth(2).click()
+    assert viewer.readout()["weights"] == pytest.approx(1, abs=1e-4)
+
+
+def test_pointing_at_a_token_shades_those_it_looks_at(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+    viewer = open_viewer("layer=2&head=4")
+    viewer.show(TEXT)
+    viewer.page.locator("#tokens .token").nth(5).hover()
+    shares = viewer.page.locator("#tokens .token").evaluate_all(
+        "tokens => tokens.map(token => Number(token.style.getPropertyValue('--share')))"
+    )
+    expected = weights_of(viewer_server, TEXT, 2, 4)
+    np.testing.assert_allclose(shares, expected[5] / expected.max(), atol=1e-4)
+
+
+def test_contributions_of_two_texts_add_up_to_their_similarity(
+    open_viewer: OpenViewer, viewer_server: ServerProcess
+) -> None:
+    viewer = open_viewer("mode=pair")
+    viewer.type(PAIR[0])
+    viewer.type(PAIR[1], "#b")
+    expect(viewer.page.locator("#pair-sum")).to_be_visible()
+    answer = ask(viewer_server, "/explain", {"a": PAIR[0], "b": PAIR[1]})
+    shown = float(viewer.page.locator("#similarity").get_attribute("data-value") or "nan")
+    total = float(viewer.page.locator("#pair-sum").get_attribute("data-value") or "nan")
+    assert shown == pytest.approx(answer["similarity"], abs=1e-6)
+    assert total == pytest.approx(shown, abs=1e-5)
+    assert viewer.page.locator("#pair-b .token").all_text_contents() == answer["b"]["tokens"]
+    viewer.wait_until_filled()
+
+
+def test_right_to_left_and_emoji_and_nothing(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    viewer.show("القط جلس على الحصيرة")
+    assert viewer.page.locator("#tokens .tokens").evaluate("strip => getComputedStyle(strip).direction") == "rtl"
+    viewer.page.get_by_role("radio", name="Words").check(force=True)
+    viewer.show("I 💙 sushi 🍣 不喜欢 👩‍👩‍👧‍👦!")
+    expect(viewer.page.locator("#tokens .token", has_text="💙")).to_have_count(1)
+    assert viewer.page.locator("#tokens .tokens").evaluate("strip => getComputedStyle(strip).direction") == "ltr"
+    viewer.type("")
+    expect(viewer.page.locator("#work")).to_be_hidden()
+    expect(viewer.page.locator("#examples")).to_be_visible()
+    viewer.page.get_by_role("button", name="What does “it” look at?").click()
+    viewer.wait_until_filled()
+    assert "suitcase" in viewer.page.input_value("#a")
+
+
+def test_a_text_that_is_too_long_is_cut_and_512_tokens_stay_smooth(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer("layer=3&head=2")
+    viewer.show(LONG)
+    assert viewer.page.locator("#tokens .token").count() == 512
+    expect(viewer.page.locator("#notices .notice")).to_contain_text("longer than the 512 tokens")
+    assert viewer.page.locator("svg, path, line").count() == 0
+    assert viewer.page.evaluate("document.querySelectorAll('*').length") < 1500
+    assert max(viewer.page.locator("canvas").evaluate_all("all => all.map(one => one.height)")) < 2000
+    # Draws both views anew as the pointer wanders; the median, since machines that run tests are busy.
+    seconds = viewer.page.locator("#panes canvas.matrix").evaluate(
+        """async canvas => {
+          const box = canvas.getBoundingClientRect();
+          const took = [];
+          for (let step = 0; step < 20; step += 1) {
+            await new Promise(requestAnimationFrame);
+            const start = performance.now();
+            canvas.dispatchEvent(new PointerEvent("pointermove",
+              { clientX: box.left + 40 + 10 * step, clientY: box.top + 40 + 10 * step, bubbles: true }));
+            await new Promise(requestAnimationFrame);
+            await new Promise(resolve => setTimeout(resolve));
+            took.push((performance.now() - start) / 1000);
+          }
+          return took.sort((a, b) => a - b)[10];
+        }"""
+    )
+    assert seconds < 0.2
+
+
+@pytest.mark.parametrize("hash_", ["", "mode=pair"])
+def test_a_phone_scrolls_down_only(open_viewer: OpenViewer, hash_: str) -> None:
+    viewer = open_viewer(hash_, width=360, height=740, theme="dark")
+    if hash_:
+        viewer.type(PAIR[1], "#b")
+    viewer.show(TEXT)
+    viewer.page.locator("summary").click()
+    widths = viewer.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert widths[0] <= widths[1] == 360

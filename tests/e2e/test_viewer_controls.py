@@ -1,0 +1,143 @@
+"""The viewer's controls: keyboard, links, files, themes, and heads switched off."""
+
+import json
+import re
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from tests.e2e.conftest import OpenViewer
+from tests.e2e.test_viewer import TEXT, ask, weights_of
+from tests.e2e.viewer_page import ViewerPage
+from tests.service.process import ServerProcess
+
+
+def hash_of(viewer: ViewerPage) -> str:
+    """The address's part after #, once it has followed the state."""
+    viewer.page.wait_for_timeout(250)
+    return viewer.page.url.partition("#")[2]
+
+
+def test_arrows_move_over_the_heads_and_enter_opens(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    viewer.show(TEXT)
+    assert viewer.page.locator(".heads .tile[tabindex='0']").count() == 1
+    viewer.page.locator(".heads .tile[tabindex='0']").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "End", "ArrowLeft"):
+        viewer.page.keyboard.press(key)
+    focused = viewer.page.locator(":focus")
+    assert focused.get_attribute("aria-label") == "Layer 2, head 10"
+    assert focused.evaluate("tile => tile.matches(':focus-visible')")
+    viewer.page.keyboard.press("Enter")
+    expect(viewer.page.locator("#head-title")).to_have_text("Layer 2, head 10")
+    expect(focused).to_have_attribute("aria-selected", "true")
+
+
+def test_every_control_has_a_name(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer("hide=1")
+    viewer.show(TEXT)
+    viewer.page.locator("#rank").wait_for()
+    nameless = viewer.page.locator("button:visible, input:visible, select, textarea:visible").evaluate_all(
+        """controls => controls.filter(one => !(one.ariaLabel || one.textContent.trim() ||
+          [...(one.labels ?? [])].some(label => label.textContent.trim()))).map(one => one.outerHTML)"""
+    )
+    assert nameless == []
+
+
+def test_a_link_carries_the_view_and_no_text(open_viewer: OpenViewer) -> None:
+    first = open_viewer()
+    first.show(TEXT)
+    first.page.locator("[data-key='4.9']").click()
+    first.page.get_by_role("radio", name="Words").check(force=True)
+    first.page.get_by_role("radio", name="Matrix").check(force=True)
+    first.page.get_by_label("Hide special tokens").check()
+    first.page.locator("[name=threshold]").fill("12")
+    link = hash_of(first)
+    expected = {
+        "layer": ["4"],
+        "head": ["9"],
+        "view": ["matrix"],
+        "level": ["word"],
+        "hide": ["1"],
+        "threshold": ["12"],
+    }
+    assert parse_qs(link) == expected
+    second = open_viewer(link)
+    second.show(TEXT)
+    expect(second.page.locator("#head-title")).to_have_text("Layer 4, head 9")
+    assert second.labels()[0] == "The"
+    assert second.page.locator("#panes .pane").count() == 1
+    assert second.page.locator("[name=threshold]").input_value() == "12"
+    assert hash_of(second) == link
+
+
+def test_text_is_in_a_link_when_asked(open_viewer: OpenViewer) -> None:
+    first = open_viewer()
+    first.show(TEXT)
+    first.page.get_by_label("include text in link").check()
+    link = hash_of(first)
+    assert parse_qs(link)["a"] == [TEXT]
+    second = open_viewer(link)
+    second.wait_until_filled()
+    assert second.page.input_value("#a") == TEXT
+    second.page.get_by_label("include text in link").uncheck()
+    assert "trophy" not in hash_of(second)
+
+
+def test_a_link_with_nonsense_opens_all_the_same(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer("layer=77&head=-3&view=<b>&level=%00&threshold=1e9&off=9.9,1.1,x&mode=three")
+    viewer.show(TEXT)
+    expect(viewer.page.locator("#head-title")).to_have_text("Layer 0, head 0")
+
+
+def test_data_and_picture_are_saved(open_viewer: OpenViewer, viewer_server: ServerProcess, tmp_path: Path) -> None:
+    viewer = open_viewer("layer=5&head=0")
+    viewer.show(TEXT)
+    with viewer.page.expect_download() as data:
+        viewer.page.locator("#save-json").click()
+    data.value.save_as(tmp_path / "data.json")
+    saved = json.loads((tmp_path / "data.json").read_text())
+    assert data.value.suggested_filename == "attention-layer-5-head-0.json"
+    assert (saved["text"], saved["layer"], saved["head"], len(saved["tokens"])) == (TEXT, 5, 0, 16)
+    np.testing.assert_allclose(saved["weights"], weights_of(viewer_server, TEXT, 5, 0), atol=1e-7)
+    with viewer.page.expect_download() as picture:
+        viewer.page.locator("#save-png").click()
+    picture.value.save_as(tmp_path / "picture.png")
+    content = (tmp_path / "picture.png").read_bytes()
+    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
+    assert width > 2000  # two drawings side by side at twice the screen's pixels
+    assert height > 600
+
+
+def test_themes_follow_the_system_and_the_button(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer(theme="dark")
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = viewer.page.evaluate(background)
+    viewer.page.locator("#theme").click()
+    light = viewer.page.evaluate(background)
+    darkness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (dark, light)]
+    assert darkness[0] < 100
+    assert darkness[1] > 600
+    viewer.page.reload()
+    assert viewer.page.evaluate(background) == light
+
+
+def test_a_head_switched_off_turns_the_embedding(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+    status, _, body = viewer_server.request("POST", "/encode", {"inputs": TEXT, "head_mask": [[3, 2, 0]]})
+    if status != 200:
+        pytest.skip("this server does not switch heads off")
+    (without,), (whole,) = json.loads(body)["embeddings"], ask(viewer_server, "/encode", {"inputs": TEXT})["embeddings"]
+    viewer = open_viewer("layer=3&head=2")
+    viewer.show(TEXT)
+    viewer.page.locator("#switch").click()
+    cosine = viewer.page.locator("#effect [data-effect]")
+    expect(cosine).to_be_visible()
+    assert float(cosine.get_attribute("data-effect") or "nan") == pytest.approx(1 - np.dot(whole, without), abs=1e-5)
+    expect(viewer.page.locator("[data-key='3.2']")).to_have_class(re.compile(r"\boff\b"))
+    assert parse_qs(hash_of(viewer))["off"] == ["3.2"]
+    viewer.page.locator("#switch").click()
+    expect(cosine).to_have_count(0)

@@ -1,0 +1,141 @@
+"""The viewer when things go wrong: a clear word in the page, and nothing lost."""
+
+import json
+from typing import Any
+
+from playwright.sync_api import Route, expect
+
+from tests.e2e.conftest import OpenViewer
+from tests.e2e.test_viewer import TEXT
+
+
+def refusal(status: int, message: str, **headers: str) -> dict[str, Any]:
+    error = {"message": message, "type": "test", "param": None, "code": "test"}
+    return {
+        "status": status,
+        "headers": {"content-type": "application/json", **{name.replace("_", "-"): headers[name] for name in headers}},
+        "body": json.dumps({"error": error}),
+    }
+
+
+def test_a_server_that_is_down_loses_nothing(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    viewer.show(TEXT)
+    viewer.page.route("**/tokenize", lambda route: route.abort())
+    viewer.type("Another text")
+    notice = viewer.page.locator(".notice[data-kind=problem]")
+    expect(notice).to_contain_text("cannot be reached")
+    assert viewer.page.input_value("#a") == "Another text"
+    viewer.page.unroute("**/tokenize")
+    viewer.page.get_by_role("button", name="Try again").click()
+    viewer.wait_until_filled()
+    expect(notice).to_have_count(0)
+    assert viewer.labels() == ["[CLS]", "another", "text", "[SEP]"]
+
+
+def test_a_server_that_is_down_at_first(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    viewer.page.route("**/info", lambda route: route.abort())
+    viewer.page.reload()
+    expect(viewer.page.locator("#notices .notice")).to_contain_text("cannot be reached")
+    viewer.type(TEXT)
+    viewer.page.unroute("**/info")
+    viewer.page.wait_for_timeout(500)
+    viewer.page.get_by_role("button", name="Try again").click()
+    viewer.wait_until_filled()
+    assert viewer.labels()[2] == "trophy"
+
+
+def test_a_busy_server_is_asked_again_when_it_says(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    refused: list[str] = []
+
+    def refuse_once(route: Route) -> None:
+        if refused:
+            route.fallback()
+        else:
+            refused.append(route.request.url)
+            route.fulfill(**refusal(429, "the queue is full", retry_after="1"))
+
+    viewer.page.route("**/encode", refuse_once)
+    viewer.show(TEXT)
+    assert len(refused) == 1
+    expect(viewer.page.locator(".notice[data-kind=problem]")).to_have_count(0)
+
+
+def test_a_refusal_is_said_in_the_servers_words(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    viewer.page.route("**/encode", lambda route: route.fulfill(**refusal(413, "the answer would have 99 bytes")))
+    viewer.type(TEXT)
+    expect(viewer.page.locator(".notice[data-kind=problem]")).to_contain_text("the answer would have 99 bytes")
+    viewer.page.unroute("**/encode")
+    viewer.page.route("**/encode", lambda route: route.fulfill(**refusal(429, "full", retry_after="90")))
+    viewer.type(TEXT + " More.")
+    expect(viewer.page.locator(".notice[data-kind=problem]")).to_contain_text("busy; it asks to wait 90 s")
+    assert viewer.page.input_value("#a") == TEXT + " More."
+
+
+def test_a_key_is_asked_for_sent_and_not_stored(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    sent: list[str | None] = []
+
+    def want_key(route: Route) -> None:
+        sent.append(route.request.headers.get("authorization"))
+        if sent[-1] == "Bearer open-sesame":
+            route.fallback()
+        else:
+            route.fulfill(**refusal(401, "a key is needed"))
+
+    viewer.page.route("**/tokenize", want_key)
+    viewer.type(TEXT)
+    field = viewer.page.get_by_label("API key")
+    expect(field).to_be_visible()
+    assert field.get_attribute("type") == "password"
+    field.fill("open-sesame")
+    field.press("Enter")
+    viewer.wait_until_filled()
+    assert sent == [None, "Bearer open-sesame"]
+    assert field.input_value() == ""
+    stored = viewer.page.evaluate(
+        "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])"
+    )
+    assert "sesame" not in stored
+
+
+def test_what_a_server_cannot_do_is_said_where_it_matters(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer("mode=pair&layer=1&head=1")
+
+    def refuse_new(route: Route) -> None:
+        body = json.loads(route.request.post_data or "{}")
+        if "head_mask" in body or (body.get("attention") or {}).get("form") == "norms":
+            route.fulfill(**refusal(422, "not with this artifact"))
+        else:
+            route.fallback()
+
+    viewer.page.route("**/encode", refuse_new)
+    viewer.page.route("**/explain", lambda route: route.fulfill(**refusal(422, "not with cls pooling")))
+    viewer.type("A dog ran.", "#b")
+    viewer.show("A cat sat.")
+    expect(viewer.page.locator("#no-norms")).to_contain_text("no norms")
+    expect(viewer.page.locator("#pair-readout")).to_contain_text("Similarity only")
+    assert 0 < float(viewer.page.locator("#similarity").inner_text()) < 1
+    viewer.page.locator("#switch").click()
+    expect(viewer.page.locator("#effect .notice")).to_contain_text("cannot switch heads off")
+    expect(viewer.page.locator(".notice[data-kind=problem]")).to_have_count(0)
+
+
+def test_a_newer_text_cancels_what_the_older_one_asked_for(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    cancelled: list[str] = []
+    viewer.page.on("requestfailed", lambda request: cancelled.append(request.post_data or ""))
+    held: list[Route] = []
+    viewer.page.route(
+        "**/encode",
+        lambda route: held.append(route) if "first" in (route.request.post_data or "") else route.fallback(),
+    )
+    viewer.type("The first text")
+    expect(viewer.page.locator("#tokens .token")).to_have_count(5)
+    viewer.show("The second one")
+    assert len(held) >= 3
+    assert len(cancelled) == len(held)
+    assert viewer.labels() == ["[CLS]", "the", "second", "one", "[SEP]"]

@@ -1,0 +1,129 @@
+"""The viewer's modules by themselves, against numpy and the safetensors library."""
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from playwright.sync_api import Browser
+from safetensors.numpy import save
+
+from tests.e2e.viewer_page import ViewerPage
+from tests.service.process import ServerProcess
+
+READ = """
+const bytes = Uint8Array.from(atob(argument), (one) => one.charCodeAt(0));
+const { metadata, tensors } = module.readSafetensors(bytes.buffer);
+return [metadata, [...tensors].map(([name, { shape, values }]) => [name, shape, [...values]])];
+"""
+
+
+@pytest.fixture(scope="module")
+def viewer(browser: Browser, viewer_server: ServerProcess) -> Iterator[ViewerPage]:
+    opened = ViewerPage(browser, viewer_server)
+    yield opened
+    opened.close()
+    assert not opened.complaints
+
+
+def test_safetensors_are_read_as_the_library_writes_them(viewer: ViewerPage, generator: np.random.Generator) -> None:
+    arrays: dict[str, NDArray[Any]] = {
+        "halves": generator.normal(size=(3, 5)).astype(np.float16),
+        "singles": generator.normal(size=(2, 1, 4)).astype(np.float32),
+        "whole": generator.integers(-9, 9, size=(7,), dtype=np.int32),
+        "nothing": np.zeros((0, 4), dtype=np.float32),
+    }
+    body = base64.b64encode(save(arrays, {"answer": "{}"})).decode()
+    metadata, found = viewer.module("safetensors", READ, body)
+    assert metadata == {"answer": "{}"}
+    assert {name for name, _, _ in found} == set(arrays)
+    for name, shape, values in found:
+        assert tuple(shape) == arrays[name].shape
+        np.testing.assert_array_equal(np.array(values, dtype=np.float64), arrays[name].ravel().astype(np.float64))
+
+
+def test_every_half_is_decoded_as_numpy_does(viewer: ViewerPage) -> None:
+    body = "return Array.from({ length: 65536 }, (_, bits) => module.decodeHalf(bits)).map(String);"
+    found = np.array([float(text.replace("Infinity", "inf")) for text in viewer.module("safetensors", body)])
+    expected = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float64)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_palettes_are_steady_in_lightness(viewer: ViewerPage) -> None:
+    for theme in ("light", "dark"):
+        amount, signed = (
+            lightness(viewer.module("palette", f"return [...module.{kind}Palette('{theme}')];"))
+            for kind in ("amount", "signed")
+        )
+        sign = -1 if theme == "light" else 1
+        steps = sign * np.diff(amount)
+        assert steps.min() > 0
+        assert steps.max() < 3 * np.median(steps)  # no jump that would look like an edge
+        assert (sign * np.diff(signed[128:])).min() > 0
+        assert (sign * np.diff(signed[:128])).max() < 0
+
+
+def lightness(palette: list[int]) -> NDArray[np.float64]:
+    """L* (CIE 1976) of RGBA bytes."""
+    srgb = np.array(palette, dtype=np.float64).reshape(-1, 4)[:, :3] / 255
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    luminance = linear @ [0.2126, 0.7152, 0.0722]
+    return np.where(luminance > 0.008856, 116 * np.cbrt(luminance) - 16, 903.3 * luminance)
+
+
+def test_a_strong_weight_survives_being_shrunk(viewer: ViewerPage, generator: np.random.Generator) -> None:
+    values = generator.uniform(0, 0.01, size=(200, 300)).astype(np.float32)
+    values[123, 77] = 0.9
+    body = """
+    const map = new module.NumberMap(Float32Array.from(argument), 200, 300);
+    const small = module.shrink(map, 64);
+    return [small.rows, small.columns, [...small.values]];
+    """
+    rows, columns, found = viewer.module("maps", body, values.ravel().tolist())
+    assert (rows, columns) == (64, 64)
+    edges = [np.arange(count) * 64 // count for count in (200, 300)]
+    expected = np.zeros((64, 64), dtype=np.float32)
+    np.maximum.at(expected, (edges[0][:, None], edges[1]), values)
+    np.testing.assert_array_equal(np.array(found, dtype=np.float32).reshape(64, 64), expected)
+
+
+def test_the_strongest_lines_are_kept(viewer: ViewerPage, generator: np.random.Generator) -> None:
+    values = generator.dirichlet(np.full(100, 0.1), size=100).astype(np.float32)
+    body = """
+    const { NumberMap } = await import("/static/viewer/maps.js");
+    return module.strongest(new NumberMap(Float32Array.from(argument), 100, 100), 0, 500);
+    """
+    found = viewer.module("lines", body, values.ravel().tolist())
+    assert 400 < len(found) <= 500
+    weakest = min(value for _, _, value in found)
+    left_out = values.copy()
+    for row, column, value in found:
+        assert values[row, column] == np.float32(value)
+        left_out[row, column] = 0
+    assert left_out.max() <= weakest
+
+
+def test_the_grid_is_planned_within_the_servers_limit(viewer: ViewerPage) -> None:
+    body = "return module.planGrid(...argument);"
+    assert viewer.module("source", body, [[2, 0, 3], 2, 10, 2**20]) == [{"layers": [2, 0]}]
+    megabyte = 512 * 512 * 4
+    assert viewer.module("source", body, [[2, 0, 3], 0, 512, 2 * megabyte]) == [
+        {"layers": [0]},
+        {"layers": [2], "heads": [0, 1]},
+        {"layers": [2], "heads": [2]},
+    ]
+
+
+def test_the_cache_drops_what_was_unused_longest(viewer: ViewerPage) -> None:
+    body = """
+    const cache = new module.BoundedCache(10);
+    cache.set("a", 1, 4);
+    cache.set("b", 2, 4);
+    cache.get("a");
+    cache.set("c", 3, 4);
+    cache.set("c", 4, 5);
+    return [cache.get("a") ?? null, cache.get("b") ?? null, cache.get("c"), cache.bytes];
+    """
+    assert viewer.module("cache", body) == [1, None, 4, 9]

@@ -1,0 +1,89 @@
+"""One window with the viewer: what tests do in it, and what it complained about."""
+
+import re
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, ConsoleMessage, Request, expect
+
+from tests.service.process import ServerProcess
+
+FILLED_LIMIT = 30_000  # milliseconds; machines that run tests are busy
+
+
+class ViewerPage:
+    """The viewer in a browser context of its own.
+
+    Attributes:
+        page: Playwright's.
+        complaints: what stood in the console, policy violations among it, and exceptions; failed requests aside, which
+            tests make on purpose.
+        foreign: requests to anything but the server.
+    """
+
+    def __init__(
+        self,
+        browser: Browser,
+        server: ServerProcess,
+        hash_: str = "",
+        *,
+        width: int = 1280,
+        height: int = 900,
+        theme: str = "light",
+    ) -> None:
+        scheme: Literal["dark", "light"] = "dark" if theme == "dark" else "light"
+        self._context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True
+        )
+        self.complaints: list[str] = []
+        self.foreign: list[str] = []
+        self.origin = "http://{}:{}".format(*server.address)
+        self.page = self._context.new_page()
+        self.page.on("console", self._hear)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", self._see)
+        self.page.goto(f"{self.origin}/#{hash_}" if hash_ else self.origin)
+        expect(self.page.locator("#model")).not_to_be_empty()
+
+    def close(self) -> None:
+        self._context.close()
+
+    def type(self, text: str, box: str = "#a") -> None:
+        self.page.fill(box, text)
+
+    def show(self, text: str) -> None:
+        """Types a text and waits until all of it is drawn."""
+        self.type(text)
+        self.wait_until_filled()
+
+    def wait_until_filled(self) -> None:
+        expect(self.page.locator("#work")).to_be_visible()
+        expect(self.page.locator(".tile.waiting")).to_have_count(0, timeout=FILLED_LIMIT)
+        expect(self.page.locator(".statistics, #statistics:not(:empty)").first).to_be_visible(timeout=FILLED_LIMIT)
+        expect(self.page.locator("#panes canvas").first).to_be_visible()
+
+    def labels(self) -> list[str]:
+        """Tokens or words as they are shown."""
+        return self.page.locator("#tokens .token").all_text_contents()
+
+    def readout(self) -> dict[str, float]:
+        """The numbers that are pointed at, by what they measure."""
+        return {
+            part.get_attribute("data-measure") or "": float(part.locator("b").inner_text())
+            for part in self.page.locator("#readout [data-measure]").all()
+        }
+
+    def module(self, name: str, body: str, argument: Any = None) -> Any:
+        """Runs JavaScript with one of the page's modules as `module` and an argument as `argument`."""
+        return self.page.evaluate(
+            f"async (argument) => {{ const module = await import('/static/viewer/{name}.js'); {body} }}", argument
+        )
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and not re.match("Failed to load resource", message.text):
+            self.complaints.append(message.text)
+
+    def _see(self, request: Request) -> None:
+        address = urlsplit(request.url)
+        if f"{address.scheme}://{address.netloc}" != self.origin and address.scheme not in ("data", "blob"):
+            self.foreign.append(request.url)
