@@ -1,0 +1,1 @@
+"""Pruning: removing the heads that matter least, physically, and saying what that cost."""
