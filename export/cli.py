@@ -20,6 +20,7 @@ examples:
   python -m export ./my-model --output artifacts/mine  a sentence-transformers or Hugging Face folder
   python -m export --precision int8 --output artifacts/int8
   python -m export BAAI/bge-small-en-v1.5 --output artifacts/bge --revision main
+  python -m export heads artifacts/default --corpus texts.txt  what each head does; python -m export heads --help
 
 Only safetensors are read; a checkpoint that exists only as a pickle is refused. Exit code 0: the artifact is there;
 1: it is not, and the last line on stderr says why; 2: the command line is wrong."""
@@ -55,7 +56,12 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit code."""
-    options = parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["heads"]:
+        from export.heads.cli import main as report_heads  # noqa: PLC0415 - its imports are its own
+
+        return report_heads(given[1:])
+    options = parser().parse_args(given)
     try:
         _export(options)
     except ExportError as error:

@@ -18,6 +18,7 @@ GRAPH = "model.onnx"
 GRAPH_WEIGHTS = "model.onnx.data"
 TOKENIZER = "tokenizer.json"
 HEADS = "heads.json"
+HEADS_PAGE = "heads.html"
 
 INPUT_IDS = "input_ids"
 LENGTHS = "lengths"
@@ -189,8 +190,12 @@ def read_manifest(directory: Path) -> Manifest:
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Writes `manifest.json`, keys in field order, readable by people."""
-    text = json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False)
-    (directory / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    (directory / MANIFEST).write_bytes(manifest_bytes(manifest))
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """What `manifest.json` holds."""
+    return (json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def describe_files(directory: Path) -> dict[str, FileEntry]:

@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from export.heads.tokens import TextBatch
 from model.analysis.arrays import Float32Array
+from model.attention import MultiHeadAttention
 from model.encoder import Encoder
 
 
@@ -33,7 +35,8 @@ class Capture:
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder.use("eager")
-        self._attentions = [layer.attention for layer in encoder.layers if layer.attention.num_heads]
+        layers = [cast(MultiHeadAttention, layer.attention) for layer in encoder.layers]
+        self._attentions = [attention for attention in layers if attention.num_heads]
         self._grams = [output_gram(attention) for attention in self._attentions]
 
     def run(self, batch: TextBatch) -> Iterator[HeadsOfText]:
@@ -60,10 +63,11 @@ class Capture:
             )
 
 
-def output_gram(attention: nn.Module) -> Tensor:
+def output_gram(attention: MultiHeadAttention) -> Tensor:
     """W_O,h W_O,h^T of each head, [H, V, V] in float64: ||x W_O,h||^2 = x W_O,h W_O,h^T x^T without a vector of D."""
     rows = attention.output.weight.detach().double().T.reshape(attention.num_heads, -1, attention.output.out_features)
-    return rows @ rows.transpose(1, 2)  # rows: [H, V, D]
+    gram: Tensor = rows @ rows.transpose(1, 2)  # rows: [H, V, D]
+    return gram
 
 
 def _norms(vectors: list[Tensor], grams: list[Tensor]) -> Float32Array:

@@ -75,5 +75,5 @@ def find_roles(estimates: Mapping[str, Estimate], heads: int) -> list[list[Evide
     for (rule, estimate), values in zip(tested, adjusted, strict=True):
         for head in np.flatnonzero(values < SIGNIFICANCE):
             mean, p = float(estimate.mean[head]), float(values[head])
-            found[head].append(Evidence(rule.role, rule.statistic, mean, rule.threshold, p, estimate.n))
+            found[head].append(Evidence(rule.role, rule.statistic, mean, rule.threshold, p, int(estimate.n[head])))
     return [sorted(passed, key=lambda evidence: -evidence.strength) for passed in found]

@@ -25,7 +25,6 @@ OFFSETS: Mapping[str, int] = {"previous_rate": -1, "self_rate": 0, "next_rate": 
 MOVED = ("output_norm", "special_norm_share", "weight_norm_ranks")
 REPORTED = (*STATISTICS, "sink", *OFFSETS, "rare_token", *MOVED, "variability")
 FIRST_POSITIONS = 10  # as Vig & Belinkov: texts share few positions beyond them
-MOST_VARIED_TEXTS = 500  # whose first positions are kept: 72 heads take 14 MB
 
 
 class CorpusStatistics:
@@ -37,11 +36,11 @@ class CorpusStatistics:
         self._means = {name: RunningMean() for name in REPORTED}
         self._corners: list[Float32Array] = []
 
-    def add(self, text: TokenizedText, heads: HeadsOfText) -> None:
-        """Takes one text."""
+    def add(self, text: TokenizedText, heads: HeadsOfText, *, keep_corner: bool) -> None:
+        """Takes one text; its first positions are kept in memory, for the variability, where `keep_corner` is set."""
         for name, values in self._of_text(text, heads).items():
             self._means[name].add(values)
-        if len(text.ids) >= FIRST_POSITIONS and len(self._corners) < MOST_VARIED_TEXTS:
+        if keep_corner and len(text.ids) >= FIRST_POSITIONS:
             self._corners.append(heads.weights[:, :FIRST_POSITIONS, :FIRST_POSITIONS].copy())
 
     def estimates(self) -> dict[str, Estimate]:
@@ -69,23 +68,20 @@ def _moved(text: TokenizedText, heads: HeadsOfText) -> dict[str, Float64Array | 
     received = heads.weights.sum(axis=1, dtype=np.float64)  # [H, n] by each key
     moved = received * heads.value_norms
     total = moved.sum(axis=-1)
-    moves = total > 0
-    share = moved[:, text.special].sum(axis=-1) / np.where(moves, total, 1.0)
+    total = np.where(total > 0, total, np.nan)  # a head that moves nothing has no share of it
     return {
         "output_norm": heads.output_norms.mean(axis=-1, dtype=np.float64),
-        "special_norm_share": share if moves.all() else None,
-        "weight_norm_ranks": _rank_correlation(received, moved) if moves.all() and len(text.ids) > 2 else None,
+        "special_norm_share": moved[:, text.special].sum(axis=-1) / total,
+        "weight_norm_ranks": _rank_correlation(received, moved) if len(text.ids) > 2 else None,
     }
 
 
-def _rank_correlation(a: Float64Array, b: Float64Array) -> Float64Array | None:
-    """Spearman of each row of a with the same row of b, [H, n] -> [H]; None where a row is constant."""
+def _rank_correlation(a: Float64Array, b: Float64Array) -> Float64Array:
+    """Spearman of each row of a with the same row of b, [H, n] -> [H]; NaN where a row is constant."""
     ranks = [rankdata(x, axis=-1) for x in (a, b)]
     centred = [x - x.mean(axis=-1, keepdims=True) for x in ranks]
-    lengths = [np.sqrt((x**2).sum(axis=-1)) for x in centred]
-    if not (lengths[0] * lengths[1]).all():
-        return None
-    correlation: Float64Array = (centred[0] * centred[1]).sum(axis=-1) / (lengths[0] * lengths[1])
+    lengths = np.sqrt((centred[0] ** 2).sum(axis=-1) * (centred[1] ** 2).sum(axis=-1))
+    correlation: Float64Array = (centred[0] * centred[1]).sum(axis=-1) / np.where(lengths > 0, lengths, np.nan)
     return correlation
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -25,6 +25,10 @@ class TokenizedText:
     special: BoolArray
     punctuation: BoolArray
     offsets: IntArray
+
+    def at(self, place: int) -> "TokenizedText":
+        """The same text under another number."""
+        return replace(self, place=place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ def batches(texts: Sequence[TokenizedText], total_heads: int) -> Iterator[TextBa
 
 def _tokenized(place: int, text: str, encoding: Encoding) -> TokenizedText:
     special = np.array(encoding.special_tokens_mask, dtype=np.bool_)
-    pieces = [text[start:end] for start, end in encoding.offsets]
+    pieces = [text[start:end].strip() for start, end in encoding.offsets]
     return TokenizedText(
         place,
         np.array(encoding.ids, dtype=np.int64),

@@ -6,7 +6,8 @@ Notation as in `model.analysis.statistics`: a_ij weight of query i on key j, n t
     offset_rate   share of the rows with a key `offset` places on whose largest weight stands there (Voita et al. 2019
                   call a head positional from 0.9)
     rare_token    share of the queries not in S whose largest weight on a key not in S is on the rarest such token of
-                  the text, or one as rare (Voita et al. 2019)
+                  the text (Voita et al. 2019); only of texts in which one token is rarer than every other, and of
+                  5 tokens not in S at least, so that chance is low
     variability   sum_x sum_ij |a_ij(x) - mean_x a_ij| / (2 sum_x sum_ij a_ij(x)) over the first N positions of texts x
                   (Vig & Belinkov 2019): 0 for a head that does not look at content
 """
@@ -14,6 +15,8 @@ Notation as in `model.analysis.statistics`: a_ij weight of query i on key j, n t
 import numpy as np
 
 from model.analysis.arrays import BoolArray, Float32Array, Float64Array, IntArray
+
+FEWEST_ORDINARY = 5
 
 
 def sink(weights: Float32Array) -> Float64Array:
@@ -49,14 +52,14 @@ def rare_token(weights: Float32Array, counts: IntArray, special: BoolArray) -> F
         special: [n].
 
     Returns:
-        [H]; None where every token is special.
+        [H]; None where the text has no single rarest token, or is too short.
     """
-    ordinary = ~special
-    if not ordinary.any():
+    places = np.flatnonzero(~special)
+    if len(places) < FEWEST_ORDINARY or np.count_nonzero(counts[places] == counts[places].min()) > 1:
         return None
-    rarest = counts == counts[ordinary].min()
-    largest = (weights * ordinary.astype(np.float32)).argmax(axis=-1)[:, ordinary]  # [H, ordinary queries]
-    rate: Float64Array = (rarest & ordinary)[largest].mean(axis=-1)
+    rarest = places[counts[places].argmin()]
+    largest = (weights * (~special).astype(np.float32)).argmax(axis=-1)[:, places]  # [H, ordinary queries]
+    rate: Float64Array = (largest == rarest).mean(axis=-1)
     return rate
 
 
@@ -72,4 +75,5 @@ def variability(first_positions: Float32Array) -> Float64Array:
     mean = first_positions.mean(axis=0, dtype=np.float64)  # [H, N, N]
     difference = np.abs(first_positions - mean).sum(axis=(-2, -1))
     mass: Float64Array = first_positions.sum(axis=(-2, -1), dtype=np.float64).mean(axis=0)  # [H]
-    return difference / (2 * mass)
+    shares: Float64Array = difference / (2 * mass)
+    return shares

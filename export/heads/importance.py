@@ -1,0 +1,156 @@
+"""How much each head matters, by three definitions that need not agree.
+
+    leave_one_out   mean over texts of 1 - cos(e, e without the head): what closing its gate does
+    jacobian        root mean square over texts of ||d e / d gate||, e the normalised embedding: what a small change of
+                    its gate does. (The gradient of 1 - cos itself is 0 at open gates, whatever the head.)
+    output_norm     mean over tokens of ||context_h W_O,h||: how long a vector it adds
+
+and, where rated pairs of texts are given, two that know what the embeddings are for:
+
+    spearman_loss   points (x 100) of Spearman's correlation with the ratings that are lost without the head
+    loss_gradient   mean over pairs of |d L / d gate| (Michel et al. 2019, equation 5), L the squared error of the
+                    cosine against the rating put on 0 to 1
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+from torch.nn.functional import normalize
+from tqdm import tqdm
+
+from export.heads.intervals import LEVEL, Estimate, RunningMean
+from export.heads.pairs import TokenizedPairs
+from export.heads.tokens import TextBatch, TokenizedText, batches
+from model.analysis.arrays import Float64Array
+from model.encoder import Encoder
+
+PROBES = 16  # random directions that estimate ||d e / d gate||^2; exact where e has no more dimensions
+RESAMPLES = 200
+SEED = 0
+
+
+def embed(encoder: Encoder, texts: Sequence[TokenizedText], gates: Tensor | None = None) -> Float64Array:
+    """Normalised embeddings [texts, D] in the order given, under one set of gates [H] for all."""
+    places = {text.place: row for row, text in enumerate(texts)}
+    found = np.zeros((len(texts), encoder.config.embedding_size))
+    with torch.inference_mode():
+        for batch in batches(texts, 0):
+            rows = None if gates is None else gates.expand(len(batch.texts), -1)
+            pooled = encoder.use("sdpa")(batch.input_ids, batch.lengths, head_gates=rows).pooled
+            found[[places[text.place] for text in batch.texts]] = normalize(pooled.double(), dim=-1).numpy()
+    return found
+
+
+def embed_without_each(encoder: Encoder, texts: Sequence[TokenizedText]) -> Iterator[Float64Array]:
+    """Embeddings [texts, D] without the first head, without the second, and so on."""
+    heads = sum(encoder.config.num_heads)
+    for head in tqdm(range(heads), desc="leaving out", unit="head", leave=False):
+        gates = torch.ones(heads)
+        gates[head] = 0
+        yield embed(encoder, texts, gates)
+
+
+def drift(without: Float64Array, whole: Float64Array) -> Float64Array:
+    """1 - cosine of rows of unit length, [texts]; never below 0."""
+    half_squared: Float64Array = 0.5 * ((without - whole) ** 2).sum(axis=-1)  # = 1 - cos, and exact where it is tiny
+    return half_squared
+
+
+def estimate_over_texts(values: Float64Array) -> Estimate | None:
+    """Mean and interval over texts of values [texts, H]."""
+    running = RunningMean()
+    for row in values:
+        running.add(row)
+    return running.estimate()
+
+
+def jacobian(encoder: Encoder, texts: Sequence[TokenizedText]) -> Estimate | None:
+    """||d e / d gate||, root mean square over texts, with its interval [H]."""
+    running = RunningMean()
+    generator = torch.Generator().manual_seed(SEED)
+    for batch in tqdm(list(batches(texts, 0)), desc="differentiating", unit="batch", leave=False):
+        for row in _squared_jacobian(encoder, batch, generator).double().numpy():
+            running.add(row)
+    squared = running.estimate()
+    if squared is None:
+        return None
+    bounds = [np.sqrt(np.maximum(values, 0.0)) for values in (squared.mean, squared.low, squared.high)]
+    # The deviation of the root, by the delta method.
+    sd = squared.sd / np.maximum(2 * bounds[0], np.finfo(np.float64).tiny)
+    return Estimate(bounds[0], sd, bounds[1], bounds[2], squared.n)
+
+
+def loss_gradient(encoder: Encoder, pairs: TokenizedPairs) -> Estimate | None:
+    """Mean over pairs of |d L / d gate|, [H]."""
+    running = RunningMean()
+    span = float(np.ptp(pairs.ratings)) or 1.0
+    targets = torch.from_numpy((pairs.ratings - pairs.ratings.min()) / span)
+    for batch in tqdm(list(batches(pairs.left, 0)), desc="pairs", unit="batch", leave=False):
+        chosen = [text.place for text in batch.texts]
+        gates = torch.ones(len(chosen), sum(encoder.config.num_heads), requires_grad=True)
+        left = _embed_batch(encoder, batch, gates)
+        right = [pairs.right[place].at(row) for row, place in enumerate(chosen)]
+        loss = torch.zeros((), dtype=torch.float64)
+        for mates in batches(right, 0):
+            rows = torch.tensor([text.place for text in mates.texts])
+            cosines = (left[rows] * _embed_batch(encoder, mates, gates[rows])).sum(dim=1)
+            loss = loss + ((cosines.double() - targets[chosen][rows]) ** 2).sum()
+        (gradient,) = torch.autograd.grad(loss, gates)
+        for row in gradient.abs().double().numpy():
+            running.add(row)
+    return running.estimate()
+
+
+def spearman_loss(similarities: Float64Array, without: Float64Array, ratings: Float64Array) -> Estimate:
+    """Points of Spearman lost without each head, with a percentile interval over resampled pairs.
+
+    Args:
+        similarities: [pairs], of the whole network.
+        without: [pairs, H], without each head.
+        ratings: [pairs].
+    """
+    together = np.concatenate([similarities[:, np.newaxis], without], axis=1)
+    generator = np.random.default_rng(SEED)
+    lost = _lost(together, ratings)
+    resamples = generator.integers(0, len(ratings), (RESAMPLES, len(ratings)))
+    draws = [_lost(together[rows], ratings[rows]) for rows in resamples]
+    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return Estimate(lost, np.std(draws, axis=0), low, high, np.full(len(lost), len(ratings)))
+
+
+def spearman(similarities: Float64Array, ratings: Float64Array) -> Float64Array:
+    """Spearman's correlation of each column [pairs, C] with the ratings [pairs], [C]; 0 for a constant column."""
+    ranks, rated = rankdata(similarities, axis=0), rankdata(ratings)
+    ranks, rated = ranks - ranks.mean(axis=0), rated - rated.mean()
+    lengths = np.sqrt((ranks**2).sum(axis=0) * (rated**2).sum())
+    correlation: Float64Array = (rated @ ranks) / np.where(lengths > 0, lengths, 1.0)
+    return correlation
+
+
+def _lost(together: Float64Array, ratings: Float64Array) -> Float64Array:
+    found = 100 * spearman(together, ratings)
+    lost: Float64Array = found[0] - found[1:]
+    return lost
+
+
+def _embed_batch(encoder: Encoder, batch: TextBatch, gates: Tensor) -> Tensor:
+    pooled: Tensor = encoder.use("sdpa")(batch.input_ids, batch.lengths, head_gates=gates).pooled
+    return normalize(pooled, dim=-1)
+
+
+def _squared_jacobian(encoder: Encoder, batch: TextBatch, generator: torch.Generator) -> Tensor:
+    """||d e / d gate||^2 of each text and head, [B, H]: the mean of (v . d e / d gate)^2 over random signs v."""
+    gates = torch.ones(len(batch.texts), sum(encoder.config.num_heads), requires_grad=True)
+    embeddings = _embed_batch(encoder, batch, gates)  # [B, D]
+    size = embeddings.shape[1]
+    exact = size <= PROBES
+    squared = torch.zeros_like(gates)
+    for probe in range(size if exact else PROBES):
+        signs = 2.0 * torch.randint(0, 2, embeddings.shape, generator=generator) - 1.0
+        direction = torch.eye(size)[probe].expand_as(embeddings) if exact else signs
+        (gradient,) = torch.autograd.grad((embeddings * direction).sum(), gates, retain_graph=True)
+        squared += gradient.detach() ** 2
+    return squared if exact else squared / PROBES

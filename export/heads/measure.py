@@ -1,0 +1,128 @@
+"""The passes over text that the report is made from, each a stream of batches with a progress bar."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tokenizers import Tokenizer
+from tqdm import tqdm
+
+from export.heads.capture import Capture, HeadsOfText
+from export.heads.control import draw_control
+from export.heads.importance import (
+    drift,
+    embed,
+    embed_without_each,
+    estimate_over_texts,
+    jacobian,
+    loss_gradient,
+    spearman_loss,
+)
+from export.heads.intervals import Estimate
+from export.heads.pairs import TokenizedPairs
+from export.heads.parses import Sentence
+from export.heads.redundancy import Redundancy, RunningDivergence, describe_redundancy
+from export.heads.relations import Accuracy, RelationScores
+from export.heads.statistics import CorpusStatistics
+from export.heads.tokens import TokenizedText, batches, count_tokens, tokenize
+from model.analysis.arrays import Float64Array
+from model.encoder import Encoder
+
+MOST_DIVERGENCE_TEXTS = 256  # pairs of heads times weights: 2,556 pairs a text for 72 heads
+MOST_VARIED_TEXTS = 500  # whose first positions are kept: 72 heads take 14 MB
+
+Scores = Mapping[str, tuple[Accuracy, Accuracy]]
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """What heads do on a corpus: statistics by name, redundancy, and the control's divergences [H, H]."""
+
+    texts: int
+    tokens: int
+    statistics: Mapping[str, Estimate]
+    redundancy: Redundancy
+    control_divergences: Float64Array
+
+
+def measure_behaviour(encoder: Encoder, texts: Sequence[TokenizedText]) -> Behaviour:
+    """Statistics and redundancy of every head over tokenised texts."""
+    statistics = CorpusStatistics(count_tokens(texts))
+    divergence, varied = RunningDivergence(), spread(texts, MOST_VARIED_TEXTS)
+    compared = spread(texts, MOST_DIVERGENCE_TEXTS)
+    for text, heads in each_text(encoder, texts, "statistics"):
+        statistics.add(text, heads, keep_corner=text.place in varied)
+        if text.place in compared:
+            divergence.add(heads.weights)
+    control, untrained = RunningDivergence(), draw_control(encoder.config)
+    for _, heads in each_text(untrained, [text for text in texts if text.place in compared], "control"):
+        control.add(heads.weights)
+    return Behaviour(
+        texts=len(texts),
+        tokens=sum(len(text.ids) for text in texts),
+        statistics=statistics.estimates(),
+        redundancy=describe_redundancy(divergence.result(), divergence.texts),
+        control_divergences=control.result(),
+    )
+
+
+def measure_relations(
+    encoder: Encoder, sentences: Sequence[Sentence], tokenizer: Tokenizer, longest: int
+) -> tuple[Scores, Scores]:
+    """Accuracies of every head on every relation: of the network, and of the untrained control."""
+    texts = tokenize([sentence.text for sentence in sentences], tokenizer, longest)
+    found = []
+    for network, name in ((encoder, "relations"), (draw_control(encoder.config), "relations, control")):
+        scores = RelationScores(sentences, sum(encoder.config.num_heads))
+        for text, heads in each_text(network, texts, name):
+            scores.add(text, heads.weights)
+        found.append(scores.accuracies())
+    return found[0], found[1]
+
+
+def measure_importance(
+    encoder: Encoder, texts: Sequence[TokenizedText], pairs: TokenizedPairs | None
+) -> dict[str, Estimate]:
+    """Importance of every head by the definitions of `export.heads.importance`, except `output_norm`.
+
+    Args:
+        encoder: the network.
+        texts: looked at where there are no pairs.
+        pairs: rated pairs; their texts then take the place of `texts`.
+    """
+    texts = pairs.texts if pairs else list(texts)
+    whole = embed(encoder, texts)
+    drifts, cosines = [], []
+    for without in embed_without_each(encoder, texts):
+        drifts.append(drift(without, whole))
+        if pairs:
+            cosines.append(_cosines(without))
+    found = {"leave_one_out": estimate_over_texts(np.stack(drifts, axis=1)), "jacobian": jacobian(encoder, texts)}
+    if pairs:
+        found["spearman_loss"] = spearman_loss(_cosines(whole), np.stack(cosines, axis=1), pairs.ratings)
+        found["loss_gradient"] = loss_gradient(encoder, pairs)
+    return {name: estimate for name, estimate in found.items() if estimate}
+
+
+def each_text(
+    encoder: Encoder, texts: Sequence[TokenizedText], name: str
+) -> Iterator[tuple[TokenizedText, HeadsOfText]]:
+    """Every text with its heads, a batch in memory at a time."""
+    capture = Capture(encoder)
+    with tqdm(total=sum(len(text.ids) for text in texts), desc=name, unit="token", leave=False) as bar:
+        for batch in batches(texts, sum(encoder.config.num_heads)):
+            yield from zip(batch.texts, capture.run(batch), strict=True)
+            bar.update(int(batch.lengths.sum()))
+
+
+def spread(texts: Sequence[TokenizedText], most: int) -> set[int]:
+    """Places of at most so many texts, evenly over the sample."""
+    chosen = min(most, len(texts))
+    return {texts[index * len(texts) // chosen].place for index in range(chosen)}
+
+
+def _cosines(embeddings: Float64Array) -> Float64Array:
+    """Cosines of pairs whose left texts come first, [2N, D] -> [N]."""
+    left, right = np.split(embeddings, 2)
+    cosines: Float64Array = (left * right).sum(axis=-1)
+    return cosines

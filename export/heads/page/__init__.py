@@ -1,0 +1,1 @@
+"""The head report as one HTML page with its plots inside: no script, nothing loaded from anywhere."""

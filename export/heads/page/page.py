@@ -1,0 +1,235 @@
+"""The page, section by section, from the report's JSON alone."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from export.heads.page.svg import class_map, heat_map, matrix, scatter, shares, tree
+
+STYLE = Path(__file__).parent / "style.css"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+SHOWN: Mapping[str, str] = {
+    "normalized_entropy": "1: spread over all tokens, 0: one token",
+    "confidence": "largest weight on an ordinary token",
+    "distance": "tokens between query and key",
+    "offset_previous": "weight on the token before",
+    "offset_self": "weight on the token itself",
+    "offset_next": "weight on the token after",
+    "special_mass": "weight on special tokens",
+    "special_norm_share": "share of what is moved that comes from special tokens",
+    "sink": "weight on the first token",
+    "punctuation_mass": "weight on punctuation",
+    "repeated_token": "weight on other places of the same token",
+    "rare_token": "queries that look most at the rarest token",
+    "weight_norm_ranks": "agreement of weight and what is moved",
+    "variability": "0: looks at positions, not at content",
+}
+DEFINITIONS: Mapping[str, str] = {
+    "leave_one_out": "1 - cosine of the embedding without the head",
+    "jacobian": "length of d embedding / d gate",
+    "output_norm": "length of what the head adds to a token",
+    "spearman_loss": "points of Spearman lost without the head",
+    "loss_gradient": "|d loss / d gate| on rated pairs",
+}
+LISTED = ("normalized_entropy", "distance", "offset_previous", "offset_next", "special_mass", "output_norm")
+
+
+def render_page(report: Mapping[str, Any]) -> str:
+    """One HTML document."""
+    title = f"Heads of {escape(report['model'])}"
+    sections = [
+        _head(report, title),
+        _roles(report),
+        _statistics(report),
+        _importance(report),
+        _redundancy(report),
+        _relations(report),
+        _all_heads(report),
+    ]
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
+        f"<style>\n{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(section for section in sections if section)
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _head(report: Mapping[str, Any], title: str) -> str:
+    corpus = report["corpus"]
+    drawn = f"{corpus['texts']:,} texts ({corpus['tokens']:,} tokens) of {corpus['texts_in_file']:,}"
+    return (
+        f"<h1>{title}</h1>\n<p class=soft>{drawn} in {escape(corpus['name'])}; intervals are 95 %, over texts. "
+        "Rest the pointer on a cell for its figures. Attention is not an explanation: it says what a head reads, not "
+        "what the model does with it.</p>"
+    )
+
+
+def _roles(report: Mapping[str, Any]) -> str:
+    heads = report["heads"]
+    counted = Counter(head["role"] for head in heads)
+    legend = "".join(
+        f'<span><i class="role-{escape(role)}"></i>{escape(role.replace("_", " "))} {count}</span>'
+        for role, count in counted.most_common()
+    )
+    drawn = class_map(_grid(report, lambda head: head["role"]), _grid(report, _role_title), label="Role of every head")
+    return (
+        "<h2>Roles</h2>\n<p>A head has a role where its mean passes a threshold with p below "
+        f"{report['significance']} after correction for all heads and rules; most heads need have none.</p>\n"
+        f'<p class="legend">{legend}</p>\n{drawn}'
+    )
+
+
+def _statistics(report: Mapping[str, Any]) -> str:
+    known = [name for name in SHOWN if any(name in head["statistics"] for head in report["heads"])]
+    plots = [_figure(report, "statistics", name, SHOWN[name]) for name in known]
+    return f'<h2>What they look at</h2>\n<div class="plots">{"".join(plots)}</div>'
+
+
+def _importance(report: Mapping[str, Any]) -> str:
+    found = report["importance"]
+    names = [name for name in DEFINITIONS if any(name in head["importance"] for head in report["heads"])]
+    plots = [_figure(report, "importance", name, DEFINITIONS[name]) for name in names]
+    rows = [
+        (pair["a"], pair["b"], _number(pair["spearman"]), _number(pair["kendall"]), str(pair["heads"]))
+        for pair in found["agreement"]
+    ]
+    table = _table(("definition", "and", "Spearman", "Kendall", "heads"), rows, numbers={2, 3, 4})
+    pairs = f" ({found['pairs']['pairs']} rated pairs of {escape(found['pairs']['name'])})" if found["pairs"] else ""
+    return (
+        f"<h2>How much they matter</h2>\n<p>{found['texts']} texts{pairs}. Definitions of importance need not agree; "
+        f'below the plots, how far they order the heads alike.</p>\n<div class="plots">{"".join(plots)}</div>\n{table}'
+    )
+
+
+def _redundancy(report: Mapping[str, Any]) -> str:
+    found, heads = report["redundancy"], report["heads"]
+    if len(heads) < 2:
+        return ""
+    values, order = np.array(found["divergences"]), found["leaf_order"]
+    names = [f"{head['layer']}.{head['head']}" for head in heads]
+    points = [tuple(head["map"]) for head in heads]
+    means, untrained = found["means"], found["untrained_means"]
+    return (
+        "<h2>Which do the same</h2>\n<p>Jensen-Shannon divergence of every two heads, mean over queries, then over "
+        f"{found['texts']} texts: {_number(means['same_layer'])} nats between heads of one layer, "
+        f"{_number(means['different_layers'])} between layers (untrained network: {_number(untrained['same_layer'])} "
+        f"and {_number(untrained['different_layers'])}; at most 0.693).</p>\n"
+        f'<div class="plots"><figure>{tree(found["tree"], order, label="Tree of heads by divergence")}'
+        f"{matrix(values, order, label='Divergence of every two heads')}<figcaption>Dark: alike. Heads in the order of "
+        "the tree (average linkage).</figcaption></figure>"
+        f"<figure>{scatter(points, [head['layer'] for head in heads], names, label='Map of heads')}<figcaption>"
+        f"Classical scaling, layer.head, deeper layers darker. Stress {_number(found['map_stress'])}: how wrong a "
+        "plane has to be.</figcaption></figure></div>"
+    )
+
+
+def _relations(report: Mapping[str, Any]) -> str:
+    found = report["relations"]
+    if not found:
+        return ""
+    rows = []
+    for row in found["relations"]:
+        best = row["best"]
+        arrow = "dependent looks at head" if best["direction"] == "dependent_to_head" else "head looks at dependent"
+        rows.append(
+            (
+                escape(row["relation"]),
+                f"{row['cases']:,}",
+                f"{best['layer']}.{best['head']}, {arrow}",
+                _percent(best["accuracy"]),
+                _percent(row["baseline"]["accuracy"]),
+                _percent(row["untrained"]["accuracy"]),
+                shares([(kind, row[kind]) for kind in ("best", "baseline", "untrained")]),
+                "-" if "p" not in best else _number(best["p"]),
+            )
+        )
+    titles = ("relation", "cases", "best head", "head", "offset", "untrained", "0 to 100 %, intervals", "p")
+    return (
+        f"<h2>Relations between words</h2>\n<p>{found['sentences']:,} parsed sentences of {escape(found['name'])}. How "
+        'often a word\'s head word is the one that the <span class="soft">best head</span> points to, against the best '
+        "fixed offset for the relation and the best head of an untrained network. The p of the best head is adjusted "
+        f"for all heads, directions and the {found['tested']} relations tested.</p>\n"
+        f'<div class="wide">{_table(titles, rows, numbers={1, 3, 4, 5, 7})}</div>'
+    )
+
+
+def _all_heads(report: Mapping[str, Any]) -> str:
+    rows = []
+    for head in report["heads"]:
+        followed = ", ".join(escape(found["relation"]) for found in head["relations_followed"])
+        cells = [_interval(head["statistics"].get(name)) for name in LISTED]
+        role = escape(head["role"].replace("_", " "))
+        rows.append((f"{head['layer']}.{head['head']}", role, followed or "-", *cells))
+    titles = ("head", "role", "follows", *(name.replace("_", " ") for name in LISTED))
+    table = _table(titles, rows, numbers=set(range(3, len(titles))))
+    return (
+        "<h2>Every head</h2>\n<details><summary>Means with their intervals; heads.json has all statistics</summary>"
+        f'<div class="wide">{table}</div></details>'
+    )
+
+
+def _figure(report: Mapping[str, Any], kind: str, name: str, caption: str) -> str:
+    def value(head: Mapping[str, Any]) -> float | None:
+        found: float | None = head[kind].get(name, {}).get("mean")
+        return found
+
+    def title(head: Mapping[str, Any]) -> str:
+        found = head[kind].get(name)
+        return f"{head['layer']}.{head['head']}: {_interval(found)}" + (f", n {found['n']}" if found else "")
+
+    known = [value(head) for head in report["heads"]]
+    numbers = [number for number in known if number is not None]
+    bounds = f"{_number(min(numbers))} to {_number(max(numbers))}" if numbers else "no value"
+    drawn = heat_map(_grid(report, value), _grid(report, title), label=name)
+    return (
+        f"<figure><h3>{escape(name.replace('_', ' '))}</h3>{drawn}"
+        f"<figcaption>{escape(caption)}; {bounds}</figcaption></figure>"
+    )
+
+
+def _grid(report: Mapping[str, Any], of_head: Any) -> list[list[Any]]:
+    rows: list[list[Any]] = [[] for _ in report["num_heads"]]
+    for head in report["heads"]:
+        rows[head["layer"]].append(of_head(head))
+    return rows
+
+
+def _role_title(head: Mapping[str, Any]) -> str:
+    name = f"{head['layer']}.{head['head']}: {head['role'].replace('_', ' ')}"
+    passed = [
+        f"{rule['statistic']} {_number(rule['mean'])} above {rule['threshold']}, p {_number(rule['p'])}, n {rule['n']}"
+        for rule in head["rules_passed"]
+    ]
+    followed = [f"{found['relation']} {_percent(found['accuracy'])}" for found in head["relations_followed"]]
+    return "; ".join([name, *passed, *followed])
+
+
+def _table(titles: Iterable[str], rows: Sequence[Sequence[str]], *, numbers: set[int]) -> str:
+    def cell(tag: str, index: int, text: str) -> str:
+        return f'<{tag} class="number">{text}</{tag}>' if index in numbers else f"<{tag}>{text}</{tag}>"
+
+    head = "".join(cell("th", index, title) for index, title in enumerate(titles))
+    body = "".join(f"<tr>{''.join(cell('td', i, text) for i, text in enumerate(row))}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _interval(found: Mapping[str, Any] | None) -> str:
+    if not found or found["mean"] is None:
+        return "-"
+    bounds = "" if found["low"] is None else f" [{_number(found['low'])}, {_number(found['high'])}]"
+    return _number(found["mean"]) + bounds
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"

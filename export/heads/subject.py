@@ -1,0 +1,68 @@
+"""What a report is about: a checkpoint, or the weights that an artifact was made from.
+
+Gradients need the PyTorch encoder. The artifact holds a graph, so its weights are looked up where the manifest says
+they came from, and must have the hash that it says.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from export.checkpoint import Checkpoint, read_checkpoint
+from export.errors import SourceError
+from export.sources import DEFAULT_MODEL, Folder, find_folder
+from model.artifact import MANIFEST, Artifact, ArtifactError, Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A network, and the artifact that serves it, where there is one."""
+
+    checkpoint: Checkpoint
+    artifact: Artifact | None
+
+
+def find_subject(model: str | None, *, weights: str | None = None, revision: str | None = None) -> Subject:
+    """Finds the network.
+
+    Args:
+        model: an artifact, a folder, a Hugging Face id, or None for the default model.
+        weights: folder or id of an artifact's weights, where its manifest does not lead to them.
+        revision: on the hub.
+
+    Raises:
+        SourceError: the artifact is broken, or its weights cannot be found, or are others.
+    """
+    if model is None or not (Path(model) / MANIFEST).is_file():
+        if weights:
+            raise SourceError(f"--weights names the weights of an artifact, and {model or DEFAULT_MODEL} is none")
+        return Subject(read_checkpoint(find_folder(model, revision)), None)
+    try:
+        artifact = Artifact.open(Path(model))
+    except ArtifactError as error:
+        raise SourceError(str(error)) from error
+    folder = _folder_of(artifact.manifest, weights)
+    checkpoint = read_checkpoint(folder, name=artifact.manifest.model)
+    _check_same(artifact.manifest, checkpoint)
+    return Subject(checkpoint, artifact)
+
+
+def _folder_of(manifest: Manifest, weights: str | None) -> Folder:
+    source = manifest.source
+    if weights:
+        return find_folder(weights)
+    if source.id == DEFAULT_MODEL:
+        return find_folder(None)
+    if source.revision is None or "/" not in source.id:
+        raise SourceError(
+            f"the artifact was made from {source.id}, a folder: the report needs its weights (gradients cannot be had "
+            "from the graph). Name the folder with --weights"
+        )
+    return find_folder(source.id, source.revision)
+
+
+def _check_same(manifest: Manifest, checkpoint: Checkpoint) -> None:
+    found, expected = checkpoint.source.sha256, manifest.source.sha256
+    if found != expected:
+        raise SourceError(f"the weights have SHA-256 {found}, the artifact was made from {expected}")
+    if checkpoint.encoder.config != manifest.config:
+        raise SourceError("the weights' network is not the artifact's: export it again with this version")
