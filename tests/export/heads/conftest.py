@@ -1,0 +1,95 @@
+"""A planted network with its tokenizer, and a corpus for it."""
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from export.checkpoint import Checkpoint
+from model.artifact import GRAPH, TOKENIZER, Defaults, Manifest, Source, describe_files, write_manifest
+from tests.planted import POSITIONS, draw_texts, plant
+
+
+@pytest.fixture(scope="session")
+def planted(tokenizer: Tokenizer) -> Checkpoint:
+    return Checkpoint(
+        name="planted",
+        source=Source(id="planted", revision=None, sha256="0" * 64),
+        encoder=plant(),
+        tokenizer=tokenizer,
+        defaults=Defaults(pooling="mean", normalize=True, prompts={}, default_prompt_name=None),
+        max_sequence_length=POSITIONS,
+    )
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "texts.txt"
+    path.write_text("\n".join(draw_texts(60)) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def pairs_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    left, right = draw_texts(24, seed=1), draw_texts(24, seed=2)
+    path = tmp_path_factory.mktemp("pairs") / "pairs.csv"
+    path.write_text("".join(f"{a},{b},{i % 6}\n" for i, (a, b) in enumerate(zip(left, right, strict=True))))
+    return path
+
+
+@pytest.fixture(scope="session")
+def parses_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every word hangs on the one before it (`prior`), and a repeated word on where it stands first (`same`).
+
+    The first of them is no sentence's first word, which heads without a preference point to.
+    """
+    words = ["the", "cat", "sat", "on", "a", "mat", "dog", "ran", "new", "york"]
+    sentences = []
+    for index in range(60):
+        distance = 2 + index % 7
+        forms = words[: distance + 1] + [words[1]] + ["."] * (index % 3)
+        lines = [
+            f"{place}\t{form}\t_\tNOUN\t_\t_\t{_head(place, distance)}\t{_relation(place, distance)}\t_\t_"
+            for place, form in enumerate(forms, start=1)
+        ]
+        sentences.append("\n".join(lines) + "\n\n")
+    path = tmp_path_factory.mktemp("parses") / "made.conllu"
+    path.write_text("".join(sentences))
+    return path
+
+
+def _head(place: int, distance: int) -> int:
+    return 2 if place == distance + 2 else place - 1
+
+
+def _relation(place: int, distance: int) -> str:
+    return "root" if place == 1 else "same:first" if place == distance + 2 else "prior"
+
+
+def write_artifact(directory: Path, checkpoint: Checkpoint) -> Path:
+    """An artifact whose graph nobody opens."""
+    directory.mkdir()
+    (directory / GRAPH).write_bytes(b"graph")
+    (directory / TOKENIZER).write_text(checkpoint.tokenizer.to_str())
+    manifest = Manifest(
+        model=checkpoint.name,
+        source=checkpoint.source,
+        config=checkpoint.encoder.config,
+        precision="fp32",
+        opset=24,
+        inputs=(),
+        outputs=(),
+        defaults=checkpoint.defaults,
+        max_sequence_length=checkpoint.max_sequence_length,
+        fused_attention={},
+        parity={},
+        files=describe_files(directory),
+        versions={},
+    )
+    write_manifest(directory, manifest)
+    return directory
+
+
+@pytest.fixture
+def planted_artifact(planted: Checkpoint, tmp_path: Path) -> Path:
+    return write_artifact(tmp_path / "planted", planted)

@@ -1,0 +1,137 @@
+import html.parser
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from export.checkpoint import Checkpoint, read_checkpoint
+from export.cli import main
+from export.exporter import export_artifact
+from export.sources import Folder
+from model.artifact import HEADS, HEADS_PAGE, Artifact
+from service.app import create_app
+from service.engine import Engine
+from service.readiness import Readiness
+from service.settings import read_settings
+from tests.export.heads.conftest import write_artifact
+
+
+class Checker(html.parser.HTMLParser):
+    """Notes what a page loads, and whether its elements close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag not in ("script", "link", "iframe", "object")
+        self.loaded += [value for name, value in attrs if name in ("src", "href") and value]
+        if tag not in ("meta",):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in ("rect", "line", "circle", "path", "image")
+        self.loaded += [value for name, value in attrs if name in ("src", "href") and value]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture
+def bert(bert_folder: Path) -> Checkpoint:
+    return read_checkpoint(Folder(bert_folder, "bert <&> one"))
+
+
+@pytest.fixture
+def artifact(bert: Checkpoint, tmp_path: Path) -> Path:
+    return write_artifact(tmp_path / "artifact", bert)
+
+
+@pytest.mark.slow
+def test_reports_on_an_artifact_which_then_serves_it(
+    bert_folder: Path, bert: Checkpoint, corpus: Path, parses_file: Path, pairs_file: Path, tmp_path: Path, capsys: Any
+) -> None:
+    artifact = tmp_path / "served"
+    export_artifact(bert, artifact)
+    files = ["--corpus", str(corpus), "--conllu", str(parses_file), "--pairs", str(pairs_file)]
+    options = ["--importance-texts", "8", "--weights", str(bert_folder)]
+    assert main(["heads", str(artifact), *files, *options]) == 0
+    printed = capsys.readouterr().err
+    assert f"wrote {artifact / HEADS} and {artifact / HEADS_PAGE}: 12 heads over 60 texts\n" in printed
+    assert {HEADS, HEADS_PAGE} <= set(Artifact.open(artifact).manifest.files)
+    report = json.loads((artifact / HEADS).read_bytes())
+    assert report["model"] == "bert <&> one"
+
+    settings, readiness = read_settings(["--model", str(artifact), "--workers", "1"]), Readiness()
+    app, _ = create_app(settings, readiness)
+    engine = Engine.load(artifact, settings)
+    readiness.start(engine)
+    with TestClient(app) as client:
+        answer = client.get("/heads")
+    engine.close(5)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == report
+
+    page = (artifact / HEADS_PAGE).read_text()
+    checker = Checker()
+    checker.feed(page)
+    assert checker.open == []
+    assert all(source.startswith("data:") for source in checker.loaded)
+    assert not re.search(r"https?://", page)
+    assert "Heads of bert &lt;&amp;&gt; one" in page
+    assert page.count("<figure>") > 15
+
+
+def test_reports_on_a_folder_into_a_directory(bert_folder: Path, corpus: Path, tmp_path: Path) -> None:
+    output = tmp_path / "report"
+    assert main(["heads", str(bert_folder), "--corpus", str(corpus), "--output", str(output), "--texts", "10"]) == 0
+    assert {path.name for path in output.iterdir()} == {HEADS, HEADS_PAGE}
+    report = json.loads((output / HEADS).read_bytes())
+    assert report["relations"] is None
+    assert report["importance"]["pairs"] is None
+    assert len(report["heads"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{artifact}", "--corpus", "{corpus}"], "was made from bert <&> one, a folder: the report needs its weights"),
+        (["{folder}", "--corpus", "{corpus}"], "is no artifact to write the report into"),
+        (["{folder}", "--corpus", "{corpus}", "--weights", "{folder}"], "names the weights of an artifact"),
+        (["{folder}", "--corpus", "./none.txt", "--output", "{out}"], "cannot be read as UTF-8 text"),
+        (["{folder}", "--corpus", "{corpus}", "--pairs", "{corpus}", "--output", "{out}"], "expected text,text,rating"),
+    ],
+)
+def test_a_mistake_is_one_line_and_changes_nothing(
+    bert_folder: Path, artifact: Path, corpus: Path, tmp_path: Path, arguments: list[str], message: str, capsys: Any
+) -> None:
+    before = {path.name: path.read_bytes() for path in artifact.iterdir()}
+    places = {"artifact": artifact, "folder": bert_folder, "corpus": corpus, "out": tmp_path / "out"}
+    assert main(["heads", *(argument.format(**places) for argument in arguments)]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("head report failed: SourceError: ")
+    assert message in printed
+    assert printed.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in artifact.iterdir()} == before
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_weights_are_refused(bert_folder: Path, artifact: Path, corpus: Path, capsys: Any) -> None:
+    weights = bert_folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert main(["heads", str(artifact), "--corpus", str(corpus), "--weights", str(bert_folder)]) == 1
+    assert "the artifact was made from" in capsys.readouterr().err
+
+
+def test_a_wrong_count_is_a_wrong_command_line(capsys: Any) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["heads", "x", "--corpus", "y", "--texts", "0"])
+    assert caught.value.code == 2
+    assert "0 is not above 0" in capsys.readouterr().err

@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from export.checkpoint import Checkpoint
+from export.heads.capture import Capture
+from export.heads.importance import (
+    drift,
+    embed,
+    embed_without_each,
+    jacobian,
+    loss_gradient,
+    spearman,
+    spearman_loss,
+)
+from export.heads.pairs import Pairs, tokenize_pairs
+from export.heads.tokens import TextBatch, batches, tokenize
+from model.encoder import Encoder
+from model.packing import packing
+from tests.planted import draw_texts
+
+HEADS = 8  # of the tiny network, over all layers
+
+
+def test_the_jacobian_is_the_slope_of_the_embedding(tiny_checkpoint: Checkpoint) -> None:
+    encoder = tiny_checkpoint.encoder.double()
+    texts = tokenize(draw_texts(10), tiny_checkpoint.tokenizer, 40)
+    step = 1e-5
+    slopes = np.zeros((len(texts), HEADS))
+    for head in range(HEADS):
+        change = torch.zeros(HEADS, dtype=torch.float64)
+        change[head] = step
+        ahead, behind = (embed(encoder, texts, 1 + sign * change) for sign in (1, -1))
+        slopes[:, head] = np.linalg.norm((ahead - behind) / (2 * step), axis=1)
+    found = jacobian(encoder, texts)
+    assert found is not None
+    # 16 random directions of 32: each text's square has a standard error of a third, ten texts' mean of a tenth.
+    np.testing.assert_allclose(found.mean, np.sqrt((slopes**2).mean(axis=0)), rtol=0.35)
+    assert (found.low <= found.mean).all()
+    assert (found.mean <= found.high).all()
+
+
+def test_the_loss_gradient_is_the_slope_of_the_loss(tiny_checkpoint: Checkpoint) -> None:
+    encoder = tiny_checkpoint.encoder.double()
+    ratings = np.arange(10.0)
+    pairs = Pairs(tuple(draw_texts(10, seed=3)), tuple(draw_texts(10, seed=4)), ratings)
+    tokenized = tokenize_pairs(pairs, tiny_checkpoint.tokenizer, 40)
+
+    def losses(gates: torch.Tensor) -> np.ndarray:
+        embeddings = embed(encoder, tokenized.texts, gates)
+        return np.asarray(((embeddings[:10] * embeddings[10:]).sum(axis=1) - ratings / 9) ** 2)
+
+    step = 1e-5
+    expected = np.zeros(HEADS)
+    for head in range(HEADS):
+        change = torch.zeros(HEADS, dtype=torch.float64)
+        change[head] = step
+        expected[head] = np.abs((losses(1 + change) - losses(1 - change)) / (2 * step)).mean()
+    found = loss_gradient(encoder, tokenized)
+    assert found is not None
+    np.testing.assert_allclose(found.mean, expected, rtol=1e-4)
+
+
+def test_leaving_out_moves_the_embedding_by_its_cosine(tiny_checkpoint: Checkpoint) -> None:
+    texts = tokenize(draw_texts(6), tiny_checkpoint.tokenizer, 40)
+    encoder = tiny_checkpoint.encoder
+    whole = embed(encoder, texts)
+    without = list(embed_without_each(encoder, texts))
+    assert len(without) == HEADS
+    gates = torch.ones(1, HEADS)
+    gates[0, 5] = 0
+    for row, text in enumerate(texts):
+        found = encoder.use("eager")(torch.from_numpy(text.ids)[None], torch.tensor([len(text.ids)]), head_gates=gates)
+        cosine = torch.cosine_similarity(found.pooled[0].double(), torch.from_numpy(whole[row]), dim=0)
+        assert drift(without[5], whole)[row] == pytest.approx(float(1 - cosine), abs=1e-6)
+
+
+def attend(encoder: Encoder, batch: TextBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first layer's weights [B, H, S, S] and values [T, H*V], from what enters it."""
+    state = encoder.state_dict()
+    tokens = packing(batch.lengths, batch.input_ids.shape[1])
+    hidden = encoder.embeddings(tokens.pack(batch.input_ids), tokens.positions(), None)
+    values = hidden @ state["layers.0.attention.value.weight"].T + state["layers.0.attention.value.bias"]
+    weights = encoder.use("eager")(batch.input_ids, batch.lengths).attentions[0]
+    assert weights is not None
+    return weights, values
+
+
+def test_output_norms_are_those_of_each_heads_share(tiny_checkpoint: Checkpoint) -> None:
+    encoder = tiny_checkpoint.encoder
+    texts = tokenize(draw_texts(4), tiny_checkpoint.tokenizer, 40)
+    output = encoder.state_dict()["layers.0.attention.output.weight"]
+    for batch in batches(texts, HEADS):
+        attentions, values = attend(encoder, batch)
+        starts = np.cumsum([0, *batch.lengths.tolist()])
+        for row, heads in enumerate(Capture(encoder).run(batch)):
+            length = int(batch.lengths[row])
+            value = values[starts[row] : starts[row + 1]].view(length, 4, 5)
+            for head in range(4):
+                projection = output[:, 5 * head : 5 * head + 5].T  # [V, D]
+                moved = value[:, head] @ projection  # [n, D]
+                share = attentions[row, head, :length, :length] @ moved
+                np.testing.assert_allclose(heads.value_norms[head], moved.norm(dim=1), rtol=1e-4)
+                np.testing.assert_allclose(heads.output_norms[head], share.norm(dim=1), rtol=1e-4)
+
+
+def test_spearman_is_scipys_and_its_loss_is_in_points(generator: np.random.Generator) -> None:
+    ratings = generator.integers(0, 6, 80).astype(float)
+    similarities = ratings + generator.normal(0, 2, 80)
+    without = np.stack([similarities, generator.normal(size=80), np.zeros(80)], axis=1)
+    expected = [spearmanr(column, ratings)[0] for column in without.T[:2]] + [0.0]
+    np.testing.assert_allclose(spearman(without, ratings), expected, atol=1e-12)
+    found = spearman_loss(similarities, without, ratings)
+    np.testing.assert_allclose(found.mean, 100 * (expected[0] - np.array(expected)), atol=1e-9)
+    assert found.low[0] == found.high[0] == 0
+    assert found.low[1] < found.mean[1] < found.high[1]
