@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from export.errors import SourceError, UnsupportedModel
-from export.families import bert, distilbert, gte, jina_bert, modernbert, mpnet, nomic_bert, roberta
+from export.families import bert, distilbert, electra, gte, jina_bert, modernbert, mpnet, nomic_bert, polyhead, roberta
 from export.pipeline import Pipeline, read_json, read_pipeline
 from export.sources import Folder
 from export.tokenizer import read_tokenizer
@@ -24,7 +24,7 @@ from model.encoder import Encoder
 
 FAMILIES: Mapping[str, ModuleType] = {
     model_type: family
-    for family in (bert, distilbert, gte, jina_bert, modernbert, mpnet, nomic_bert, roberta)
+    for family in (bert, distilbert, electra, gte, jina_bert, modernbert, mpnet, nomic_bert, polyhead, roberta)
     for model_type in family.MODEL_TYPES
 }
 
@@ -73,7 +73,7 @@ def read_checkpoint(folder: Folder, *, name: str | None = None) -> Checkpoint:
         encoder=encoder,
         tokenizer=tokenizer,
         defaults=Defaults(
-            pooling=pipeline.pooling,
+            pooling=config.pooling,
             normalize=pipeline.normalize,
             prompts=dict(pipeline.prompts),
             default_prompt_name=pipeline.default_prompt_name,

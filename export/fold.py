@@ -10,28 +10,41 @@ from torch import nn
 
 from model.attention import MultiHeadAttention
 from model.encoder import Encoder
+from model.value_stream import is_linear
 
 
 def fold_biases(encoder: Encoder) -> tuple[Encoder, int]:
     """A copy without key and value biases that computes the same, and how many were removed.
 
     q (k + b_k) = q k + q b_k: the same for every key of a query, so the softmax cancels b_k; not so where rotary
-    positions turn b_k by another angle at every key, and it stays there. And since the weights of
-    a query sum to 1, sum_j a_j (v_j + b_v) = sum_j a_j v_j + b_v: b_v moves behind the output projection as W_o b_v.
-    What stays behind is where a head's context is 0: at -b_v now, for whoever closes a head (`closed`).
+    positions turn b_k by another angle at every key, and it stays there. And since the weights of a query sum to 1,
+    sum_j a_j (v_j + b_v) = sum_j a_j v_j + b_v: b_v moves behind the output projection as W_o b_v; not so where values
+    are more than weighed (`model.value_stream`), and it stays there. What stays behind is where a head's context is 0:
+    at -b_v now, for whoever closes a head (`closed`).
     """
     folded = copy.deepcopy(encoder)
-    removed = 0
-    for module in folded.modules():
-        if isinstance(module, MultiHeadAttention) and module.num_heads and module.value.bias is not None:
-            module.output.bias = nn.Parameter(_moved_bias(module), requires_grad=False)
-            module.closed = -module.value.bias.detach()  # without its bias a value of 0 is this
-            module.value.bias = None  # type: ignore[assignment]  # nn.Linear takes None for no bias
-            removed += 1
-            if encoder.config.attention_positions != "rotary":
-                module.key.bias = None  # type: ignore[assignment]  # as above
-                removed += 1
-    return folded, removed
+    attentions = [module for module in folded.modules() if isinstance(module, MultiHeadAttention) and module.num_heads]
+    keys = attentions if encoder.config.attention_positions != "rotary" else []
+    values = attentions if is_linear(encoder.config) else []
+    return folded, sum(map(_drop_key_bias, keys)) + sum(map(_move_value_bias, values))
+
+
+def _drop_key_bias(attention: MultiHeadAttention) -> bool:
+    """Whether there was one."""
+    if attention.key.bias is None:
+        return False
+    attention.key.bias = None  # type: ignore[assignment]  # nn.Linear takes None for no bias
+    return True
+
+
+def _move_value_bias(attention: MultiHeadAttention) -> bool:
+    """Whether there was one."""
+    if attention.value.bias is None:
+        return False
+    attention.output.bias = nn.Parameter(_moved_bias(attention), requires_grad=False)
+    attention.closed = -attention.value.bias.detach()  # without its bias a value of 0 is this
+    attention.value.bias = None  # type: ignore[assignment]  # nn.Linear takes None for no bias
+    return True
 
 
 def _moved_bias(attention: MultiHeadAttention) -> torch.Tensor:

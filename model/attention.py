@@ -16,6 +16,7 @@ from torch.nn import functional
 from model.gating import LayerRequest, pack_gated
 from model.packing import Packing
 from model.positions import PositionTerms
+from model.value_stream import ValueStream
 
 Implementation = Literal["eager", "sdpa", "onnx"]
 
@@ -156,9 +157,18 @@ class MultiHeadAttention(nn.Module):
     closed: Tensor | None  # [H*V], the context of a head whose gate is 0, where that is not 0; see `model.gating`
 
     def __init__(
-        self, *, hidden_size: int, num_heads: int, d_k: int, d_v: int, bias: bool = True, output_bias: bool = True
+        self,
+        *,
+        hidden_size: int,
+        num_heads: int,
+        d_k: int,
+        d_v: int,
+        bias: bool = True,
+        output_bias: bool = True,
+        stream: ValueStream | None = None,
     ) -> None:
         super().__init__()
+        self.stream = stream or ValueStream(hidden_size=hidden_size, num_heads=num_heads)
         self.num_heads = num_heads
         self.scale = 1 / math.sqrt(d_k)
         self.implementation: Implementation = "sdpa"
@@ -193,14 +203,20 @@ class MultiHeadAttention(nn.Module):
         context, weights = IMPLEMENTATIONS[self.implementation](
             tokens.pad(query),
             tokens.pad(key),
-            tokens.pad(self.value(hidden)),
+            tokens.pad(self.values(hidden, request.first_values)),
             tokens.lengths,
             request.weights,
             num_heads=self.num_heads,
             scale=self.scale,
             bias=terms.bias,
         )
-        return self.output(pack_gated(context, tokens, request, self.closed, num_heads=self.num_heads)), weights
+        request = self.stream.dropped(request, tokens.lengths)
+        context = pack_gated(context, tokens, request, self.closed, num_heads=self.num_heads)
+        return self.output(self.stream.gated(context, hidden)), weights
+
+    def values(self, hidden: Tensor, first_values: Tensor | None = None) -> Tensor:
+        """What attention weighs, [T, D] -> [T, H*V]; `first_values` are the first layer's, for a value residual."""
+        return self.stream.values(self.value(hidden), first_values)
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:

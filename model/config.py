@@ -6,7 +6,7 @@ nor how text becomes token ids.
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeGuard, get_args
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Norm = Literal["layer_norm", "rms_norm"]
@@ -14,6 +14,7 @@ Positions = Literal["learned", "sinusoidal", "none"]
 AttentionPositions = Literal["none", "rotary", "alibi", "relative"]
 Pooling = Literal["mean", "cls", "max", "last"]
 ProjectionActivation = Literal["identity", "tanh"]
+ValueActivation = Literal["identity", "gelu", "gelu_tanh", "relu", "silu"]
 
 _CHOICES = {
     "activation": Activation,
@@ -21,10 +22,12 @@ _CHOICES = {
     "positions": Positions,
     "attention_positions": AttentionPositions,
     "pooling": Pooling,
+    "value_activation": ValueActivation,
 }
 _FLAGS = (
     *("gated", "up_bias", "down_bias", "attention_bias", "output_bias"),
     *("norm_bias", "pre_norm", "embedding_norm", "first_attention_norm", "final_norm"),
+    *("learned_value_residual", "output_gate"),
 )
 
 
@@ -61,6 +64,7 @@ class EncoderConfig:
         intermediate_size: width of the feed-forward layer.
         max_positions: the longest sequence the network can take; rows of the learned position embedding.
         type_vocab_size: rows of the token type embedding; 0 where the family has none.
+        token_size: width of the embeddings and their norm where a product takes them to D; 0 where they have D.
         activation: feed-forward non-linearity.
         gated: `down(activation(gate(x)) * up(x))` in place of `down(activation(up(x)))`: GeGLU with GELU, SwiGLU with
             SiLU (Shazeer 2020).
@@ -89,6 +93,11 @@ class EncoderConfig:
         original_heads: heads a layer that a bias a head (`alibi`, `relative`) was made for, where layers lost some;
             else 0.
         kept_heads: which of those each layer kept, ascending; empty where original_heads is 0.
+        value_activation: applied to the values before they are weighed; see `model.value_stream` for this and the next.
+        value_residual: a and b of `V_l <- a V_1 + b V_l` a layer, the first layer's (0, 1); empty for none.
+        learned_value_residual: whether a and b are parameters that begin at `value_residual`.
+        output_gate: whether each head's context is multiplied by a sigmoid of the layer's input.
+        head_dropout: share of heads left out in training; nothing is left out otherwise.
         pooling: how `last_hidden_state [B, S, D]` becomes `pooled [B, D]`.
         projection: dense layer after pooling, or None.
     """
@@ -101,6 +110,7 @@ class EncoderConfig:
     intermediate_size: int
     max_positions: int
     type_vocab_size: int = 0
+    token_size: int = 0
     activation: Activation = "gelu"
     gated: bool = False
     up_bias: bool = True
@@ -125,13 +135,19 @@ class EncoderConfig:
     relative_distance: int = 128
     original_heads: int = 0
     kept_heads: tuple[tuple[int, ...], ...] = ()
+    value_activation: ValueActivation = "identity"
+    value_residual: tuple[tuple[float, float], ...] = ()
+    learned_value_residual: bool = False
+    output_gate: bool = False
+    head_dropout: float = 0.0
     pooling: Pooling = "mean"
     projection: Projection | None = None
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "d_k", "d_v", "intermediate_size", "max_positions"):
             _require(name, getattr(self, name), minimum=1)
-        _require("type_vocab_size", self.type_vocab_size, minimum=0)
+        for name in ("type_vocab_size", "token_size"):
+            _require(name, getattr(self, name), minimum=0)
         if not self.num_heads:
             raise ConfigError("num_heads is empty: give one head count a layer, at least one layer")
         for layer, heads in enumerate(self.num_heads):
@@ -148,6 +164,7 @@ class EncoderConfig:
         if self.local_rope_theta is not None:
             _require_positive("local_rope_theta", self.local_rope_theta)
         self._check_positions()
+        self._check_value_stream()
 
     def _check_positions(self) -> None:
         if self.attention_positions == "rotary" and self.d_k % 2:
@@ -185,6 +202,21 @@ class EncoderConfig:
             if list(kept) != sorted(set(kept) & set(range(self.original_heads))):
                 raise ConfigError(f"kept_heads[{layer}] is {list(kept)}: expected ascending, of {self.original_heads}")
 
+    def _check_value_stream(self) -> None:
+        if not _is_number(self.head_dropout) or not 0 <= self.head_dropout < 1:
+            raise ConfigError(f"head_dropout is {self.head_dropout!r}: expected a share of at least 0 and below 1")
+        if self.learned_value_residual and not self.value_residual:
+            raise ConfigError("learned_value_residual needs value_residual: where its parameters begin")
+        if not self.value_residual:
+            return
+        if len(self.value_residual) != self.num_layers or tuple(self.value_residual[0]) != (0, 1):
+            raise ConfigError(f"value_residual: expected {self.num_layers} pairs, the first layer's (0, 1)")
+        for layer, mix in enumerate(self.value_residual):
+            if len(mix) != 2 or not all(_is_number(factor) and math.isfinite(factor) for factor in mix):
+                raise ConfigError(f"value_residual[{layer}] is {mix!r}: expected two numbers, a and b")
+        if len(set(self.num_heads)) > 1 or not self.num_heads[0]:
+            raise ConfigError("value_residual adds the first layer's heads to every layer's: all need as many, not 0")
+
     @property
     def num_layers(self) -> int:
         """L."""
@@ -218,7 +250,8 @@ class EncoderConfig:
         try:
             values["num_heads"] = tuple(values["num_heads"])
             values["local_layers"] = tuple(values.get("local_layers", ()))
-            values["kept_heads"] = tuple(map(tuple, values.get("kept_heads", ())))
+            for name in ("kept_heads", "value_residual"):
+                values[name] = tuple(map(tuple, values.get(name, ())))
             if values.get("projection") is not None:
                 values["projection"] = Projection(**values["projection"])
             return cls(**values)
@@ -237,8 +270,12 @@ def _require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 
 def _require_positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if not _is_number(value) or not 0 < value < math.inf:
         raise ConfigError(f"{name} is {value!r}: expected a positive number")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _as_lists(value: Any) -> Any:

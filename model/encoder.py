@@ -17,6 +17,7 @@ from model.norms import make_norm
 from model.packing import Packing, packing
 from model.pooling import POOLINGS
 from model.positions import AttentionPositions, PositionTerms, sinusoids
+from model.value_stream import make_value_stream
 
 
 class EncoderOutput(NamedTuple):
@@ -34,20 +35,21 @@ class EncoderOutput(NamedTuple):
 
 
 class Embeddings(nn.Module):
-    """Token + position (learned or sinusoidal, where they stand here) + token type, then a norm."""
+    """Token + position (learned or sinusoidal, where they stand here) + token type, a norm, and to D where narrower."""
 
     sinusoids: Tensor
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        size = config.hidden_size
+        size = config.token_size or config.hidden_size
         self.token = nn.Embedding(config.vocab_size, size)
         self.position = nn.Embedding(config.max_positions, size) if config.positions == "learned" else None
         self.has_sinusoids = config.positions == "sinusoidal"
         if self.has_sinusoids:
             self.register_buffer("sinusoids", sinusoids(config.max_positions, size), persistent=False)
         self.token_type = nn.Embedding(config.type_vocab_size, size) if config.type_vocab_size else None
-        self.norm = _norm(config) if config.embedding_norm else nn.Identity()
+        self.norm = _norm(config, size) if config.embedding_norm else nn.Identity()
+        self.to_hidden = nn.Linear(size, config.hidden_size) if config.token_size else None
 
     def forward(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
         """Token ids, positions and token types (None for all 0), each int64 [T] -> [T, D]."""
@@ -58,8 +60,8 @@ class Embeddings(nn.Module):
             hidden = hidden + self.position(positions)
         if self.has_sinusoids:
             hidden = hidden + self.sinusoids.index_select(0, positions)
-        normed: Tensor = self.norm(hidden)
-        return normed
+        hidden = self.norm(hidden)
+        return hidden if self.to_hidden is None else self.to_hidden(hidden)
 
 
 class EncoderLayer(nn.Module):
@@ -75,6 +77,7 @@ class EncoderLayer(nn.Module):
             d_v=config.d_v,
             bias=config.attention_bias,
             output_bias=config.output_bias,
+            stream=make_value_stream(config, layer),
         )
         self.attention_norm = _norm(config) if layer or config.first_attention_norm else nn.Identity()
         self.feed_forward = FeedForward(
@@ -100,6 +103,10 @@ class EncoderLayer(nn.Module):
             hidden = self.attention_norm(hidden + attended)
             hidden = self.feed_forward_norm(hidden + self.feed_forward(hidden))
         return hidden, weights
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """What this layer's attention would weigh, [T, D] -> [T, H*V]."""
+        return self.attention.values(self.attention_norm(hidden) if self.pre_norm else hidden)
 
 
 class Encoder(nn.Module):
@@ -158,8 +165,9 @@ class Encoder(nn.Module):
         hidden = self.embeddings(tokens.pack(input_ids), tokens.positions(), types)
         attentions: list[Tensor | None] = []
         terms = self._position_terms(tokens, hidden.dtype)
+        first_values = self.layers[0].values(hidden) if self.config.value_residual else None
         for index, (layer, wanted) in enumerate(zip(self.layers, attention_layers.unbind(), strict=True)):
-            request = LayerRequest(wanted, head_gates, self.config.head_span(index).start)
+            request = LayerRequest(wanted, head_gates, self.config.head_span(index).start, first_values)
             hidden, weights = layer(hidden, tokens, request, terms[index])
             attentions.append(weights)
         last_hidden_state = tokens.pad(self.final_norm(hidden))
@@ -181,5 +189,5 @@ class Encoder(nn.Module):
         return projected.tanh() if self.config.projection.activation == "tanh" else projected
 
 
-def _norm(config: EncoderConfig) -> nn.Module:
-    return make_norm(config.norm, config.hidden_size, eps=config.norm_eps, bias=config.norm_bias)
+def _norm(config: EncoderConfig, size: int | None = None) -> nn.Module:
+    return make_norm(config.norm, size or config.hidden_size, eps=config.norm_eps, bias=config.norm_bias)

@@ -71,6 +71,8 @@ MODELS = (
     FamilyModel("roberta-with-types", "roberta", {**ROBERTA, "type_vocab_size": 2, "pad_token_id": 0}, "bpe", 41),
     FamilyModel("xlm-roberta", "xlm-roberta", ROBERTA, "unigram"),
     FamilyModel("camembert", "camembert", {**ROBERTA, "hidden_act": "relu"}, "unigram"),
+    FamilyModel("electra", "electra", {**SIZES, "embedding_size": 12}),
+    FamilyModel("electra-as-wide", "electra", {**SIZES, "embedding_size": 32}),
     FamilyModel("distilbert", "distilbert", DISTILBERT),
     FamilyModel("distilbert-sinusoidal", "distilbert", {**DISTILBERT, "sinusoidal_pos_embds": True}),
     FamilyModel("mpnet", "mpnet", MPNET, longest=200),
@@ -80,7 +82,7 @@ MODELS = (
     FamilyModel("gte", "gte", GTE, "unigram", spread=0.2),
     FamilyModel("gte-without-types", "gte", {**GTE, "type_vocab_size": 0}, spread=0.2),
 )
-SERVED = tuple(model for model in MODELS if model.name in ("roberta", "xlm-roberta", "distilbert"))
+SERVED = tuple(model for model in MODELS if model.name in ("roberta", "xlm-roberta", "distilbert", "electra"))
 """Those that are exported and served too: one for each network and kind of tokenizer."""
 
 

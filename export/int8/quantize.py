@@ -69,6 +69,9 @@ def require_quantizable(config: EncoderConfig) -> None:
         "an embedding without a norm": not config.embedding_norm,
         "a gated feed-forward": config.gated,
         "rotary positions": config.attention_positions == "rotary",
+        "a value residual": bool(config.value_residual),
+        "an activation on values": config.value_activation != "identity",
+        "an output gate": config.output_gate,
         "products without bias": not (
             config.up_bias and config.down_bias and config.attention_bias and config.output_bias
         ),
@@ -92,7 +95,7 @@ def quantize_encoder(encoder: Encoder, ranges: Mapping[str, Range]) -> Encoder:
     """
     require_quantizable(encoder.config)
     quantized = copy.deepcopy(encoder)
-    norm = _layer_norm(quantized.embeddings.norm)
+    norm = quantized.embeddings.to_hidden or _layer_norm(quantized.embeddings.norm)
     for index, layer in enumerate(encoder.layers):
         if not isinstance(layer, EncoderLayer):
             raise TypeError(f"layers.{index} is {type(layer).__name__}, expected EncoderLayer")
@@ -156,9 +159,10 @@ def _linear(weight: Tensor, bias: Tensor | None, steps: Steps) -> QuantizedLinea
     return made
 
 
-def _put_in_steps(norm: nn.LayerNorm, steps: Steps) -> None:
-    """Folds `x / size + offset` into the norm that gives x."""
-    norm.weight = nn.Parameter((norm.weight.double() / steps.size).float(), requires_grad=False)
+def _put_in_steps(norm: nn.LayerNorm | nn.Linear, steps: Steps) -> None:
+    """Folds `x / size + offset` into the norm, or the product, that gives x."""
+    size = steps.size[:, None] if isinstance(norm, nn.Linear) else steps.size
+    norm.weight = nn.Parameter((norm.weight.double() / size).float(), requires_grad=False)
     norm.bias = nn.Parameter((norm.bias.double() / steps.size + steps.offset).float(), requires_grad=False)
 
 

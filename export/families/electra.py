@@ -1,0 +1,37 @@
+"""ELECTRA: BERT's network behind embeddings that may be narrower than it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from export.families import bert
+from export.families.naming import rename
+from model.config import EncoderConfig, Pooling, Projection
+
+MODEL_TYPES = ("electra",)
+
+NAMES: Mapping[str, str] = {**bert.NAMES, "embeddings_project": "embeddings.to_hidden"}
+PREFIXES = ("electra.", "model.")
+IGNORED = (
+    *("discriminator_predictions.", "generator_predictions.", "generator_lm_head.", "classifier.", "qa_outputs."),
+    *("sequence_summary.", "embeddings.position_ids"),
+)
+
+
+def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:
+    """Reads an ELECTRA config.json.
+
+    Raises:
+        UnsupportedModel: a setting that makes it another network than the one built here.
+    """
+    read = bert.read_config(config, pooling, projection)
+    width = config["embedding_size"]
+    return replace(read, token_size=0 if width == read.hidden_size else width)
+
+
+def read_state(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The encoder's state from a checkpoint's tensors and its config.json."""
+    del config  # names are all there is to change
+    return rename(tensors, NAMES, prefixes=PREFIXES, ignored=IGNORED)
