@@ -60,8 +60,8 @@ class Embeddings(nn.Module):
             hidden = hidden + self.position(positions)
         if self.has_sinusoids:
             hidden = hidden + self.sinusoids.index_select(0, positions)
-        hidden = self.norm(hidden)
-        return hidden if self.to_hidden is None else self.to_hidden(hidden)
+        normed: Tensor = self.norm(hidden)
+        return normed if self.to_hidden is None else self.to_hidden(normed)
 
 
 class EncoderLayer(nn.Module):
@@ -165,13 +165,18 @@ class Encoder(nn.Module):
         hidden = self.embeddings(tokens.pack(input_ids), tokens.positions(), types)
         attentions: list[Tensor | None] = []
         terms = self._position_terms(tokens, hidden.dtype)
-        first_values = self.layers[0].values(hidden) if self.config.value_residual else None
+        first_values = self._first_values(hidden)
         for index, (layer, wanted) in enumerate(zip(self.layers, attention_layers.unbind(), strict=True)):
             request = LayerRequest(wanted, head_gates, self.config.head_span(index).start, first_values)
             hidden, weights = layer(hidden, tokens, request, terms[index])
             attentions.append(weights)
         last_hidden_state = tokens.pad(self.final_norm(hidden))
         return EncoderOutput(self._pool(last_hidden_state, lengths), last_hidden_state, tuple(attentions))
+
+    def _first_values(self, hidden: Tensor) -> Tensor | None:
+        """The first layer's values [T, H*V], where other layers take a share of them."""
+        first = self.layers[0]
+        return first.values(hidden) if self.config.value_residual and isinstance(first, EncoderLayer) else None
 
     def _position_terms(self, tokens: Packing, dtype: torch.dtype) -> list[PositionTerms]:
         """What positions change inside attention, a layer."""

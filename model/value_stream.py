@@ -71,8 +71,9 @@ class ValueStream(nn.Module):
         """The context [T, H*V], each head times its gate, which reads the layer's input `hidden` [T, D]."""
         if self.gate is None:
             return context
-        gates = self.gate(hidden).sigmoid()[:, :, None]  # [T, H, 1]
-        return (context.view(context.shape[0], self.num_heads, -1) * gates).flatten(1)
+        gates: Tensor = self.gate(hidden).sigmoid()[:, :, None]  # [T, H, 1]
+        per_head = context.view(context.shape[0], self.num_heads, -1)  # [T, H, V]
+        return (per_head * gates).flatten(1)
 
     def dropped(self, request: LayerRequest, lengths: Tensor) -> LayerRequest:
         """The request [B rows], in training with head dropout's gates times the caller's.

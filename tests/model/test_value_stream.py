@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.config import ConfigError, EncoderConfig
-from model.encoder import Encoder
+from model.encoder import Encoder, EncoderLayer
 from model.gating import LayerRequest
 from model.value_stream import ValueStream
 from tests.networks import TINY, draw_weights
@@ -149,6 +149,7 @@ def test_pre_norm_networks_take_the_first_values_behind_the_norm() -> None:
     for layer in (1, 2):  # the same values come from a layer that projects the first layer's input as the first does
         assert not torch.equal(only_first(IDS, LENGTHS).pooled, plain(IDS, LENGTHS).pooled), layer
     first = only_first.layers[0]
+    assert isinstance(first, EncoderLayer)
     hidden = torch.randn(5, 32)
     assert torch.equal(first.values(hidden), first.attention.value(first.attention_norm(hidden)))
 
