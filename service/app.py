@@ -3,25 +3,28 @@
 FastAPI routes and describes; it neither reads bodies nor sends telemetry here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi.telemetry import TelemetryConfig
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from service.body import DirectRoute
 from service.body_budget import BodyBudget
 from service.errors import InternalError, MethodNotAllowed, NotFound, ServiceError
 from service.failures import add_failure_handlers
+from service.keys import KeyRing
 from service.metrics import CLIENT_CLOSED, Metrics
 from service.middleware import OTHER, Gate
 from service.openapi import DESCRIPTION, add_openapi_route
+from service.ports import Doors
 from service.readiness import Readiness
 from service.routes import encode, explain, health, info, metrics, pages, similarity, tokenize
 from service.routes.compatible import inference_protocol, infinity, openai, tei
 from service.services import Services
-from service.settings import Settings
+from service.settings import Settings, split_list
 from service.versions import own_version
 
 # FastAPI 0.165 instruments itself by default and, told so by an environment variable, sends request data to a
@@ -70,7 +73,28 @@ def create_app(settings: Settings, readiness: Readiness) -> tuple[ASGIApp, Servi
     services = Services(settings, readiness, metrics_of_app, BodyBudget(settings.max_held_body_bytes))
     services.metrics.watch_readiness(readiness.is_ready)
     app.state.services = services
-    return Gate(app, route_of=RouteNames(app), metrics=services.metrics, readiness=readiness), services
+    gate = Gate(
+        app,
+        route_of=RouteNames(app),
+        metrics=services.metrics,
+        readiness=readiness,
+        keys=KeyRing(split_list(settings.api_keys.get_secret_value()), settings.api_keys_file),
+        doors=Doors(settings.admin_port, split_list(settings.allowed_hosts)),
+    )
+    return _open_to_origins(gate, split_list(settings.cors_origins)), services
+
+
+def _open_to_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """Lets pages of these origins call the API; without any, browsers keep them out (the default)."""
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=("GET", "POST"),
+        allow_headers=("Authorization", "Content-Type", "X-API-Key", "X-Request-Id", "X-Request-Timeout"),
+        expose_headers=("X-Request-Id", "Retry-After"),
+    )
 
 
 class RouteNames:

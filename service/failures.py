@@ -25,6 +25,7 @@ from service.errors import (
     RequestTimeout,
     ServiceError,
     TooLarge,
+    Unauthorized,
     UnsupportedMedia,
 )
 from service.exchange import Exchange, exchange_of
@@ -33,6 +34,7 @@ from service.headers import retry_after_seconds
 BODY_FAILURES = (
     MalformedBody,
     MalformedRequest,
+    Unauthorized,
     RequestTimeout,
     TooLarge,
     UnsupportedMedia,
@@ -60,6 +62,8 @@ def failure_response(error: ServiceError, exchange: Exchange) -> Response:
     response = Response(orjson.dumps(body), error.status, media_type="application/json")
     if isinstance(error, RequestTimeout | MalformedRequest):
         response.headers["connection"] = "close"  # what is left of the request is not waited for
+    if isinstance(error, Unauthorized):
+        response.headers["www-authenticate"] = "Bearer"
     if isinstance(error, Overloaded | NotReady):
         response.headers["retry-after"] = str(retry_after_seconds(error))
     return response

@@ -17,8 +17,10 @@ from service.errors import ClientLeft, InternalError, NotReady, Overloaded, Serv
 from service.exchange import SCOPE_KEY, Exchange
 from service.failures import failure_response
 from service.headers import SECURITY_HEADERS
+from service.keys import KeyRing
 from service.logs import REQUEST_LOGGER
 from service.metrics import CLIENT_CLOSED, Metrics
+from service.ports import Doors
 from service.readiness import RETRY_AFTER_SECONDS, Readiness
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -38,9 +40,20 @@ request_logger = logging.getLogger(REQUEST_LOGGER)
 class Gate:
     """Wraps the app; every request passes here first and last."""
 
-    def __init__(self, app: ASGIApp, *, route_of: Callable[[str], str], metrics: Metrics, readiness: Readiness) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        route_of: Callable[[str], str],
+        metrics: Metrics,
+        readiness: Readiness,
+        keys: KeyRing,
+        doors: Doors,
+    ) -> None:
         self._app = app
         self._route_of = route_of
+        self._keys = keys
+        self._doors = doors
         self._metrics = metrics
         self._readiness = readiness
 
@@ -66,7 +79,7 @@ class Gate:
     async def _run(
         self, exchange: Exchange, connection: Connection, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        failure = connection.failure or self._early_refusal(exchange)
+        failure = connection.failure or self._turned_away(exchange, scope) or self._early_refusal(exchange)
         if failure is None:
             try:
                 await self._app(scope, receive, send)
@@ -82,6 +95,15 @@ class Gate:
                 failure = InternalError(InternalError.fixed_text)
         if failure is not None and not exchange.status and not exchange.is_abandoned:
             await failure_response(failure, exchange)(scope, receive, send)
+
+    def _turned_away(self, exchange: Exchange, scope: Scope) -> ServiceError | None:
+        """What keeps a request out whatever it asks: another port's route, another host's name, no key."""
+        try:
+            self._doors.check(exchange.route, scope.get("server"), exchange.headers.get(b"host"))
+            self._keys.check(exchange.method, exchange.route, exchange.headers)
+        except ServiceError as refusal:
+            return refusal
+        return None
 
     def _early_refusal(self, exchange: Exchange) -> ServiceError | None:
         """What the queue would answer anyway, before routing, reading and parsing: refusing must cost little."""

@@ -18,12 +18,14 @@ import time
 from collections.abc import Callable, Iterator
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from service.app import create_app
 from service.connection import ConnectionLimits
 from service.cpu import core_limit
 from service.engine import Engine
 from service.jobs import BatchRecord
+from service.keys import KeysError
 from service.loop_lag import watch_loop_lag
 from service.memory import memory_limit
 from service.protocol import BoundedProtocol
@@ -58,8 +60,9 @@ def serve(settings: Settings, load: Load | None = None) -> int:
         StartFailure: the port is taken or the model does not load.
     """
     listener = bind(settings.host, settings.port)
+    admin = None if settings.admin_port is None else bind(settings.host, settings.admin_port)
     readiness = Readiness()
-    app, services = create_app(settings, readiness)
+    app, services = _create_app(settings, readiness, admin)
     limits = ConnectionLimits(
         max_connections=settings.max_connections,
         max_header_bytes=settings.max_header_bytes,
@@ -81,7 +84,7 @@ def serve(settings: Settings, load: Load | None = None) -> int:
         timeout_graceful_shutdown=settings.shutdown_timeout,  # type: ignore[arg-type]  # given to asyncio.wait_for, which takes floats
     )
     server = Server(config, services, load or _load_engine, listener, limits.check_interval)
-    server.run(sockets=[listener])
+    server.run(sockets=[listener] if admin is None else [listener, admin])
     if server.failure is not None:
         raise server.failure
     return FAILED if server.was_forced else os.EX_OK
@@ -206,6 +209,17 @@ def bind(host: str, port: int) -> socket.socket:
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         raise StartFailure(f"cannot listen on {host}:{port}: {_reason(error)}") from error
+
+
+def _create_app(settings: Settings, readiness: Readiness, admin: socket.socket | None) -> tuple[ASGIApp, Services]:
+    """The app, which has to know which admin port a 0 became."""
+    if admin is not None:
+        settings = settings.model_copy(update={"admin_port": admin.getsockname()[1]})
+        logger.info("metrics and documentation are on %s", _address(admin))
+    try:
+        return create_app(settings, readiness)
+    except KeysError as error:
+        raise StartFailure(str(error)) from error
 
 
 def _load_engine(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 ENVIRONMENT_PREFIX = "POLYHEAD_"
@@ -39,6 +39,8 @@ class Settings(BaseSettings):
     """address to listen on; 0.0.0.0 is every IPv4 address of the machine"""
     port: int = Field(8000, ge=0, le=65535)
     """port to listen on; 0 takes a free one"""
+    admin_port: int | None = Field(None, ge=0, le=65535)
+    """second port for /metrics, /docs and /openapi.json, which are not on the first one then; 0 takes a free one"""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """least severe log line that is written; one line a request is at info"""
 
@@ -52,6 +54,15 @@ class Settings(BaseSettings):
     """most tokens in one run, padding included; a longer text runs alone"""
     max_batch_age: float = Field(0.05, ge=0, allow_inf_nan=False)
     """seconds without a turn after which a waiting request goes first, whatever the length of its texts"""
+
+    api_keys: SecretStr = SecretStr("")
+    """keys that requests must bring, separated by commas; set POLYHEAD_API_KEYS, every user of a machine sees flags"""
+    api_keys_file: Path | None = None
+    """file with such keys, one a line; read again when it changes"""
+    allowed_hosts: str = ""
+    """names that the Host header may hold, separated by commas, *.example.com for all below; empty allows every name"""
+    cors_origins: str = ""
+    """origins whose pages may call the API from a browser, separated by commas, or *; empty allows none"""
 
     max_body_bytes: int = Field(2 * MIB, ge=1)
     """largest request body"""
@@ -92,6 +103,12 @@ class Settings(BaseSettings):
     """seconds that running requests get to finish once the port is closed"""
 
     @model_validator(mode="after")
+    def _ports_differ(self) -> Self:
+        if self.admin_port and self.admin_port == self.port:
+            raise ValueError(f"admin-port is {self.admin_port}, as port is: expected another one")
+        return self
+
+    @model_validator(mode="after")
     def _budget_holds_one_body(self) -> Self:
         if self.max_held_body_bytes < self.max_body_bytes:
             raise ValueError(
@@ -125,6 +142,11 @@ def read_settings(arguments: Sequence[str] | None = None) -> Settings:
         raise SettingsError(_one_line(error)) from error
 
 
+def split_list(value: str) -> list[str]:
+    """The entries of a comma-separated setting."""
+    return [entry for part in value.split(",") if (entry := part.strip())]
+
+
 def misspelt_variables(names: Iterable[str]) -> dict[str, str | None]:
     """Variables with our prefix that no setting reads, each with the nearest name that one does.
 
@@ -148,6 +170,7 @@ def _one_line(error: ValidationError) -> str:
             problems.append(message)
             continue
         name = str(problem["loc"][0])
-        got = "" if problem["type"] == "missing" else f", got {problem['input']!r}"
+        is_secret = name == "api_keys"
+        got = "" if problem["type"] == "missing" or is_secret else f", got {problem['input']!r}"
         problems.append(f"--{name.replace('_', '-')} ({ENVIRONMENT_PREFIX}{name.upper()}): {message}{got}")
     return "; ".join(problems)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from model.artifact import HEADS
 from service.engine import Engine
-from service.errors import InternalError, NotFound, NotReady
+from service.errors import InternalError, NotFound, NotReady, Unauthorized
 from service.failures import failure_documents
 from service.openapi import answer_document
 from service.schemas import HeadReport, Info
@@ -39,7 +39,7 @@ def add_routes(app: FastAPI) -> None:
         methods=["GET"],
         summary="Model, limits, versions",
         response_model=None,
-        responses={**answer_document(Info, None), **failure_documents(NotReady, InternalError)},
+        responses={**answer_document(Info, None), **failure_documents(Unauthorized, NotReady, InternalError)},
     )
     app.add_api_route(
         "/heads",
@@ -47,7 +47,10 @@ def add_routes(app: FastAPI) -> None:
         methods=["GET"],
         summary="The head report",
         response_model=None,
-        responses={**answer_document(HeadReport, None), **failure_documents(NotFound, NotReady, InternalError)},
+        responses={
+            **answer_document(HeadReport, None),
+            **failure_documents(Unauthorized, NotFound, NotReady, InternalError),
+        },
     )
 
 

@@ -19,8 +19,9 @@ from service.schemas import EncodeAnswer, FailureAnswer, Info, TokenizeAnswer
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME, load_fake_engine, write_fake_artifact
 
-ENCODING = {200, 400, 408, 413, 415, 422, 429, 500, 503, 504}
-READING = {200, 500, 503}
+ENCODING = {200, 400, 401, 408, 413, 415, 422, 429, 500, 503, 504}
+PROBING = {200, 500, 503}
+READING = PROBING | {401}
 ROUTES = {
     ("/encode", "post"): ENCODING,
     ("/explain", "post"): ENCODING,
@@ -28,8 +29,8 @@ ROUTES = {
     ("/tokenize", "post"): ENCODING - {504},
     ("/info", "get"): READING,
     ("/heads", "get"): READING | {404},
-    ("/healthz", "get"): READING,
-    ("/readyz", "get"): READING,
+    ("/healthz", "get"): PROBING,
+    ("/readyz", "get"): PROBING,
     ("/metrics", "get"): {200, 500},
     ("/v1/embeddings", "post"): ENCODING,
     ("/v1/models", "get"): READING,
@@ -39,10 +40,10 @@ ROUTES = {
     ("/", "post"): ENCODING,
     ("/embed", "post"): ENCODING,
     ("/embed_all", "post"): ENCODING,
-    ("/health", "get"): READING,
+    ("/health", "get"): PROBING,
     ("/v2", "get"): READING,
-    ("/v2/health/live", "get"): READING,
-    ("/v2/health/ready", "get"): READING,
+    ("/v2/health/live", "get"): PROBING,
+    ("/v2/health/ready", "get"): PROBING,
     ("/v2/models/{model}", "get"): READING | {404},
     ("/v2/models/{model}/ready", "get"): READING | {404},
     ("/v2/models/{model}/infer", "post"): ENCODING | {404},

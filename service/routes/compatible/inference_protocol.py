@@ -16,9 +16,10 @@ from starlette.responses import Response
 from service.body import Handler, read_body
 from service.encoding import timed
 from service.error_shapes import INFERENCE_PROTOCOL
-from service.errors import InternalError, ModelNotFound, NotReady, UnsupportedMedia
+from service.errors import InternalError, ModelNotFound, NotReady, Unauthorized, UnsupportedMedia
 from service.exchange import exchange_of
 from service.failures import INFERENCE_FAILURES, failure_documents
+from service.keys import OPEN_ROUTES
 from service.media import JSON
 from service.openapi import QUEUED_REQUEST, answer_document
 from service.routes.compatible.answers import check_model, run_for, truncation_header
@@ -161,7 +162,8 @@ def _check_media(headers: Mapping[bytes, bytes]) -> None:
 
 def _add_get(app: FastAPI, path: str, endpoint: Handler, summary: str, answer: type[BaseModel]) -> None:
     names_model = "{" in path
-    failures = (NotReady, InternalError, *((ModelNotFound,) if names_model else ()))
+    closed = () if ("GET", path) in OPEN_ROUTES else (Unauthorized,)
+    failures = (*closed, NotReady, InternalError, *((ModelNotFound,) if names_model else ()))
     app.add_api_route(
         path,
         endpoint,

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.errors import InternalError, NotReady
+from service.errors import InternalError, NotReady, Unauthorized
 from service.failures import INFERENCE_FAILURES, failure_documents
 from service.media import JSON
 from service.openapi import QUEUED_REQUEST, answer_document
@@ -81,7 +81,7 @@ def add_routes(app: FastAPI) -> None:
         response_model=None,
         responses={
             **answer_document(InfinityModels, {"object": "list", "data": [example]}),
-            **failure_documents(NotReady, InternalError),
+            **failure_documents(Unauthorized, NotReady, InternalError),
         },
     )
 

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from model.artifact import MANIFEST
 from service.encoding import Encoded, aside
 from service.engine import Engine
-from service.errors import InternalError, Invalid, ModelNotFound, NotReady
+from service.errors import InternalError, Invalid, ModelNotFound, NotReady, Unauthorized
 from service.failures import INFERENCE_FAILURES, failure_documents
 from service.media import JSON
 from service.openapi import QUEUED_REQUEST, answer_document
@@ -142,7 +142,7 @@ def add_routes(app: FastAPI) -> None:
         response_model=None,
         responses={
             **answer_document(ModelList, {"object": "list", "data": [MODEL_EXAMPLE]}),
-            **failure_documents(NotReady, InternalError),
+            **failure_documents(Unauthorized, NotReady, InternalError),
         },
     )
     app.add_api_route(
@@ -154,7 +154,7 @@ def add_routes(app: FastAPI) -> None:
         response_model=None,
         responses={
             **answer_document(Model, MODEL_EXAMPLE),
-            **failure_documents(ModelNotFound, NotReady, InternalError),
+            **failure_documents(Unauthorized, ModelNotFound, NotReady, InternalError),
         },
         openapi_extra=MODEL_IN_PATH,
     )
