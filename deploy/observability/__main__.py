@@ -9,6 +9,7 @@ import yaml
 
 from deploy.observability.alerts import RUNBOOK, make_alerts
 from deploy.observability.dashboard import write_dashboard
+from deploy.observability.operator import make_prometheus_rule
 from deploy.observability.rules import Document, make_rules
 
 DEPLOY = Path(__file__).parents[1]
@@ -17,10 +18,12 @@ HEADER = "# Made by `python -m deploy.observability`: change it there.\n"
 
 def write_files(runbook: str = RUNBOOK) -> dict[str, str]:
     """What the files hold, by their path below `deploy/`."""
+    rules, alerts = make_rules(), make_alerts(runbook)
     return {
         "grafana/polyhead.json": write_dashboard(),
-        "prometheus/rules.yaml": _write(make_rules()),
-        "prometheus/alerts.yaml": _write(make_alerts(runbook)),
+        "prometheus/rules.yaml": _write(rules),
+        "prometheus/alerts.yaml": _write(alerts),
+        "kubernetes/components/monitoring/prometheusrule.yaml": _write(make_prometheus_rule(rules, alerts)),
     }
 
 

@@ -66,7 +66,8 @@ def test_images_hold_the_versions_that_are_tested(name: str) -> None:
 
 def test_cpu_image_holds_what_the_service_needs_and_no_more() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [Requirement(text) for text in (*project["dependencies"], *project["optional-dependencies"]["cpu"])]
+    extras = project["optional-dependencies"]
+    asked = [Requirement(text) for text in (*project["dependencies"], *extras["cpu"], *extras["tracing"])]
     assert set(pins(lock("cpu"))) == closure(asked, left_out={"huggingface-hub"})
 
 

@@ -1,0 +1,98 @@
+"""Fills a directory with an artifact from an HTTP server; what is not as its hashes say never gets its name.
+
+Runs in the init container on the service's image: standard library, and `model.artifact` for the contract. The hash of
+the manifest is given, the manifest holds those of all other files, so a store that was tampered with cannot slip in a
+model. A file that is there already, with the right hash, is not fetched again.
+"""
+
+import argparse
+import hashlib
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from model.artifact import MANIFEST, Artifact, ArtifactError, FileEntry, hash_file, read_manifest
+
+MAX_MANIFEST_BYTES = 4 * 2**20  # tens of times the largest: a manifest's size is not known before it is read
+READ_TIMEOUT = 30.0  # seconds without a byte
+CHUNK = 2**20
+
+
+class FetchError(Exception):
+    """The artifact cannot be fetched, or is not the one that was asked for; the message says which file and why."""
+
+
+def fetch(url: str, sha256: str, directory: Path) -> Artifact:
+    """Fetches what is missing, the manifest last, and verifies the whole.
+
+    Args:
+        url: of the artifact's directory, http or https.
+        sha256: of its manifest, in hex.
+        directory: to fill; it exists.
+
+    Raises:
+        FetchError: a file cannot be had, or is another.
+        ArtifactError: the files are no artifact.
+    """
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise FetchError(f"{url}: expected an http or https address")
+    partial = directory / f".{MANIFEST}"
+    partial.mkdir(exist_ok=True)
+    _download(url, MANIFEST, partial / MANIFEST, sha256, MAX_MANIFEST_BYTES)
+    for name, entry in read_manifest(partial).files.items():
+        _fetch_file(url, name, entry, directory)
+    (partial / MANIFEST).replace(directory / MANIFEST)
+    partial.rmdir()
+    return Artifact.open(directory)
+
+
+def _fetch_file(url: str, name: str, entry: FileEntry, directory: Path) -> None:
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise FetchError(f"the manifest names {name!r}: only plain file names are allowed")
+    path = directory / name
+    if path.is_file() and path.stat().st_size == entry.size and hash_file(path) == entry.sha256:
+        return
+    partial = directory / f".{name}.partial"
+    _download(url, name, partial, entry.sha256, entry.size)
+    partial.replace(path)
+
+
+def _download(url: str, name: str, path: Path, sha256: str, max_bytes: int) -> None:
+    address = f"{url.rstrip('/')}/{urllib.parse.quote(name)}"
+    digest, size = hashlib.sha256(), 0
+    try:
+        with urllib.request.urlopen(address, timeout=READ_TIMEOUT) as answer, path.open("wb") as file:  # noqa: S310 - the scheme is checked
+            while chunk := answer.read(CHUNK):
+                size += len(chunk)
+                if size > max_bytes:
+                    raise FetchError(f"{address} holds more than {max_bytes} bytes, which is not what was asked for")
+                digest.update(chunk)
+                file.write(chunk)
+    except OSError as error:
+        raise FetchError(f"{address} cannot be fetched: {error}") from error
+    if digest.hexdigest() != sha256.lower():
+        path.unlink()
+        raise FetchError(f"{address} has SHA-256 {digest.hexdigest()}, expected {sha256}")
+    sys.stderr.write(f"{address}: {size} bytes, as expected\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fetches and says what came; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Fill a directory with an artifact whose hash is known.")
+    parser.add_argument("--url", required=True, help="address of the artifact's directory")
+    parser.add_argument("--sha256", required=True, help="of its manifest.json")
+    parser.add_argument("directory", type=Path)
+    options = parser.parse_args(arguments)
+    try:
+        artifact = fetch(options.url, options.sha256, options.directory)
+    except (FetchError, ArtifactError) as error:
+        sys.stderr.write(f"fetch_model: {error}\n")
+        return 1
+    sys.stderr.write(f"{artifact.manifest.model}, {artifact.manifest.precision}: verified\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Really runs what an overlay renders, with podman, and asks it for an embedding: `make play`, as root.
+
+There is no API server here, so this shows that the Deployment's containers start and answer under the settings, users,
+mounts and limits that stand in it. What podman cannot do is taken out, and said: probes (there is no kubelet to ask),
+the preStop hook, and with them the order of a rollout; services, policies and scalers. `make container-check` builds
+the image and keeps it where this looks for it.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+READY_LIMIT = 60.0  # seconds
+PLAYED = ("ConfigMap", "Deployment")
+NOT_PLAYED = ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
+
+Resource = dict[str, Any]
+
+
+def adapt(resources: Sequence[Resource], *, image: str, port: int, volumes: Path) -> list[Resource]:
+    """The parts that podman runs, on the host's network and with directories for volumes that are empty at first."""
+    played = [resource for resource in resources if resource["kind"] in PLAYED]
+    for resource in played:
+        resource["metadata"].pop("namespace", None)
+        if resource["kind"] == "Deployment":
+            resource["spec"]["replicas"] = 1
+            _adapt_pod(resource["spec"]["template"]["spec"], image=image, port=port, volumes=volumes)
+    return played
+
+
+def _adapt_pod(pod: Resource, *, image: str, port: int, volumes: Path) -> None:
+    pod.pop("topologySpreadConstraints", None)
+    pod["hostNetwork"] = True
+    for container in (*pod.get("initContainers", ()), *pod["containers"]):
+        container["image"] = image
+        container.pop("ports", None)
+        for name in NOT_PLAYED:
+            container.pop(name, None)
+    pod["containers"][0].setdefault("env", []).append({"name": "POLYHEAD_PORT", "value": str(port)})
+    user = pod["securityContext"]["runAsUser"]
+    for volume in pod.get("volumes", ()):
+        if volume.pop("emptyDir", None) is not None:  # what fsGroup does, podman does not
+            directory = volumes / volume["name"]
+            directory.mkdir()
+            os.chown(directory, user, user)
+            volume["hostPath"] = {"path": str(directory), "type": "Directory"}
+
+
+@contextlib.contextmanager
+def played(podman: Sequence[str], resources: Sequence[Resource]) -> Iterator[None]:
+    """Runs them until the block ends."""
+    text = yaml.safe_dump_all(resources)
+    command = [*podman, "kube", "play", "--network", "host", "-"]
+    subprocess.run(command, input=text, text=True, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - podman
+    try:
+        yield
+    finally:
+        subprocess.run([*podman, "kube", "down", "-"], input=text, text=True, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - podman
+
+
+def wait_until_ready(address: str) -> float:
+    """Seconds until `/readyz` answered 200.
+
+    Raises:
+        TimeoutError: it never did.
+    """
+    began = time.monotonic()
+    while time.monotonic() - began < READY_LIMIT:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/readyz", timeout=2):  # noqa: S310 - our own
+            return time.monotonic() - began
+        time.sleep(0.05)
+    raise TimeoutError(f"{address} was not ready within {READY_LIMIT:.0f} s")
+
+
+def encode(address: str) -> Resource:
+    """An answer of `/encode`."""
+    body = json.dumps({"inputs": "a text", "dimensions": 2, "attention": {"heads": [0], "queries": "cls"}}).encode()
+    request = urllib.request.Request(f"{address}/encode", body, {"content-type": "application/json"})  # noqa: S310 - our own
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - our own
+        found: Resource = json.load(answer)
+        return found
+
+
+def podman_command(store: Path) -> list[str]:
+    """Podman on the store that `deploy/container-check` filled."""
+    os.environ["CONTAINERS_CONF"] = str(store / "containers.conf")
+    places = ["--root", str(store / "root"), "--runroot", str(store / "run"), "--storage-driver", "overlay"]
+    return ["podman", *places, "--cgroup-manager", "cgroupfs", "--events-backend", "file"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Renders, runs, asks, and says what it saw."""
+    options = _parse(arguments)
+    render = [options.kubectl, "kustomize", options.overlay]
+    rendered = subprocess.run(render, capture_output=True, text=True, check=True).stdout  # noqa: S603 - kubectl
+    podman, address = podman_command(options.store), f"http://127.0.0.1:{options.port}"
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)  # noqa: S103 - the container's user has to reach what is in it
+        resources = list(yaml.safe_load_all(rendered))
+        adapted = adapt(resources, image=options.image, port=options.port, volumes=Path(folder))
+        with played(podman, adapted):
+            seconds = wait_until_ready(address)
+            answer = encode(address)
+            list_pods = [*podman, "pod", "ps", "--format", "{{.Name}} {{.Status}}"]
+            pods = subprocess.run(list_pods, capture_output=True, text=True, check=True).stdout  # noqa: S603 - podman
+    sys.stdout.write(f"{pods}ready after {seconds:.1f} s; {answer['model']} answered {answer['embeddings']}\n")
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Run what an overlay renders, with podman.")
+    parser.add_argument("overlay", type=Path, help="a folder with a kustomization")
+    parser.add_argument("--image", default="localhost/polyhead:test")
+    parser.add_argument("--port", type=int, default=18182)
+    parser.add_argument("--kubectl", default=str(ROOT / ".tools" / "bin" / "kubectl"))
+    default_store = Path(tempfile.gettempdir()) / "check-container"
+    parser.add_argument("--store", type=Path, default=default_store, help="where podman keeps images and containers")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

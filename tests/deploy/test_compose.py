@@ -1,0 +1,104 @@
+"""The compose file, without an engine: its schema, what it mounts, and how its services are locked down."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.settings import Settings
+from tests.deploy.tools import DEPLOY, read_yaml, run, tool
+
+COMPOSE = DEPLOY / "compose.yaml"
+SERVICES: dict[str, dict[str, Any]] = read_yaml(COMPOSE)["services"]
+
+each_service = pytest.mark.parametrize("name", SERVICES)
+
+
+def seconds(text: str) -> float:
+    assert text.endswith("s")
+    return float(text[:-1])
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.model.yaml"])
+def test_schema_takes_it(name: str) -> None:
+    run(tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", DEPLOY / name)
+
+
+def test_schema_refuses_what_is_wrong(tmp_path: Path) -> None:
+    wrong = read_yaml(COMPOSE)
+    wrong["services"]["polyhead"]["red_only"] = True
+    path = tmp_path / "compose.yaml"
+    path.write_text(yaml.safe_dump(wrong))
+    with pytest.raises(AssertionError, match="red_only"):
+        run(tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", path)
+
+
+def test_compose_resolves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compose = tool("docker-compose", "Debian's package of that name brings it")
+    shutil.copytree(DEPLOY, tmp_path / "deploy", ignore=shutil.ignore_patterns("kubernetes", "locks"))
+    path = tmp_path / "deploy" / "compose.yaml"
+    path.write_text(COMPOSE.read_text().replace("name: polyhead\n", "", 1))  # Debian's is older than that field
+    monkeypatch.setenv("POLYHEAD_MODEL_DIR", str(tmp_path))
+    run(compose, "-f", path, "-f", path.with_name("compose.model.yaml"), "config", "--quiet")
+
+
+@each_service
+def test_services_are_locked_down(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "mem_limit" in service
+    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+
+
+@each_service
+def test_images_are_pinned(name: str) -> None:
+    image = SERVICES[name]["image"]
+    if "build" in SERVICES[name]:
+        assert re.fullmatch(r"polyhead:\d+\.\d+\.\d+", image)
+    else:
+        assert re.fullmatch(r"docker\.io/\S+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}", image)
+
+
+@each_service
+def test_what_is_mounted_is_there(name: str) -> None:
+    mounts = [mount.split(":")[0] for mount in SERVICES[name].get("volumes", ())]
+    missing = [mount for mount in mounts if mount.startswith(".") and not (DEPLOY / mount).exists()]
+    assert missing == []
+
+
+def test_running_requests_may_finish() -> None:
+    defaults = {name: field.default for name, field in Settings.model_fields.items()}
+    assert seconds(SERVICES["polyhead"]["stop_grace_period"]) > defaults["shutdown_timeout"]
+
+
+def test_prometheus_takes_its_configuration() -> None:
+    run(
+        tool("promtool", "Debian's package prometheus brings it"),
+        "check",
+        "config",
+        DEPLOY / "prometheus" / "prometheus.yml",
+    )
+
+
+def test_prometheus_finds_the_service() -> None:
+    (job,) = read_yaml(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"]
+    (discovery,) = job["dns_sd_configs"]
+    (port,) = SERVICES["polyhead"]["ports"]
+    assert job["job_name"] == "polyhead"  # as the rules name it
+    assert discovery["names"] == ["polyhead"]
+    assert port.endswith(f":{discovery['port']}")
+
+
+def test_grafana_finds_prometheus_and_the_dashboard() -> None:
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    (source,) = read_yaml(provisioning / "datasources" / "prometheus.yaml")["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = read_yaml(provisioning / "dashboards" / "polyhead.yaml")["providers"]
+    folder = provider["options"]["path"]
+    assert f"./grafana/polyhead.json:{folder}/polyhead.json:ro" in SERVICES["grafana"]["volumes"]
+    assert SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"].startswith(folder)

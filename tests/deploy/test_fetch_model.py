@@ -1,0 +1,133 @@
+"""The init container's script against a real HTTP server: what it takes, and what it refuses by its name."""
+
+import functools
+import http.server
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.kubernetes.components.volume.fetch_model import FetchError, fetch, main
+from export.checkpoint import Checkpoint
+from export.exporter import export_artifact
+from model.artifact import MANIFEST, hash_file
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        super().do_GET()
+
+    def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - the name of the overridden one
+
+
+@pytest.fixture
+def store(tmp_path: Path, tiny_checkpoint: Checkpoint) -> Path:
+    """A directory with an artifact in it."""
+    export_artifact(tiny_checkpoint, tmp_path / "store" / "tiny")
+    return tmp_path / "store" / "tiny"
+
+
+@pytest.fixture
+def asked() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def url(store: Path, asked: list[str]) -> Iterator[str]:
+    handler = functools.partial(type("Asked", (Handler,), {"asked": asked}), directory=str(store.parent))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/tiny/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    (tmp_path / "volume").mkdir()
+    return tmp_path / "volume"
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def test_fetches_the_whole_artifact(url: str, store: Path, volume: Path) -> None:
+    artifact = fetch(url, hash_file(store / MANIFEST), volume)
+    assert artifact.manifest.model == "tiny"
+    assert {name: hash_file(volume / name) for name in names(volume)} == {
+        name: hash_file(store / name) for name in names(store)
+    }
+
+
+def test_goes_on_where_it_was_ended(url: str, store: Path, volume: Path, asked: list[str]) -> None:
+    shutil.copy(store / "model.onnx", volume)
+    (volume / ".tokenizer.json.partial").write_bytes(b"half of")
+    fetch(url, hash_file(store / MANIFEST), volume)
+    assert asked == ["/tiny/manifest.json", "/tiny/tokenizer.json"]
+    assert names(volume) == names(store)
+
+
+def test_refuses_another_manifest(url: str, store: Path, volume: Path) -> None:
+    with pytest.raises(FetchError, match=f"manifest.json has SHA-256 {hash_file(store / MANIFEST)}, expected 0000"):
+        fetch(url, "0" * 64, volume)
+    assert not (volume / MANIFEST).exists()
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
+def test_refuses_a_file_with_one_bit_changed(url: str, store: Path, volume: Path, name: str) -> None:
+    content = bytearray((store / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (store / name).write_bytes(content)
+    with pytest.raises(FetchError, match=f"{name} has SHA-256"):
+        fetch(url, hash_file(store / MANIFEST), volume)
+    assert name not in names(volume)
+    assert MANIFEST not in names(volume)
+
+
+def test_stops_reading_a_file_that_is_too_long(url: str, store: Path, volume: Path) -> None:
+    with (store / "tokenizer.json").open("ab") as file:
+        file.write(b" ")
+    size = (store / "tokenizer.json").stat().st_size - 1
+    with pytest.raises(FetchError, match=f"tokenizer.json holds more than {size} bytes"):
+        fetch(url, hash_file(store / MANIFEST), volume)
+
+
+def test_writes_nowhere_else(url: str, store: Path, volume: Path) -> None:
+    manifest = json.loads((store / MANIFEST).read_text())
+    manifest["files"]["../outside"] = manifest["files"]["tokenizer.json"]
+    (store / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(FetchError, match="only plain file names"):
+        fetch(url, hash_file(store / MANIFEST), volume)
+    assert not (volume.parent / "outside").exists()
+
+
+@pytest.mark.parametrize("url", ["file:///etc", "ftp://example.com/model", "example.com"])
+def test_speaks_http_alone(url: str, volume: Path) -> None:
+    with pytest.raises(FetchError, match="expected an http or https address"):
+        fetch(url, "0" * 64, volume)
+
+
+def test_says_in_one_line_what_is_missing(
+    url: str, store: Path, volume: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (store / "model.onnx").unlink()
+    assert main(["--url", url, "--sha256", hash_file(store / MANIFEST), str(volume)]) == 1
+    assert "model.onnx cannot be fetched: HTTP Error 404" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_runs_as_the_init_container_runs_it(url: str, store: Path, volume: Path) -> None:
+    script = Path(__file__).parents[2] / "deploy/kubernetes/components/volume/fetch_model.py"
+    command = [sys.executable, str(script), "--url", url, "--sha256", hash_file(store / MANIFEST), str(volume)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "tiny, fp32: verified"

@@ -1,0 +1,219 @@
+"""What every overlay promises: read from what kustomize renders, so from what a cluster would get."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service import metric_names
+from service.settings import Settings, misspelt_variables
+from tests.deploy.cluster import (
+    COMPONENTS,
+    OVERLAYS,
+    Resource,
+    component,
+    container,
+    containers,
+    one,
+    overlay,
+    pod,
+    resources,
+    settings,
+)
+from tests.deploy.tools import DEPLOY
+
+each_overlay = pytest.mark.parametrize("name", OVERLAYS)
+
+
+def read_settings(text: str, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    for name, value in settings(text).items():
+        monkeypatch.setenv(name, value)
+    return Settings(model=Path("/model"))  # type: ignore[call-arg]  # the others come from the environment
+
+
+@each_overlay
+def test_settings_are_the_services(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = settings(overlay(name))
+    assert misspelt_variables(given) == {}
+    read = read_settings(overlay(name), monkeypatch).model_dump()
+    assert str(read["drain_delay"]).removesuffix(".0") == given["POLYHEAD_DRAIN_DELAY"]
+
+
+@each_overlay
+def test_an_end_has_time_for_all_its_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = read_settings(overlay(name), monkeypatch)
+    pre_stop = container(overlay(name))["lifecycle"]["preStop"]["sleep"]["seconds"]
+    # service/server.py: the delay, then the requests, a second for the last answers, then the workers
+    needed = pre_stop + read.drain_delay + read.shutdown_timeout + 1 + read.shutdown_timeout
+    assert pod(overlay(name))["spec"]["terminationGracePeriodSeconds"] > needed
+    assert read.shutdown_timeout >= read.request_timeout
+
+
+@each_overlay
+def test_serves_on_until_nobody_sends_it_traffic(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = container(overlay(name))["readinessProbe"]
+    pre_stop = container(overlay(name))["lifecycle"]["preStop"]["sleep"]["seconds"]
+    noticed = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
+    assert pre_stop + read_settings(overlay(name), monkeypatch).drain_delay > noticed
+
+
+@each_overlay
+def test_probes_have_their_own_meanings(name: str) -> None:
+    found = container(overlay(name))
+    paths = {kind: found[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")}
+    assert paths == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/healthz"}
+    assert found["startupProbe"]["failureThreshold"] * found["startupProbe"]["periodSeconds"] >= 60
+
+
+@each_overlay
+def test_pods_are_restricted(name: str) -> None:
+    assert_restricted(overlay(name))
+    labels = one(overlay(name), "Namespace")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_components_stay_restricted(name: str) -> None:
+    assert_restricted(component(name))
+
+
+def assert_restricted(text: str) -> None:
+    """The "restricted" level of the Pod Security Standards, and a root file system that nobody writes."""
+    spec = pod(text)["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] > 0
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+    assert all(volume.keys() & {"emptyDir", "configMap"} for volume in spec.get("volumes", ()))
+    for found in containers(text):
+        assert found["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+@each_overlay
+def test_selectors_mean_the_pods(name: str) -> None:
+    labels = pod(overlay(name))["metadata"]["labels"]
+    selectors: list[dict[str, str]] = [
+        one(overlay(name), "Service")["spec"]["selector"],
+        one(overlay(name), "Deployment")["spec"]["selector"]["matchLabels"],
+        one(overlay(name), "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        one(overlay(name), "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+        pod(overlay(name))["spec"]["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"],
+    ]
+    for selector in selectors:
+        assert selector
+        assert selector.items() <= labels.items()
+    assert "app.kubernetes.io/version" not in selectors[1]  # a selector cannot change, a version does
+
+
+@each_overlay
+def test_ports_are_found_by_name(name: str) -> None:
+    (port,) = container(overlay(name))["ports"]
+    assert port == {"name": "http", "containerPort": 8000}
+    assert one(overlay(name), "Service")["spec"]["ports"][0]["targetPort"] == "http"
+    assert one(overlay(name), "NetworkPolicy")["spec"]["ingress"] == [{"ports": [{"port": "http", "protocol": "TCP"}]}]
+    assert pod(overlay(name))["spec"]["enableServiceLinks"] is False  # else POLYHEAD_PORT is the Service's address
+
+
+@each_overlay
+def test_nothing_goes_out(name: str) -> None:
+    policies = [item for item in resources(overlay(name)) if item["kind"] == "NetworkPolicy"]
+    assert [(policy["spec"]["policyTypes"], policy["spec"]["egress"]) for policy in policies] == [
+        (["Ingress", "Egress"], [])
+    ]
+
+
+@each_overlay
+def test_threads_come_from_the_cpu_request(name: str) -> None:
+    found = container(overlay(name))
+    (workers,) = (entry for entry in found["env"] if entry["name"] == "POLYHEAD_WORKERS")
+    assert workers["valueFrom"]["resourceFieldRef"] == {
+        "containerName": found["name"],
+        "resource": "requests.cpu",
+        "divisor": "1",
+    }
+    assert re.fullmatch(
+        r"\d+", found["resources"]["requests"]["cpu"]
+    )  # a fraction is rounded up: more threads than CPU
+    assert "cpu" not in found["resources"]["limits"]
+    assert found["resources"]["limits"]["memory"] == found["resources"]["requests"]["memory"]
+
+
+@each_overlay
+def test_images_are_of_one_version(name: str) -> None:
+    for found in containers(overlay(name)):
+        assert re.search(r":(dev|\d+\.\d+\.\d+)$", found["image"])
+
+
+def test_a_rollout_never_serves_less() -> None:
+    strategy = one(overlay("production"), "Deployment")["spec"]["strategy"]
+    assert strategy["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("autoscale", "ScaledObject"), ("autoscale-hpa", "HorizontalPodAutoscaler")]
+)
+def test_replicas_belong_to_the_scaler(name: str, kind: str) -> None:
+    text = component(name)
+    assert "replicas" not in one(text, "Deployment")["spec"]
+    spec = one(text, kind)["spec"]
+    behavior = spec["behavior"] if name == "autoscale-hpa" else scaler_behavior(spec)
+    assert behavior["scaleDown"]["stabilizationWindowSeconds"] == 300
+    assert spec["scaleTargetRef"]["name"] == one(text, "Deployment")["metadata"]["name"]
+    assert spec.get("minReplicas", spec.get("minReplicaCount")) >= 2
+
+
+def scaler_behavior(spec: Resource) -> Any:
+    return spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+
+
+def test_scales_on_a_gauge_that_the_service_has() -> None:
+    (trigger,) = one(overlay("production"), "ScaledObject")["spec"]["triggers"]
+    query = trigger["metadata"]["query"]
+    names = {value for value in vars(metric_names).values() if isinstance(value, str)}
+    (metric,) = re.findall(r"polyhead_\w+", query)
+    assert metric in names
+    assert not metric.endswith("_total")  # a counter only grows: it would scale out and never in
+    (namespace,) = re.findall(r'namespace="([^"]+)"', query)
+    assert namespace == one(overlay("production"), "Deployment")["metadata"]["namespace"]
+
+
+def test_gpu_replicas_ask_for_one() -> None:
+    text = component("gpu")
+    assert container(text)["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert container(text)["image"].startswith("polyhead-gpu")
+    assert settings(text)["POLYHEAD_PROVIDER"] == "cuda"
+    assert [entry for entry in container(text)["env"] if entry["name"] == "POLYHEAD_WORKERS"] == [
+        {"name": "POLYHEAD_WORKERS", "value": "1"}
+    ]
+
+
+def test_monitoring_holds_the_rule_files_and_the_dashboard() -> None:
+    text = component("monitoring")
+    files = [yaml.safe_load((DEPLOY / "prometheus" / name).read_text()) for name in ("rules.yaml", "alerts.yaml")]
+    assert one(text, "PrometheusRule")["spec"]["groups"] == [group for file in files for group in file["groups"]]
+    dashboard = one(text, "ConfigMap", "polyhead-dashboard")
+    assert dashboard["data"] == {"polyhead.json": (DEPLOY / "grafana" / "polyhead.json").read_text()}
+    monitor = one(text, "PodMonitor")["spec"]
+    assert monitor["selector"]["matchLabels"].items() <= pod(text)["metadata"]["labels"].items()
+    assert monitor["podMetricsEndpoints"][0]["port"] == container(text)["ports"][0]["name"]
+    assert pod(text)["metadata"]["labels"][monitor["jobLabel"]] == "polyhead"  # the job that the rules name
+
+
+def test_volume_is_filled_before_it_is_served() -> None:
+    text = component("volume")
+    init, main = containers(text)
+    mounts = {mount["name"]: mount for mount in main["volumeMounts"]}
+    assert mounts["model"] == {"name": "model", "mountPath": "/model", "readOnly": True}
+    assert {"name": "model", "mountPath": "/model"} in init["volumeMounts"]
+    named = {volume["name"]: volume.get("configMap", {}).get("name") for volume in pod(text)["spec"]["volumes"]}
+    script = one(text, "ConfigMap", named["fetch-model"])["data"]["fetch_model.py"]
+    assert script == (DEPLOY / "kubernetes" / "components" / "volume" / "fetch_model.py").read_text()
+    wanted = set(re.findall(r"\$\((\w+)\)", " ".join(init["command"])))
+    assert wanted == one(text, "ConfigMap", init["envFrom"][0]["configMapRef"]["name"])["data"].keys()

@@ -1,0 +1,86 @@
+"""Every manifest against published schemas: Kubernetes' own of two versions, and the operators' types."""
+
+import copy
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.cluster import COMPONENTS, OVERLAYS, Resource, component, one, overlay, resources
+from tests.deploy.tools import run, tool
+
+VERSIONS = ("1.34", "1.37")  # the oldest that has preStop.sleep for good, and the newest that has schemas
+CUSTOM = {"ScaledObject", "PodMonitor", "PrometheusRule"}
+HERE = Path(__file__).parent / "resources"
+
+
+def validate(text: str, version: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """kubernetes-validate: unknown fields are errors, unknown kinds warnings."""
+    path = folder / "rendered.yaml"
+    path.write_text(text)
+    command = [tool("kubernetes-validate"), "--strict", "-k", version, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - found above
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kubernetes_takes_everything(version: str, tmp_path: Path) -> None:
+    texts = [*map(overlay, OVERLAYS), *map(component, COMPONENTS)]
+    done = validate("---\n".join(texts), version, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = done.stdout + done.stderr
+    known = [item for text in texts for item in resources(text) if item["kind"] not in CUSTOM]
+    assert report.count("passed for resource") == len(known)
+    assert {line.split("for kind ")[1].split()[0] for line in report.splitlines() if "Couldn't find" in line} == CUSTOM
+
+
+@pytest.mark.parametrize("wrong", [("spec", "replica", 2), ("spec", "replicas", "two")])
+def test_kubernetes_refuses_what_is_wrong(wrong: tuple[str, str, Any], tmp_path: Path) -> None:
+    deployment = one(overlay("dev"), "Deployment")
+    deployment[wrong[0]][wrong[1]] = wrong[2]
+    assert validate(yaml.safe_dump(deployment), VERSIONS[0], tmp_path).returncode != 0
+
+
+Check = Callable[[list[Resource]], str]
+
+
+@pytest.fixture(scope="module")
+def check_custom(tmp_path_factory: pytest.TempPathFactory) -> Check:
+    """What the operators' types have against resources; the types are installed for this run, at locked versions."""
+    node, npm = (tool(name, "Node.js brings it") for name in ("node", "npm"))
+    folder = tmp_path_factory.mktemp("operators")
+    shutil.copytree(HERE, folder, dirs_exist_ok=True)
+    command = [npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--engine-strict=false", "--loglevel=error"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)  # noqa: S603 - npm
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    def check(items: list[Resource]) -> str:
+        return run(node, folder / "check.mjs", data=json.dumps(items))
+
+    return check
+
+
+def custom_resources() -> list[Resource]:
+    return [item for item in resources(overlay("production")) if item["kind"] in CUSTOM]
+
+
+@pytest.mark.slow
+def test_operators_take_their_resources(check_custom: Check) -> None:
+    assert {item["kind"] for item in custom_resources()} == CUSTOM
+    assert check_custom(custom_resources()) == ""
+
+
+@pytest.mark.slow
+def test_operators_refuse_what_is_wrong(check_custom: Check) -> None:
+    unknown, mistyped = copy.deepcopy(custom_resources()), copy.deepcopy(custom_resources())
+    for item in unknown:
+        item["spec"]["nonsense"] = 1
+    for item in mistyped:
+        item["spec"] = dict.fromkeys(item["spec"], 7)
+    wrong = [*unknown, *mistyped]
+    found = check_custom(wrong)
+    assert {line.split(":")[0] for line in found.splitlines()} == {str(index) for index in range(len(wrong))}, found
