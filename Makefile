@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARTIFACT ?= artifacts/all-MiniLM-L6-v2
 export ORT_DISABLE_TELEMETRY := 1
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all lint format export tools locks container-check clean
+.PHONY: help serve test test-all lint format export tools locks container-check play clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 12
@@ -68,6 +68,9 @@ locks: tools ## write the images' lock files anew, at the versions of constraint
 
 container-check: ## build the image, run it locked down, check what it claims (root, minutes)
 	@deploy/container-check $(if $(wildcard artifacts/int8),artifacts/int8)
+
+play: $(BIN)/.dev tools ## run the rendered dev overlay with podman, on the image of container-check (root)
+	@$(BIN)/python -m deploy.kubernetes.play deploy/kubernetes/overlays/dev
 
 clean: ## remove the environment, artifacts and caches
 	rm -rf $(VENV) .tools artifacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

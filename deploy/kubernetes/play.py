@@ -1,8 +1,8 @@
 """Really runs what an overlay renders, with podman, and asks it for an embedding: `make play`, as root.
 
 There is no API server here, so this shows that the Deployment's containers start and answer under the settings, users,
-mounts and limits that stand in it. What podman cannot do is taken out, and said: probes (there is no kubelet to ask),
-the preStop hook, and with them the order of a rollout; services, policies and scalers. `make container-check` builds
+mounts and limits that stand in it. What podman cannot do is taken out: probes (there is no kubelet to ask), the
+preStop hook, and with them the order of a rollout; services, policies and scalers. `make container-check` builds
 the image and keeps it where this looks for it.
 """
 
@@ -16,7 +16,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +27,34 @@ READY_LIMIT = 60.0  # seconds
 PLAYED = ("ConfigMap", "Deployment")
 NOT_PLAYED = ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
 
+LOOK = """
+import os, pathlib
+status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
+print("user", os.getuid(), *(f"{name} {status[name].strip()}" for name in ("CapEff", "NoNewPrivs", "Seccomp")))
+print("root file system", "read-only" if os.statvfs("/").f_flag & os.ST_RDONLY else "WRITABLE")
+print(*(f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("POLYHEAD_")))
+"""
+
 Resource = dict[str, Any]
 
 
 def adapt(resources: Sequence[Resource], *, image: str, port: int, volumes: Path) -> list[Resource]:
     """The parts that podman runs, on the host's network and with directories for volumes that are empty at first."""
     played = [resource for resource in resources if resource["kind"] in PLAYED]
+    configs = {item["metadata"]["name"]: item["data"] for item in played if item["kind"] == "ConfigMap"}
     for resource in played:
         resource["metadata"].pop("namespace", None)
         if resource["kind"] == "Deployment":
             resource["spec"]["replicas"] = 1
             _adapt_pod(resource["spec"]["template"]["spec"], image=image, port=port, volumes=volumes)
+            _expand_commands(resource["spec"]["template"]["spec"], configs)
     return played
 
 
 def _adapt_pod(pod: Resource, *, image: str, port: int, volumes: Path) -> None:
     pod.pop("topologySpreadConstraints", None)
     pod["hostNetwork"] = True
+    pod["restartPolicy"] = "Never"  # podman would restart an init container that has done its work, too
     for container in (*pod.get("initContainers", ()), *pod["containers"]):
         container["image"] = image
         container.pop("ports", None)
@@ -59,13 +70,27 @@ def _adapt_pod(pod: Resource, *, image: str, port: int, volumes: Path) -> None:
             volume["hostPath"] = {"path": str(directory), "type": "Directory"}
 
 
+def _expand_commands(pod: Resource, configs: Mapping[str, Mapping[str, str]]) -> None:
+    """`$(NAME)` in a command as a kubelet replaces it; podman leaves it there."""
+    for container in pod.get("initContainers", ()):
+        values = {name: value for source in container["envFrom"] for name, value in configs[_source(source)].items()}
+        for index, part in enumerate(container["command"]):
+            if part.startswith("$("):
+                container["command"][index] = values[part[2:-1]]
+
+
+def _source(source: Resource) -> str:
+    name: str = source["configMapRef"]["name"]
+    return name
+
+
 @contextlib.contextmanager
 def played(podman: Sequence[str], resources: Sequence[Resource]) -> Iterator[None]:
     """Runs them until the block ends."""
     text = yaml.safe_dump_all(resources)
     command = [*podman, "kube", "play", "--network", "host", "-"]
-    subprocess.run(command, input=text, text=True, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - podman
     try:
+        subprocess.run(command, input=text, text=True, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - podman
         yield
     finally:
         subprocess.run([*podman, "kube", "down", "-"], input=text, text=True, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - podman
@@ -94,6 +119,19 @@ def encode(address: str) -> Resource:
         return found
 
 
+def container_name(resources: Sequence[Resource]) -> str:
+    """The name that podman gives the first container of the Deployment's one pod."""
+    (deployment,) = (resource for resource in resources if resource["kind"] == "Deployment")
+    (container, *_) = deployment["spec"]["template"]["spec"]["containers"]
+    return f"{deployment['metadata']['name']}-pod-0-{container['name']}"
+
+
+def look_inside(podman: Sequence[str], container: str) -> str:
+    """What holds in the container, as the kernel and the environment tell it."""
+    command = [*podman, "exec", container, "python", "-c", LOOK]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 - podman
+
+
 def podman_command(store: Path) -> list[str]:
     """Podman on the store that `deploy/container-check` filled."""
     os.environ["CONTAINERS_CONF"] = str(store / "containers.conf")
@@ -105,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Renders, runs, asks, and says what it saw."""
     options = _parse(arguments)
     render = [options.kubectl, "kustomize", options.overlay]
-    rendered = subprocess.run(render, capture_output=True, text=True, check=True).stdout  # noqa: S603 - kubectl
+    rendered = subprocess.run(render, stdout=subprocess.PIPE, text=True, check=True).stdout  # noqa: S603 - kubectl
     podman, address = podman_command(options.store), f"http://127.0.0.1:{options.port}"
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)  # noqa: S103 - the container's user has to reach what is in it
@@ -114,9 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with played(podman, adapted):
             seconds = wait_until_ready(address)
             answer = encode(address)
-            list_pods = [*podman, "pod", "ps", "--format", "{{.Name}} {{.Status}}"]
-            pods = subprocess.run(list_pods, capture_output=True, text=True, check=True).stdout  # noqa: S603 - podman
-    sys.stdout.write(f"{pods}ready after {seconds:.1f} s; {answer['model']} answered {answer['embeddings']}\n")
+            seen = look_inside(podman, container_name(adapted))
+    sys.stdout.write(f"ready after {seconds:.1f} s; {answer['model']} answered {answer['embeddings']}\n{seen}")
     return 0
 
 

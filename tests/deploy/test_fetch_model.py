@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from deploy.kubernetes.components.volume.fetch_model import FetchError, fetch, main
-from export.checkpoint import Checkpoint
-from export.exporter import export_artifact
 from model.artifact import MANIFEST, hash_file
+from tests.service.tiny_graph import write_tiny_artifact
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -29,10 +28,12 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def store(tmp_path: Path, tiny_checkpoint: Checkpoint) -> Path:
+def store(tmp_path: Path) -> Path:
     """A directory with an artifact in it."""
-    export_artifact(tiny_checkpoint, tmp_path / "store" / "tiny")
-    return tmp_path / "store" / "tiny"
+    directory = tmp_path / "store" / "tiny"
+    directory.mkdir(parents=True)
+    write_tiny_artifact(directory)
+    return directory
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def asked() -> list[str]:
 def url(store: Path, asked: list[str]) -> Iterator[str]:
     handler = functools.partial(type("Asked", (Handler,), {"asked": asked}), directory=str(store.parent))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/tiny/"
         server.shutdown()
@@ -63,7 +64,7 @@ def names(directory: Path) -> set[str]:
 
 def test_fetches_the_whole_artifact(url: str, store: Path, volume: Path) -> None:
     artifact = fetch(url, hash_file(store / MANIFEST), volume)
-    assert artifact.manifest.model == "tiny"
+    assert artifact.manifest.model == "tests/tiny"
     assert {name: hash_file(volume / name) for name in names(volume)} == {
         name: hash_file(store / name) for name in names(store)
     }
@@ -130,4 +131,4 @@ def test_runs_as_the_init_container_runs_it(url: str, store: Path, volume: Path)
     command = [sys.executable, str(script), "--url", url, "--sha256", hash_file(store / MANIFEST), str(volume)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1] == "tiny, fp32: verified"
+    assert done.stderr.splitlines()[-1] == "tests/tiny, fp32: verified"
