@@ -109,7 +109,7 @@ def test_pointing_at_a_token_shades_those_it_looks_at(open_viewer: OpenViewer, v
         "tokens => tokens.map(token => Number(token.style.getPropertyValue('--share')))"
     )
     expected = weights_of(viewer_server, TEXT, 2, 4)
-    np.testing.assert_allclose(shares, expected[5] / expected.max(), atol=1e-4)
+    np.testing.assert_allclose(shares, expected[5] / expected.max(), atol=0.0101)  # fifty shades
 
 
 def test_contributions_of_two_texts_add_up_to_their_similarity(

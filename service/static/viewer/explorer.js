@@ -11,9 +11,9 @@ import { Turn, inParallel } from "./turns.js";
 
 const REQUESTS_AT_ONCE = 2;
 const NO_NORMS = "This server gives no norms; its artifact or version does not have them. Weights are shown.";
-const ORDINAL_CAPTION = {
-  weights: "Rows are queries, columns are keys. ",
-  norms: "Norms ‖α f(x)‖: rows are queries, columns are keys. ",
+const GRID_CAPTIONS = {
+  weights: "Weights: rows are queries, columns are keys.",
+  norms: "Norms ‖α f(x)‖: rows are queries, columns are keys.",
 };
 
 export class Explorer {
@@ -48,6 +48,7 @@ export class Explorer {
     const signal = this.#turns.text.begin();
     this.#turns.large.end();
     this.#turns.grid.end();
+    this.#large = null; // what is shown is another text's until its own comes
     const { text } = this.#state;
     await this.#guard(signal, async () => {
       const tokens = await tokenize(text, signal);
@@ -79,7 +80,7 @@ export class Explorer {
     const { values, text } = this.#state;
     const form = values.measure === "norms" && this.#hasNorms ? "norms" : "weights";
     this.#views.grid.clear();
-    byId("grid-caption").textContent = ORDINAL_CAPTION[form] + (values.shared ? "" : "Each small map on its own scale.");
+    byId("grid-caption").textContent = GRID_CAPTIONS[form];
     const counts = this.#info.manifest.config.num_heads;
     const parts = planGrid(counts, values.layer, this.#numTokens, this.#info.limits.max_attention_bytes);
     const all = this.#views.grid.keys.length;

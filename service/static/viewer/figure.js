@@ -43,8 +43,8 @@ export class Figure {
     this.#build(view, measure);
     for (const pane of this.#panes) {
       const map = maps[pane.measure];
-      pane.host.classList.toggle("missing", !map);
-      if (map) pane.drawing.show(modelOf(map, shared));
+      pane.host.classList.toggle("missing", !map?.values.length);
+      if (map?.values.length) pane.drawing.show(modelOf(map, shared));
     }
     this.#read();
   }
@@ -71,7 +71,9 @@ export class Figure {
     const { row, column } = this.#pointer.place;
     const name = (index) => this.#labels[index] ?? "";
     this.#readout.replaceChildren();
-    if (!this.#labels.length || (row === null && column === null)) {
+    if (!this.#labels.length) {
+      this.#readout.append(element("span", { class: "quiet", textContent: "Nothing is left of this text without its special tokens." }));
+    } else if (row === null && column === null) {
       this.#readout.append(element("span", { class: "quiet", textContent: "Point at a token or a cell to read its numbers." }));
     } else if (row !== null && column !== null) {
       this.#readout.append(pairOf(name(row), name(column)), ...this.#numbers((map) => map.at(row, column)));

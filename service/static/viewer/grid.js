@@ -52,7 +52,7 @@ export class HeadGrid {
     const largest = Math.max(0, ...this.keys.map((key) => this.#tiles.get(key).largest ?? 0));
     for (const key of keys) {
       const { map, canvas, largest: own } = this.#tiles.get(key);
-      if (!map) continue;
+      if (!map?.values.length) continue; // not there yet, or nothing is left of the text without its special tokens
       canvas.width = map.columns;
       canvas.height = map.rows;
       const high = isShared && key !== "rollout" ? largest : own;

@@ -58,7 +58,7 @@ export function saveFile(name, blob) {
 }
 
 export function jsonFile(value) {
-  return new Blob([JSON.stringify(value, null, 1)], { type: "application/json" });
+  return new Blob([JSON.stringify(value)], { type: "application/json" });
 }
 
 /** A map as rows of numbers, shortened to what float32 carries. */

@@ -12,10 +12,13 @@ export function bindKeep({ state, info, explorer, figure, pair, writeHash }) {
     copyLink();
   };
   byId("save-png").onclick = async () => {
+    if (!explorer.large) return;
     const blob = await drawPicture(`${info.model}: ${explorer.title}`, shownPanes(state, figure, pair));
     saveFile(`${fileName(state)}.png`, blob);
   };
-  byId("save-json").onclick = () => saveFile(`${fileName(state)}.json`, jsonFile(collect(state, info, explorer, pair)));
+  byId("save-json").onclick = () => {
+    if (explorer.large) saveFile(`${fileName(state)}.json`, jsonFile(collect(state, info, explorer, pair)));
+  };
 }
 
 async function copyLink() {

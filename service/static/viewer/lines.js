@@ -6,6 +6,7 @@ import { LABEL_FONT, fit, pageInk, widest } from "./ink.js";
 
 const MOST_LINES = 6000;
 const SHADES = 12;
+const DIMMED = 0.12; // all lines, while some are pointed at
 const LEAVING = 0.3; // of a line's strength, where one end is out of view
 const LONGEST_LABEL = 150;
 const TALLEST_PICTURE = 8000;
@@ -19,6 +20,7 @@ export class Lines {
   #pointer;
   #model = null;
   #lines = [];
+  #base = null; // {key, lines, image}
   #draw = oncePerFrame(() => this.#paintView());
 
   constructor(host, pointer, { name }) {
@@ -51,7 +53,7 @@ export class Lines {
 
   paint(context, width) {
     const view = { width, height: this.heightAt(), from: 0 };
-    paintLines(context, this.#model, this.#lines, view, this.#pointer.place);
+    paintLines(context, this.#model, view, this.#pointer.place, makeBase(this.#model, this.#lines, view, 2));
   }
 
   #layOut() {
@@ -67,7 +69,17 @@ export class Lines {
   #paintView() {
     if (!this.view) return;
     const context = prepareCanvas(this.#canvas, this.view.width, this.view.height);
-    paintLines(context, this.#model, this.#lines, { ...this.view, from: this.#box.scrollTop }, this.#pointer.place);
+    const view = { ...this.view, from: this.#box.scrollTop };
+    paintLines(context, this.#model, view, this.#pointer.place, this.#baseOf(view));
+  }
+
+  /** All lines of a view, kept as long as it stays: moving the pointer strokes none of them again. */
+  #baseOf(view) {
+    const key = [view.from, view.width, view.height, window.devicePixelRatio, pageInk().accent].join(" ");
+    if (this.#base?.key !== key || this.#base.lines !== this.#lines) {
+      this.#base = { key, lines: this.#lines, image: makeBase(this.#model, this.#lines, view) };
+    }
+    return this.#base.image;
   }
 
   #listen() {
@@ -115,16 +127,30 @@ function heightOf(model) {
   return Math.max(model.map.rows, model.map.columns) * rowHeight(model);
 }
 
-function paintLines(context, model, lines, view, place) {
-  const ink = pageInk();
+function shapeOf(context, model, view) {
   context.font = LABEL_FONT;
   const most = Math.min(LONGEST_LABEL, view.width * 0.34);
   const left = widest(context, model.rowLabels, most) + 10;
   const right = view.width - widest(context, model.columnLabels, most) - 10;
-  const shape = { ...view, left, right, step: rowHeight(model) };
+  return { ...view, left, right, step: rowHeight(model) };
+}
+
+function makeBase(model, lines, view, ratio) {
+  const canvas = element("canvas");
+  const context = prepareCanvas(canvas, view.width, view.height, ratio);
+  strokeAll(context, lines, shapeOf(context, model, view), { colour: pageInk().accent, high: model.high });
+  return canvas;
+}
+
+function paintLines(context, model, view, place, base) {
+  const ink = pageInk();
+  const shape = shapeOf(context, model, view);
+  const { left, right } = shape;
   const isPointed = place.row !== null || place.column !== null;
-  strokeAll(context, lines, shape, { colour: ink.accent, high: model.high, strength: isPointed ? 0.12 : 1 });
-  if (isPointed) strokeAll(context, linesOf(model, place), shape, { colour: ink.accent, high: model.high, strength: 1 });
+  context.globalAlpha = isPointed ? DIMMED : 1;
+  context.drawImage(base, 0, 0, view.width, view.height);
+  context.globalAlpha = 1;
+  if (isPointed) strokeAll(context, linesOf(model, place), shape, { colour: ink.accent, high: model.high });
   const shares = { rows: sharesOf(model, place, "row"), columns: sharesOf(model, place, "column") };
   paintLabels(context, { ...shape, ink, at: left, align: "right" }, model.rowLabels, model.rowSpecial, shares.rows);
   paintLabels(context, { ...shape, ink, at: right, align: "left" }, model.columnLabels, model.columnSpecial, shares.columns);
@@ -147,7 +173,7 @@ function sharesOf({ map, high }, { row, column }, axis) {
 }
 
 /** One path a shade of strength: a handful of strokes for thousands of lines. */
-function strokeAll(context, lines, { left, right, step, from, height }, { colour, high, strength }) {
+function strokeAll(context, lines, { left, right, step, from, height }, { colour, high }) {
   const paths = Array.from({ length: SHADES }, () => null);
   const middle = (left + right) / 2;
   for (const [row, column, value] of lines) {
@@ -163,7 +189,7 @@ function strokeAll(context, lines, { left, right, step, from, height }, { colour
   context.strokeStyle = colour;
   paths.forEach((path, shade) => {
     if (!path) return;
-    context.globalAlpha = strength * ((shade + 0.5) / SHADES);
+    context.globalAlpha = (shade + 0.5) / SHADES;
     context.lineWidth = 0.75 + (2 * (shade + 0.5)) / SHADES;
     context.stroke(path);
   });

@@ -112,7 +112,7 @@ function explore(info) {
     explorer.loadGrid();
   });
   state.on(["view", "threshold"], () => explorer.drawLarge());
-  state.on(["shared"], () => explorer.loadGrid());
+  state.on(["shared"], () => explorer.drawGrid());
   state.on(["off"], () => {
     mark();
     effect.refresh();

@@ -2,9 +2,12 @@
 
 import { element } from "./dom.js";
 
+const LEVELS = 50; // shades that are told apart
+
 /** One strip of tokens, shaded by numbers when there are some. */
 export class TokenStrip {
   #buttons = [];
+  #levels = []; // how strongly each is shaded
   #host;
   #pointer;
   #axis;
@@ -34,19 +37,25 @@ export class TokenStrip {
         data: { index },
       }),
     );
+    this.#levels = labels.map(() => 0);
     this.#host.dir = directionOf(labels.filter((_, index) => !special[index]));
     this.#host.replaceChildren(...this.#buttons);
   }
 
   /** Shades each token by a number from 0 to 1; null takes the shades away. */
   shade(shares) {
-    this.#buttons.forEach((button, index) => button.style.setProperty("--share", shares ? shares[index] : 0));
-    this.#host.classList.toggle("shaded", Boolean(shares));
+    this.#buttons.forEach((button, index) => {
+      const level = shares ? Math.round(shares[index] * LEVELS) / LEVELS : 0;
+      if (level === this.#levels[index]) return; // of hundreds of tokens few change, and only they are drawn again
+      this.#levels[index] = level;
+      button.style.setProperty("--share", level);
+    });
   }
 
   /** Marks the token that is pointed at. */
   mark(index) {
-    this.#buttons.forEach((button, at) => button.classList.toggle("pointed", at === index));
+    this.#host.querySelector(".pointed")?.classList.remove("pointed");
+    this.#buttons[index]?.classList.add("pointed");
   }
 
   #listen() {
