@@ -75,5 +75,5 @@ export function bar(name, value, share) {
 }
 
 export function formatEffect(value) {
-  return value < 0.0001 && value > 0 ? value.toExponential(1) : value.toFixed(4);
+  return value >= 0.001 || value < 1e-6 ? value.toFixed(4) : value.toFixed(6);
 }

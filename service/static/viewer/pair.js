@@ -117,6 +117,9 @@ export class PairView {
       element("span", { class: "mono" }, element("bdi", { textContent: names[0] }), " · ", element("bdi", { textContent: names[1] })),
       element("span", {}, "contribution ", element("b", { textContent: formatNumber(value) })),
       element("span", { class: "quiet", textContent: `${((100 * value) / similarity).toFixed(1)} % of the similarity` }),
+      ...[a.saliency[row], b.saliency[column]]
+        .filter((one) => one !== undefined)
+        .map((one) => element("span", { class: "quiet", textContent: `saliency ${formatNumber(one)}` })),
     ];
   }
 
