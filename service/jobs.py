@@ -103,4 +103,7 @@ def _tokens(output: BatchOutput, row: int, length: int) -> Float32Array:
 
 
 def _attention(output: BatchOutput, layer: int, row: int, length: int) -> Float32Array:
-    return np.ascontiguousarray(output.attentions[layer][row, :, :length, :length])
+    weights = output.attentions[layer]
+    if not weights.shape[1]:  # a graph gives a layer without heads no rows either
+        return np.zeros((0, length, length), dtype=np.float32)
+    return np.ascontiguousarray(weights[row, :, :length, :length])

@@ -3,13 +3,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from model.config import ConfigError, EncoderConfig
 from model.encoder import Encoder, EncoderLayer
 from model.gating import LayerRequest
 from model.value_stream import ValueStream
 from tests.networks import TINY, draw_weights
+from tests.written_out import run
 
 EQUAL_HEADS = {**TINY.to_dict(), "num_heads": [4, 4, 4]}
 MIXES = [(0, 1), (0.5, 0.5), (-0.25, 1.5)]
@@ -61,54 +61,6 @@ def test_is_the_identity_at_its_neutral_setting(change: dict[str, Any], implemen
     assert torch.equal(found.pooled, expected.pooled)
 
 
-def written_out(encoder: Encoder, ids: Tensor) -> Tensor:
-    """One text through a post-norm network by the equations, a head and a layer at a time, in float64; [n, D]."""
-    config = encoder.config
-    state = {name: tensor.double() for name, tensor in encoder.state_dict().items()}
-    rows = range(len(ids))
-    hidden = torch.stack(
-        [state["embeddings.token.weight"][ids[i]] + state["embeddings.token_type.weight"][0] for i in rows]
-    )
-    hidden = normed(state, "embeddings.norm", hidden + state["embeddings.position.weight"][: len(ids)], config)
-    first: list[Tensor] = []
-    for layer in range(config.num_layers):
-        name = f"layers.{layer}.attention"
-        query, key, value = (
-            hidden @ state[f"{name}.{part}.weight"].T + state[f"{name}.{part}.bias"]
-            for part in ("query", "key", "value")
-        )
-        if config.value_activation == "silu":
-            value = value * torch.sigmoid(value)
-        contexts = []
-        for head in range(config.num_heads[layer]):
-            q, k = (x[:, head * config.d_k : (head + 1) * config.d_k] for x in (query, key))
-            v = value[:, head * config.d_v : (head + 1) * config.d_v]
-            if not layer:
-                first.append(v)
-            elif config.value_residual:
-                mix = state.get(f"{name}.stream.mix", torch.tensor(config.value_residual[layer], dtype=torch.float64))
-                v = mix[0] * first[head] + mix[1] * v
-            context = torch.exp(q @ k.T / config.d_k**0.5)
-            context = context / context.sum(dim=1, keepdim=True) @ v
-            if config.output_gate:
-                gate = hidden @ state[f"{name}.stream.gate.weight"][head] + state[f"{name}.stream.gate.bias"][head]
-                context = context / (1 + torch.exp(-gate))[:, None]
-            contexts.append(context)
-        attended = torch.cat(contexts, dim=1) @ state[f"{name}.output.weight"].T + state[f"{name}.output.bias"]
-        hidden = normed(state, f"layers.{layer}.attention_norm", hidden + attended, config)
-        name = f"layers.{layer}.feed_forward"
-        up = functional.gelu(hidden @ state[f"{name}.up.weight"].T + state[f"{name}.up.bias"])
-        hidden = hidden + up @ state[f"{name}.down.weight"].T + state[f"{name}.down.bias"]
-        hidden = normed(state, f"layers.{layer}.feed_forward_norm", hidden, config)
-    return hidden
-
-
-def normed(state: dict[str, Tensor], name: str, x: Tensor, config: EncoderConfig) -> Tensor:
-    centred = x - x.mean(dim=1, keepdim=True)
-    scaled = centred / (centred.square().mean(dim=1, keepdim=True) + config.norm_eps).sqrt()
-    return scaled * state[f"{name}.weight"] + state[f"{name}.bias"]
-
-
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize(
     "change",
@@ -127,7 +79,7 @@ def test_equals_the_equations_written_out(change: dict[str, Any], implementation
     encoder = network(**change).double().use(implementation)
     found = encoder(IDS, LENGTHS).last_hidden_state
     for row, length in enumerate(LENGTHS.tolist()):
-        expected = written_out(encoder, IDS[row, :length])
+        expected = run(encoder.config, encoder.state_dict(), IDS[row, :length]).hidden
         torch.testing.assert_close(found[row, :length], expected, atol=1e-11, rtol=0)
 
 

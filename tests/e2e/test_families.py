@@ -1,0 +1,124 @@
+"""Each family from a folder that `transformers` saved to the answer over HTTP, against `transformers` itself."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from export.cli import main
+from tests.family_models import MODELS, SERVED, FamilyModel, draw, save
+from tests.service.process import ServerProcess
+
+TOLERANCE = 1e-5
+FAST = ("roberta", "xlm-roberta")  # byte-level BPE and Unigram; WordPiece is the default model's
+LONGEST = 40
+TEXTS = [
+    "The cats sat on the mats, unbelievably tokenised.",
+    "lower newest  wider: abc123 naïve café!",
+    "日 word 语 🙂",
+    "a",
+    "",
+    "the cats sat on a mat and " * 30,
+]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A family's server, and the same network and tokenizer in `transformers`."""
+
+    server: ServerProcess
+    theirs: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+
+    def encode(self, **body: Any) -> Any:
+        status, _, answer = self.server.request("POST", "/encode", {"inputs": TEXTS, **body})
+        assert status == 200, answer[:500]
+        return json.loads(answer)
+
+    def tokenise(self, text: str) -> Any:
+        options = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
+        return self.tokenizer(text, truncation=True, max_length=LONGEST, **options)
+
+    def run(self, text: str) -> Any:
+        with torch.inference_mode():
+            return self.theirs(torch.tensor([self.tokenise(text)["input_ids"]]), output_attentions=True)
+
+
+def cases() -> list[Any]:
+    models = {model.name: model for model in MODELS}
+    return [pytest.param(models[name], id=name, marks=[] if name in FAST else [pytest.mark.slow]) for name in SERVED]
+
+
+@pytest.fixture(scope="module", params=cases())
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    model: FamilyModel = request.param
+    made = tmp_path_factory.mktemp(model.name)
+    theirs = draw(model)
+    folder = save(theirs, model, made / "folder")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": LONGEST}))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))  # type: ignore[no-untyped-call]  # published without annotations
+    assert main([str(folder), "--output", str(made / "artifact")]) == 0
+    with ServerProcess("service", "--model", str(made / "artifact")) as process:
+        yield Served(process.wait_until_ready(), theirs, tokenizer)
+        assert process.stop() == 0
+
+
+def test_embeddings(served: Served) -> None:
+    for text, found in zip(TEXTS, served.encode()["embeddings"], strict=True):
+        pooled = served.run(text).last_hidden_state[0].mean(dim=0)
+        np.testing.assert_allclose(found, pooled / pooled.norm(), atol=TOLERANCE, rtol=0, err_msg=text[:40])
+
+
+def test_attention_tokens_and_offsets(served: Served) -> None:
+    answer = served.encode(attention={"layers": "all"})
+    assert [item["truncated"] for item in answer["items"]] == [False] * 5 + [True]
+    for text, entry in zip(TEXTS, answer["attention"], strict=True):
+        expected = served.tokenise(text)
+        assert entry["tokens"] == expected.tokens()
+        assert [tuple(place) for place in entry["offsets"]] == expected["offset_mapping"]
+        for found, reference in zip(entry["weights"], served.run(text).attentions, strict=True):
+            np.testing.assert_allclose(np.array(found), reference[0], atol=TOLERANCE, rtol=0, err_msg=text[:40])
+
+
+def test_special_tokens_are_told_from_the_texts_own(served: Served) -> None:
+    answer = served.encode(attention={"exclude_special": True})
+    for text, entry in zip(TEXTS, answer["attention"], strict=True):
+        kept = ~np.array(served.tokenise(text)["special_tokens_mask"], np.bool_)
+        reference: NDArray[np.float32] = served.run(text).attentions[-1][0].numpy()[:, kept][:, :, kept]
+        assert np.array(entry["weights"][0]).shape[1:] == reference.shape[1:] or not kept.any()
+        if kept.any():
+            np.testing.assert_allclose(entry["weights"][0], reference, atol=TOLERANCE, rtol=0)
+
+
+def test_words(served: Served) -> None:
+    answer = served.encode(attention={"level": "word", "exclude_special": True})
+    for text, entry in zip(TEXTS[:4], answer["attention"][:4], strict=True):
+        assert [word for word in entry["words"] if word.strip()] == re.findall(r"[\w🙂]+|[^\w\s]", text)
+        found = np.array(entry["weights"][0])
+        expected = served.tokenise(text)
+        kept = ~np.array(expected["special_tokens_mask"], np.bool_)
+        mass = served.run(text).attentions[-1][0].numpy()[:, kept][:, :, kept].sum(axis=-1)
+        # What a word's pieces see of the text, on average; what it is split into does not matter for that.
+        pieces = pieces_of(
+            entry["offsets"],
+            [place for place, is_kept in zip(expected["offset_mapping"], kept, strict=True) if is_kept],
+        )
+        for word, tokens in enumerate(pieces):
+            np.testing.assert_allclose(
+                found[:, word].sum(axis=-1), mass[:, tokens].mean(axis=-1), atol=2 * TOLERANCE, rtol=0
+            )
+
+
+def pieces_of(words: list[list[int]], tokens: list[tuple[int, int]]) -> list[list[int]]:
+    """Indices of the tokens that stand in each word: each token in the last word that begins no later than it ends."""
+    found: list[list[int]] = [[] for _ in words]
+    for index, (start, end) in enumerate(tokens):
+        found[max(word for word, (first, _) in enumerate(words) if first < max(end, start + 1))].append(index)
+    return found

@@ -1,0 +1,111 @@
+"""Networks of unusual shape, from a folder of this project's own to the answer over HTTP, against their equations."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+
+from export.cli import main
+from model.config import EncoderConfig
+from model.encoder import Encoder
+from tests.networks import TINY, draw_weights
+from tests.service.process import ServerProcess
+from tests.written_out import WrittenOut, run
+
+TOLERANCE = 1e-5
+TEXTS = ["the cat sat on a mat .", "new york", "", "a dog ran on the mats and the cats " * 3]
+SHAPES: dict[str, dict[str, Any]] = {
+    "heads-differ": {"num_heads": [4, 3, 0, 1], "d_k": 8, "d_v": 5},
+    "each-head-a-scalar": {"num_heads": [32, 32], "d_k": 1, "d_v": 1},
+    "one-head": {"num_heads": [1, 1], "d_k": 32, "d_v": 32},
+    "wide-values": {"num_heads": [4, 2], "d_k": 3, "d_v": 40},
+    "no-heads": {"num_heads": [0, 0]},
+    "value-stream": {
+        "num_heads": [4, 4, 4],
+        "value_residual": [[0, 1], [0.5, 0.5], [-0.25, 1.5]],
+        "learned_value_residual": True,
+        "value_activation": "silu",
+        "output_gate": True,
+        "head_dropout": 0.3,
+    },
+}
+FAST = ("heads-differ", "each-head-a-scalar")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server of one shape, and the network it serves."""
+
+    server: ServerProcess
+    encoder: Encoder
+    tokenizer: Tokenizer
+
+    def encode(self, **body: Any) -> Any:
+        status, _, answer = self.server.request("POST", "/encode", {"inputs": TEXTS, **body})
+        assert status == 200, answer[:500]
+        return json.loads(answer)
+
+    def run(self, text: str) -> WrittenOut:
+        ids = self.tokenizer.encode(text).ids
+        return run(self.encoder.config, self.encoder.state_dict(), torch.tensor(ids))
+
+
+def save(encoder: Encoder, tokenizer: Tokenizer, folder: Path) -> Path:
+    folder.mkdir()
+    settings = {"model_type": "polyhead", **encoder.config.to_dict()}
+    (folder / "config.json").write_text(json.dumps(settings))
+    save_file(encoder.state_dict(), folder / "model.safetensors")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in SHAPES],
+)
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer
+) -> Iterator[Served]:
+    made = tmp_path_factory.mktemp(request.param)
+    config = EncoderConfig.from_dict({**TINY.to_dict(), **SHAPES[request.param]})
+    encoder = draw_weights(Encoder(config))
+    folder = save(encoder, tokenizer, made / "folder")
+    assert main([str(folder), "--output", str(made / "artifact")]) == 0
+    with ServerProcess("service", "--model", str(made / "artifact")) as process:
+        yield Served(process.wait_until_ready(), encoder, tokenizer)
+        assert process.stop() == 0
+
+
+def test_embeddings_equal_the_equations(served: Served) -> None:
+    for text, found in zip(TEXTS, served.encode()["embeddings"], strict=True):
+        pooled = served.run(text).hidden.mean(dim=0)
+        np.testing.assert_allclose(found, pooled / pooled.norm(), atol=TOLERANCE, rtol=0)
+
+
+def test_attention_equals_the_equations_a_layer_with_its_own_heads(served: Served) -> None:
+    answer = served.encode(attention={"layers": "all"})
+    heads = served.encoder.config.num_heads
+    for text, entry in zip(TEXTS, answer["attention"], strict=True):
+        assert entry["heads"] == [list(range(count)) for count in heads]
+        for found, reference in zip(entry["weights"], served.run(text).attentions, strict=True):
+            assert len(found) == len(reference)
+            if found:
+                np.testing.assert_allclose(found, reference, atol=TOLERANCE, rtol=0)
+
+
+def test_asking_for_attention_changes_no_bit(served: Served) -> None:
+    assert served.encode(attention={"layers": "all"})["embeddings"] == served.encode()["embeddings"]
+
+
+def test_info_names_the_shape(served: Served) -> None:
+    status, _, answer = served.server.request("GET", "/info")
+    assert status == 200
+    found = json.loads(answer)["manifest"]["config"]
+    assert EncoderConfig.from_dict(found) == served.encoder.config
