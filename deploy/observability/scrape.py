@@ -1,0 +1,116 @@
+"""A Prometheus of one's own beside running services, and its HTTP interface; needs Debian's package `prometheus`."""
+
+import math
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from benchmarks.client import Address
+from benchmarks.server import free_port, started
+from deploy.observability.shown import DASHBOARD
+
+RULES = DASHBOARD.parents[1] / "prometheus"
+INTERVAL = "1s"  # between two scrapes: a demonstration is minutes long, not days
+
+
+class NoPrometheus(Exception):
+    """The program `prometheus` is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line: its labels, and its values by time in seconds since 1970."""
+
+    labels: Mapping[str, str]
+    times: Sequence[float]
+    values: Sequence[float]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether it has a value that can be drawn."""
+        return any(math.isfinite(value) for value in self.values)
+
+
+class Prometheus:
+    """What a running Prometheus answers."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    def query(self, expression: str, at: float) -> list[Series]:
+        """Values at one moment.
+
+        Raises:
+            httpx.HTTPStatusError: Prometheus refuses the expression; the message has its words.
+        """
+        found = self._get("query", query=expression, time=at)["result"]
+        return [_series(one["metric"], [one["value"]]) for one in found]
+
+    def query_range(self, expression: str, start: float, end: float, step: float) -> list[Series]:
+        """Values over time; raises as `query` does."""
+        found = self._get("query_range", query=expression, start=start, end=end, step=step)["result"]
+        return [_series(one["metric"], one["values"]) for one in found]
+
+    def exemplars(self, expression: str, start: float, end: float) -> list[Mapping[str, str]]:
+        """Labels of the exemplars of an expression's series."""
+        found: Any = self._get("query_exemplars", query=expression, start=start, end=end)
+        return [exemplar["labels"] for series in found for exemplar in series["exemplars"]]
+
+    def rules(self) -> list[dict[str, Any]]:
+        """Every rule with its `health` and `lastError`."""
+        return [rule for group in self._get("rules")["groups"] for rule in group["rules"]]
+
+    def _get(self, path: str, **parameters: Any) -> Any:
+        answer = self._client.get(f"/api/v1/{path}", params=parameters)
+        if answer.is_error:
+            raise httpx.HTTPStatusError(answer.text, request=answer.request, response=answer)
+        return answer.json()["data"]
+
+
+@contextmanager
+def scraping(services: Sequence[Address], folder: Path) -> Iterator[Prometheus]:
+    """Runs a Prometheus that scrapes these services each second and knows our rules, until the block ends.
+
+    Args:
+        services: where they listen.
+        folder: for its configuration and data, both left there.
+
+    Raises:
+        NoPrometheus: it is not installed.
+    """
+    program = shutil.which("prometheus")
+    if program is None:
+        raise NoPrometheus("prometheus is not installed (Debian package prometheus)")
+    config = folder / "prometheus.yml"
+    config.write_text(yaml.safe_dump(_configuration(services)))
+    port = free_port()
+    command = [
+        program,
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--enable-feature=exemplar-storage",
+        "--log.level=warn",
+    ]
+    url = f"http://127.0.0.1:{port}"
+    with started(command, port, "/-/ready", {}), httpx.Client(base_url=url, timeout=30) as client:
+        yield Prometheus(client)
+
+
+def _configuration(services: Sequence[Address]) -> dict[str, Any]:
+    targets = [f"{service.host}:{service.port}" for service in services]
+    return {
+        "global": {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL},
+        "rule_files": [str(RULES / "rules.yaml"), str(RULES / "alerts.yaml")],
+        "scrape_configs": [{"job_name": "polyhead", "static_configs": [{"targets": targets}]}],
+    }
+
+
+def _series(labels: Mapping[str, str], pairs: Sequence[tuple[float, str]]) -> Series:
+    return Series(labels, [time for time, _ in pairs], [float(value) for _, value in pairs])

@@ -1,0 +1,60 @@
+"""A real Prometheus scrapes the real service under load: every query of the dashboard returns data."""
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from benchmarks.client import post
+from benchmarks.load import run_closed_loop
+from benchmarks.server import polyhead
+from benchmarks.soak import mixed_requests
+from deploy.observability.scrape import NoPrometheus, Prometheus, Series, scraping
+from deploy.observability.shown import ShownPanel, read_panels
+from model.artifact import Artifact
+from service import metric_names as names
+
+SECONDS = 12.0
+STEP = "5s"
+
+pytestmark = pytest.mark.slow
+
+
+def answers(prometheus: Prometheus, panel: ShownPanel, start: float, end: float) -> dict[str, list[Series]]:
+    found = {}
+    for target in panel.targets:
+        expression = target.fill_in(step=STEP, span=f"{end - start:.0f}s")
+        if target.is_instant:
+            found[expression] = prometheus.query(expression, end)
+        else:
+            found[expression] = prometheus.query_range(expression, start, end, 1.0)
+    return found
+
+
+def test_every_panel_shows_data(default_artifact: Path, tmp_path: Path) -> None:
+    artifact = Artifact.open(default_artifact)
+    requests = mixed_requests(artifact, seed=0)
+    requests.insert(0, post("/encode", {"inputs": "word " * 2000}, texts=1))
+    with ExitStack() as running:
+        server = running.enter_context(polyhead(default_artifact, {}))
+        try:
+            prometheus = running.enter_context(scraping([server.address], tmp_path))
+        except NoPrometheus as missing:
+            pytest.skip(str(missing))
+        start = time.time()
+        run_closed_loop(server.address, requests, connections=8, seconds=SECONDS, warmup=0)
+        check(prometheus, start, time.time())
+
+
+def check(prometheus: Prometheus, start: float, end: float) -> None:
+    for panel in read_panels():
+        for expression, found in answers(prometheus, panel, start, end).items():
+            assert any(series.is_finite for series in found), f"{panel.row}, {panel.title}: {expression}"
+    rules = prometheus.rules()
+    assert len(rules) > 20
+    assert not [rule for rule in rules if rule["health"] != "ok"]
+    assert not [rule for rule in rules if rule["type"] == "alerting" and rule["state"] == "firing"]
+    exemplars = prometheus.exemplars(f"{names.REQUEST_DURATION}_bucket", start, end)
+    assert exemplars
+    assert all(len(labels["request_id"]) == 32 for labels in exemplars)
