@@ -34,7 +34,21 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ShownPanel:
-    """One panel; `kind` is Grafana's type, `unit` Grafana's name of the unit, `place` its x, y, width and height."""
+    """One panel.
+
+    Attributes:
+        row: title of its row.
+        title: of the panel.
+        description: what it shows.
+        kind: Grafana's type.
+        unit: Grafana's name of the unit.
+        is_stacked: whether its lines stand on each other.
+        place: x, y, width and height in the grid of 24 columns.
+        targets: its queries.
+        columns: of a table, one a query.
+        units: of a table, by column.
+        hidden: columns and labels that a table does not show.
+    """
 
     row: str
     title: str
@@ -44,6 +58,9 @@ class ShownPanel:
     is_stacked: bool
     place: tuple[int, int, int, int]
     targets: tuple[Target, ...]
+    columns: tuple[str, ...]
+    units: dict[str, str]
+    hidden: frozenset[str]
 
 
 def read_panels(path: Path = DASHBOARD) -> Iterator[ShownPanel]:
@@ -61,6 +78,10 @@ def _read_panel(row: str, panel: dict[str, Any]) -> ShownPanel:
     unit = defaults.get("unit") or panel.get("options", {}).get("yAxis", {}).get("unit", "short")
     stacking = defaults.get("custom", {}).get("stacking", {}).get("mode", "none")
     place = panel["gridPos"]
+    organize: dict[str, Any] = next(
+        (one["options"] for one in panel.get("transformations", ()) if one["id"] == "organize"), {}
+    )
+    overrides = panel.get("fieldConfig", {}).get("overrides", ())
     return ShownPanel(
         row,
         panel["title"],
@@ -70,4 +91,7 @@ def _read_panel(row: str, panel: dict[str, Any]) -> ShownPanel:
         stacking != "none",
         (place["x"], place["y"], place["w"], place["h"]),
         tuple(Target(one["legendFormat"], one["expr"], one.get("instant", False)) for one in panel["targets"]),
+        tuple(organize.get("renameByName", {}).values()),
+        {one["matcher"]["options"]: one["properties"][0]["value"] for one in overrides},
+        frozenset(organize.get("excludeByName", {})),
     )
