@@ -21,6 +21,7 @@ from service.middleware import OTHER, Gate
 from service.openapi import DESCRIPTION, add_openapi_route
 from service.ports import Doors
 from service.readiness import Readiness
+from service.request_trace import Tracing
 from service.routes import encode, explain, health, info, metrics, pages, similarity, tokenize
 from service.routes.compatible import inference_protocol, infinity, openai, tei
 from service.services import Services
@@ -39,8 +40,8 @@ TELEMETRY_OFF: TelemetryConfig = {
 UNMATCHED = "unmatched"
 
 
-def create_app(settings: Settings, readiness: Readiness) -> tuple[ASGIApp, Services]:
-    """The whole HTTP side, not ready until `readiness` has an engine."""
+def create_app(settings: Settings, readiness: Readiness, tracing: Tracing | None = None) -> tuple[ASGIApp, Services]:
+    """The whole HTTP side, not ready until `readiness` has an engine; without `tracing` nothing is traced."""
     app = FastAPI(
         title="Polyhead",
         version=own_version(),
@@ -80,6 +81,7 @@ def create_app(settings: Settings, readiness: Readiness) -> tuple[ASGIApp, Servi
         readiness=readiness,
         keys=KeyRing(split_list(settings.api_keys.get_secret_value()), settings.api_keys_file),
         doors=Doors(settings.admin_port, split_list(settings.allowed_hosts)),
+        tracing=tracing,
     )
     return _open_to_origins(gate, split_list(settings.cors_origins)), services
 

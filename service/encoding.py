@@ -22,6 +22,7 @@ from service.jobs import JobResult
 from service.metrics import Metrics, Stage
 from service.packing import pack_base64, pack_safetensors
 from service.prompts import with_prompt
+from service.request_trace import note_stage
 from service.schemas import EncodeRequest
 from service.selection import FLOAT_BYTES, AttentionSelection, check_attention_size, select_attention
 from service.serialize import serialize
@@ -154,12 +155,13 @@ def check_tokens(lengths: Sequence[int], limit: int, *, param: str = "inputs") -
 
 @contextmanager
 def timed(metrics: Metrics, stage: Stage) -> Iterator[None]:
-    """Counts the time of a stage, failed or not."""
-    started = time.perf_counter()
+    """Counts the time of a stage, failed or not, and notes it in the request's trace."""
+    started = time.monotonic()
     try:
         yield
     finally:
-        metrics.stages[stage].observe(time.perf_counter() - started)
+        metrics.stages[stage].observe(time.monotonic() - started)
+        note_stage(stage, started)
 
 
 def observe_results(metrics: Metrics, results: Sequence[JobResult]) -> None:

@@ -4,6 +4,7 @@ It knows no HTTP. The order of loading is the order of trust: every file's hash 
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,10 @@ from model.artifact import TOKENIZER, Artifact, Manifest
 from model.config import EncoderConfig
 from service.batcher import Batcher, Job, JobResult
 from service.cpu import has_integer_products, usable_cores
+from service.errors import ServiceError
 from service.jobs import BatchRecord
 from service.onnx_backend import OnnxBackend
+from service.request_trace import note_runs, note_stage
 from service.settings import Settings
 from service.tokenizer import TokenizedInput, Tokenizer
 
@@ -131,7 +134,14 @@ class Engine:
             ServiceError: Overloaded, DeadlineExceeded, InferenceFailed or NotReady.
         """
         jobs = [Job(item.input_ids, attention_layers, wants_tokens) for item in inputs]
-        return await self._batcher.submit(jobs, deadline=deadline)
+        submitted = time.monotonic()
+        try:
+            results = await self._batcher.submit(jobs, deadline=deadline)
+        except ServiceError:
+            note_stage("queue", submitted)
+            raise
+        note_runs(submitted, results)
+        return results
 
     def close(self, timeout: float) -> bool:
         """Finishes what is queued and ends the threads; False if that took longer than `timeout` seconds. Blocks."""

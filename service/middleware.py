@@ -1,4 +1,4 @@
-"""The one layer around the app: request id, security headers, log line, metrics, clients that leave.
+"""The one layer around the app: request id, security headers, log line, metrics, trace, clients that leave.
 
 One ASGI callable instead of a stack of them: it costs microseconds, and a request is worth a few milliseconds. It does
 not read bodies and knows no route beyond its template.
@@ -22,6 +22,7 @@ from service.logs import REQUEST_LOGGER
 from service.metrics import CLIENT_CLOSED, Metrics
 from service.ports import Doors
 from service.readiness import RETRY_AFTER_SECONDS, Readiness
+from service.request_trace import RequestTrace, Tracing, tracing_request
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
@@ -49,11 +50,13 @@ class Gate:
         readiness: Readiness,
         keys: KeyRing,
         doors: Doors,
+        tracing: Tracing | None = None,
     ) -> None:
         self._app = app
         self._route_of = route_of
         self._keys = keys
         self._doors = doors
+        self._tracing = tracing
         self._metrics = metrics
         self._readiness = readiness
 
@@ -68,13 +71,14 @@ class Gate:
         scope[SCOPE_KEY] = exchange
         if method == "HEAD":  # answered as GET is; the protocol, which keeps the first scope, drops the body
             scope = {**scope, "method": "GET"}
+        trace = self._tracing.start(exchange) if self._tracing is not None else None
         self._metrics.in_flight.inc()
         try:
-            with connection.serving():
-                await self._run(exchange, connection, scope, receive, self._sender(exchange, connection, send))
+            with connection.serving(), tracing_request(trace):
+                await self._run(exchange, connection, scope, receive, self._sender(exchange, connection, send, trace))
         finally:
             self._metrics.in_flight.dec()
-            self._finish(exchange)
+            self._finish(exchange, trace)
 
     async def _run(
         self, exchange: Exchange, connection: Connection, scope: Scope, receive: Receive, send: Send
@@ -116,13 +120,15 @@ class Gate:
             return refusal
         return None
 
-    def _sender(self, exchange: Exchange, connection: Connection, send: Send) -> Send:
+    def _sender(self, exchange: Exchange, connection: Connection, send: Send, trace: RequestTrace | None) -> Send:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
                 headers: list[Any] = message.setdefault("headers", [])
                 headers.extend(SECURITY_HEADERS)
                 headers.append((b"x-request-id", exchange.request_id.encode("ascii")))
+                if trace is not None:
+                    headers.extend(trace.headers)
                 if self._readiness.is_draining:
                     headers.append((b"connection", b"close"))
             elif not message.get("more_body", False):
@@ -131,11 +137,13 @@ class Gate:
 
         return send_with_headers
 
-    def _finish(self, exchange: Exchange) -> None:
+    def _finish(self, exchange: Exchange, trace: RequestTrace | None) -> None:
         if exchange.is_abandoned:
             exchange.status = CLIENT_CLOSED
         seconds = time.monotonic() - exchange.started
         self._metrics.observe_exchange(exchange, seconds)
+        if trace is not None:
+            trace.finish(exchange)
         if request_logger.isEnabledFor(logging.INFO):
             request_logger.info("request", extra={"fields": _line(exchange, seconds)})
 

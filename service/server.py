@@ -30,6 +30,7 @@ from service.loop_lag import watch_loop_lag
 from service.memory import memory_limit
 from service.protocol import BoundedProtocol
 from service.readiness import Readiness
+from service.request_trace import Tracing, TracingUnavailable, open_tracing
 from service.services import Services
 from service.settings import Settings
 
@@ -62,7 +63,11 @@ def serve(settings: Settings, load: Load | None = None) -> int:
     listener = bind(settings.host, settings.port)
     admin = None if settings.admin_port is None else bind(settings.host, settings.admin_port)
     readiness = Readiness()
-    app, services = _create_app(settings, readiness, admin)
+    try:
+        tracing = open_tracing(settings.trace_endpoint, settings.trace_share)
+    except TracingUnavailable as error:
+        raise StartFailure(str(error)) from error
+    app, services = _create_app(settings, readiness, admin, tracing)
     limits = ConnectionLimits(
         max_connections=settings.max_connections,
         max_header_bytes=settings.max_header_bytes,
@@ -85,6 +90,8 @@ def serve(settings: Settings, load: Load | None = None) -> int:
     )
     server = Server(config, services, load or _load_engine, listener, limits.check_interval)
     server.run(sockets=[listener] if admin is None else [listener, admin])
+    if tracing is not None:
+        tracing.close()
     if server.failure is not None:
         raise server.failure
     return FAILED if server.was_forced else os.EX_OK
@@ -211,13 +218,15 @@ def bind(host: str, port: int) -> socket.socket:
         raise StartFailure(f"cannot listen on {host}:{port}: {_reason(error)}") from error
 
 
-def _create_app(settings: Settings, readiness: Readiness, admin: socket.socket | None) -> tuple[ASGIApp, Services]:
+def _create_app(
+    settings: Settings, readiness: Readiness, admin: socket.socket | None, tracing: Tracing | None
+) -> tuple[ASGIApp, Services]:
     """The app, which has to know which admin port a 0 became."""
     if admin is not None:
         settings = settings.model_copy(update={"admin_port": admin.getsockname()[1]})
         logger.info("metrics and documentation are on %s", _address(admin))
     try:
-        return create_app(settings, readiness)
+        return create_app(settings, readiness, tracing)
     except KeysError as error:
         raise StartFailure(str(error)) from error
 

@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 
 from service.app import create_app
 from service.readiness import Readiness
+from service.request_trace import Tracing
 from service.services import Services
 from service.settings import Settings, read_settings
 from tests.service.fake_engine import FakeBackend, load_fake_engine, write_fake_artifact
@@ -19,9 +20,9 @@ Serve = Callable[..., "Served"]
 class Served:
     """An app that answers, and what stands behind it."""
 
-    def __init__(self, settings: Settings, backend: FakeBackend) -> None:
+    def __init__(self, settings: Settings, backend: FakeBackend, tracing: Tracing | None = None) -> None:
         self.readiness = Readiness()
-        app, self.services = create_app(settings, self.readiness)
+        app, self.services = create_app(settings, self.readiness, tracing)
         self.engine = load_fake_engine(settings, self.services.metrics.observe_batch, backend)
         self.backend = backend
         self.client = TestClient(app)
@@ -52,9 +53,11 @@ def serve(fake_artifact: Path) -> Iterator[Serve]:
     """Starts apps with flags, ready unless told otherwise."""
     started: list[Served] = []
 
-    def start(*flags: str, backend: FakeBackend | None = None, ready: bool = True) -> Served:
+    def start(
+        *flags: str, backend: FakeBackend | None = None, ready: bool = True, tracing: Tracing | None = None
+    ) -> Served:
         settings = read_settings(["--model", str(fake_artifact), "--workers", "1", *flags])
-        served = Served(settings, backend or FakeBackend())
+        served = Served(settings, backend or FakeBackend(), tracing)
         started.append(served)
         if ready:
             served.readiness.start(served.engine)
