@@ -1,0 +1,84 @@
+"""How long a pruned graph takes against the whole one: CPU time on one thread, as a worker of the service runs it.
+
+In turns, so that a drift of the machine hits both. On an idle machine CPU time on one thread is the latency; on a busy
+one it is what the latency would be, which a clock on the wall would not tell.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.graph import input_names
+from export.heads.tokens import TokenizedText
+from export.runtime import Session
+from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS
+from model.config import EncoderConfig
+
+BATCH_SIZES = (1, 8, 32)
+SECONDS = 0.6  # a graph and batch size: enough for a median of the slowest
+FEWEST_RUNS, MOST_RUNS = 5, 60
+WARM_UP = 2
+
+Inputs = dict[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Medians over turns: CPU seconds of a run, of the pruned and of the whole graph, and how many times faster."""
+
+    seconds: float
+    whole_seconds: float
+    speed: float
+
+
+def compare(whole: Path, pruned: Path, inputs: Mapping[int, tuple[Inputs, Inputs]]) -> dict[int, Timing]:
+    """Times two graphs.
+
+    Args:
+        whole: the graph with all heads.
+        pruned: the other.
+        inputs: by batch size, of either graph.
+    """
+    first, second = Session(whole, threads=1), Session(pruned, threads=1)
+    timings = {}
+    for size, (of_whole, of_pruned) in inputs.items():
+        for _ in range(WARM_UP):
+            first.run(of_whole)
+            second.run(of_pruned)
+        turns: list[tuple[float, float]] = []
+        end = time.process_time() + 2 * SECONDS
+        while len(turns) < FEWEST_RUNS or (time.process_time() < end and len(turns) < MOST_RUNS):
+            turns.append((_seconds(first, of_whole), _seconds(second, of_pruned)))
+        times = np.array(turns)
+        ratios = times[:, 0] / times[:, 1]
+        timings[size] = Timing(float(np.median(times[:, 1])), float(np.median(times[:, 0])), float(np.median(ratios)))
+    return timings
+
+
+def batches_of(texts: Sequence[TokenizedText], config: EncoderConfig) -> dict[int, Inputs]:
+    """One batch of each size, of texts as they come: the first ones, padded."""
+    return {size: _inputs(texts[:size], config) for size in BATCH_SIZES if size <= len(texts)}
+
+
+def _inputs(texts: Sequence[TokenizedText], config: EncoderConfig) -> Inputs:
+    lengths = np.array([len(text.ids) for text in texts])
+    input_ids = np.zeros((len(texts), lengths.max()), np.int64)
+    for row, text in enumerate(texts):
+        input_ids[row, : len(text.ids)] = text.ids
+    inputs: Inputs = {name: np.zeros_like(input_ids) for name in input_names(config)}
+    return {
+        **inputs,
+        INPUT_IDS: input_ids,
+        LENGTHS: lengths,
+        ATTENTION_LAYERS: np.zeros(config.num_layers, np.bool_),
+    }
+
+
+def _seconds(session: Session, inputs: Inputs) -> float:
+    begun = time.process_time()
+    session.run(inputs)
+    return time.process_time() - begun

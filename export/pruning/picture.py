@@ -1,0 +1,99 @@
+"""The pruning curve as a picture: quality and speed against the share of heads removed. SVG, light and dark."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+WIDTH, HEIGHT = 340, 230
+LEFT, RIGHT, TOP, BOTTOM = 46, 12, 30, 36
+STYLE = """
+:root { color-scheme: light dark; }
+text { font: 11px system-ui, sans-serif; fill: light-dark(#5c6670, #98a2ad); }
+.title { fill: light-dark(#1d2329, #d9dee3); font-weight: 600; }
+path { fill: none; stroke-width: 2; }
+.grid { stroke: light-dark(#dde1e5, #333a42); stroke-width: 1; }
+.a { stroke: light-dark(#1f5f8b, #7cc0ea); } .b { stroke: #c77d1e; } .c { stroke: #2f9f6f; }
+.thin { stroke: light-dark(#8a8f94, #8a8f94); stroke-width: 1; opacity: 0.7; }
+.dashed { stroke-dasharray: 4 3; stroke-width: 1; }
+.chosen { stroke: #c4573f; stroke-width: 1; stroke-dasharray: 2 2; }
+"""
+
+Series = tuple[str, str, Sequence[tuple[float, float]]]
+"""Name (empty for none), class of the style, points."""
+
+
+def draw_pruning(record: Mapping[str, Any]) -> str:
+    """One SVG document from `pruning.json`."""
+    panels = [_quality_panel(record)]
+    if record["latency"]:
+        panels.append(_speed_panel(record))
+    placed = "".join(f'<g transform="translate({index * WIDTH} 0)">{panel}</g>' for index, panel in enumerate(panels))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH * len(panels)} {HEIGHT}" '
+        f'width="{WIDTH * len(panels)}" height="{HEIGHT}" role="img" aria-label="Pruning of '
+        f'{escape(record["model"])}"><style>{STYLE}</style>{placed}</svg>\n'
+    )
+
+
+def _quality_panel(record: Mapping[str, Any]) -> str:
+    curve = record["curve"]
+    randoms = [
+        (f"{record['random_orders']} random orders" if not index else "", "thin", points)
+        for index, points in enumerate(
+            [[(point["share"], point["random_points"][order]) for point in curve] for order in range(record["random_orders"])]
+        )
+    ]
+    by_importance = (record["definition"].replace("_", " "), "a", [(p["share"], p["points"]) for p in curve])
+    what = "Spearman x 100" if record["measure"] == "spearman" else "cosine to the whole network x 100"
+    return _panel(f"Quality: {what}", [*randoms, by_importance], record["chosen_share"])
+
+
+def _speed_panel(record: Mapping[str, Any]) -> str:
+    series: list[Series] = []
+    for kind, size in zip("abc", record["attention_share"], strict=False):
+        timed = [(step["share"], step["batches"][size]) for step in record["latency"]]
+        series.append((f"batch {size}", kind, [(share, batch["speed"]) for share, batch in timed]))
+        series.append(("", f"{kind} dashed", [(share, batch["bound"]) for share, batch in timed]))
+    return _panel("Speed against the whole network (dashed: 1/(1 - s p))", series, record["chosen_share"])
+
+
+def _panel(title: str, series: Sequence[Series], chosen: float | None) -> str:
+    values = [y for *_, points in series for _, y in points]
+    low, high = min(values), max(values)
+    margin = 0.06 * ((high - low) or 1.0)
+    low, high = low - margin, high + margin
+    most = max(x for *_, points in series for x, _ in points) or 1.0
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across = LEFT + (WIDTH - LEFT - RIGHT) * x / most
+        return across, TOP + (HEIGHT - TOP - BOTTOM) * (high - y) / (high - low)
+
+    parts = [f'<text class="title" x="{LEFT}" y="16">{escape(title)}</text>', *_grid(at, low, high, most)]
+    for _, kind, points in series:
+        steps = "L".join(f"{x:.1f} {y:.1f}" for x, y in (at(*point) for point in points))
+        parts.append(f'<path class="{kind}" d="M{steps}"/>')
+    if chosen is not None:
+        (x, top), (_, bottom) = at(chosen, high), at(chosen, low)
+        parts.append(f'<path class="chosen" d="M{x:.1f} {top:.1f}V{bottom:.1f}"/>')
+    return "".join([*parts, *_legend(series)])
+
+
+def _grid(at: Any, low: float, high: float, most: float) -> Iterable[str]:
+    for step in range(5):
+        value = low + (high - low) * step / 4
+        (x, y), (end, _) = at(0, value), at(most, value)
+        yield f'<path class="grid" d="M{x:.1f} {y:.1f}H{end:.1f}"/>'
+        yield f'<text x="{x - 5:.1f}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
+    for step in range(6):
+        share = most * step / 5
+        x, y = at(share, low)
+        yield f'<text x="{x:.1f}" y="{y + 15:.1f}" text-anchor="middle">{100 * share:.0f} %</text>'
+    x, y = at(most / 2, low)
+    yield f'<text x="{x:.1f}" y="{y + 29:.1f}" text-anchor="middle">heads removed</text>'
+
+
+def _legend(series: Sequence[Series]) -> Iterable[str]:
+    named = [(name, kind) for name, kind, _ in series if name]
+    for row, (name, kind) in enumerate(named):
+        y = HEIGHT - BOTTOM - 12 - 14 * (len(named) - 1 - row)
+        yield f'<path class="{kind}" d="M{LEFT + 8} {y}h16"/><text x="{LEFT + 29}" y="{y + 4}">{escape(name)}</text>'

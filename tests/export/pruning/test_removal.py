@@ -1,0 +1,68 @@
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from export.pruning.removal import remove_heads
+from model.config import EncoderConfig
+from model.encoder import Encoder
+from tests.networks import TINY, draw_weights
+
+IDS = torch.randint(0, 48, (5, 12), generator=torch.Generator().manual_seed(0))
+LENGTHS = torch.tensor([12, 1, 5, 7, 3])
+EVEN = replace(TINY, num_heads=(4, 4, 4))
+NETWORKS = {
+    "tiny": TINY,  # layers of 4, 3, 0 and 1 heads
+    "rotary, no biases": replace(
+        EVEN, attention_positions="rotary", positions="none", attention_bias=False, output_bias=False, pre_norm=True
+    ),
+    "alibi": replace(EVEN, attention_positions="alibi"),
+    "relative": replace(EVEN, attention_positions="relative", relative_buckets=8, relative_distance=16),
+}
+
+
+@pytest.mark.parametrize("removed", [{0}, {1, 2, 5}, {0, 1, 2, 3}, {7}, set(), set(range(8))])
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_what_is_left_computes_what_the_masked_network_computes(
+    network: str, removed: set[int], implementation: str
+) -> None:
+    encoder = draw_weights(Encoder(NETWORKS[network])).double()
+    gates = torch.ones(5, sum(encoder.config.num_heads), dtype=torch.float64)
+    gates[:, list(removed)] = 0
+    pruned = remove_heads(encoder, removed)
+    assert sum(pruned.config.num_heads) == sum(encoder.config.num_heads) - len(removed)
+    expected = encoder.use(implementation)(IDS, LENGTHS, head_gates=gates)  # type: ignore[arg-type]
+    found = pruned.use(implementation)(IDS, LENGTHS)  # type: ignore[arg-type]
+    torch.testing.assert_close(found.pooled, expected.pooled, atol=1e-12, rtol=0)
+    torch.testing.assert_close(found.last_hidden_state, expected.last_hidden_state, atol=1e-12, rtol=0)
+
+
+def test_a_network_can_be_cut_again_and_stored() -> None:
+    encoder = draw_weights(Encoder(NETWORKS["alibi"]))
+    once = remove_heads(encoder, {1, 4, 5, 6, 7})
+    twice = remove_heads(once, {1, 6})  # of 3, 0 and 4 heads: the first layer's third, the last layer's last
+    together = remove_heads(encoder, {1, 4, 5, 6, 7, 2, 11})
+    assert twice.config == together.config == EncoderConfig.from_dict(twice.config.to_dict())
+    assert twice.config.kept_heads == ((0, 3), (), (0, 1, 2))
+    assert torch.equal(twice(IDS, LENGTHS).pooled, together(IDS, LENGTHS).pooled)
+
+
+def test_every_single_head_matters_to_the_result() -> None:
+    encoder = draw_weights(Encoder(TINY))
+    results = [remove_heads(encoder, {head})(IDS, LENGTHS).pooled for head in range(8)]
+    for a, b in itertools.combinations(results, 2):
+        assert not torch.allclose(a, b, atol=1e-4)
+
+
+def test_the_original_is_left_as_it_was() -> None:
+    encoder = draw_weights(Encoder(TINY))
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    remove_heads(encoder, {0, 3, 7})
+    assert all(torch.equal(tensor, before[name]) for name, tensor in encoder.state_dict().items())
+
+
+def test_refuses_a_head_that_is_not_there() -> None:
+    with pytest.raises(ValueError, match="no head 8: the network has 8"):
+        remove_heads(draw_weights(Encoder(TINY)), {8})
