@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from export.errors import ExportError
+from export.pruning.cli import add_options, check_options, prune_as_asked
 from export.sources import DEFAULT_MODEL
 from model.artifact import LAST_HIDDEN_STATE, POOLED, Manifest
 
@@ -20,6 +21,7 @@ examples:
   python -m export ./my-model --output artifacts/mine  a sentence-transformers or Hugging Face folder
   python -m export --precision int8 --output artifacts/int8
   python -m export BAAI/bge-small-en-v1.5 --output artifacts/bge --revision main
+  python -m export --prune-to-quality 0.5 --pairs rated.csv --output artifacts/pruned
   python -m export heads artifacts/default --corpus texts.txt  what each head does; python -m export heads --help
 
 Only safetensors are read; a checkpoint that exists only as a pickle is refused. Exit code 0: the artifact is there;
@@ -48,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--calibration", type=Path, metavar="FILE", help="text for int8, one a line (default: ships with the project)"
     )
+    add_options(made)
     made.add_argument("--revision", help="branch, tag or commit on the hub")
     made.add_argument("--force", action="store_true", help="replace DIR if it exists")
     made.add_argument("--debug", action="store_true", help="show the traceback of a failure")
@@ -61,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from export.heads.cli import main as report_heads  # noqa: PLC0415 - its imports are its own
 
         return report_heads(given[1:])
-    options = parser().parse_args(given)
+    made = parser()
+    options = made.parse_args(given)
+    check_options(made, options)
     try:
         _export(options)
     except ExportError as error:
@@ -78,17 +83,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _export(options: argparse.Namespace) -> None:
     # torch takes seconds to import: --help and a wrong command line answer without it.
     from export.checkpoint import read_checkpoint  # noqa: PLC0415
-    from export.exporter import export_artifact  # noqa: PLC0415
+    from export.exporter import export_artifact, require_free  # noqa: PLC0415
     from export.sources import find_folder  # noqa: PLC0415
 
+    require_free(options.output, force=options.force)
     folder = find_folder(options.model, options.revision)
     sys.stderr.write(f"reading {folder.id}\n")
+    checkpoint, extra = prune_as_asked(options, read_checkpoint(folder, name=options.name))
     manifest = export_artifact(
-        read_checkpoint(folder, name=options.name),
+        checkpoint,
         options.output,
         precision=options.precision,
         calibration=options.calibration,
         force=options.force,
+        extra=extra,
     )
     sys.stderr.write(_summary(options.output, manifest))
 

@@ -2,9 +2,11 @@
 
 import platform
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import onnx_ir
 from tqdm import tqdm
@@ -21,6 +23,19 @@ PACKAGES = ("polyhead", "torch", "onnx", "onnxscript", "onnx-ir", "onnxruntime",
 STAGES = ("preparing", "tracing the graph", "writing", "verifying", "judging", "describing")
 
 
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What an artifact holds besides what every one does.
+
+    Attributes:
+        pruning: record of the heads removed before (see `export.pruning`), or None.
+        files: contents by name.
+    """
+
+    pruning: Mapping[str, Any] | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
 def export_artifact(
     checkpoint: Checkpoint,
     output: Path,
@@ -28,6 +43,7 @@ def export_artifact(
     precision: Precision = "fp32",
     calibration: Path | None = None,
     force: bool = False,
+    extra: Extra | None = None,
 ) -> Manifest:
     """Writes a verified artifact.
 
@@ -40,6 +56,7 @@ def export_artifact(
         precision: `fp32`, `fp16`, `bf16` or `int8`.
         calibration: text for int8's ranges, one a line; None for the text that ships with the project.
         force: replace an output that exists.
+        extra: what else goes into the artifact, or None.
 
     Returns:
         The manifest that was written.
@@ -49,20 +66,27 @@ def export_artifact(
         SourceError: the calibration text cannot be used.
         VerificationError: the graph is not what was asked for.
     """
-    if output.exists() and not force:
-        raise OutputExists(f"{output} exists already: name another directory, or replace it with --force")
+    require_free(output, force=force)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
         made = Path(directory) / output.name
         made.mkdir()
-        manifest = _make(checkpoint, made, precision, calibration)
+        manifest = _make(checkpoint, made, precision, calibration, extra or Extra())
         if output.exists():
             output.rename(Path(directory) / "replaced")
         made.rename(output)
     return manifest
 
 
-def _make(checkpoint: Checkpoint, directory: Path, precision: Precision, calibration: Path | None) -> Manifest:
+def require_free(output: Path, *, force: bool) -> None:
+    """Raises OutputExists where something has the output's name already and may not be replaced."""
+    if output.exists() and not force:
+        raise OutputExists(f"{output} exists already: name another directory, or replace it with --force")
+
+
+def _make(
+    checkpoint: Checkpoint, directory: Path, precision: Precision, calibration: Path | None, extra: Extra
+) -> Manifest:
     config, graph = checkpoint.encoder.config, directory / GRAPH
     with _Stages() as stages:
         stages.enter("preparing")
@@ -70,8 +94,10 @@ def _make(checkpoint: Checkpoint, directory: Path, precision: Precision, calibra
         stages.enter("tracing the graph")
         model = trace(lowered.traced)
         stages.enter("writing")
-        _write_graph(model, directory)
+        write_graph(model, directory)
         checkpoint.tokenizer.save(str(directory / TOKENIZER))
+        for name, content in extra.files.items():
+            (directory / name).write_bytes(content)
         stages.enter("verifying")
         fused, parity = verify(graph, lowered.reference, tolerance=lowered.tolerance)
         stages.enter("judging")
@@ -90,6 +116,7 @@ def _make(checkpoint: Checkpoint, directory: Path, precision: Precision, calibra
             fused_attention=fused,
             parity={**parity, **figures},
             files=describe_files(directory),
+            pruning=extra.pruning,
             versions={"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         )
         write_manifest(directory, manifest)
@@ -115,7 +142,8 @@ class _Stages:
         self._bar.close()
 
 
-def _write_graph(model: onnx_ir.Model, directory: Path) -> None:
+def write_graph(model: onnx_ir.Model, directory: Path) -> None:
+    """Writes `model.onnx`, its weights beside it where they are large."""
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
     external = GRAPH_WEIGHTS if size > EXTERNAL_WEIGHTS_BYTES else None
     onnx_ir.save(model, directory / GRAPH, external_data=external)

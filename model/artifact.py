@@ -19,6 +19,8 @@ GRAPH_WEIGHTS = "model.onnx.data"
 TOKENIZER = "tokenizer.json"
 HEADS = "heads.json"
 HEADS_PAGE = "heads.html"
+PRUNING = "pruning.json"
+PRUNING_PICTURE = "pruning.svg"
 
 INPUT_IDS = "input_ids"
 LENGTHS = "lengths"
@@ -89,6 +91,7 @@ class Manifest:
         parity: largest absolute difference from the PyTorch encoder by output, and other figures the export measured.
         files: every other file of the directory, by name.
         versions: versions of what produced the artifact, by package.
+        pruning: which heads were removed, by what, and what it cost; None where none were.
     """
 
     model: str
@@ -104,6 +107,7 @@ class Manifest:
     parity: Mapping[str, Any]
     files: Mapping[str, FileEntry]
     versions: Mapping[str, str]
+    pruning: Mapping[str, Any] | None = None
     schema_version: int = SCHEMA_VERSION
 
     def to_dict(self) -> dict[str, Any]:

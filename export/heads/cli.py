@@ -94,7 +94,7 @@ def _report(options: argparse.Namespace) -> None:
         sentences=options.sentences,
     )
     destination = _destination(options, in_artifact=subject.artifact is not None)
-    report = make_report(subject.checkpoint, request)
+    report = make_report(subject.checkpoint, request, subject.pruned)
     write_report(report, destination, into_artifact=options.output is None)
     sys.stderr.write(_summary(report, destination))
 

@@ -39,8 +39,15 @@ class Request:
     sentences: int | None = None
 
 
-def make_report(checkpoint: Checkpoint, request: Request) -> dict[str, Any]:
+def make_report(
+    checkpoint: Checkpoint, request: Request, pruned: Sequence[Sequence[int]] | None = None
+) -> dict[str, Any]:
     """Measures everything and returns the report as JSON types.
+
+    Args:
+        checkpoint: the network.
+        request: what it is looked at on.
+        pruned: heads, as [layer, head] of the network before, that it has lost; None where it is whole.
 
     Raises:
         SourceError: a file cannot be used, or the network has no heads.
@@ -69,6 +76,7 @@ def make_report(checkpoint: Checkpoint, request: Request) -> dict[str, Any]:
             pairs=_describe(request.pairs, pairs=len(pairs.left)) if request.pairs and pairs else None,
             relations=measure_relations(encoder, parses, checkpoint.tokenizer, longest) if parses else None,
             parses=_describe_parses(request.parses, parses) if request.parses and parses else None,
+            pruned=pruned,
         )
     )
 

@@ -39,6 +39,7 @@ class Measured:
     pairs: Mapping[str, Any] | None
     relations: tuple[Scores, Scores] | None
     parses: Mapping[str, Any] | None
+    pruned: Sequence[Sequence[int]] | None
 
 
 def build_report(measured: Measured) -> dict[str, Any]:
@@ -51,6 +52,7 @@ def build_report(measured: Measured) -> dict[str, Any]:
         "model": measured.model,
         "source": asdict(measured.source),
         "num_heads": list(config.num_heads),
+        "pruned": measured.pruned,
         "corpus": {
             "name": measured.corpus.name,
             "sha256": measured.corpus.sha256,

@@ -4,11 +4,12 @@ Gradients need the PyTorch encoder. The artifact holds a graph, so its weights a
 they came from, and must have the hash that it says.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.errors import SourceError
+from export.pruning.removal import apply_removal
 from export.sources import DEFAULT_MODEL, Folder, find_folder
 from model.artifact import MANIFEST, Artifact, ArtifactError, Manifest
 
@@ -19,6 +20,12 @@ class Subject:
 
     checkpoint: Checkpoint
     artifact: Artifact | None
+
+    @property
+    def pruned(self) -> list[list[int]] | None:
+        """The heads that the artifact lost, as [layer, head] of the network before; None where it is whole."""
+        record = self.artifact.manifest.pruning if self.artifact else None
+        return None if record is None else [list(place) for place in record["removed"]]
 
 
 def find_subject(model: str | None, *, weights: str | None = None, revision: str | None = None) -> Subject:
@@ -42,6 +49,7 @@ def find_subject(model: str | None, *, weights: str | None = None, revision: str
         raise SourceError(str(error)) from error
     folder = _folder_of(artifact.manifest, weights)
     checkpoint = read_checkpoint(folder, name=artifact.manifest.model)
+    checkpoint = _as_pruned(artifact.manifest, checkpoint)
     _check_same(artifact.manifest, checkpoint)
     return Subject(checkpoint, artifact)
 
@@ -58,6 +66,13 @@ def _folder_of(manifest: Manifest, weights: str | None) -> Folder:
             "from the graph). Name the folder with --weights"
         )
     return find_folder(source.id, source.revision)
+
+
+def _as_pruned(manifest: Manifest, checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint without the heads that the artifact lost."""
+    if manifest.pruning is None:
+        return checkpoint
+    return replace(checkpoint, encoder=apply_removal(checkpoint.encoder, manifest.pruning["removed"]))
 
 
 def _check_same(manifest: Manifest, checkpoint: Checkpoint) -> None:

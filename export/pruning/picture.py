@@ -40,7 +40,10 @@ def _quality_panel(record: Mapping[str, Any]) -> str:
     randoms = [
         (f"{record['random_orders']} random orders" if not index else "", "thin", points)
         for index, points in enumerate(
-            [[(point["share"], point["random_points"][order]) for point in curve] for order in range(record["random_orders"])]
+            [
+                [(point["share"], point["random_points"][order]) for point in curve]
+                for order in range(record["random_orders"])
+            ]
         )
     ]
     by_importance = (record["definition"].replace("_", " "), "a", [(p["share"], p["points"]) for p in curve])

@@ -4,7 +4,7 @@ A head is removed with its value bias, as a gate of 0 removes it; the output bia
 whole network computes with those gates at 0.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +46,11 @@ def remove_heads(encoder: Encoder, removed: Collection[int]) -> Encoder:
     return build_encoder(_cut_config(config, kept), state)
 
 
+def apply_removal(encoder: Encoder, places: Sequence[Sequence[int]]) -> Encoder:
+    """The encoder without the heads at [layer, head], as a manifest's record of pruning lists them."""
+    return remove_heads(encoder, [encoder.config.head_span(layer).start + head for layer, head in places])
+
+
 def _cut_layer(state: dict[str, Tensor], name: str, heads: tuple[int, ...], config: EncoderConfig) -> None:
     """Cuts one layer's tensors down to some of its heads, in place of the whole ones."""
     if not heads:
@@ -72,7 +77,5 @@ def _cut_config(config: EncoderConfig, kept: list[tuple[int, ...]]) -> EncoderCo
     if config.attention_positions in BIASED:
         before = config.kept_heads or tuple(tuple(range(heads)) for heads in config.num_heads)
         changes["original_heads"] = config.original_heads or config.num_heads[0]
-        changes["kept_heads"] = tuple(
-            tuple(of[head] for head in heads) for of, heads in zip(before, kept, strict=True)
-        )
+        changes["kept_heads"] = tuple(tuple(of[head] for head in heads) for of, heads in zip(before, kept, strict=True))
     return replace(config, **changes)

@@ -17,6 +17,7 @@ def test_writes_an_artifact_that_opens(tiny_checkpoint: Checkpoint, tmp_path: Pa
     artifact = Artifact.open(output)
     assert artifact.manifest == manifest
     assert manifest.config == tiny_checkpoint.encoder.config
+    assert manifest.pruning is None
     assert manifest.fused_attention == {"ai.onnx.Attention": 3}
     assert manifest.parity["attentions"] < 1e-5
     assert manifest.versions["torch"].startswith("2.13.0")

@@ -16,7 +16,7 @@ from service.app import create_app
 from service.engine import Engine
 from service.readiness import Readiness
 from service.settings import read_settings
-from tests.export.heads.conftest import write_artifact
+from tests.export.conftest import write_artifact
 
 
 class Checker(html.parser.HTMLParser):

@@ -1,0 +1,156 @@
+"""Which heads are chosen and what is said of it, on a planted network whose dead head matters to nothing."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from export.checkpoint import Checkpoint
+from export.errors import ParityError, SourceError
+from export.heads.pairs import read_pairs
+from export.pruning.curve import counts, draw_curve, most_within
+from export.pruning.driver import Request, prune
+from export.pruning.latency import Timing
+from export.pruning.material import read_material
+from export.pruning.orders import Definition, importance, least_first, random_orders
+from export.pruning.quality import Judge, Quality
+from export.pruning.removal import apply_removal, remove_heads
+from export.pruning.timing import with_bounds
+from model.encoder import Encoder
+from tests.planted import DEAD, draw_texts
+
+
+@pytest.fixture
+def pairs_file(tmp_path: Path) -> Path:
+    left, right = draw_texts(40, seed=1), draw_texts(40, seed=2)
+    path = tmp_path / "pairs.csv"
+    path.write_text("".join(f"{a},{b},{i % 6}\n" for i, (a, b) in enumerate(zip(left, right, strict=True))))
+    return path
+
+
+def embedded(checkpoint: Checkpoint, encoder: Encoder, texts: tuple[str, ...]) -> np.ndarray:
+    rows = [checkpoint.tokenizer.encode(text).ids for text in texts]
+    pooled = [encoder.use("eager")(torch.tensor([row]), torch.tensor([len(row)])).pooled[0] for row in rows]
+    return torch.nn.functional.normalize(torch.stack(pooled), dim=1).numpy()
+
+
+@pytest.mark.parametrize("definition", ["leave_one_out", "jacobian", "output_norm", "loss_gradient"])
+def test_the_dead_head_goes_first(planted: Checkpoint, pairs_file: Path, definition: Definition) -> None:
+    pruned = prune(planted, Request(share=1 / 8, definition=definition, pairs=pairs_file, with_curve=False))
+    assert pruned.record["removed"] == [[0, DEAD]]
+    assert pruned.record["definition"] == definition
+    assert pruned.record["after"]["points"] == pytest.approx(pruned.record["before"]["points"], abs=1e-4)
+    assert pruned.record["after"]["cosine_worst"] == pytest.approx(1, abs=1e-6)
+    assert pruned.checkpoint.encoder.config.num_heads == (7,)
+    assert pruned.curve is None
+
+
+def test_quality_is_that_of_the_half_that_was_not_chosen_by(planted: Checkpoint, pairs_file: Path) -> None:
+    pruned = prune(planted, Request(share=0.5, pairs=pairs_file, with_curve=False))
+    record = pruned.record
+    assert (record["chosen_on_pairs"], record["judged_on_pairs"]) == (20, 20)
+    odd = read_pairs(pairs_file).choose(range(1, 40, 2))
+    for encoder, found in ((planted.encoder, "before"), (pruned.checkpoint.encoder, "after")):
+        left, right = (embedded(planted, encoder, texts) for texts in (odd.left, odd.right))
+        expected = 100 * spearmanr((left * right).sum(axis=1), odd.ratings)[0]
+        assert record[found]["points"] == pytest.approx(expected, abs=1e-3)
+    whole, cut = (embedded(planted, e, odd.left + odd.right) for e in (planted.encoder, pruned.checkpoint.encoder))
+    assert record["after"]["cosine_mean"] == pytest.approx((whole * cut).sum(axis=1).mean(), abs=1e-5)
+    assert record["masked_difference"] <= 1e-6
+
+
+def test_without_pairs_the_measure_is_the_cosine_on_held_out_text(tiny_checkpoint: Checkpoint) -> None:
+    pruned = prune(tiny_checkpoint, Request(share=0.25, with_curve=False))
+    record = pruned.record
+    assert (record["measure"], record["definition"]) == ("cosine", "jacobian")
+    assert record["before"] == {"points": 100, "cosine_mean": 1, "cosine_worst": 1}
+    assert record["after"]["points"] == pytest.approx(100 * record["after"]["cosine_mean"], abs=1e-3)
+    assert record["num_heads_before"] == [4, 3, 0, 1]
+    assert len(record["removed"]) == 2
+    again = apply_removal(tiny_checkpoint.encoder, record["removed"])
+    assert again.config == pruned.checkpoint.encoder.config
+    assert all(
+        torch.equal(a, b) for a, b in zip(again.parameters(), pruned.checkpoint.encoder.parameters(), strict=True)
+    )
+
+
+def test_prunes_as_far_as_the_loss_allows(planted: Checkpoint) -> None:
+    lost = {0: 0.0, 1: 0.1, 2: 0.3, 3: 0.2, 4: 0.6, 5: 0.4, 6: 0.5, 7: 3.0, 8: 9.0}
+
+    class Told(Judge):
+        def judge(self, encoder: Encoder) -> Quality:
+            return Quality(50 - lost[8 - sum(encoder.config.num_heads)], 1, 1)
+
+        def judge_whole(self) -> Quality:
+            return Quality(50, 1, 1)
+
+    judge = Told([], None, np.zeros((0, 1)))
+    order = list(range(8))
+    for allowed, expected in ((0.05, 0), (0.15, 1), (0.3, 3), (0.55, 3), (0.65, 6), (3.5, 7), (10, 8)):
+        assert most_within(planted.encoder, judge, order, allowed) == expected
+
+
+def test_pruning_to_quality_holds_what_it_promises(planted: Checkpoint, pairs_file: Path) -> None:
+    pruned = prune(planted, Request(lose=2.0, pairs=pairs_file, with_curve=False))
+    record = pruned.record
+    assert record["before"]["points"] - record["after"]["points"] <= 2.0
+    material = read_material(planted, pairs_file, None)
+    order = least_first(importance(planted.encoder, "loss_gradient", material.texts, material.pairs))
+    count = len(record["removed"])
+    assert [[0, head] for head in order[:count]] == record["removed"]
+    if count < 8:  # one more would break it
+        next_one = material.judge.judge(remove_heads(planted.encoder, order[: count + 1]))
+        assert record["before"]["points"] - next_one.points > 2.0
+
+
+def test_a_curve_has_every_step_in_every_order(planted: Checkpoint, pairs_file: Path) -> None:
+    judge = read_material(planted, pairs_file, None).judge
+    randoms = random_orders(8, 2)
+    points = draw_curve(planted.encoder, judge, [DEAD, *range(DEAD), 7], randoms, [0, 1, 5])
+    assert [point.removed for point in points] == [0, 1, 5]
+    whole = judge.judge_whole()
+    assert points[0].quality == whole
+    assert points[0].random == (whole.points, whole.points)
+    assert points[1].quality.points == pytest.approx(whole.points, abs=1e-4)  # the dead head alone
+    assert points[2].random[1] == judge.judge(remove_heads(planted.encoder, randoms[1][:5])).points
+    described = points[2].to_dict(8, whole)
+    assert described["share"] == 0.625
+    assert described["lost"] == pytest.approx(whole.points - described["points"], abs=1e-4)
+
+
+def test_the_bound_is_amdahls() -> None:
+    # Without any head a run takes 3 of 4 milliseconds: a quarter goes with the heads, half of that with half of them.
+    timings = {4: {1: Timing(0.0035, 0.004, 0.004 / 0.0035)}, 8: {1: Timing(0.003, 0.004, 4 / 3)}}
+    found = with_bounds(timings, 8)
+    assert found["attention_share"] == {"1": 0.25}
+    assert found["latency"][0]["share"] == 0.5
+    assert found["latency"][0]["batches"]["1"]["bound"] == pytest.approx(1 / (1 - 0.25 * 0.5), rel=1e-4)
+
+
+def test_steps_and_random_orders() -> None:
+    assert counts(72) == [0, 7, 14, 22, 29, 36, 43, 50, 58, 65]
+    assert counts(3) == [0, 1, 2, 3]
+    orders = random_orders(12, 5)
+    assert len({tuple(order) for order in orders}) == 5
+    assert all(sorted(order) == list(range(12)) for order in orders)
+    assert least_first(np.array([2.0, 1.0, 1.0, 0.5])) == [3, 1, 2, 0]
+
+
+def test_refuses_a_network_without_heads(planted: Checkpoint) -> None:
+    bare = replace(planted, encoder=remove_heads(planted.encoder, set(range(8))))
+    with pytest.raises(SourceError, match="has no heads to remove"):
+        prune(bare, Request(share=0.5))
+
+
+def test_a_pruned_network_that_computes_something_else_is_no_result(
+    planted: Checkpoint, pairs_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(encoder: Encoder, removed: list[int]) -> Encoder:
+        return remove_heads(encoder, [removed[0] + 1 if removed[0] < 7 else 0])
+
+    monkeypatch.setattr("export.pruning.driver.remove_heads", wrong)
+    with pytest.raises(ParityError, match="differs by .* from that with their gates at 0"):
+        prune(planted, Request(share=1 / 8, definition="output_norm", pairs=pairs_file, with_curve=False))

@@ -1,0 +1,138 @@
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+from export.checkpoint import read_checkpoint
+from export.cli import main
+from export.heads.subject import find_subject
+from export.pruning.removal import apply_removal
+from export.runtime import Session
+from export.sources import Folder
+from model.artifact import (
+    ATTENTION_LAYERS,
+    GRAPH,
+    HEADS,
+    INPUT_IDS,
+    LENGTHS,
+    POOLED,
+    PRUNING,
+    PRUNING_PICTURE,
+    Artifact,
+)
+from model.encoder import Encoder
+from tests.planted import draw_texts
+
+IDS = np.random.default_rng(0).integers(0, 48, (6, 11))
+SIZES = np.array([11, 4, 1, 7, 9, 2])
+
+
+@pytest.fixture
+def pairs_file(tmp_path: Path) -> Path:
+    left, right = draw_texts(40, seed=1), draw_texts(40, seed=2)
+    path = tmp_path / "pairs.csv"
+    path.write_text("".join(f"{a},{b},{i % 6}\n" for i, (a, b) in enumerate(zip(left, right, strict=True))))
+    return path
+
+
+def run_graph(artifact: Path, encoder: Encoder) -> np.ndarray:
+    inputs: dict[str, Any] = {INPUT_IDS: IDS, LENGTHS: SIZES, "token_type_ids": np.zeros_like(IDS)}
+    session = Session(artifact / GRAPH)
+    inputs[ATTENTION_LAYERS] = np.zeros(encoder.config.num_layers, np.bool_)
+    pooled: np.ndarray = session.run({name: inputs[name] for name in session.input_names})[POOLED]
+    return pooled
+
+
+def run_masked(encoder: Encoder, removed: list[list[int]]) -> np.ndarray:
+    """The whole network with those gates at 0, in float64."""
+    gates = torch.ones(len(IDS), sum(encoder.config.num_heads), dtype=torch.float64)
+    gates[:, [encoder.config.head_span(layer).start + head for layer, head in removed]] = 0
+    found = encoder.double().use("eager")(torch.from_numpy(IDS), torch.from_numpy(SIZES), head_gates=gates)
+    masked: np.ndarray = found.pooled.numpy()
+    return masked
+
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=pytest.mark.slow)])
+def test_a_pruned_artifact_computes_what_the_masked_network_computes(
+    bert_folder: Path, pairs_file: Path, tmp_path: Path, capsys: Any, precision: str
+) -> None:
+    output = tmp_path / "pruned"
+    flags = ["--prune-heads", "0.34", "--pairs", str(pairs_file), "--no-curve", "--precision", precision]
+    code = main([str(bert_folder), "--output", str(output), *flags])
+    printed = capsys.readouterr().err
+    if precision == "int8" and "QualityError" in printed:
+        pytest.skip("drawn weights do not survive 8 bits")
+    assert code == 0
+    assert "removed 4 of 12 heads by loss_gradient: spearman x 100 " in printed
+    manifest = Artifact.open(output).manifest
+    assert manifest.pruning is not None
+    assert sum(manifest.config.num_heads) == 8
+    assert manifest.pruning["num_heads_before"] == [4, 4, 4]
+    assert len(manifest.pruning["removed"]) == 4
+    whole = read_checkpoint(Folder(bert_folder, "bert")).encoder
+    found, expected = (
+        run_graph(output, apply_removal(whole, manifest.pruning["removed"])),
+        run_masked(whole, manifest.pruning["removed"]),
+    )
+    assert np.abs(found - expected).max() < (1e-6 if precision == "fp32" else 0.1) * max(1, np.abs(expected).max())
+
+
+def test_all_heads_may_go(bert_folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "none"
+    assert main([str(bert_folder), "--output", str(output), "--prune-heads", "1", "--no-curve"]) == 0
+    manifest = Artifact.open(output).manifest
+    assert manifest.config.num_heads == (0, 0, 0)
+    assert manifest.fused_attention == {}
+
+
+@pytest.mark.slow
+def test_the_curve_goes_into_the_artifact_and_the_report_knows_what_is_gone(
+    bert_folder: Path, pairs_file: Path, tmp_path: Path, corpus: Path
+) -> None:
+    output = tmp_path / "curve"
+    flags = ["--prune-to-quality", "5", "--pairs", str(pairs_file)]
+    assert main([str(bert_folder), "--output", str(output), *flags]) == 0
+    manifest = Artifact.open(output).manifest
+    assert {PRUNING, PRUNING_PICTURE} <= set(manifest.files)
+    curve = json.loads((output / PRUNING).read_bytes())
+    assert curve["heads"] == 12
+    assert manifest.pruning is not None
+    assert curve["chosen"] == len(manifest.pruning["removed"])
+    picture = ElementTree.parse(output / PRUNING_PICTURE)  # noqa: S314 - our own
+    assert len(picture.getroot().findall(".//{http://www.w3.org/2000/svg}path")) > 20
+
+    subject = find_subject(str(output), weights=str(bert_folder))
+    assert subject.checkpoint.encoder.config == manifest.config
+    if sum(manifest.config.num_heads):
+        assert main(["heads", str(output), "--corpus", str(corpus), "--weights", str(bert_folder), "--texts", "9"]) == 0
+        report = json.loads((output / HEADS).read_bytes())
+        assert report["num_heads"] == list(manifest.config.num_heads)
+        assert report["pruned"] == manifest.pruning["removed"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--prune-heads", "0"], "is no share above 0 and at most 1"),
+        (["--prune-heads", "30"], "is no share above 0 and at most 1"),
+        (["--prune-to-quality", "-1"], "is no number of points"),
+        (["--prune-heads", "0.3", "--prune-to-quality", "1"], "not allowed with"),
+        (["--pairs", "x.csv"], "--pairs goes with --prune-heads or --prune-to-quality"),
+        (["--no-curve"], "--no-curve goes with"),
+        (["--prune-heads", "0.3", "--prune-by", "loss_gradient"], "needs --pairs"),
+    ],
+)
+def test_options_that_do_not_go_together(flags: list[str], message: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--output", "x", *flags])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_output_that_exists_is_refused_before_minutes_of_measuring(tmp_path: Path, capsys: Any) -> None:
+    assert main(["./nowhere", "--output", str(tmp_path), "--prune-heads", "0.3"]) == 1
+    assert "OutputExists" in capsys.readouterr().err
