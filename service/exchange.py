@@ -16,7 +16,7 @@ _ids = random.Random()  # noqa: S311 - ids are no secrets; uuid4 asks the kernel
 _TRACEPARENT = re.compile(
     rb"(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?", re.DOTALL
 )
-_TIMEOUT = re.compile(rb"\d{1,9}(\.\d{1,9})?")
+_NUMBER = re.compile(rb"[0-9]{1,32}(\.[0-9]{1,32})?([eE][+-]?[0-9]{1,3})?")
 
 
 class Exchange:
@@ -75,7 +75,7 @@ class Exchange:
         given = self.headers.get(b"x-request-timeout")
         if given is None:
             return self.started + longest
-        seconds = float(given) if _TIMEOUT.fullmatch(given) else 0.0
+        seconds = float(given) if _NUMBER.fullmatch(given) else 0.0
         if seconds <= 0:
             raise Invalid("X-Request-Timeout: expected a positive number of seconds", param="X-Request-Timeout")
         return self.started + min(seconds, longest)

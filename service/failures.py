@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from service.error_shapes import OURS, ErrorShape, error_body
 from service.errors import (
@@ -81,13 +82,20 @@ async def _answer_router_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only
     exchange = exchange_of(request.scope)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        allowed = (error.headers or {}).get("Allow", "")
+        allowed = ", ".join(_methods_of(request))
         response = failure_response(MethodNotAllowed(f"this route takes {allowed}"), exchange)
         response.headers["allow"] = allowed
         return response
     if error.status_code == HTTPStatus.NOT_FOUND:
         return failure_response(NotFound("no such route; GET / lists them"), exchange)
     return failure_response(Invalid("the request was not understood"), exchange)
+
+
+def _methods_of(request: Request) -> list[str]:
+    """What the path takes; the router looks no further than the first of several routes with one template."""
+    template = exchange_of(request.scope).route
+    routes = (route for route in request.app.routes if isinstance(route, Route) and route.path == template)
+    return sorted({method for route in routes for method in route.methods or ()})
 
 
 async def _answer_unknown_error(request: Request, _error: Exception) -> Response:

@@ -10,8 +10,9 @@ from starlette.responses import Response
 _REQUEST_ID = {
     "name": "X-Request-Id",
     "in": "header",
-    "description": "comes back in the answer and stands in the log; up to 128 letters, digits and ._:/+=@-",
-    "schema": {"type": "string", "maxLength": 128},
+    "description": "comes back in the answer and stands in the log; another takes its place "
+    "unless it is up to 128 letters, digits and ._:/+=@-",
+    "schema": {"type": "string"},
 }
 _REQUEST_TIMEOUT = {
     "name": "X-Request-Timeout",
@@ -52,6 +53,7 @@ def add_openapi_route(app: FastAPI) -> None:
 def make_document(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document, with the nulls in its examples that FastAPI drops on the way."""
     document = app.openapi()
+    _hoist_definitions(document)
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{}, {"key": []}]  # a key is needed where the process was given keys
     for operations in document["paths"].values():
@@ -61,3 +63,11 @@ def make_document(app: FastAPI) -> dict[str, Any]:
                     if isinstance(error := example["value"]["error"], dict):  # other APIs' errors are a text
                         error.setdefault("param", None)
     return document
+
+
+def _hoist_definitions(document: dict[str, Any]) -> None:
+    """Moves what a schema written by hand defines inside itself to where its references look for it."""
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                document["components"]["schemas"].update(content["schema"].pop("$defs", {}))

@@ -13,8 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.body import Handler
-from service.errors import NotFound
+from service.errors import InternalError, NotFound
 from service.exchange import exchange_of
+from service.failures import failure_documents
 
 STATIC = Path(__file__).parent.parent / "static"
 INDEX, DOCS = "viewer/index.html", "docs.html"
@@ -30,7 +31,7 @@ class Page:
 
 
 def add_routes(app: FastAPI) -> None:
-    """Adds the pages; they are no part of the API, so OpenAPI leaves them out."""
+    """Adds the pages; OpenAPI lists the first, whose path the API has too, and leaves the others out."""
     pages = read_pages(STATIC)
 
     async def answer_file(request: Request) -> Response:
@@ -39,11 +40,16 @@ def add_routes(app: FastAPI) -> None:
             raise NotFound("no such file")
         return _answer(request, page)
 
-    for path, handler in (
-        ("/", _answering(pages[INDEX])),
-        ("/docs", _answering(pages[DOCS])),
-        ("/static/{path:path}", answer_file),
-    ):
+    app.add_api_route(
+        "/",
+        _answering(pages[INDEX]),
+        methods=["GET"],
+        summary="The viewer",
+        response_model=None,
+        response_class=Response,
+        responses={200: {"content": {"text/html": {}}}, **failure_documents(InternalError)},
+    )
+    for path, handler in (("/docs", _answering(pages[DOCS])), ("/static/{path:path}", answer_file)):
         app.add_api_route(path, handler, methods=["GET"], response_model=None, include_in_schema=False)
 
 

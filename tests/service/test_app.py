@@ -32,6 +32,7 @@ ROUTES = {
     ("/healthz", "get"): PROBING,
     ("/readyz", "get"): PROBING,
     ("/metrics", "get"): {200, 500},
+    ("/", "get"): {200, 500},
     ("/v1/embeddings", "post"): ENCODING,
     ("/v1/models", "get"): READING,
     ("/v1/models/{model}", "get"): READING | {404},

@@ -27,7 +27,10 @@ def test_made_request_ids_differ() -> None:
     assert exchange().request_id != exchange().request_id
 
 
-@pytest.mark.parametrize(("given", "seconds"), [(b"2", 2.0), (b"0.25", 0.25), (b"30", 30.0), (b"31", 30.0)])
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [(b"2", 2.0), (b"0.25", 0.25), (b"30", 30.0), (b"31", 30.0), (b"1e3", 30.0), (b"1.5e-1", 0.15), (b"9e999", 30.0)],
+)
 def test_deadline_can_only_be_shortened(given: bytes, seconds: float) -> None:
     made = exchange(x_request_timeout=given)
     assert made.deadline(30.0) == made.started + seconds
@@ -38,7 +41,9 @@ def test_deadline_without_a_wish_is_the_longest() -> None:
     assert made.deadline(30.0) == made.started + 30.0
 
 
-@pytest.mark.parametrize("given", [b"0", b"0.0", b"-1", b"1e3", b"inf", b"nan", b"", b" 1", b"1_000", b"\xd9\xa1"])
+@pytest.mark.parametrize(
+    "given", [b"0", b"0.0", b"-1", b"1e", b"0x1p4", b"inf", b"nan", b"", b" 1", b"1_000", b"\xd9\xa1"]
+)
 def test_deadline_must_be_positive_seconds(given: bytes) -> None:
     with pytest.raises(Invalid, match="X-Request-Timeout: expected a positive number of seconds"):
         exchange(x_request_timeout=given).deadline(30.0)

@@ -255,7 +255,7 @@ def test_body_over_its_limit(serve: Serve) -> None:
     assert served.client.post("/encode", content=fitting + b" ", headers=headers).status_code == 413
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e3", "1_0", "soon", "", "0x10", "9" * 30])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e", "1_0", "soon", "", "0x10"])
 def test_request_timeout_must_be_seconds(served: Served, value: str) -> None:
     response = served.encode({"inputs": "cat"}, x_request_timeout=value)
     assert (response.status_code, error_of(response)["param"]) == (422, "X-Request-Timeout")
