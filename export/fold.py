@@ -1,4 +1,4 @@
-"""Folds away what attention cancels, exactly in real arithmetic, before a graph is made.
+"""Folds away what attention cancels and shortens what norms need, exactly in real arithmetic, before a graph is made.
 
 The fused operator takes no bias, so each of the three would cost a pass over [B, S, H*K].
 """
@@ -8,8 +8,10 @@ import copy
 import torch
 from torch import nn
 
+from export.int8.layers import QuantizedAttention
 from model.attention import MultiHeadAttention
 from model.encoder import Encoder
+from model.value_norms import reduced_factor
 from model.value_stream import is_linear
 
 
@@ -45,6 +47,15 @@ def _move_value_bias(attention: MultiHeadAttention) -> bool:
     attention.closed = -attention.value.bias.detach()  # without its bias a value of 0 is this
     attention.value.bias = None  # type: ignore[assignment]  # nn.Linear takes None for no bias
     return True
+
+
+def reduce_factors(encoder: Encoder) -> int:
+    """Gives every layer, in place, a short factor for the norms of its values; returns how many there are."""
+    attentions = [m for m in encoder.modules() if isinstance(m, MultiHeadAttention | QuantizedAttention)]
+    with_heads = [attention for attention in attentions if attention.num_heads]
+    for attention in with_heads:
+        attention.value_factor = reduced_factor(attention.moving())
+    return len(with_heads)
 
 
 def _moved_bias(attention: MultiHeadAttention) -> torch.Tensor:

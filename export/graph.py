@@ -13,34 +13,39 @@ import onnx_ir
 import torch
 from torch import Tensor, nn
 
-from export.fold import fold_biases
+from export.fold import fold_biases, reduce_factors
 from export.functions import local_functions
 from model.artifact import (
     ATTENTION_LAYERS,
+    HEAD_GATES,
     INPUT_IDS,
     LAST_HIDDEN_STATE,
     LENGTHS,
+    NORM_LAYERS,
     POOLED,
     TOKEN_TYPE_IDS,
     attentions_name,
+    value_norms_name,
 )
-from model.attention import FUSED_DOMAIN, FUSED_OP, WEIGHTS_DOMAIN, WEIGHTS_OP_VERSION
+from model.attention import FUSED_DOMAIN, FUSED_OP
 from model.config import EncoderConfig
 from model.encoder import Encoder
+from model.gating import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
 
 OPSET = 24
-BATCH, SEQUENCE = "batch", "sequence"
+BATCH, SEQUENCE, GATED = "batch", "sequence", "gated"
 
 
 def input_names(config: EncoderConfig) -> tuple[str, ...]:
     """Names of the graph's inputs, in order."""
-    names = (INPUT_IDS, LENGTHS, ATTENTION_LAYERS)
+    names = (INPUT_IDS, LENGTHS, ATTENTION_LAYERS, NORM_LAYERS, HEAD_GATES)
     return (*names, TOKEN_TYPE_IDS) if config.type_vocab_size else names
 
 
 def output_names(config: EncoderConfig) -> tuple[str, ...]:
     """Names of the graph's outputs, in order."""
-    return (POOLED, LAST_HIDDEN_STATE, *(attentions_name(layer) for layer in range(config.num_layers)))
+    layers = range(config.num_layers)
+    return (POOLED, LAST_HIDDEN_STATE, *map(attentions_name, layers), *map(value_norms_name, layers))
 
 
 def trace(encoder: Encoder) -> onnx_ir.Model:
@@ -49,10 +54,12 @@ def trace(encoder: Encoder) -> onnx_ir.Model:
     The encoder is left as it was: folding and tracing happen on a copy.
     """
     folded, _ = fold_biases(encoder)
+    reduce_factors(folded)
     traced = _Traced(folded.use("onnx")).eval()
     example = _example(encoder.config)
     names = input_names(encoder.config)
-    dynamic = {INPUT_IDS: {0: BATCH, 1: SEQUENCE}, LENGTHS: {0: BATCH}, ATTENTION_LAYERS: {}}
+    dynamic = {INPUT_IDS: {0: BATCH, 1: SEQUENCE}, LENGTHS: {0: BATCH}, ATTENTION_LAYERS: {}, NORM_LAYERS: {}}
+    dynamic[HEAD_GATES] = {0: GATED}  # B, or 0
     if TOKEN_TYPE_IDS in names:
         dynamic[TOKEN_TYPE_IDS] = {0: BATCH, 1: SEQUENCE}
     with _quiet_exporter():
@@ -88,31 +95,40 @@ class _Traced(nn.Module):
         super().__init__()
         self.encoder = encoder
 
-    def forward(
-        self, input_ids: Tensor, lengths: Tensor, attention_layers: Tensor, token_type_ids: Tensor | None = None
+    def forward(  # noqa: PLR0917 - the exporter traces positional inputs
+        self,
+        input_ids: Tensor,
+        lengths: Tensor,
+        attention_layers: Tensor,
+        norm_layers: Tensor,
+        head_gates: Tensor,
+        token_type_ids: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
-        output = self.encoder(input_ids, lengths, attention_layers, token_type_ids)
-        # Whatever the precision inside, the contract's outputs are float32.
-        return tuple(tensor.float() for tensor in (output.pooled, output.last_hidden_state, *output.attentions))
+        output = self.encoder(
+            input_ids, lengths, attention_layers, token_type_ids, head_gates=head_gates, norm_layers=norm_layers
+        )
+        tensors = (output.pooled, output.last_hidden_state, *output.attentions, *output.value_norms)
+        return tuple(tensor.float() for tensor in tensors)  # the contract's outputs are, whatever the precision inside
 
 
 def _example(config: EncoderConfig) -> tuple[Tensor, ...]:
     """A batch of 2 x 3: sizes of 1 would be taken for constants."""
     sequence = min(3, config.max_positions)
     ids = torch.zeros(2, sequence, dtype=torch.int64)
-    inputs = (ids, torch.tensor([sequence, 1]), torch.zeros(config.num_layers, dtype=torch.bool))
+    layers, gates = torch.zeros(config.num_layers, dtype=torch.bool), torch.ones(2, sum(config.num_heads))
+    inputs = (ids, torch.tensor([sequence, 1]), layers, layers.clone(), gates)
     return (*inputs, ids.clone()) if config.type_vocab_size else inputs
 
 
 def _finish(model: onnx_ir.Model) -> onnx_ir.Model:
-    """Adds the local functions, and lets the weights' sizes be 0 where they are not wanted."""
+    """Adds the local functions, and lets sizes be 0 of what is not wanted."""
     for function in local_functions():
         model.functions[function.identifier()] = function
-    model.opset_imports[WEIGHTS_DOMAIN] = WEIGHTS_OP_VERSION
+    model.opset_imports[FUNCTIONS_DOMAIN] = FUNCTIONS_VERSION
     for output in model.graph.outputs:
-        if output.name and output.name.startswith("attentions.") and output.shape is not None:
-            heads = output.shape[1]
-            output.shape = onnx_ir.Shape([f"{output.name}.{BATCH}", heads, *[f"{output.name}.{SEQUENCE}"] * 2])
+        if output.name and output.name.startswith(("attentions.", "value_norms.")) and output.shape is not None:
+            heads, sequences = output.shape[1], len(output.shape) - 2
+            output.shape = onnx_ir.Shape([f"{output.name}.{BATCH}", heads, *[f"{output.name}.{SEQUENCE}"] * sequences])
     return model
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from model.artifact import HEAD_GATES, NORM_LAYERS
+
 SEVERITY_ERROR = 3
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
@@ -36,6 +38,7 @@ class Session:
         self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         self.input_names = tuple(entry.name for entry in self._session.get_inputs())
         self.output_names = tuple(entry.name for entry in self._session.get_outputs())
+        self._left_out = self._nothing_asked()
 
     @staticmethod
     def available_providers() -> list[str]:
@@ -44,5 +47,16 @@ class Session:
         return providers
 
     def run(self, inputs: dict[str, NDArray[np.generic]]) -> dict[str, NDArray[np.float32]]:
-        """Every output by name."""
-        return dict(zip(self.output_names, self._session.run(None, inputs), strict=True))
+        """Every output by name; without norms and gates where `inputs` do not name them."""
+        outputs = self._session.run(None, {**self._left_out, **inputs})
+        return dict(zip(self.output_names, outputs, strict=True))
+
+    def _nothing_asked(self) -> dict[str, NDArray[np.generic]]:
+        """What is fed to the inputs that a run may leave out: no norms, no rows of gates."""
+        sizes = {entry.name: entry.shape[-1] for entry in self._session.get_inputs()}
+        made: dict[str, NDArray[np.generic]] = {}
+        if NORM_LAYERS in sizes:
+            made[NORM_LAYERS] = np.zeros(sizes[NORM_LAYERS], np.bool_)
+        if HEAD_GATES in sizes:
+            made[HEAD_GATES] = np.zeros((0, sizes[HEAD_GATES]), np.float32)
+        return made

@@ -1,7 +1,8 @@
 """Checks an exported graph against the encoder it was made from; an export that does not verify does not exist.
 
 Three questions: are the inputs and outputs those of the contract, is attention fused in every layer as ONNX Runtime
-runs it, and are the tensors those of the PyTorch encoder over a grid of batch sizes, lengths and paddings.
+runs it, and are the tensors those of the PyTorch encoder over a grid of batch sizes, lengths and paddings: embeddings,
+attention weights, norms of values, and on ragged batches all of them again under random gates on the heads.
 """
 
 import copy
@@ -21,17 +22,22 @@ from export.graph import fused_attention, input_names, output_names
 from export.runtime import Session
 from model.artifact import (
     ATTENTION_LAYERS,
+    HEAD_GATES,
     INPUT_IDS,
     LAST_HIDDEN_STATE,
     LENGTHS,
+    NORM_LAYERS,
     POOLED,
     TOKEN_TYPE_IDS,
     attentions_name,
+    value_norms_name,
 )
 from model.config import EncoderConfig
 from model.encoder import Encoder, EncoderOutput
 
 SEED = 20240229
+GATED = "gated"  # prefix of what is compared under gates
+LONGEST_GATED = 64  # tokens a row; gates do not know positions, so longer rows would only cost time
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +54,22 @@ class Case:
             INPUT_IDS: generator.integers(0, config.vocab_size, shape),
             LENGTHS: np.array(self.lengths, np.int64),
             ATTENTION_LAYERS: np.ones(config.num_layers, np.bool_),
+            NORM_LAYERS: np.ones(config.num_layers, np.bool_),
         }
         if config.type_vocab_size:
             inputs[TOKEN_TYPE_IDS] = generator.integers(0, config.type_vocab_size, shape)
         return inputs
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether it is run under gates too: batches of texts that differ."""
+        return len(set(self.lengths)) > 1 and self.sequence <= LONGEST_GATED
+
+    def gates(self, config: EncoderConfig, generator: np.random.Generator) -> NDArray[np.float32]:
+        """Random gates, a third each of 0, of 1, and between; the last row is all 1."""
+        drawn = generator.uniform(-1, 2, (len(self.lengths), sum(config.num_heads))).clip(0, 1)
+        drawn[-1] = 1
+        return drawn.astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +144,16 @@ def verify(path: Path, encoder: Encoder, *, tolerance: Tolerance) -> tuple[dict[
     reference = copy.deepcopy(encoder).double().use("eager")
     for case in tqdm(list(grid(config)), desc="verifying", unit="batch", leave=False):
         _check_case(case, session, reference, parity, tolerance)
-    names = {POOLED: 0.0, LAST_HIDDEN_STATE: 0.0, "attentions": 0.0}
-    for name, difference in parity.differences.items():
-        names[name.split(".")[0]] = max(names[name.split(".")[0]], difference)
-    return fused, {**names, "cases": parity.cases, "tolerance": tolerance.largest}
+    return fused, {**_summary(parity.differences), "cases": parity.cases, "tolerance": tolerance.largest}
+
+
+def _summary(differences: dict[str, float]) -> dict[str, float]:
+    """Largest difference by kind of output: layers of a kind together, and everything under gates."""
+    kinds = {POOLED: 0.0, LAST_HIDDEN_STATE: 0.0, "attentions": 0.0, "value_norms": 0.0, GATED: 0.0}
+    for name, difference in differences.items():
+        kind = name.split(".")[0]
+        kinds[kind] = max(kinds[kind], difference)
+    return kinds
 
 
 def grid(config: EncoderConfig) -> Iterator[Case]:
@@ -176,20 +200,41 @@ def _check_fusion(optimized: Path, config: EncoderConfig) -> dict[str, int]:
 
 def _check_case(case: Case, session: Session, reference: Encoder, parity: Parity, tolerance: Tolerance) -> None:
     config = reference.config
-    inputs = case.inputs(config, np.random.default_rng([SEED, case.sequence, *case.lengths]))
+    generator = np.random.default_rng([SEED, case.sequence, *case.lengths])
+    inputs = case.inputs(config, generator)
     found = session.run(inputs)
-    expected = _run_reference(reference, inputs)
-    parity.record(POOLED, found[POOLED], expected.pooled.numpy(), tolerance)
+    _compare(case, found, _run_reference(reference, inputs), parity, tolerance)
+    _check_independence(session, inputs, found, config)
+    if case.is_gated:
+        inputs[HEAD_GATES] = case.gates(config, generator)
+        gated = session.run(inputs)
+        _compare(case, gated, _run_reference(reference, inputs), parity, tolerance, prefix=f"{GATED}.")
+        if not np.array_equal(gated[POOLED][-1], found[POOLED][-1]):
+            raise ParityError(f"{POOLED} of a text whose gates are all 1 changes with the gates of its batch mates")
+    parity.cases += 1
+
+
+def _compare(
+    case: Case,
+    found: dict[str, NDArray[np.float32]],
+    expected: EncoderOutput,
+    parity: Parity,
+    tolerance: Tolerance,
+    *,
+    prefix: str = "",
+) -> None:
+    """Compares every output on its real tokens."""
+    parity.record(prefix + POOLED, found[POOLED], expected.pooled.numpy(), tolerance)
     for row, length in enumerate(case.lengths):
         hidden = found[LAST_HIDDEN_STATE][row, :length], expected.last_hidden_state[row, :length].numpy()
-        parity.record(LAST_HIDDEN_STATE, *hidden, tolerance)
-        for layer, weights in enumerate(expected.attentions):
-            if config.num_heads[layer] and weights is not None:
-                name = attentions_name(layer)
-                rows = found[name][row, :, :length], weights[row, :, :length].numpy()  # every key: padding must be 0
-                parity.record(name, *rows, tolerance)
-    _check_independence(session, inputs, found, config)
-    parity.cases += 1
+        parity.record(prefix + LAST_HIDDEN_STATE, *hidden, tolerance)
+        for layer, (weights, norms) in enumerate(zip(expected.attentions, expected.value_norms, strict=True)):
+            if weights is None or norms is None or not len(weights):
+                continue  # no heads
+            name = attentions_name(layer)  # every key: padding must be 0
+            parity.record(prefix + name, found[name][row, :, :length], weights[row, :, :length].numpy(), tolerance)
+            name = value_norms_name(layer)
+            parity.record(prefix + name, found[name][row, :, :length], norms[row, :, :length].numpy(), tolerance)
 
 
 def _check_independence(
@@ -198,20 +243,27 @@ def _check_independence(
     found: dict[str, NDArray[np.float32]],
     config: EncoderConfig,
 ) -> None:
-    """Without attention: the same bits in the embedding, and nothing in the weights."""
-    without = session.run({**inputs, ATTENTION_LAYERS: np.zeros(config.num_layers, np.bool_)})
+    """Without attention and norms: the same bits in the embedding, and nothing in what was not asked for."""
+    none = np.zeros(config.num_layers, np.bool_)
+    without = session.run({**inputs, ATTENTION_LAYERS: none, NORM_LAYERS: none})
     for name in (POOLED, LAST_HIDDEN_STATE):
         if not np.array_equal(without[name], found[name]):
             raise ParityError(f"{name} changes with whether attention weights are asked for")
     for layer in range(config.num_layers):
-        if without[attentions_name(layer)].size:
-            raise ParityError(f"{attentions_name(layer)} is computed although it was not asked for")
+        for name in (attentions_name(layer), value_norms_name(layer)):
+            if without[name].size:
+                raise ParityError(f"{name} is computed although it was not asked for")
 
 
 def _run_reference(reference: Encoder, inputs: dict[str, NDArray[np.generic]]) -> EncoderOutput:
     tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    gates = tensors.get(HEAD_GATES)
     with torch.inference_mode():
         output: EncoderOutput = reference(
-            tensors[INPUT_IDS], tensors[LENGTHS], token_type_ids=tensors.get(TOKEN_TYPE_IDS)
+            tensors[INPUT_IDS],
+            tensors[LENGTHS],
+            token_type_ids=tensors.get(TOKEN_TYPE_IDS),
+            head_gates=None if gates is None else gates.double(),
+            norm_layers=tensors[NORM_LAYERS],
         )
     return output

@@ -25,6 +25,8 @@ PRUNING_PICTURE = "pruning.svg"
 INPUT_IDS = "input_ids"
 LENGTHS = "lengths"
 ATTENTION_LAYERS = "attention_layers"
+NORM_LAYERS = "norm_layers"  # bool [L]: which layers' value norms to compute
+HEAD_GATES = "head_gates"  # float32 [B, sum of all layers' heads], first layer first; no rows: no gates
 TOKEN_TYPE_IDS = "token_type_ids"  # noqa: S105 - a tensor name, no password
 POOLED = "pooled"
 LAST_HIDDEN_STATE = "last_hidden_state"
@@ -33,6 +35,11 @@ LAST_HIDDEN_STATE = "last_hidden_state"
 def attentions_name(layer: int) -> str:
     """Name of the graph output that holds one layer's attention weights."""
     return f"attentions.{layer}"
+
+
+def value_norms_name(layer: int) -> str:
+    """Name of the graph output [B, H_l, S] that holds one layer's value norms; [0, H_l, 0] where not wanted."""
+    return f"value_norms.{layer}"
 
 
 class ArtifactError(Exception):

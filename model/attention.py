@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.gating import LayerRequest, pack_gated
+from model.gating import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION, HeadOutputs, LayerRequest, pack_gated
 from model.packing import Packing
 from model.positions import PositionTerms
+from model.value_norms import output_rows, value_norms
 from model.value_stream import ValueStream
 
 Implementation = Literal["eager", "sdpa", "onnx"]
@@ -23,10 +24,8 @@ Implementation = Literal["eager", "sdpa", "onnx"]
 FUSED_DOMAIN = ""
 FUSED_OP = "Attention"
 FUSED_OP_VERSION = 24
-WEIGHTS_DOMAIN = "polyhead"
 WEIGHTS_OP = "AttentionWeights"
 BIASED_WEIGHTS_OP = "BiasedAttentionWeights"
-WEIGHTS_OP_VERSION = 1
 NO_TERMS = PositionTerms()
 
 
@@ -132,12 +131,12 @@ def onnx_attention(
         version=FUSED_OP_VERSION,
     )
     weights = torch.onnx.ops.symbolic(
-        f"{WEIGHTS_DOMAIN}::{WEIGHTS_OP if bias is None else BIASED_WEIGHTS_OP}",
+        f"{FUNCTIONS_DOMAIN}::{WEIGHTS_OP if bias is None else BIASED_WEIGHTS_OP}",
         [query, key, lengths, wanted, *([] if bias is None else [bias])],
         {"num_heads": num_heads, "scale": scale},
         dtype=query.dtype,
         shape=(batch, num_heads, sequence, sequence),
-        version=WEIGHTS_OP_VERSION,
+        version=FUNCTIONS_VERSION,
     )
     return context, weights
 
@@ -154,7 +153,8 @@ class MultiHeadAttention(nn.Module):
     With no head left the layer adds its output bias, which is 0 where the family has none.
     """
 
-    closed: Tensor | None  # [H*V], the context of a head whose gate is 0, where that is not 0; see `model.gating`
+    closed: Tensor | None  # [H*V], the value or context that adds nothing, where that is not 0; see `model.gating`
+    value_factor: Tensor | None  # [H, V, R], what the norms of values are taken with in place of the output's rows
 
     def __init__(
         self,
@@ -173,6 +173,7 @@ class MultiHeadAttention(nn.Module):
         self.scale = 1 / math.sqrt(d_k)
         self.implementation: Implementation = "sdpa"
         self.register_buffer("closed", None, persistent=False)
+        self.register_buffer("value_factor", None, persistent=False)
         if num_heads:
             self.query = nn.Linear(hidden_size, num_heads * d_k, bias=bias)
             self.key = nn.Linear(hidden_size, num_heads * d_k, bias=bias)
@@ -183,40 +184,55 @@ class MultiHeadAttention(nn.Module):
 
     def forward(
         self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms = NO_TERMS
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, HeadOutputs]:
         """Attention within each text of a packed batch.
 
         Args:
             hidden: [T, D], the real tokens.
             tokens: where they stand in the batch.
-            request: whether the weights will be read, and gates on the heads.
+            request: what will be read of the heads, and gates on them.
             terms: what positions change here.
 
         Returns:
-            [T, D] to be added to the residual stream, and the weights [B, H, S, S] or None.
+            [T, D] to be added to the residual stream, and what the heads show.
         """
         if not self.num_heads:
-            return self.output_bias.expand_as(hidden), hidden.new_zeros(0, 0, 0, 0)
+            return self.output_bias.expand_as(hidden), no_heads(hidden, request)
         query, key = self.query(hidden), self.key(hidden)  # [T, H*K]
         if terms.rotation is not None:
             query, key = (terms.rotation.turn(x, self.num_heads) for x in (query, key))
+        value = tokens.pad(self.values(hidden, request.first_values))
         context, weights = IMPLEMENTATIONS[self.implementation](
             tokens.pad(query),
             tokens.pad(key),
-            tokens.pad(self.values(hidden, request.first_values)),
+            value,
             tokens.lengths,
             request.weights,
             num_heads=self.num_heads,
             scale=self.scale,
             bias=terms.bias,
         )
+        norms = None
+        if request.value_norms is not None:
+            norms = value_norms(value, self.closed, self.moving(), request.value_norms)
         request = self.stream.dropped(request, tokens.lengths)
         context = pack_gated(context, tokens, request, self.closed, num_heads=self.num_heads)
-        return self.output(self.stream.gated(context, hidden)), weights
+        return self.output(self.stream.gated(context, hidden)), HeadOutputs(weights, norms)
 
     def values(self, hidden: Tensor, first_values: Tensor | None = None) -> Tensor:
         """What attention weighs, [T, D] -> [T, H*V]; `first_values` are the first layer's, for a value residual."""
         return self.stream.values(self.value(hidden), first_values)
+
+    def moving(self) -> Tensor:
+        """What turns a head's values into what they add to the residual stream, [H, V, D], or as short as that."""
+        if self.value_factor is not None:
+            return self.value_factor
+        return output_rows(self.output.weight, self.num_heads)
+
+
+def no_heads(hidden: Tensor, request: LayerRequest) -> HeadOutputs:
+    """What a layer without heads shows."""
+    return HeadOutputs(hidden.new_zeros(0, 0, 0, 0), None if request.value_norms is None else hidden.new_zeros(0, 0, 0))
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from model.attention import Implementation, MultiHeadAttention
 from model.config import EncoderConfig
 from model.feed_forward import FeedForward
-from model.gating import LayerRequest, check_gates
+from model.gating import HeadOutputs, LayerRequest, check_gates
 from model.norms import make_norm
 from model.packing import Packing, packing
 from model.pooling import POOLINGS
@@ -27,11 +27,13 @@ class EncoderOutput(NamedTuple):
         pooled: [B, D], before truncation to fewer dimensions and before normalisation.
         last_hidden_state: [B, S, D]; rows at or after a text's length repeat its last token.
         attentions: one a layer, [B, H_l, S, S], or None where the implementation has none.
+        value_norms: one a layer, [B, H_l, S], ||f(x_j)|| of `model.analysis.norms`; None where none were asked for.
     """
 
     pooled: Tensor
     last_hidden_state: Tensor
     attentions: tuple[Tensor | None, ...]
+    value_norms: tuple[Tensor | None, ...]
 
 
 class Embeddings(nn.Module):
@@ -92,17 +94,17 @@ class EncoderLayer(nn.Module):
 
     def forward(
         self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms
-    ) -> tuple[Tensor, Tensor | None]:
-        """[T, D] -> [T, D] and this layer's weights [B, H, S, S] or None."""
+    ) -> tuple[Tensor, HeadOutputs]:
+        """[T, D] -> [T, D] and what this layer's heads show."""
         if self.pre_norm:
-            attended, weights = self.attention(self.attention_norm(hidden), tokens, request, terms)
+            attended, heads = self.attention(self.attention_norm(hidden), tokens, request, terms)
             hidden = hidden + attended
             hidden = hidden + self.feed_forward(self.feed_forward_norm(hidden))
         else:
-            attended, weights = self.attention(hidden, tokens, request, terms)
+            attended, heads = self.attention(hidden, tokens, request, terms)
             hidden = self.attention_norm(hidden + attended)
             hidden = self.feed_forward_norm(hidden + self.feed_forward(hidden))
-        return hidden, weights
+        return hidden, heads
 
     def values(self, hidden: Tensor) -> Tensor:
         """What this layer's attention would weigh, [T, D] -> [T, H*V]."""
@@ -136,7 +138,9 @@ class Encoder(nn.Module):
         lengths: Tensor,
         attention_layers: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        *,
         head_gates: Tensor | None = None,
+        norm_layers: Tensor | None = None,
     ) -> EncoderOutput:
         """Encodes a right-padded batch.
 
@@ -149,6 +153,7 @@ class Encoder(nn.Module):
             head_gates: [B, sum of all layers' heads], first layer first (`EncoderConfig.head_span` says which columns
                 are a layer's): factors on what each head adds, a row a text. 1 leaves a head as it is, 0 removes it
                 with its value bias. None for none. Differentiable.
+            norm_layers: bool [L], the layers whose value norms are computed; None for none.
 
         Returns:
             See `EncoderOutput`.
@@ -157,21 +162,43 @@ class Encoder(nn.Module):
             ValueError: `head_gates` of another shape.
         """
         if head_gates is not None:
-            check_gates(head_gates, len(lengths), self.config.num_heads)
+            check_gates(head_gates, lengths, self.config.num_heads)
         if attention_layers is None:
             attention_layers = torch.zeros(len(self.layers), dtype=torch.bool, device=input_ids.device)
         tokens = packing(lengths, input_ids.shape[1])
         types = None if token_type_ids is None else tokens.pack(token_type_ids)
         hidden = self.embeddings(tokens.pack(input_ids), tokens.positions(), types)
-        attentions: list[Tensor | None] = []
-        terms = self._position_terms(tokens, hidden.dtype)
-        first_values = self._first_values(hidden)
-        for index, (layer, wanted) in enumerate(zip(self.layers, attention_layers.unbind(), strict=True)):
-            request = LayerRequest(wanted, head_gates, self.config.head_span(index).start, first_values)
-            hidden, weights = layer(hidden, tokens, request, terms[index])
-            attentions.append(weights)
+        requests = self._requests(attention_layers, norm_layers, head_gates, self._first_values(hidden))
+        shown: list[HeadOutputs] = []
+        for layer, request, terms in zip(
+            self.layers, requests, self._position_terms(tokens, hidden.dtype), strict=True
+        ):
+            hidden, heads = layer(hidden, tokens, request, terms)
+            shown.append(heads)
         last_hidden_state = tokens.pad(self.final_norm(hidden))
-        return EncoderOutput(self._pool(last_hidden_state, lengths), last_hidden_state, tuple(attentions))
+        pooled = self._pool(last_hidden_state, lengths)
+        weights, norms = tuple(heads.weights for heads in shown), tuple(heads.value_norms for heads in shown)
+        return EncoderOutput(pooled, last_hidden_state, weights, norms)
+
+    def _requests(
+        self,
+        attention_layers: Tensor,
+        norm_layers: Tensor | None,
+        head_gates: Tensor | None,
+        first_values: Tensor | None,
+    ) -> list[LayerRequest]:
+        """What is asked of each layer."""
+        norms = [None] * len(self.layers) if norm_layers is None else norm_layers.unbind()
+        return [
+            LayerRequest(
+                weights=wanted,
+                value_norms=norms[layer],
+                head_gates=head_gates,
+                first_head=self.config.head_span(layer).start,
+                first_values=first_values,
+            )
+            for layer, wanted in enumerate(attention_layers.unbind())
+        ]
 
     def _first_values(self, hidden: Tensor) -> Tensor | None:
         """The first layer's values [T, H*V], where other layers take a share of them."""

@@ -1,4 +1,4 @@
-"""What a caller asks of one layer's heads besides its output, and gates on what the heads add.
+"""Gates on what heads add, and what a caller asks of one layer's heads besides its output.
 
 A gate g multiplies a head's context before the output projection (Michel et al. 2019, "Are Sixteen Heads Really Better
 than One?", equation 3): 1 leaves the head as it is, 0 removes it. Shape letters as in `model.config`.
@@ -11,12 +11,17 @@ from torch import Tensor
 
 from model.packing import Packing
 
+FUNCTIONS_DOMAIN = "polyhead"
+FUNCTIONS_VERSION = 1
+GATED_OP = "GatedContext"
+
 
 class LayerRequest(NamedTuple):
     """What is asked of one layer.
 
     Attributes:
         weights: bool scalar, whether the attention weights will be read.
+        value_norms: bool scalar, whether the norms of the values will be read, or None for no.
         head_gates: [B, sum of all layers' heads], first layer first, or None for heads as they are. The layer reads its
             own columns; they are not cut out here, since a graph would pay for that in every run.
         first_head: where this layer's columns begin.
@@ -24,6 +29,7 @@ class LayerRequest(NamedTuple):
     """
 
     weights: Tensor
+    value_norms: Tensor | None = None
     head_gates: Tensor | None = None
     first_head: int = 0
     first_values: Tensor | None = None
@@ -33,6 +39,18 @@ class LayerRequest(NamedTuple):
         if self.head_gates is None:
             return None
         return self.head_gates[:, self.first_head : self.first_head + num_heads]
+
+
+class HeadOutputs(NamedTuple):
+    """What a layer's heads show.
+
+    Attributes:
+        weights: [B, H, S, S], or None where the implementation has none.
+        value_norms: [B, H, S], ||f(x_j)|| of `model.analysis.norms`; [0, H, 0] or None where not asked for.
+    """
+
+    weights: Tensor | None
+    value_norms: Tensor | None
 
 
 def pack_gated(
@@ -54,6 +72,8 @@ def pack_gated(
     gates = request.gates(num_heads)
     if gates is None:
         return tokens.pack(context)
+    if torch.onnx.is_in_onnx_export():
+        return _emit_gated(context, tokens, request, closed, num_heads)
     gates = gates.to(context.dtype)[:, None, :, None]  # [B, 1, H, 1]
     gated = context.view(*context.shape[:2], num_heads, -1) * gates  # [B, S, H, V]
     if closed is not None:
@@ -61,12 +81,36 @@ def pack_gated(
     return tokens.pack(gated.flatten(2))
 
 
-def check_gates(head_gates: Tensor, batch_size: int, num_heads: tuple[int, ...]) -> None:
-    """Refuses gates that do not fit.
+def closed_or_zero(closed: Tensor | None, like: Tensor, num_heads: int) -> Tensor:
+    """`closed` [H, V] for a graph, whose functions take no missing tensor; `like` is [..., H*V]."""
+    closed = like.new_zeros(like.shape[-1]) if closed is None else closed
+    return closed.view(num_heads, -1)
+
+
+def _emit_gated(
+    context: Tensor, tokens: Packing, request: LayerRequest, closed: Tensor | None, num_heads: int
+) -> Tensor:
+    """The local function that packs, and gates only where gates are given: it stands in the place of a gather."""
+    inputs = [context.flatten(0, 1), tokens.packed, request.head_gates, closed_or_zero(closed, context, num_heads)]
+    packed: Tensor = torch.onnx.ops.symbolic(
+        f"{FUNCTIONS_DOMAIN}::{GATED_OP}",
+        inputs,
+        {"num_heads": num_heads, "first_head": request.first_head},
+        dtype=context.dtype,
+        shape=(tokens.packed.shape[0], context.shape[-1]),
+        version=FUNCTIONS_VERSION,
+    )
+    return packed
+
+
+def check_gates(head_gates: Tensor, lengths: Tensor, num_heads: tuple[int, ...]) -> None:
+    """Refuses gates that do not fit a batch of `lengths [B]`.
 
     Raises:
         ValueError: another shape than [B, sum of all layers' heads].
     """
-    expected = (batch_size, sum(num_heads))
-    if not torch.onnx.is_in_onnx_export() and head_gates.shape != expected:
+    if torch.onnx.is_in_onnx_export():  # there the gates have rows of their own, to be 0 where no gates are given
+        return
+    expected = (len(lengths), sum(num_heads))
+    if head_gates.shape != expected:
         raise ValueError(f"head_gates have shape {tuple(head_gates.shape)}: expected [B, sum of heads] = {expected}")

@@ -48,7 +48,9 @@ def _maps(
     entry = {**label_axes(selection.options, axes, item, text, tokens), **_sources(selection)}
     if selection.options.reduce != "none":
         entry["reduce"] = selection.options.reduce
-    return entry | make_maps(result.attentions, selection, axes)
+    if selection.options.form == "norms":
+        entry["form"] = "norms"
+    return entry | make_maps(result.attentions, selection, axes, result.value_norms)
 
 
 def _statistics(

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.analysis.arrays import Float32Array
+from model.analysis.norms import norm_weighted
 from model.analysis.punctuation import punctuation_mask
 from model.analysis.reductions import max_over_heads, mean_over_heads
 from model.analysis.rollout import rollout
@@ -26,13 +27,16 @@ from service.selection import AttentionSelection
 Attentions = Mapping[int, Float32Array]
 
 
-def make_maps(attentions: Attentions, selection: AttentionSelection, axes: Axes) -> dict[str, list[NDArray[Any]]]:
+def make_maps(
+    attentions: Attentions, selection: AttentionSelection, axes: Axes, value_norms: Attentions | None = None
+) -> dict[str, list[NDArray[Any]]]:
     """The maps of each layer, C-contiguous; a rollout's is one for all layers.
 
     Args:
         attentions: by layer, [H_l, n, n]; at least `selection.computed_layers`.
         selection: layers, heads and options.
         axes: of this input.
+        value_norms: by layer, [H_l, n]; what weights are multiplied by where the norm-weighted view is asked for.
 
     Returns:
         `weights` [maps, queries, keys] of each layer; with `top_k` [maps, queries, k], and beside them `indices`
@@ -42,7 +46,11 @@ def make_maps(attentions: Attentions, selection: AttentionSelection, axes: Axes)
     if options.reduce == "rollout":
         layers = [_between_axes(_rollout(attentions, selection, axes), selection, axes)]
     else:
-        layers = [_layer(attentions[layer], selection, axes) for layer in selection.layers]
+        heads = (_heads(attentions[layer], selection, axes, rows=axes.rows) for layer in selection.layers)
+        if selection.options.form == "norms":
+            norms = (_head_norms(value_norms or {}, layer, selection) for layer in selection.layers)
+            heads = (norm_weighted(*pair) for pair in zip(heads, norms, strict=True))
+        layers = [_layer(maps, selection, axes) for maps in heads]
     if options.top_k is None:
         return {"weights": [np.ascontiguousarray(maps) for maps in layers]}
     largest = [top_k(maps, options.top_k) for maps in layers]
@@ -82,9 +90,15 @@ def _heads(weights: Float32Array, selection: AttentionSelection, axes: Axes, *, 
     return selected
 
 
-def _layer(weights: Float32Array, selection: AttentionSelection, axes: Axes) -> Float32Array:
-    """A layer's maps, [maps, queries, keys]; a layer without heads has none, reduced or not."""
-    maps = _between_axes(_heads(weights, selection, axes, rows=axes.rows), selection, axes)
+def _head_norms(value_norms: Attentions, layer: int, selection: AttentionSelection) -> Float32Array:
+    """The value norms of the heads asked for, [heads, n]."""
+    norms: Float32Array = value_norms[layer]
+    return norms if selection.heads is None else norms[list(selection.heads)]
+
+
+def _layer(heads: Float32Array, selection: AttentionSelection, axes: Axes) -> Float32Array:
+    """A layer's maps, [maps, queries, keys], from its heads' [heads, rows, n]; without heads none, reduced or not."""
+    maps = _between_axes(heads, selection, axes)
     if not len(maps) or selection.options.reduce == "none":
         return maps
     reduced = mean_over_heads(maps) if selection.options.reduce == "mean" else max_over_heads(maps)

@@ -42,8 +42,10 @@ class AttentionRequest(RequestModel):
     """leave out the tokens that the tokenizer adds; a row then sums to what it gives to the others"""
     renormalise: bool = False
     """divide each row by that sum; needs `exclude_special`"""
-    form: Literal["weights", "stats"] = "weights"
-    """`"stats"`: numbers that describe each head instead of its weights; only `layers` and `heads` go with it"""
+    form: Literal["weights", "norms", "stats"] = "weights"
+    """`"norms"`: each weight times the length of the vector that it takes, ||alpha f(x)|| (Kobayashi et al. 2020):
+    heads with nothing to do rest on tokens whose vectors are short; not with `renormalise` or a rollout. `"stats"`:
+    numbers that describe each head instead of its weights; only `layers` and `heads` go with it"""
 
 
 class Tensor(AnswerModel):
@@ -76,6 +78,8 @@ class Attention(AnswerModel):
     reduce: Literal["mean", "max", "rollout"] | None = None
     """only where maps are reduced: the head axis of `weights` then holds one map made from a layer's heads (none where
     the layer has no heads), and the layer axis of a rollout one entry for all layers"""
+    form: Literal["norms"] | None = None
+    """only where `weights` are norm-weighted: in the unit of the hidden state, rows do not sum to 1"""
     weights: list[list[list[list[float]]]] | list[Tensor]
     """[layer][head][query][key]; with `top_k` the k largest, largest first; with base64 one tensor a layer"""
     indices: list[list[list[list[int]]]] | list[Tensor] | None = None

@@ -4,7 +4,7 @@ It knows neither HTTP nor ONNX Runtime. Tests put a fake here; `service.onnx_bac
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -23,12 +23,17 @@ class Batch:
         lengths: [B], real tokens a row, at least 1.
         attention_layers: layers whose attention weights are computed, ascending.
         wants_tokens: whether `last_hidden_state` is to be returned.
+        wants_norms: whether the value norms of these attention layers are to be returned.
+        head_gates: [B, sum of all layers' heads], first layer first, factors on what each head adds; None for heads as
+            they are.
     """
 
     input_ids: Int64Array
     lengths: Int64Array
     attention_layers: tuple[int, ...] = ()
     wants_tokens: bool = False
+    wants_norms: bool = False
+    head_gates: Float32Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +44,13 @@ class BatchOutput:
         pooled: [B, D], before truncation to fewer dimensions and before normalisation.
         last_hidden_state: [B, S, D], or None where not wanted.
         attentions: by layer, probabilities [B, H_l, S, S]; the wanted layers only.
+        value_norms: by layer, ||f(x_j)|| [B, H_l, S] (see `model.analysis.norms`); the wanted layers only.
     """
 
     pooled: Float32Array
     last_hidden_state: Float32Array | None
     attentions: Mapping[int, Float32Array]
+    value_norms: Mapping[int, Float32Array] = field(default_factory=dict)
 
 
 class Backend(Protocol):

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from model.artifact import NORM_LAYERS
 from service.answer import build_answer
+from service.artifact_inputs import require_input
 from service.attention_answer import AttentionPlan
 from service.axes import plan_axes
 from service.engine import Engine
 from service.errors import Invalid, TooLarge
 from service.exchange import Exchange
+from service.head_mask import read_head_mask
 from service.inputs import Inputs, as_tokenized, read_inputs, refuse_truncated
 from service.jobs import JobResult
 from service.metrics import Metrics, Stage
@@ -94,6 +97,7 @@ async def run(services: Services, exchange: Exchange, request: EncodeRequest, *,
     deadline = exchange.deadline(settings.request_timeout)
     inputs = read_inputs(request.inputs, param=param, max_texts=settings.max_texts)
     selection = _select(request, inputs, engine)
+    head_gates = read_head_mask(request.head_mask, engine.manifest)
     dimensions = check_dimensions(request.dimensions, _vector_size(request, engine))
     prompt, inputs = with_prompt(engine.manifest.defaults, inputs, name=request.prompt_name, text=request.prompt)
     with timed(metrics, "tokenize"):
@@ -106,6 +110,8 @@ async def run(services: Services, exchange: Exchange, request: EncodeRequest, *,
         tokenized,
         attention_layers=selection.computed_layers if selection else (),
         wants_tokens=request.output == "tokens",
+        wants_norms=selection is not None and selection.options.form == "norms",
+        head_gates=head_gates,
         deadline=deadline,
     )
     observe_results(metrics, results)
@@ -201,6 +207,8 @@ def _select(request: EncodeRequest, inputs: Inputs, engine: Engine) -> Attention
         return None
     if request.attention.level == "word" and inputs.texts is None:
         raise Invalid("attention.level: token ids have no words; send texts", param="attention.level")
+    if request.attention.form == "norms":
+        require_input(engine.manifest, NORM_LAYERS, param="attention.form")
     return select_attention(request.attention, engine.config.num_heads)
 
 

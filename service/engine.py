@@ -11,6 +11,7 @@ from pathlib import Path
 
 from model.artifact import TOKENIZER, Artifact, Manifest
 from model.config import EncoderConfig
+from service.backend import Float32Array
 from service.batcher import Batcher, Job, JobResult
 from service.cpu import has_integer_products, usable_cores
 from service.errors import ServiceError
@@ -120,6 +121,8 @@ class Engine:
         *,
         attention_layers: tuple[int, ...] = (),
         wants_tokens: bool = False,
+        wants_norms: bool = False,
+        head_gates: Float32Array | None = None,
         deadline: float | None = None,
     ) -> list[JobResult]:
         """Runs the model on tokenised inputs; results in their order.
@@ -128,12 +131,14 @@ class Engine:
             inputs: what to encode.
             attention_layers: layers whose weights are computed, ascending.
             wants_tokens: whether `last_hidden_state` is returned.
+            wants_norms: whether the value norms of these layers are returned.
+            head_gates: [sum of all layers' heads], factors on what each head adds to every input; None for none.
             deadline: `time.monotonic()` value after which the answer is worth nothing.
 
         Raises:
             ServiceError: Overloaded, DeadlineExceeded, InferenceFailed or NotReady.
         """
-        jobs = [Job(item.input_ids, attention_layers, wants_tokens) for item in inputs]
+        jobs = [Job(item.input_ids, attention_layers, wants_tokens, wants_norms, head_gates) for item in inputs]
         submitted = time.monotonic()
         try:
             results = await self._batcher.submit(jobs, deadline=deadline)

@@ -4,7 +4,7 @@ It knows neither threads nor requests.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,11 +19,15 @@ class Job:
         input_ids: [n], n at least 1, special tokens included.
         attention_layers: layers whose attention weights are wanted, ascending.
         wants_tokens: whether `last_hidden_state` is wanted.
+        wants_norms: whether the value norms of these attention layers are wanted.
+        head_gates: [sum of all layers' heads], or None; one array for all texts of a request.
     """
 
     input_ids: Int64Array
     attention_layers: tuple[int, ...] = ()
     wants_tokens: bool = False
+    wants_norms: bool = False
+    head_gates: Float32Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class JobResult:
         attentions: by layer, probabilities [H_l, n, n]; the wanted layers only.
         queue_seconds: from submission to the start of its batch.
         inference_seconds: how long its batch ran.
+        value_norms: by layer, [H_l, n]; the wanted layers only.
     """
 
     pooled: Float32Array
@@ -43,6 +48,7 @@ class JobResult:
     attentions: Mapping[int, Float32Array]
     queue_seconds: float
     inference_seconds: float
+    value_norms: Mapping[int, Float32Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +69,30 @@ class BatchRecord:
 
 
 def collate(jobs: Sequence[Job]) -> Batch:
-    """Texts as one batch [B, S], padded on the right to the longest. All want the same attention layers."""
-    wants_tokens = any(job.wants_tokens for job in jobs)
+    """Texts as one batch [B, S], padded on the right to the longest. All want the same attention layers.
+
+    Texts with gates and texts without ride together: gates are a row's own, and a gate of 1 changes no bit. So many
+    masks of one text, the usual way of asking which heads matter, share their runs.
+    """
     layers = jobs[0].attention_layers
+    wanted = (layers, any(job.wants_tokens for job in jobs), any(job.wants_norms for job in jobs), _gates(jobs))
     if len(jobs) == 1:
         row = jobs[0].input_ids
-        return Batch(row[np.newaxis], np.array([len(row)], dtype=np.int64), layers, wants_tokens)
+        return Batch(row[np.newaxis], np.array([len(row)], dtype=np.int64), *wanted)
     lengths = np.array([len(job.input_ids) for job in jobs], dtype=np.int64)
     input_ids = np.zeros((len(jobs), int(lengths.max())), dtype=np.int64)
     for row, job in zip(input_ids, jobs, strict=True):
         row[: len(job.input_ids)] = job.input_ids
-    return Batch(input_ids, lengths, layers, wants_tokens)
+    return Batch(input_ids, lengths, *wanted)
+
+
+def _gates(jobs: Sequence[Job]) -> Float32Array | None:
+    """[B, sum of all layers' heads], 1 for texts without gates; None where no text has any."""
+    given = [job.head_gates for job in jobs if job.head_gates is not None]
+    if not given:
+        return None
+    open_gates = np.ones_like(given[0])
+    return np.stack([open_gates if job.head_gates is None else job.head_gates for job in jobs])
 
 
 def separate(
@@ -91,6 +110,7 @@ def separate(
             {layer: _attention(output, layer, row, len(job.input_ids)) for layer in job.attention_layers},
             queue_seconds[row],
             inference_seconds,
+            {layer: _norms(output, layer, row, len(job.input_ids)) for layer in job.attention_layers if job.wants_norms},
         )
         for row, job in enumerate(jobs)
     ]
@@ -107,3 +127,10 @@ def _attention(output: BatchOutput, layer: int, row: int, length: int) -> Float3
     if not weights.shape[1]:  # a graph gives a layer without heads no rows either
         return np.zeros((0, length, length), dtype=np.float32)
     return np.ascontiguousarray(weights[row, :, :length, :length])
+
+
+def _norms(output: BatchOutput, layer: int, row: int, length: int) -> Float32Array:
+    norms = output.value_norms[layer]
+    if not norms.shape[1]:
+        return np.zeros((0, length), dtype=np.float32)
+    return np.ascontiguousarray(norms[row, :, :length])

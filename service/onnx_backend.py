@@ -20,14 +20,17 @@ from numpy.typing import NDArray
 from model.artifact import (
     ATTENTION_LAYERS,
     GRAPH,
+    HEAD_GATES,
     INPUT_IDS,
     LAST_HIDDEN_STATE,
     LENGTHS,
+    NORM_LAYERS,
     POOLED,
     TOKEN_TYPE_IDS,
     Artifact,
     ArtifactError,
     attentions_name,
+    value_norms_name,
 )
 from service.backend import Batch, BatchOutput, Float32Array
 
@@ -71,8 +74,9 @@ class OnnxBackend:
         manifest = artifact.manifest
         self._num_layers = manifest.config.num_layers
         self._max_length = manifest.max_sequence_length
+        self._has_norms = NORM_LAYERS in manifest.inputs
         self._large_output_at: float | None = None
-        self._feeds = _plan_feeds(artifact, self._num_layers)
+        self._feeds = _plan_feeds(artifact)
         self._session = _open_session(artifact, intra_op_threads, provider)
         _check_names(artifact, self._session)
         if provider == "cuda":
@@ -84,17 +88,20 @@ class OnnxBackend:
         Raises:
             Exception: whatever ONNX Runtime raises.
         """
-        fetched = [POOLED, *([LAST_HIDDEN_STATE] if batch.wants_tokens else [])]
-        fetched += [attentions_name(layer) for layer in batch.attention_layers]
-        feeds = {name: feed(batch) for name, feed in self._feeds}
-        outputs: list[Float32Array] = self._session.run(fetched, feeds, self._run_options())
+        layers = batch.attention_layers
+        names = [POOLED, *([LAST_HIDDEN_STATE] if batch.wants_tokens else []), *map(attentions_name, layers)]
+        names += map(value_norms_name, layers) if batch.wants_norms else ()
+        outputs: list[Float32Array] = self._session.run(
+            names, {name: feed(batch) for name, feed in self._feeds}, self._run_options()
+        )
         if len(outputs) > 1 and sum(output.nbytes for output in outputs) > _LARGE_OUTPUT:
             self._large_output_at = time.monotonic()
-        attentions = outputs[len(fetched) - len(batch.attention_layers) :]
+        found = dict(zip(names, outputs, strict=True))
         return BatchOutput(
-            pooled=outputs[0],
-            last_hidden_state=outputs[1] if batch.wants_tokens else None,
-            attentions=dict(zip(batch.attention_layers, attentions, strict=True)),
+            pooled=found[POOLED],
+            last_hidden_state=found.get(LAST_HIDDEN_STATE),
+            attentions={layer: found[attentions_name(layer)] for layer in layers},
+            value_norms={layer: found[value_norms_name(layer)] for layer in layers if batch.wants_norms},
         )
 
     def _run_options(self) -> onnxruntime.RunOptions | None:
@@ -120,19 +127,24 @@ class OnnxBackend:
         for length in (*_WARM_UP_LENGTHS, self._max_length):
             if length <= self._max_length:
                 self.run(_blank_batch(length))
-        self.run(_blank_batch(min(8, self._max_length), tuple(range(self._num_layers)), wants_tokens=True))
+        layers, length = tuple(range(self._num_layers)), min(8, self._max_length)
+        self.run(_blank_batch(length, layers, wants_tokens=True, wants_norms=self._has_norms))
 
     def close(self) -> None:
         """Frees the session; runs that are under way keep it until they end."""
         del self._session
 
 
-def _plan_feeds(artifact: Artifact, num_layers: int) -> list[tuple[str, Feed]]:
+def _plan_feeds(artifact: Artifact) -> list[tuple[str, Feed]]:
     """What is fed to each input of the manifest."""
+    config = artifact.manifest.config
+    num_layers, no_gates = config.num_layers, np.zeros((0, sum(config.num_heads)), dtype=np.float32)
     feeds: dict[str, Feed] = {
         INPUT_IDS: lambda batch: batch.input_ids,
         LENGTHS: lambda batch: batch.lengths,
         ATTENTION_LAYERS: lambda batch: _layer_mask(batch.attention_layers, num_layers),
+        NORM_LAYERS: lambda batch: _layer_mask(batch.attention_layers if batch.wants_norms else (), num_layers),
+        HEAD_GATES: lambda batch: no_gates if batch.head_gates is None else batch.head_gates,
         TOKEN_TYPE_IDS: lambda batch: np.zeros_like(batch.input_ids),
     }
     if unknown := [name for name in artifact.manifest.inputs if name not in feeds]:
@@ -179,7 +191,9 @@ def _check_names(artifact: Artifact, session: onnxruntime.InferenceSession) -> N
     found = {entry.name for entry in session.get_inputs()}
     if found != set(manifest.inputs):
         raise ArtifactError(f"{path} has inputs {', '.join(sorted(found))}, its manifest says {manifest.inputs}")
-    wanted = {POOLED, LAST_HIDDEN_STATE, *map(attentions_name, range(manifest.config.num_layers))}
+    layers = range(manifest.config.num_layers)
+    wanted = {POOLED, LAST_HIDDEN_STATE, *map(attentions_name, layers)}
+    wanted |= set(map(value_norms_name, layers)) if NORM_LAYERS in manifest.inputs else set()
     if missing := sorted(wanted - {entry.name for entry in session.get_outputs()}):
         raise ArtifactError(f"{path} lacks outputs {', '.join(missing)}; export it again")
 
@@ -199,5 +213,8 @@ def _check_cuda_runs(session: onnxruntime.InferenceSession) -> None:
         )
 
 
-def _blank_batch(length: int, layers: tuple[int, ...] = (), *, wants_tokens: bool = False) -> Batch:
-    return Batch(np.zeros((1, length), np.int64), np.array([length], np.int64), layers, wants_tokens)
+def _blank_batch(
+    length: int, layers: tuple[int, ...] = (), *, wants_tokens: bool = False, wants_norms: bool = False
+) -> Batch:
+    input_ids, lengths = np.zeros((1, length), np.int64), np.array([length], np.int64)
+    return Batch(input_ids, lengths, layers, wants_tokens, wants_norms)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from service.attention_schemas import Attention, AttentionRequest, AttentionStatistics
+from service.head_mask import HeadMask
 from service.prompts import MAX_PROMPT_CHARACTERS
 from service.wire import AnswerModel, OpenAnswerModel, RequestModel
 
@@ -70,6 +71,9 @@ class EncodeRequest(RequestModel):
     weights where safetensors are accepted, embeddings stay float32"""
     attention: AttentionRequest | None = None
     """null computes none"""
+    head_mask: HeadMask = None
+    """what the answer would be with less of some heads: `[[layer, head, gate], ...]`, a gate of 0 removes the head, 1
+    leaves it as it is; negative indices count from the end; for all inputs; null or empty for none"""
 
 
 class TokenizeRequest(RequestModel):

@@ -120,6 +120,18 @@ def check_attention_size(
 
 
 def _refuse_contradictions(request: AttentionRequest) -> None:
+    if request.form == "norms" and request.reduce == "rollout":
+        raise Invalid(
+            'attention.reduce: a rollout follows weights that sum to 1, form "norms" gives lengths of vectors; ask for '
+            '"none", "mean" or "max"',
+            param="attention.reduce",
+        )
+    if request.form == "norms" and request.renormalise:
+        raise Invalid(
+            'attention.renormalise: rows of form "norms" are lengths of vectors, with no sum to come back to; leave it '
+            "out",
+            param="attention.renormalise",
+        )
     if request.form == "stats":
         defaults = AttentionRequest()
         for field in ("queries", "reduce", "level", "top_k", "exclude_special", "renormalise"):

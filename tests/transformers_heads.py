@@ -1,6 +1,6 @@
 """`transformers`' BERT with single heads scaled, and what its heads move: references for gates and norms."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -44,3 +44,31 @@ def scale_heads(network: BertModel, gated: Mapping[tuple[int, int], float]) -> I
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def moved_norms(network: BertModel, input_ids: Sequence[int]) -> list[Tensor]:
+    """||f(x_j)|| of one text, [H, n] a layer: each head's values by hand, through its own columns of the output weight.
+
+    In float64, from the hidden states that the network itself gives.
+    """
+    with torch.inference_mode():
+        states = network(torch.tensor([list(input_ids)]), output_hidden_states=True).hidden_states
+    heads = network.config.num_attention_heads
+    norms = []
+    for layer in range(network.config.num_hidden_layers):
+        value = network.get_submodule(f"encoder.layer.{layer}.attention.self.value")
+        output = network.get_submodule(f"encoder.layer.{layer}.attention.output.dense")
+        rows = zip(
+            _double(value, "weight").chunk(heads),
+            _double(value, "bias").chunk(heads),
+            _double(output, "weight").chunk(heads, dim=1),
+            strict=True,
+        )
+        hidden = states[layer][0].double()
+        moved = [(hidden @ weight.T + bias) @ columns.T for weight, bias, columns in rows]
+        norms.append(torch.stack([vectors.norm(dim=-1) for vectors in moved]))
+    return norms
+
+
+def _double(module: nn.Module, name: str) -> Tensor:
+    return module.get_parameter(name).detach().double()

@@ -17,12 +17,13 @@ SmoothQuant (Xiao et al. 2023, equation 4), with offsets a channel as well.
 import torch
 from torch import Tensor, nn
 
-from model.attention import IMPLEMENTATIONS, Implementation
+from model.attention import IMPLEMENTATIONS, Implementation, no_heads
 from model.config import Activation
 from model.feed_forward import ACTIVATIONS
-from model.gating import LayerRequest, pack_gated
+from model.gating import HeadOutputs, LayerRequest, pack_gated
 from model.packing import Packing
 from model.positions import PositionTerms
+from model.value_norms import output_rows, value_norms
 
 LOWEST, HIGHEST = 0, 255  # unsigned activations: the integer kernels of x86 (VNNI) multiply uint8 by int8
 
@@ -74,13 +75,14 @@ class QuantizedAttention(nn.Module):
     """Attention whose four products take 8-bit inputs; scores, softmax and context stay float32."""
 
     closed: Tensor
+    value_factor: Tensor | None
 
     def __init__(
         self,
         query: nn.Module,
         key: nn.Module,
         value: nn.Module,
-        output: nn.Module,
+        output: QuantizedLinear,
         *,
         closed: Tensor,
         num_heads: int,
@@ -99,6 +101,7 @@ class QuantizedAttention(nn.Module):
         """
         super().__init__()
         self.register_buffer("closed", closed.float())
+        self.register_buffer("value_factor", None)
         self.query, self.key, self.value, self.output = query, key, value, output
         self.num_heads = num_heads
         self.scale = scale
@@ -106,21 +109,31 @@ class QuantizedAttention(nn.Module):
 
     def forward(
         self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, HeadOutputs]:
         """As `MultiHeadAttention`, for a hidden state in steps."""
         steps = quantize(hidden)
+        value = tokens.pad(self.value(steps))
         context, weights = IMPLEMENTATIONS[self.implementation](
             tokens.pad(self.query(steps)),
             tokens.pad(self.key(steps)),
-            tokens.pad(self.value(steps)),
+            value,
             tokens.lengths,
             request.weights,
             num_heads=self.num_heads,
             scale=self.scale,
             bias=terms.bias,
         )
+        norms = None
+        if request.value_norms is not None:
+            norms = value_norms(value, self.closed, self.moving(), request.value_norms)
         context = pack_gated(context, tokens, request, self.closed, num_heads=self.num_heads)
-        return self.output(quantize(context)), weights
+        return self.output(quantize(context)), HeadOutputs(weights, norms)
+
+    def moving(self) -> Tensor:
+        """As `MultiHeadAttention.moving`, for values in steps."""
+        if self.value_factor is not None:
+            return self.value_factor
+        return output_rows(self.output.dequantized(), self.num_heads).to(self.closed.dtype)
 
 
 class ConstantAttention(nn.Module):
@@ -134,10 +147,10 @@ class ConstantAttention(nn.Module):
 
     def forward(
         self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms
-    ) -> tuple[Tensor, Tensor | None]:
-        """[T, D], and no weights."""
-        del tokens, request, terms
-        return self.bias.expand_as(hidden), hidden.new_zeros(0, 0, 0, 0)
+    ) -> tuple[Tensor, HeadOutputs]:
+        """[T, D], and no heads."""
+        del tokens, terms
+        return self.bias.expand_as(hidden), no_heads(hidden, request)
 
 
 class QuantizedFeedForward(nn.Module):
@@ -202,12 +215,12 @@ class QuantizedLayer(nn.Module):
 
     def forward(
         self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms
-    ) -> tuple[Tensor, Tensor | None]:
-        """[T, D] in steps -> [T, D] in steps of the next layer, and this layer's weights."""
-        attended, weights = self.attention(hidden, tokens, request, terms)
+    ) -> tuple[Tensor, HeadOutputs]:
+        """[T, D] in steps -> [T, D] in steps of the next layer, and what this layer's heads show."""
+        attended, heads = self.attention(hidden, tokens, request, terms)
         hidden = self.attention_norm(hidden * self.attention_scale + attended)
         hidden = self.feed_forward_norm(hidden * self.feed_forward_scale + self.feed_forward(hidden))
-        return hidden, weights
+        return hidden, heads
 
 
 def quantize(x: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ def test_equals_torchs_multi_head_attention_with_the_same_weights(name: str) -> 
         hidden, hidden, hidden, key_padding_mask=padding, need_weights=True, average_attn_weights=False
     )
     tokens = packing(lengths, 7)
-    found, found_weights = ours(tokens.pack(hidden), tokens, LayerRequest(torch.tensor(True)))
+    found, (found_weights, _) = ours(tokens.pack(hidden), tokens, LayerRequest(torch.tensor(True)))
     found = tokens.pad(found)
     for row, length in enumerate(lengths):
         torch.testing.assert_close(found[row, :length], expected[row, :length], atol=ROUNDING, rtol=0)
@@ -139,7 +139,7 @@ def test_a_layer_without_heads_adds_its_output_bias() -> None:
     attention = MultiHeadAttention(hidden_size=4, num_heads=0, d_k=2, d_v=2)
     nn.init.normal_(attention.output_bias)
     tokens = packing(torch.tensor([3, 1]), 3)
-    found, weights = attention(torch.randn(4, 4), tokens, LayerRequest(torch.tensor(True)))
+    found, (weights, _) = attention(torch.randn(4, 4), tokens, LayerRequest(torch.tensor(True)))
     assert torch.equal(found, attention.output_bias.expand(4, 4))
     assert weights is not None
     assert weights.numel() == 0

@@ -107,7 +107,7 @@ def test_pre_norm_networks_take_the_first_values_behind_the_norm() -> None:
 
 
 def request(gates: Tensor | None = None) -> LayerRequest:
-    return LayerRequest(torch.tensor(False), gates)
+    return LayerRequest(torch.tensor(False), head_gates=gates)
 
 
 def drop(share: float, texts: int, heads: int = 4, gates: Tensor | None = None) -> Tensor:

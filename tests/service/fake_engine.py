@@ -29,6 +29,7 @@ HIDDEN_SIZE = 8
 NUM_HEADS = (2, 3, 0)
 MAX_LENGTH = 16
 MODEL_NAME = "tests/fake"
+INPUTS = ("input_ids", "lengths", "attention_layers", "norm_layers", "head_gates")
 
 
 class FakeBackend:
@@ -60,7 +61,8 @@ class FakeBackend:
         mask = np.arange(batch.input_ids.shape[1]) < batch.lengths[:, np.newaxis]
         pooled = (hidden * mask[:, :, np.newaxis]).sum(axis=1) / batch.lengths[:, np.newaxis]
         attentions = {layer: self._attention(batch, layer) for layer in batch.attention_layers}
-        return BatchOutput(pooled.astype(np.float32), hidden if batch.wants_tokens else None, attentions)
+        norms = {layer: value_norms(batch.input_ids, layer) for layer in batch.attention_layers if batch.wants_norms}
+        return BatchOutput(pooled.astype(np.float32), hidden if batch.wants_tokens else None, attentions, norms)
 
     def close(self) -> None:
         self.is_closed = True
@@ -92,16 +94,23 @@ def attention_weights(input_ids: Int64Array, layer: int) -> Float32Array:
 NO_PROMPTS = Defaults(pooling="mean", normalize=True, prompts={}, default_prompt_name=None)
 
 
-def write_fake_artifact(directory: Path, defaults: Defaults = NO_PROMPTS) -> Path:
+def value_norms(input_ids: Int64Array, layer: int) -> Float32Array:
+    """[..., n] -> [..., H_l, n], different for every token and head."""
+    heads = np.arange(1, NUM_HEADS[layer] + 1)[:, np.newaxis]
+    norms: Float32Array = (1.5 + np.sin(heads + input_ids[..., np.newaxis, :] + layer)).astype(np.float32)
+    return norms
+
+
+def write_fake_artifact(directory: Path, defaults: Defaults = NO_PROMPTS, *, inputs: tuple[str, ...] = INPUTS) -> Path:
     """An artifact directory whose graph is never opened."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / GRAPH).write_bytes(b"no graph: a fake backend stands in")
     make_tokenizer().save(str(directory / TOKENIZER))
-    write_manifest(directory, make_manifest(directory, defaults))
+    write_manifest(directory, make_manifest(directory, defaults, inputs=inputs))
     return directory
 
 
-def make_manifest(directory: Path, defaults: Defaults = NO_PROMPTS) -> Manifest:
+def make_manifest(directory: Path, defaults: Defaults = NO_PROMPTS, *, inputs: tuple[str, ...] = INPUTS) -> Manifest:
     return Manifest(
         model=MODEL_NAME,
         source=Source(id="tests/fake", revision=None, sha256="0" * 64),
@@ -116,7 +125,7 @@ def make_manifest(directory: Path, defaults: Defaults = NO_PROMPTS) -> Manifest:
         ),
         precision="fp32",
         opset=24,
-        inputs=("input_ids", "lengths", "attention_layers"),
+        inputs=inputs,
         outputs=("pooled", "last_hidden_state"),
         defaults=defaults,
         max_sequence_length=MAX_LENGTH,

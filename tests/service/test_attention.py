@@ -14,7 +14,7 @@ from model.analysis.statistics import STATISTICS
 from service.schemas import EncodeAnswer
 from tests.attention_reference import transformed
 from tests.service.conftest import Serve, Served
-from tests.service.fake_engine import CLS, NUM_HEADS, SEP, WORD_IDS, attention_weights
+from tests.service.fake_engine import CLS, NUM_HEADS, SEP, WORD_IDS, attention_weights, value_norms
 
 TEXT = "The cats sat"
 TOKENS = ["[CLS]", "the", "cat", "##s", "sat", "[SEP]"]
@@ -58,6 +58,70 @@ def test_weights_equal_their_definition(served: Served, options: dict[str, Any])
     assert len(found) == len(expected)
     for maps, wanted in zip(found, expected, strict=True):
         np.testing.assert_allclose(np.array(maps).reshape(wanted.shape), wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [options for options in OPTIONS if options.get("reduce") != "rollout" and not options.get("renormalise")],
+    ids=str,
+)
+@pytest.mark.parametrize("encoding_format", ["float", "base64"])
+def test_norms_are_weights_times_the_norms_of_values(
+    served: Served, options: dict[str, Any], encoding_format: str
+) -> None:
+    weighted = [
+        maps * value_norms(np.array(IDS), layer)[:, np.newaxis].astype(np.float64) for layer, maps in enumerate(MAPS)
+    ]
+    body = {"inputs": TEXT, "encoding_format": encoding_format, "attention": {**options, "form": "norms"}}
+    response = served.encode(body)
+    EncodeAnswer.model_validate_json(response.content, strict=True)
+    entry = response.json()["attention"][0]
+    assert entry["form"] == "norms"
+    expected = transformed(weighted, options, special=SPECIAL, word_ids=WORDS)
+    found = [as_array(layer) for layer in entry["weights"]]
+    for maps, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(maps.reshape(wanted.shape), wanted, rtol=0, atol=2e-6)
+
+
+def as_array(layer: Any) -> np.ndarray[Any, Any]:
+    if isinstance(layer, dict):
+        return np.frombuffer(base64.b64decode(layer["data"]), layer["dtype"]).reshape(layer["shape"])
+    return np.array(layer)
+
+
+def test_the_largest_norms_and_the_sum_of_the_others(served: Served) -> None:
+    entry = attention_of(served, layers=[1], form="norms", top_k=2)
+    expected = MAPS[1] * value_norms(np.array(IDS), 1)[:, np.newaxis]
+    largest = -np.sort(-expected, axis=-1)[..., :2]
+    np.testing.assert_allclose(entry["weights"], [largest], rtol=1e-6)
+    np.testing.assert_allclose(entry["left_out"], [expected.sum(axis=-1) - largest.sum(axis=-1)], atol=2e-6)
+
+
+def test_norms_as_safetensors(served: Served) -> None:
+    body = {"inputs": TEXT, "attention": {"layers": [1], "form": "norms"}, "encoding_format": "float16"}
+    content = served.encode(body, accept=SAFETENSORS).content
+    expected = MAPS[1] * value_norms(np.array(IDS), 1)[:, np.newaxis]
+    np.testing.assert_array_equal(load(content)["attention.0"], [expected.astype(np.float16)], strict=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"reduce": "rollout"}, "attention.reduce"),
+        ({"exclude_special": True, "renormalise": True}, "attention.renormalise"),
+    ],
+)
+def test_norms_refuse_what_needs_rows_that_sum_to_1(served: Served, options: dict[str, Any], param: str) -> None:
+    response = served.encode({"inputs": TEXT, "attention": {"form": "norms", **options}})
+    assert response.status_code == 422
+    assert response.json()["error"]["param"] == param
+
+
+def test_norms_are_computed_only_where_asked_for(served: Served) -> None:
+    attention_of(served, layers=[1])
+    attention_of(served, layers=[1], form="norms")
+    assert [batch.wants_norms for batch in served.backend.batches] == [False, True]
+    assert "form" not in attention_of(served, layers=[1])
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

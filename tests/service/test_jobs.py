@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -38,6 +40,31 @@ def test_one_text_is_a_batch_without_a_copy() -> None:
     assert batch.lengths.tolist() == [3]
     assert (batch.attention_layers, batch.wants_tokens) == ((1,), True)
     assert np.shares_memory(batch.input_ids, only.input_ids)
+
+
+def test_texts_with_gates_and_without_ride_together() -> None:
+    gates = np.array([0.0, 1.0, 0.5], dtype=np.float32)
+    masked = Job(np.array([1, 2]), head_gates=gates)
+    batch = collate([job([5]), masked, job([7, 8, 9])])
+    assert batch.head_gates is not None
+    assert batch.head_gates.tolist() == [[1, 1, 1], [0, 1, 0.5], [1, 1, 1]]
+    assert collate([job([5]), job([6])]).head_gates is None
+    alone = collate([masked]).head_gates
+    assert alone is not None
+    assert alone.tolist() == [[0, 1, 0.5]]
+
+
+def test_norms_go_to_the_texts_that_want_them_without_padding() -> None:
+    layers = (0, 2)
+    jobs = [job([5], layers=layers), Job(np.array([6, 7, 8]), layers, wants_norms=True)]
+    batch = collate(jobs)
+    assert batch.wants_norms
+    norms = {0: np.arange(18, dtype=np.float32).reshape(2, 3, 3), 2: np.zeros((0, 0, 0), np.float32)}
+    output = replace(compute(batch), value_norms=norms)
+    without, asked = separate(jobs, output, queue_seconds=[0, 0], inference_seconds=0)
+    assert without.value_norms == {}
+    assert asked.value_norms[0].tolist() == norms[0][1].tolist()
+    assert asked.value_norms[2].shape == (0, 3)
 
 
 def test_several_texts_are_padded_on_the_right() -> None:
