@@ -69,11 +69,11 @@ def pack_gated(
     Returns:
         [T, H*V]; gates that are all 1 change no bit where `closed` is None.
     """
+    if request.head_gates is not None and torch.onnx.is_in_onnx_export():
+        return _emit_gated(context, tokens, request, closed, num_heads)
     gates = request.gates(num_heads)
     if gates is None:
         return tokens.pack(context)
-    if torch.onnx.is_in_onnx_export():
-        return _emit_gated(context, tokens, request, closed, num_heads)
     gates = gates.to(context.dtype)[:, None, :, None]  # [B, 1, H, 1]
     gated = context.view(*context.shape[:2], num_heads, -1) * gates  # [B, S, H, V]
     if closed is not None:
