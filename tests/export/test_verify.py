@@ -65,7 +65,7 @@ def test_the_graph_has_the_contracts_names_and_types(tiny_graph: Path) -> None:
     model = onnx_ir.load(tiny_graph)
     assert tuple(value.name for value in model.graph.inputs) == input_names(TINY)
     assert tuple(value.name for value in model.graph.outputs) == output_names(TINY)
-    assert [str(value.dtype) for value in model.graph.inputs] == ["INT64", "INT64", "BOOL", "INT64"]
+    assert [str(value.dtype) for value in model.graph.inputs] == ["INT64", "INT64", "BOOL", "BOOL", "FLOAT", "INT64"]
     assert {str(value.dtype) for value in model.graph.outputs} == {"FLOAT"}
     assert model.opset_imports[""] == 24
 
