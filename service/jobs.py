@@ -110,7 +110,11 @@ def separate(
             {layer: _attention(output, layer, row, len(job.input_ids)) for layer in job.attention_layers},
             queue_seconds[row],
             inference_seconds,
-            {layer: _norms(output, layer, row, len(job.input_ids)) for layer in job.attention_layers if job.wants_norms},
+            {
+                layer: _norms(output, layer, row, len(job.input_ids))
+                for layer in job.attention_layers
+                if job.wants_norms
+            },
         )
         for row, job in enumerate(jobs)
     ]
