@@ -52,6 +52,7 @@ MODEL_PARAMETER = {
     "description": 'may hold slashes; "/versions/1" may follow it',
     "schema": {"type": "string", "minLength": 1},
 }
+_TYPES = (b"application/json", b"application/octet-stream")  # the second for binary tensors
 REQUEST_BODY = {
     "required": True,
     "content": {
@@ -149,11 +150,11 @@ async def answer_infer(request: Request) -> Response:
 
 
 def _check_media(headers: Mapping[bytes, bytes]) -> None:
-    """JSON, or JSON and bytes; the latter needs no type: Triton's client sends none. Nothing compressed."""
-    content_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if content_type != JSON.encode("ascii") and HEADER_LENGTH not in headers:
+    """JSON, with bytes behind it or not; no type means that, because Triton's client sends none. Nothing compressed."""
+    content_type = headers.get(b"content-type", _TYPES[0]).partition(b";")[0].strip().lower()
+    if content_type not in _TYPES[: 2 if HEADER_LENGTH in headers else 1]:
         raise UnsupportedMedia(
-            "Content-Type: expected application/json, or binary tensors and Inference-Header-Content-Length",
+            "Content-Type: expected application/json, or application/octet-stream with Inference-Header-Content-Length",
             param="Content-Type",
         )
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":

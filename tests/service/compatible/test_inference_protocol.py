@@ -129,14 +129,19 @@ def test_broken_binary_tensors_are_refused(served: Served, data: bytes, changes:
     assert set(response.json()) == {"error"}
 
 
-def test_media(served: Served) -> None:
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"content-type": "Application/JSON; charset=utf-8"}, 200),
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": "application/octet-stream"}, 415),
+        ({"content-type": "application/json", "content-encoding": "gzip"}, 415),
+    ],
+)
+def test_no_type_is_json_as_tritons_client_means_it(served: Served, headers: dict[str, str], status: int) -> None:
     body = json.dumps(tensor(["cat"])).encode()
-    for headers in (
-        {},
-        {"content-type": "text/plain"},
-        {"content-type": "application/json", "content-encoding": "gzip"},
-    ):
-        assert served.client.post(f"{MODEL}/infer", content=body, headers=headers).status_code == 415
+    assert served.client.post(f"{MODEL}/infer", content=body, headers=headers).status_code == status
 
 
 def test_metadata_and_health(serve: Serve) -> None:
