@@ -49,8 +49,9 @@ $(BIN)/.serve: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(BIN)/.dev: pyproject.toml constraints.txt | $(BIN)/.serve
-	@echo "==> installing the test and lint tools"
-	@$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[cpu,export,tracing,dev]'
+	@echo "==> installing the test and lint tools, and the clients that tests use"
+	@$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[cpu,export,tracing,dev,clients]'
+	@$(BIN)/python -m pip install --quiet --no-deps langchain-huggingface==1.2.3
 	@touch $@
 
 # Programs that the tests of deploy/ run, in an environment of their own: nothing of theirs meets ours.

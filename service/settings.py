@@ -72,8 +72,8 @@ class Settings(BaseSettings):
     """largest request body"""
     max_held_body_bytes: int = Field(128 * MIB, ge=1)
     """most bytes of request bodies held at once, of all requests; beyond, requests are answered 429"""
-    max_texts: int = Field(256, ge=1)
-    """most texts in one request"""
+    max_texts: int = Field(2048, ge=1)
+    """most texts in one request; as many as OpenAI takes, and its clients send"""
     max_request_tokens: int = Field(65_536, ge=1)
     """most tokens in one request, after truncation"""
     max_queue_tokens: int = Field(131_072, ge=1)

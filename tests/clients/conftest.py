@@ -1,0 +1,68 @@
+"""One real server on the default model for all clients, and what `POST /encode` answers to the same texts.
+
+Clients report on their users unless they are told not to; they are, before one is imported.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.service.process import ServerProcess
+
+os.environ |= {
+    "ANONYMIZED_TELEMETRY": "false",
+    "DO_NOT_TRACK": "1",
+    "HAYSTACK_TELEMETRY_ENABLED": "false",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "LANGSMITH_TRACING": "false",
+}
+
+TEXTS = ("The cat sat on the mat.", "Ein Hund läuft über die Straße.", "x", "猫 " * 30)
+
+
+@pytest.fixture(scope="session")
+def url(default_artifact: Path) -> Iterator[str]:
+    with ServerProcess("service", "--model", str(default_artifact)) as server:
+        host, port = server.wait_until_ready().address
+        yield f"http://{host}:{port}"
+        assert server.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    return list(TEXTS)
+
+
+@pytest.fixture(scope="session")
+def encode(url: str) -> Any:
+    """What `POST /encode` answers, as an array [n, D]."""
+
+    def call(inputs: Any, **options: Any) -> Any:
+        answer = httpx.post(f"{url}/encode", json={"inputs": inputs, **options}, timeout=60)
+        return np.array(answer.raise_for_status().json()["embeddings"])
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def model(url: str) -> str:
+    name: str = httpx.get(f"{url}/info").json()["model"]
+    return name
+
+
+@pytest.fixture(scope="session")
+def same(encode: Any, texts: list[str]) -> Any:
+    """Compares a client's vectors with those of `POST /encode`."""
+    expected = encode(texts)
+
+    def check(got: Any) -> None:
+        found = np.asarray(got, dtype=np.float64)
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+    return check

@@ -1,0 +1,33 @@
+"""huggingface_hub's InferenceClient, as it is used for text-embeddings-inference."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from huggingface_hub import InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
+
+
+@pytest.mark.parametrize("path", ["", "/embed"])
+def test_feature_extraction(url: str, same: Any, texts: list[str], path: str) -> None:
+    client = InferenceClient(model=url + path)
+    same(client.feature_extraction(texts, normalize=True, truncate=True, truncation_direction="Right"))
+    same([client.feature_extraction(text)[0] for text in texts])
+
+
+def test_token_vectors(url: str, encode: Any) -> None:
+    found = InferenceClient(model=f"{url}/embed_all").feature_extraction("The cat sat.")
+    expected = encode("The cat sat.", output="tokens", normalize=False)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_sentence_similarity(url: str, encode: Any, texts: list[str]) -> None:
+    found = InferenceClient(model=f"{url}/similarity").sentence_similarity(texts[0], other_sentences=texts[1:])
+    vectors = encode(texts)
+    np.testing.assert_allclose(found, vectors[1:] @ vectors[0], atol=1e-6)
+
+
+def test_refusal_is_an_error_with_its_message(url: str) -> None:
+    with pytest.raises(HfHubHTTPError, match="tokens, the model takes") as raised:
+        InferenceClient(model=url).feature_extraction("a " * 300, truncate=False)
+    assert raised.value.response.status_code == 413

@@ -1,0 +1,64 @@
+"""LangChain's embeddings: over OpenAI's API, and over TEI's through huggingface_hub."""
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+import tiktoken
+from huggingface_hub import AsyncInferenceClient, InferenceClient
+from langchain_huggingface import HuggingFaceEndpointEmbeddings
+from langchain_openai import OpenAIEmbeddings
+from pydantic import SecretStr
+
+
+def over_openai(url: str, **options: Any) -> OpenAIEmbeddings:
+    return OpenAIEmbeddings(base_url=f"{url}/v1", api_key=SecretStr("none"), model="any", max_retries=0, **options)
+
+
+def test_openai_texts(url: str, same: Any, texts: list[str]) -> None:
+    embeddings = over_openai(url, check_embedding_ctx_length=False)
+    same(embeddings.embed_documents(texts))
+    same([embeddings.embed_query(text) for text in texts])
+
+
+def test_openai_async(url: str, same: Any, texts: list[str]) -> None:
+    async def embed() -> Any:
+        async with openai.DefaultAsyncHttpxClient() as client:  # its own it would not close
+            embeddings = over_openai(url, check_embedding_ctx_length=False, http_async_client=client)
+            return await embeddings.aembed_documents(texts)
+
+    same(asyncio.run(embed()))
+
+
+def test_openai_as_many_texts_as_it_sends_at_once(url: str, encode: Any) -> None:
+    many = [f"text {index}" for index in range(300)]
+    assert over_openai(url).chunk_size > len(many)
+    found = over_openai(url, check_embedding_ctx_length=False).embed_documents(many)
+    assert len(found) == len(many)
+    assert found[-1] == pytest.approx(encode(many[-1])[0], abs=1e-6)
+
+
+def test_openai_token_ids_as_it_sends_by_default_are_refused(
+    url: str, texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default encoding would be downloaded; one of single bytes does what matters: it is not this model's."""
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    encoding = tiktoken.Encoding("bytes", pat_str=r"(?s).", mergeable_ranks=ranks, special_tokens={})
+    monkeypatch.setattr(tiktoken, "get_encoding", lambda _name: encoding)
+    with pytest.raises(openai.UnprocessableEntityError, match="check_embedding_ctx_length=False"):
+        over_openai(url).embed_documents(texts)
+
+
+def test_huggingface(url: str, same: Any, texts: list[str]) -> None:
+    """Since 1.2 it takes no URL for a model, so its clients are set."""
+    embeddings = HuggingFaceEndpointEmbeddings(model="any/name", huggingfacehub_api_token="none")  # noqa: S106 - no secret
+    embeddings.client = InferenceClient(model=url)
+    same(embeddings.embed_documents(texts))
+    same([embeddings.embed_query(text) for text in texts])
+
+    async def embed() -> Any:
+        async with AsyncInferenceClient(model=url) as embeddings.async_client:
+            return await embeddings.aembed_documents(texts)
+
+    same(asyncio.run(embed()))
