@@ -11,7 +11,7 @@ from huggingface_hub.errors import HfHubHTTPError
 @pytest.mark.parametrize("path", ["", "/embed"])
 def test_feature_extraction(url: str, same: Any, texts: list[str], path: str) -> None:
     client = InferenceClient(model=url + path)
-    same(client.feature_extraction(texts, normalize=True, truncate=True, truncation_direction="Right"))
+    same(client.feature_extraction(texts, normalize=True, truncate=True, truncation_direction="right"))
     same([client.feature_extraction(text)[0] for text in texts])
 
 
