@@ -7,6 +7,7 @@
 - `http_open`: what latency at which rate, and what happens past the limit?
 - `soak`: does memory stay flat under long mixed load?
 - `startup`: how long until ready?
+- `replicas`: what is lost when replicas behind nginx are replaced, and when one dies?
 - `peers`: how do Infinity, sentence-transformers and OpenVINO compare?
 
 Every script prints what it measured as tables, then the machine and how much of it others used meanwhile, and one line

@@ -113,9 +113,9 @@ def started(
             _stop(process)
 
 
-def polyhead(artifact: Path, settings: Mapping[str, str]) -> AbstractContextManager[Server]:
-    """This project's service on an artifact, with `POLYHEAD_*` settings of one's own."""
-    port = free_port()
+def polyhead(artifact: Path, settings: Mapping[str, str], *, port: int | None = None) -> AbstractContextManager[Server]:
+    """This project's service on an artifact, with `POLYHEAD_*` settings of one's own; on a free port unless told."""
+    port = free_port() if port is None else port
     environment = {"POLYHEAD_HOST": "127.0.0.1", "POLYHEAD_PORT": str(port), **settings}
     command = [sys.executable, "-m", "service", "--model", str(artifact.resolve())]
     return started(command, port, "/readyz", environment)
@@ -139,7 +139,7 @@ def open_server(arguments: argparse.Namespace) -> AbstractContextManager[Server]
 
 def _wait_until_ready(process: subprocess.Popen[bytes], address: Address, path: str, log: IO[bytes]) -> None:
     deadline = time.monotonic() + READY_LIMIT
-    while not _is_ready(address, path):
+    while not is_ready(address, path):
         if process.poll() is not None or time.monotonic() > deadline:
             log.seek(0)
             tail = log.read().decode(errors="replace")[-2000:]
@@ -147,7 +147,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], address: Address, path: 
         time.sleep(POLL)
 
 
-def _is_ready(address: Address, path: str) -> bool:
+def is_ready(address: Address, path: str) -> bool:
+    """Whether the path answers 200."""
     connection = http.client.HTTPConnection(address.host, address.port, timeout=5)
     try:
         connection.request("GET", path)

@@ -1,6 +1,7 @@
 """Every script runs on a real artifact and prints its tables; settings too small for figures that mean anything."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -68,3 +69,14 @@ def test_stages(default_artifact: Path) -> None:
     ways = {row["way"].split()[0] for row in tables["stages"]}
     assert {"PyTorch", "sentence-transformers", "HTTP,"} < ways
     assert [row["ratio"] for row in tables["attention_cost"] if row["way"].endswith(", none")] == [1.0, 1.0]
+
+
+def test_replicas(default_artifact: Path) -> None:
+    if shutil.which("nginx", path="/usr/sbin:/usr/bin") is None:
+        pytest.skip("nginx is not installed: Debian's package nginx-light brings it")
+    options = ("--rate", 30, "--seconds", 1.5, "--drain-delay", 0.5)
+    replaced, asked_again, not_asked = run_script("replicas", "--model", default_artifact, *options)["replicas"]
+    assert min(row["answered"] for row in (replaced, asked_again, not_asked)) > 20
+    assert replaced["lost"] == replaced["unanswered_by_it"] == 0
+    assert asked_again["lost"] == 0
+    assert not_asked["lost"] <= not_asked["unanswered_by_it"]
