@@ -44,7 +44,7 @@ def network(num_heads: tuple[int, ...], d_k: int, d_v: int, **settings: object) 
     encoder = Encoder(config)
     for parameter in encoder.parameters():
         if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=0.3)
+            torch.nn.init.normal_(parameter, std=0.15)
     return encoder.eval().requires_grad_(False)
 
 
