@@ -23,7 +23,7 @@ Stage = Literal["tokenize", "queue", "inference", "postprocess", "serialize"]
 CLIENT_CLOSED = 499  # nginx's status for a client that left: seen in log and metrics only, nobody is there to read it
 
 REQUEST_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
-STAGE_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+STAGE_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 LAG_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 TEXTS_BUCKETS = tuple(2**power for power in range(10))
 TOKENS_BUCKETS = tuple(2**power for power in range(4, 17))

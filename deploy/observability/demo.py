@@ -1,24 +1,28 @@
 """`python -m deploy.observability.demo --model DIR`: the dashboard's picture from a real Prometheus over real services.
 
-Two instances of the service and a Prometheus are started, a few minutes of load follow each other: little, more, too
-much, and little again. Needs Debian's package `prometheus`; Grafana is not needed, and not run.
+Two instances of the service and a Prometheus are started; what one instance can do alone is measured, then come some
+minutes of load: little of that, more, too much, and little again. Needs Debian's package `prometheus`; Grafana is not
+needed, and not run.
 """
 
 import argparse
+import random
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.client import Address, Request
-from benchmarks.load import run_closed_loop
+from benchmarks.client import Address, Request, post
+from benchmarks.load import poisson_schedule, run_closed_loop, run_open_loop
 from benchmarks.server import polyhead
 from benchmarks.soak import mixed_requests
+from benchmarks.texts import load_texts
 from deploy.observability.picture import draw
 from deploy.observability.scrape import NoPrometheus, scraping
 from deploy.observability.shown import read_panels
@@ -26,14 +30,28 @@ from model.artifact import Artifact
 
 PICTURE = Path(__file__).parents[2] / "docs/pictures/dashboard.png"
 INSTANCES = 2
-CONNECTIONS = (2, 4, 48, 2)  # to each instance, in each quarter of the time
+PROBE_CONNECTIONS, PROBE_SECONDS = 4, 10.0  # to each instance, to see what it can do
+LOADS = (0.3, 0.8, 1.5, 0.5)  # of that, in each quarter of the time
+CONNECTIONS = 128  # to each instance, at most
 SETTLE = 3.0  # seconds from the start of Prometheus to its first scrapes, and after the load to its last
+
+
+def make_requests(artifact: Artifact) -> list[Request]:
+    """Requests of every kind and to every kind of route; some are refused, some texts are cut."""
+    requests = mixed_requests(artifact, seed=0)
+    texts = load_texts("short", 40, seed=1)
+    requests += [post("/v1/embeddings", {"input": text, "model": artifact.manifest.model}) for text in texts]
+    requests += [post("/tokenize", {"inputs": text}) for text in texts]
+    requests += [post("/explain", {"a": one, "b": other}) for one, other in pairwise(texts[:10])]
+    requests += [post("/encode", {"inputs": "word " * 2000}) for _ in range(5)]
+    random.Random(0).shuffle(requests)  # noqa: S311 - an order, no secret
+    return requests
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs it all; 1 where Prometheus is missing."""
     given = _parse(arguments)
-    requests = mixed_requests(Artifact.open(given.model), seed=0)
+    requests = make_requests(Artifact.open(given.model))
     with ExitStack() as running:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory()))
         one_worker = {"POLYHEAD_WORKERS": "1"}
@@ -44,10 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except NoPrometheus as missing:
             sys.stderr.write(f"{missing}\n")
             return 1
+        rate = run_closed_loop(addresses[0], requests, connections=PROBE_CONNECTIONS, seconds=PROBE_SECONDS).rates()[
+            "requests"
+        ]
         time.sleep(SETTLE)
         start = time.time()
-        for connections in tqdm(CONNECTIONS, desc="load", unit="quarter"):
-            _send(addresses, requests, connections, given.seconds / len(CONNECTIONS))
+        for share in tqdm(LOADS, desc="load", unit="quarter"):
+            _send(addresses, requests, share * rate / INSTANCES, given.seconds / len(LOADS))
         time.sleep(SETTLE)
         given.output.parent.mkdir(parents=True, exist_ok=True)
         draw(list(read_panels()), prometheus, start, time.time(), given.output)
@@ -55,12 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _send(addresses: Sequence[Address], requests: Sequence[Request], connections: int, seconds: float) -> None:
+def _send(addresses: Sequence[Address], requests: Sequence[Request], rate: float, seconds: float) -> None:
+    """Requests at a rate to each instance, whether it keeps up or not."""
     threads = [
         threading.Thread(
-            target=run_closed_loop,
-            args=(address, requests[index::INSTANCES]),
-            kwargs={"connections": connections, "seconds": seconds, "warmup": 0},
+            target=run_open_loop,
+            args=(address, requests[index::INSTANCES], poisson_schedule(rate, seconds, seed=index)),
+            kwargs={"connections": CONNECTIONS},
         )
         for index, address in enumerate(addresses)
     ]

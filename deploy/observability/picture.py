@@ -14,6 +14,7 @@ import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 from PIL import Image
 
@@ -23,7 +24,7 @@ from deploy.observability.units import write_value
 
 LINE_HEIGHT, WIDTH, DPI = 0.28, 15.0, 80  # inches a grid line, inches across, pixels an inch
 COLOURS = 96  # of the picture; lines and text need few
-INK, PALE, GRID = "#1f2933", "#6b7785", "#e3e8ee"
+INK, PALE, GRID, BACKGROUND = "#1f2933", "#6b7785", "#e3e8ee", "#f4f6f9"
 LEGEND_MOST = 8
 MARGIN = 0.008  # of the width
 
@@ -82,7 +83,7 @@ def draw(panels: Sequence[ShownPanel], prometheus: Prometheus, start: float, end
     lines = max(y + height for _, y, _, height in (panel.place for panel in panels))
     with mpl.rc_context():
         mpl.rcParams.update(_STYLE)
-        figure = Figure(figsize=(WIDTH, lines * LINE_HEIGHT), dpi=DPI, facecolor="white")
+        figure = Figure(figsize=(WIDTH, lines * LINE_HEIGHT), dpi=DPI, facecolor=BACKGROUND)
         _name_rows(figure, panels, lines)
         for panel in panels:
             _draw_panel(Canvas(figure, lines, query, start, end), panel)
@@ -106,17 +107,25 @@ def _draw_panel(canvas: Canvas, panel: ShownPanel) -> None:
     x, y, columns, lines = panel.place
     figure, line = canvas.figure, 1 / canvas.lines
     left, bottom, width, height = x / 24, 1 - (y + lines) * line, columns / 24, lines * line
-    figure.text(left + MARGIN, bottom + height - 0.55 * line, panel.title, fontsize=9, va="center")
+    figure.add_artist(_box(left, bottom, width, height, line))
+    figure.text(left + MARGIN, bottom + height - 0.7 * line, panel.title, fontsize=9, fontweight="bold", va="center")
     if panel.kind == "stat":
         values = canvas.query(panel.targets[0])
         text = write_value(values[0].values[-1], panel.unit) if values else "no data"
-        figure.text(left + MARGIN, bottom + 0.42 * height, text, fontsize=18, fontweight="bold", va="center")
+        figure.text(left + MARGIN, bottom + 0.38 * height, text, fontsize=18, fontweight="bold", va="center")
     elif panel.kind == "table":
         axes = figure.add_axes((left + MARGIN, bottom + 0.25 * height, width - 2 * MARGIN, 0.6 * height))
         _draw_table(axes, panel, canvas.query)
     else:
-        axes = figure.add_axes((left + 0.042, bottom + 2.15 * line, width - 0.056, height - 3.4 * line))
+        axes = figure.add_axes((left + 0.042, bottom + 2.15 * line, width - 0.056, height - 3.6 * line))
         _draw_chart(axes, panel, canvas)
+
+
+def _box(left: float, bottom: float, width: float, height: float, line: float) -> Rectangle:
+    """A panel's white ground, with a gap to its neighbours."""
+    across, down = 0.002, 0.1 * line
+    size = width - 2 * across, height - 2 * down
+    return Rectangle((left + across, bottom + down), *size, facecolor="white", edgecolor=GRID, linewidth=0.8, zorder=-1)
 
 
 def _draw_chart(axes: Axes, panel: ShownPanel, canvas: Canvas) -> None:
@@ -140,22 +149,31 @@ def _draw_lines(axes: Axes, panel: ShownPanel, found: Sequence[tuple[str, Series
     else:
         for name, series in found:
             axes.plot([time - start for time in series.times], series.values, linewidth=1.2, label=name)
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_locator(MaxNLocator(5))
+    top = axes.get_ylim()[1] if any(value > 0 for _, series in found for value in series.values) else 1.0
+    axes.set_ylim(0, top)
+    axes.set_yticks(_ticks(top, panel.unit))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: write_value(value, panel.unit)))
+    columns = panel.place[2]
     handles, names = axes.get_legend_handles_labels()
     axes.legend(
         handles[:LEGEND_MOST],
         names[:LEGEND_MOST],
         loc="upper left",
         bbox_to_anchor=(-0.06, -0.11),
-        ncols=4,
+        ncols=4 if columns <= 8 else 6,
         fontsize=7.5,
         frameon=False,
         handlelength=1.0,
         columnspacing=1.0,
         borderpad=0.1,
     )
+
+
+def _ticks(top: float, unit: str) -> list[float]:
+    """Round values from 0 to the top; round in powers of 1024 for bytes."""
+    is_binary = unit in ("bytes", "Bps") and top >= 1
+    size = 1024.0 ** math.floor(math.log(top, 1024)) if is_binary else 1.0
+    return [tick * size for tick in MaxNLocator(4).tick_values(0, top / size) if 0 <= tick * size <= top]
 
 
 def _stack(axes: Axes, found: Sequence[tuple[str, Series]], start: float) -> None:
@@ -196,7 +214,9 @@ def _draw_table(axes: Axes, panel: ShownPanel, query: Query) -> None:
             columns += [name for name in cells if name not in columns]
     axes.axis("off")
     texts = [[row.get(column, "") for column in columns] for row in rows.values()]
-    made = axes.table(cellText=texts, colLabels=columns, loc="upper left", cellLoc="left", edges="horizontal")
+    made = axes.table(
+        cellText=texts, colLabels=columns, loc="upper left", cellLoc="left", colLoc="left", edges="horizontal"
+    )
     made.auto_set_font_size(False)
     made.set_fontsize(8)
     made.scale(1, 1.5)

@@ -20,9 +20,20 @@ def saturation() -> Row:
     """What runs full first."""
     return "Queue and saturation", [
         make_lines(
+            "Of each limit",
+            "How much of each limit is in use, by the instance that is closest to it.",
+            {
+                "queue": _fullest(names.QUEUE_TOKENS, names.QUEUE_LIMIT_TOKENS),
+                "memory": _fullest(MEMORY, names.MEMORY_LIMIT),
+                "open files": _fullest(OPEN_FILES, MOST_FILES),
+                "cores": f"max({rate(CPU, by=EACH)} / {total(names.CPU_LIMIT, by=EACH)})",
+            },
+            unit="percentunit",
+        ),
+        make_lines(
             "Queue",
-            "Tokens that wait for a worker, and how many may. A queue that stays up needs more cores or instances.",
-            {"waiting": total(names.QUEUE_TOKENS), "limit": total(names.QUEUE_LIMIT_TOKENS)},
+            "Tokens that wait for a worker. A queue that stays up needs more cores or instances.",
+            {"{{instance}}": total(names.QUEUE_TOKENS, by=EACH)},
         ),
         make_lines(
             "Texts and requests",
@@ -43,15 +54,10 @@ def saturation() -> Row:
         ),
         make_lines(
             "CPU",
-            "Cores used, and the cores that affinity and cgroup leave.",
-            {"used": rate(CPU), "limit": total(names.CPU_LIMIT)},
+            "Cores used: by the workers, the event loop and tokenising.",
+            {"{{instance}}": rate(CPU, by=EACH)},
         ),
-        make_lines(
-            "Memory",
-            "Resident memory of the largest instance, and the least limit of one.",
-            {"used": f"max({series(MEMORY)})", "limit": f"min({series(names.MEMORY_LIMIT)})"},
-            unit="bytes",
-        ),
+        make_lines("Memory", "Resident memory.", {"{{instance}}": total(MEMORY, by=EACH)}, unit="bytes"),
         make_lines(
             "Event loop lag",
             "How late timers fire: what holds the event loop up delays every request of the instance.",
@@ -59,16 +65,15 @@ def saturation() -> Row:
             unit="s",
         ),
         make_lines(
-            "Open files",
-            "File descriptors: connections mostly. The limit is the process's (ulimit -n).",
-            {"open": f"max({series(OPEN_FILES)})", "limit": f"min({series(MOST_FILES)})"},
-        ),
-        make_lines(
             "Restarts",
             "Processes that started in the step before.",
             {"{{instance}}": f"changes({series(STARTED)}[{STEP}])"},
         ),
     ]
+
+
+def _fullest(used: str, limit: str) -> str:
+    return f"max({series(used)} / {series(limit)})"
 
 
 def instances() -> Row:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.client import post
 from benchmarks.load import run_closed_loop
 from benchmarks.server import polyhead
-from benchmarks.soak import mixed_requests
+from deploy.observability.demo import make_requests
 from deploy.observability.scrape import NoPrometheus, Prometheus, Series, scraping
 from deploy.observability.shown import ShownPanel, read_panels
 from model.artifact import Artifact
@@ -33,9 +32,7 @@ def answers(prometheus: Prometheus, panel: ShownPanel, start: float, end: float)
 
 
 def test_every_panel_shows_data(default_artifact: Path, tmp_path: Path) -> None:
-    artifact = Artifact.open(default_artifact)
-    requests = mixed_requests(artifact, seed=0)
-    requests.insert(0, post("/encode", {"inputs": "word " * 2000}, texts=1))
+    requests = make_requests(Artifact.open(default_artifact))
     with ExitStack() as running:
         server = running.enter_context(polyhead(default_artifact, {}))
         try:
