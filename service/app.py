@@ -94,7 +94,10 @@ def _open_to_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
         app,
         allow_origins=origins,
         allow_methods=("GET", "POST"),
-        allow_headers=("Authorization", "Content-Type", "X-API-Key", "X-Request-Id", "X-Request-Timeout"),
+        allow_headers=(
+            *("Authorization", "Content-Type", "Traceparent", "Tracestate", "X-API-Key"),
+            *("X-Request-Id", "X-Request-Timeout"),
+        ),
         expose_headers=("X-Request-Id", "Retry-After"),
     )
 

@@ -43,7 +43,7 @@ class Settings(BaseSettings):
     """second port for /metrics, /docs and /openapi.json, which are not on the first one then; 0 takes a free one"""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """least severe log line that is written; one line a request is at info"""
-    trace_endpoint: str = Field("", pattern=r"^(https?://.+)?$")
+    trace_endpoint: str = Field("", pattern=r"^(https?://[^@\s]+)?$")  # with a password it would stand in the log
     """where spans of requests go (OTLP over HTTP), as http://collector:4318/v1/traces; empty: nothing is traced"""
     trace_share: float = Field(1.0, ge=0, le=1)
     """share of requests that are traced, of those whose caller did not decide by sending a traceparent"""

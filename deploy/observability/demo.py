@@ -62,9 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except NoPrometheus as missing:
             sys.stderr.write(f"{missing}\n")
             return 1
-        rate = run_closed_loop(addresses[0], requests, connections=PROBE_CONNECTIONS, seconds=PROBE_SECONDS).rates()[
-            "requests"
-        ]
+        probe = run_closed_loop(addresses[0], requests, connections=PROBE_CONNECTIONS, seconds=PROBE_SECONDS)
+        rate = probe.rates()["requests_per_s"]
         time.sleep(SETTLE)
         start = time.time()
         for share in tqdm(LOADS, desc="load", unit="quarter"):

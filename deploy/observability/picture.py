@@ -173,7 +173,11 @@ def _ticks(top: float, unit: str) -> list[float]:
     """Round values from 0 to the top; round in powers of 1024 for bytes."""
     is_binary = unit in ("bytes", "Bps") and top >= 1
     size = 1024.0 ** math.floor(math.log(top, 1024)) if is_binary else 1.0
-    return [tick * size for tick in MaxNLocator(4).tick_values(0, top / size) if 0 <= tick * size <= top]
+    return [
+        tick * size
+        for tick in MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, top / size)
+        if 0 <= tick * size <= top
+    ]
 
 
 def _stack(axes: Axes, found: Sequence[tuple[str, Series]], start: float) -> None:
@@ -185,6 +189,8 @@ def _stack(axes: Axes, found: Sequence[tuple[str, Series]], start: float) -> Non
 
 def _draw_heatmap(axes: Axes, found: Sequence[Series], unit: str, start: float) -> None:
     """Cumulative buckets as counts in each, darker where there are more; one line of cells a bucket."""
+    if not found:
+        return
     ordered = sorted(found, key=lambda series: float(series.labels["le"]))
     times = sorted({time for series in ordered for time in series.times})
     values = [dict(zip(series.times, series.values, strict=True)) for series in ordered]
@@ -213,6 +219,9 @@ def _draw_table(axes: Axes, panel: ShownPanel, query: Query) -> None:
             row.update({name: str(value)[:34] for name, value in cells.items()})
             columns += [name for name in cells if name not in columns]
     axes.axis("off")
+    if not rows:
+        axes.text(0, 1, "no data", va="top")
+        return
     texts = [[row.get(column, "") for column in columns] for row in rows.values()]
     made = axes.table(
         cellText=texts, colLabels=columns, loc="upper left", cellLoc="left", colLoc="left", edges="horizontal"

@@ -231,7 +231,7 @@ def test_two_apps_count_apart(serve: Serve) -> None:
 
 @pytest.mark.parametrize("variables", [{}, {"FASTAPI_OTEL_AUTO_CONFIGURE": "true"}])
 def test_nothing_is_sent_to_a_telemetry_collector(fake_artifact: Path, variables: dict[str, str]) -> None:
-    """The environment asks for it as loudly as it can; the exporter's packages are not there, so trying would warn."""
+    """The environment asks for it as loudly as it can, and everything it would take is installed."""
     script = (
         "import logging, sys; logging.basicConfig(level=logging.DEBUG)\n"
         "from starlette.testclient import TestClient\n"

@@ -190,9 +190,10 @@ def test_requests_do_not_mix(traced: Traced) -> None:
     assert current_trace.get() is None
 
 
-def test_endpoint_is_checked() -> None:
+@pytest.mark.parametrize("given", ["collector:4318", "grpc://collector", "http://name:password@collector:4318"])
+def test_endpoint_is_checked(given: str) -> None:
     with pytest.raises(SettingsError, match="--trace-endpoint"):
-        read_settings(["--model", "x", "--trace-endpoint", "collector:4318"])
+        read_settings(["--model", "x", "--trace-endpoint", given])
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,78 @@
+"""The dashboard drawn from made-up data: every panel, and data that is hard to draw."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from deploy.observability.picture import draw
+from deploy.observability.scrape import Prometheus, Series
+from deploy.observability.shown import read_panels
+from deploy.observability.units import write_value
+
+START, END = 1_700_000_000.0, 1_700_000_240.0
+INSTANCE = {"instance": "a:8000", "model": "m", "precision": "int8", "le": "+Inf"}
+
+
+class MadeUp(Prometheus):
+    """Answers every query with the same values."""
+
+    def __init__(self, values: Sequence[float]) -> None:
+        super().__init__(httpx.Client())
+        self._client.close()
+        self._values = values
+        self.asked: list[str] = []
+
+    def query(self, expression: str, at: float) -> list[Series]:
+        self.asked.append(expression)
+        return [Series(INSTANCE, [at], [value]) for value in self._values[-1:]]
+
+    def query_range(self, expression: str, start: float, end: float, step: float) -> list[Series]:
+        self.asked.append(expression)
+        if not self._values:
+            return []
+        times = np.arange(start, end, step)[: len(self._values)].tolist()
+        edges = ("0.1", "1.0", "+Inf")
+        return [
+            Series({**INSTANCE, "le": le}, times, [value * (1 + rank) for value in self._values])
+            for rank, le in enumerate(edges)
+        ]
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0, 4e12], [0.0, math.nan], []])
+def test_every_panel_is_drawn_whatever_its_data(tmp_path: Path, values: list[float]) -> None:
+    prometheus = MadeUp(values)
+    panels = list(read_panels())
+    draw(panels, prometheus, START, END, tmp_path / "made-up.png")
+    assert len(prometheus.asked) == sum(len(panel.targets) for panel in panels)
+    assert not [expression for expression in prometheus.asked if "$" in expression]
+    with Image.open(tmp_path / "made-up.png") as picture:
+        assert picture.width == 1200
+        assert len(np.unique(np.asarray(picture))) > 5
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [
+        (0.0, "s", "0 s"),
+        (0.0425, "s", "42.5 ms"),
+        (2.5e-6, "s", "2.5 µs"),
+        (1.5, "s", "1.5 s"),
+        (300.0, "s", "5 min"),
+        (0.9999, "percentunit", "99.99 %"),
+        (3 * 2**20, "bytes", "3 MiB"),
+        (512.0, "bytes", "512 B"),
+        (2048.0, "Bps", "2 KiB/s"),
+        (17.25, "reqps", "17.2/s"),
+        (1234.0, "short", "1.23 k"),
+        (2e6, "short", "2 M"),
+        (math.nan, "s", "-"),
+        (math.inf, "s", "+Inf"),
+    ],
+)
+def test_values_are_written_as_people_read_them(value: float, unit: str, expected: str) -> None:
+    assert write_value(value, unit) == expected
