@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 ENVIRONMENT_PREFIX = "POLYHEAD_"
 PROGRAM = "python -m service"
+_SECRETS = frozenset({"api_keys", "trace_endpoint"})  # what they are set to, or may be by mistake, is shown nowhere
 MIB = 2**20
 
 
@@ -174,7 +175,7 @@ def _one_line(error: ValidationError) -> str:
             problems.append(message)
             continue
         name = str(problem["loc"][0])
-        is_secret = name == "api_keys"
+        is_secret = name in _SECRETS
         got = "" if problem["type"] == "missing" or is_secret else f", got {problem['input']!r}"
         problems.append(f"--{name.replace('_', '-')} ({ENVIRONMENT_PREFIX}{name.upper()}): {message}{got}")
     return "; ".join(problems)
