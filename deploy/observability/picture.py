@@ -25,7 +25,7 @@ from deploy.observability.units import write_value
 LINE_HEIGHT, WIDTH, DPI = 0.28, 15.0, 80  # inches a grid line, inches across, pixels an inch
 COLOURS = 96  # of the picture; lines and text need few
 INK, PALE, GRID, BACKGROUND = "#1f2933", "#6b7785", "#e3e8ee", "#f4f6f9"
-LEGEND_MOST = 8
+LEGEND_MOST, LABELS_MOST = 8, 7  # entries below a panel, labels beside a heatmap
 MARGIN = 0.008  # of the width
 
 Query = Callable[[Target], Sequence[Series]]
@@ -131,7 +131,7 @@ def _box(left: float, bottom: float, width: float, height: float, line: float) -
 def _draw_chart(axes: Axes, panel: ShownPanel, canvas: Canvas) -> None:
     axes.grid(color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.tick_params(length=0, labelsize=7.5)
+    axes.tick_params(length=0, labelsize=7.5, pad=4)
     axes.spines[["top", "right", "left"]].set_visible(False)
     if panel.kind == "heatmap":
         _draw_heatmap(axes, canvas.query(panel.targets[0]), panel.unit, canvas.start)
@@ -204,7 +204,8 @@ def _draw_heatmap(axes: Axes, found: Sequence[Series], unit: str, start: float) 
     shown = np.ma.masked_equal(np.sqrt(counts[low:high]), 0)
     axes.pcolormesh(columns, edges, shown, cmap="Oranges", vmin=0, rasterized=True)
     labels = [series.labels["le"] for series in ordered][low:high]
-    axes.set_yticks(edges[1:], [write_value(float(label), unit) for label in labels])
+    apart = -(-len(labels) // LABELS_MOST)
+    axes.set_yticks(edges[1::apart], [write_value(float(label), unit) for label in labels[::apart]])
 
 
 def _draw_table(axes: Axes, panel: ShownPanel, query: Query) -> None:
