@@ -50,8 +50,13 @@ class Checkpoint:
     max_sequence_length: int
 
 
-def read_checkpoint(folder: Folder, *, name: str | None = None) -> Checkpoint:
+def read_checkpoint(folder: Folder, *, name: str | None = None, max_length: int | None = None) -> Checkpoint:
     """Reads a folder whole.
+
+    Args:
+        folder: where it is.
+        name: name to serve it under; None for the folder's.
+        max_length: the longest text to serve, in tokens; None for what the folder says.
 
     Raises:
         SourceError: a file is missing, malformed, or not the one that was vouched for.
@@ -78,8 +83,17 @@ def read_checkpoint(folder: Folder, *, name: str | None = None) -> Checkpoint:
             prompts=dict(pipeline.prompts),
             default_prompt_name=pipeline.default_prompt_name,
         ),
-        max_sequence_length=min(pipeline.max_sequence_length or config.max_positions, config.max_positions),
+        max_sequence_length=_longest(max_length, pipeline, config),
     )
+
+
+def _longest(wanted: int | None, pipeline: Pipeline, config: EncoderConfig) -> int:
+    """The longest text to serve, in tokens."""
+    if wanted is None:
+        return min(pipeline.max_sequence_length or config.max_positions, config.max_positions)
+    if not 1 <= wanted <= config.max_positions:
+        raise SourceError(f"a longest text of {wanted} tokens: expected 1 to {config.max_positions}, the network's own")
+    return wanted
 
 
 def build_encoder(config: EncoderConfig, state: Mapping[str, Tensor]) -> Encoder:

@@ -50,6 +50,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--calibration", type=Path, metavar="FILE", help="text for int8, one a line (default: ships with the project)"
     )
+    made.add_argument(
+        "--max-length", type=int, metavar="TOKENS", help="longest text to serve (default: what the checkpoint says)"
+    )
     add_options(made)
     made.add_argument("--revision", help="branch, tag or commit on the hub")
     made.add_argument("--force", action="store_true", help="replace DIR if it exists")
@@ -89,7 +92,9 @@ def _export(options: argparse.Namespace) -> None:
     require_free(options.output, force=options.force)
     folder = find_folder(options.model, options.revision)
     sys.stderr.write(f"reading {folder.id}\n")
-    checkpoint, extra = prune_as_asked(options, read_checkpoint(folder, name=options.name))
+    checkpoint, extra = prune_as_asked(
+        options, read_checkpoint(folder, name=options.name, max_length=options.max_length)
+    )
     manifest = export_artifact(
         checkpoint,
         options.output,

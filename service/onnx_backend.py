@@ -44,7 +44,11 @@ _FUSED_OP = "Attention"
 _SEVERITY_FATAL = 4  # whatever is an error comes as an exception too; the log line would not be ours
 _LARGE_OUTPUT = 8 * 2**20  # bytes of one run's outputs after which the arena is worth shrinking
 _SHRINK_AFTER = 1.0  # seconds: by then such an answer has been sent; memory still in use cannot be given back
-_WARM_UP_LENGTHS = (1, 8, 32, 128)  # kernels choose their tiling by length; the longest text is added
+_WARM_UP_LENGTHS = (1, 8, 32, 128)  # kernels choose their tiling by length; the longest text is added, up to
+_LONGEST_WARM_UP = (
+    512  # tokens: scores grow with the square, and at 8,192 tokens take gigabytes that may never be needed
+)
+_LARGE_SCORES = 64 * 2**20  # bytes of one layer's scores, likewise
 
 Feed = Callable[[Batch], NDArray[Any]]
 
@@ -73,6 +77,7 @@ class OnnxBackend:
             raise ValueError(f"intra_op_threads is {intra_op_threads}: expected at least 1")
         manifest = artifact.manifest
         self._num_layers = manifest.config.num_layers
+        self._most_heads = max(manifest.config.num_heads)
         self._max_length = manifest.max_sequence_length
         self._has_norms = NORM_LAYERS in manifest.inputs
         self._large_output_at: float | None = None
@@ -94,7 +99,7 @@ class OnnxBackend:
         outputs: list[Float32Array] = self._session.run(
             names, {name: feed(batch) for name, feed in self._feeds}, self._run_options()
         )
-        if len(outputs) > 1 and sum(output.nbytes for output in outputs) > _LARGE_OUTPUT:
+        if self._took_much(batch, outputs):
             self._large_output_at = time.monotonic()
         found = dict(zip(names, outputs, strict=True))
         return BatchOutput(
@@ -104,11 +109,18 @@ class OnnxBackend:
             value_norms={layer: found[value_norms_name(layer)] for layer in layers if batch.wants_norms},
         )
 
-    def _run_options(self) -> onnxruntime.RunOptions | None:
-        """Has one run, a while after outputs that were large, return what the arena no longer uses.
+    def _took_much(self, batch: Batch, outputs: list[Float32Array]) -> bool:
+        """Whether a run took so much memory that the arena is worth shrinking afterwards."""
+        rows, length = batch.input_ids.shape
+        scores = 4 * rows * self._most_heads * length**2
+        wants_more = len(outputs) > 1 and sum(output.nbytes for output in outputs) > _LARGE_OUTPUT
+        return wants_more or scores > _LARGE_SCORES
 
-        ONNX Runtime's arena keeps its largest size for ever otherwise, and attention weights are far larger than all
-        else a run needs.
+    def _run_options(self) -> onnxruntime.RunOptions | None:
+        """Has one run, a while after one that took much, return what the arena no longer uses.
+
+        ONNX Runtime's arena keeps its largest size for ever otherwise, and attention weights, and the scores of long
+        texts, are far larger than all else a run needs.
         """
         large_output_at = self._large_output_at
         if large_output_at is None or time.monotonic() - large_output_at < _SHRINK_AFTER:
@@ -119,12 +131,12 @@ class OnnxBackend:
         return options
 
     def warm_up(self) -> None:
-        """Runs short texts and the longest, one with every layer's attention: the first requests pay for nothing.
+        """Runs short texts and a long one, one with every layer's attention: the first requests pay for nothing.
 
         Raises:
             Exception: whatever ONNX Runtime raises; such an artifact does not run here.
         """
-        for length in (*_WARM_UP_LENGTHS, self._max_length):
+        for length in (*_WARM_UP_LENGTHS, min(self._max_length, _LONGEST_WARM_UP)):
             if length <= self._max_length:
                 self.run(_blank_batch(length))
         layers, length = tuple(range(self._num_layers)), min(8, self._max_length)

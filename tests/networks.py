@@ -1,5 +1,6 @@
 """Small networks that several tests build."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -58,3 +59,8 @@ def draw_weights(encoder: Encoder, seed: int = 0) -> Encoder:
             neutral = 1.0 if name.endswith("norm.weight") else 0.0
             parameter.copy_(neutral + noise * (0.3 if parameter.ndim > 1 else 0.1))
     return encoder.eval().requires_grad_(False)
+
+
+def vary(**change: Any) -> EncoderConfig:
+    """The tiny network with other settings; all heads alike unless said otherwise."""
+    return replace(TINY, **{"num_heads": (4, 4), **change})

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from export.checkpoint import Checkpoint
 from export.errors import FusionError, ParityError, VerificationError
 from export.graph import input_names, output_names, trace
+from export.grid import grid
 from export.precision import TOLERANCES
 from export.runtime import Session
-from export.verify import grid
 from export.verify import verify as verify_within
 from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
 from model.config import EncoderConfig

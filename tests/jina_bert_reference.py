@@ -1,0 +1,101 @@
+"""JinaBERT v2 written out from its publications: numpy, float64, one text, one head and one pair of tokens at a time.
+
+`transformers` has no such network; its own code is remote code, which nothing here runs. Sources: Günther et al. 2023,
+"Jina Embeddings 2" (section 3: ALiBi in both directions, GLU feed-forward, norms after), Press et al. 2022 (section 3,
+the slopes), Shazeer 2020 (GEGLU, ReGLU), and the tensor names that its published checkpoints carry.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erf
+
+Array = NDArray[np.float64]
+SLOPES: Mapping[int, list[float]] = {
+    2: [2**-4, 2**-8],
+    3: [2**-4, 2**-8, 2**-2],
+    4: [2**-2, 2**-4, 2**-6, 2**-8],
+    12: [*(2.0**-n for n in range(1, 9)), 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5],
+}
+"""By number of heads, as the paper's rule gives them; past a power of two every other slope of twice as many."""
+
+
+def draw_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, NDArray[np.float32]]:
+    """A checkpoint's tensors, drawn."""
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "embeddings.word_embeddings.weight": (config["vocab_size"], width),
+        "embeddings.token_type_embeddings.weight": (config["type_vocab_size"], width),
+        **_norm("embeddings.LayerNorm", width),
+    }
+    for layer in range(config["num_hidden_layers"]):
+        name = f"encoder.layer.{layer}"
+        for part in ("self.query", "self.key", "self.value", "output.dense"):
+            shapes |= {f"{name}.attention.{part}.weight": (width, width), f"{name}.attention.{part}.bias": (width,)}
+        shapes |= _norm(f"{name}.attention.output.LayerNorm", width) | _norm(f"{name}.mlp.layernorm", width)
+        shapes |= {
+            f"{name}.mlp.gated_layers.weight": (2 * inner, width),
+            f"{name}.mlp.wo.weight": (width, inner),
+            f"{name}.mlp.wo.bias": (width,),
+        }
+    generator = np.random.default_rng(seed)
+    drawn = {
+        name: generator.standard_normal(shape) * (0.2 if len(shape) > 1 else 0.1) for name, shape in shapes.items()
+    }
+    is_scale = {name: name.endswith(("LayerNorm.weight", "layernorm.weight")) for name in drawn}
+    return {name: (values + is_scale[name]).astype(np.float32) for name, values in drawn.items()}
+
+
+def encode(
+    config: Mapping[str, Any], tensors: Mapping[str, NDArray[np.float32]], ids: list[int], types: list[int]
+) -> tuple[Array, list[Array]]:
+    """One text: the last hidden state [n, D], and each layer's attention [H, n, n]."""
+    weights = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
+    hidden = (
+        weights["embeddings.word_embeddings.weight"][ids] + weights["embeddings.token_type_embeddings.weight"][types]
+    )
+    hidden = _layer_norm(hidden, weights, "embeddings.LayerNorm", config["layer_norm_eps"])
+    attentions = []
+    for layer in range(config["num_hidden_layers"]):
+        name = f"encoder.layer.{layer}"
+        context, attention = _attend(hidden, weights, f"{name}.attention.self", config["num_attention_heads"])
+        added = hidden + _linear(context, weights, f"{name}.attention.output.dense")
+        hidden = _layer_norm(added, weights, f"{name}.attention.output.LayerNorm", config["layer_norm_eps"])
+        both = hidden @ weights[f"{name}.mlp.gated_layers.weight"].T
+        gate, value = both[:, : config["intermediate_size"]], both[:, config["intermediate_size"] :]
+        activated = gate * (1 + erf(gate / np.sqrt(2))) / 2 if config["feed_forward_type"] == "geglu" else gate.clip(0)
+        added = hidden + _linear(activated * value, weights, f"{name}.mlp.wo")
+        hidden = _layer_norm(added, weights, f"{name}.mlp.layernorm", config["layer_norm_eps"])
+        attentions.append(attention)
+    return hidden, attentions
+
+
+def _attend(hidden: Array, weights: Mapping[str, Array], name: str, heads: int) -> tuple[Array, Array]:
+    query, key, value = (_linear(hidden, weights, f"{name}.{part}") for part in ("query", "key", "value"))
+    n, size = len(hidden), hidden.shape[1] // heads
+    attention, context = np.zeros((heads, n, n)), np.zeros_like(hidden)
+    for head, slope in enumerate(SLOPES[heads]):
+        columns = slice(head * size, (head + 1) * size)
+        for i in range(n):
+            scores = [query[i, columns] @ key[j, columns] / np.sqrt(size) - slope * abs(i - j) for j in range(n)]
+            share = np.exp(np.array(scores) - max(scores))
+            attention[head, i] = share / share.sum()
+        context[:, columns] = attention[head] @ value[:, columns]
+    return context, attention
+
+
+def _linear(x: Array, weights: Mapping[str, Array], name: str) -> Array:
+    product: Array = x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+    return product
+
+
+def _layer_norm(x: Array, weights: Mapping[str, Array], name: str, eps: float) -> Array:
+    centred = x - x.mean(axis=1, keepdims=True)
+    normed: Array = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + eps)
+    return normed * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+
+def _norm(name: str, width: int) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}

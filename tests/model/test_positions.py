@@ -1,0 +1,144 @@
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+
+from model.encoder import Encoder
+from model.packing import packing
+from model.positions import AlibiBias, BucketedBias, PositionTerms, Rotary, alibi_slopes, relative_buckets, sinusoids
+from tests.networks import draw_weights, vary
+
+
+def test_sinusoids_are_those_of_the_paper() -> None:
+    found = sinusoids(50, 6)
+    for position in range(50):
+        for pair in range(3):
+            angle = position / 10000 ** (2 * pair / 6)
+            assert found[position, 2 * pair] == pytest.approx(math.sin(angle), abs=1e-7)
+            assert found[position, 2 * pair + 1] == pytest.approx(math.cos(angle), abs=1e-7)
+
+
+def test_buckets_are_those_of_mpnet_at_every_distance() -> None:
+    offsets = torch.arange(-600, 601)
+    theirs: Callable[..., torch.Tensor] = MPNetEncoder.relative_position_bucket
+    expected = theirs(offsets, num_buckets=32, max_distance=128)
+    assert torch.equal(relative_buckets(offsets, 32, 128), expected)
+
+
+@pytest.mark.parametrize(("buckets", "max_distance"), [(4, 2), (8, 20), (64, 1000)])
+def test_buckets_grow_with_the_distance_and_tell_the_sides_apart(buckets: int, max_distance: int) -> None:
+    found = relative_buckets(torch.arange(-1200, 1201), buckets, max_distance)
+    before, after = found[:1201].flip(0), found[1200:]
+    assert (before.diff() >= 0).all()
+    assert (after[1:].diff() >= 0).all()
+    assert before.max() == buckets // 2 - 1
+    assert (after[1:] - before[1:] == buckets // 2).all()
+    assert (found[:1201] < buckets // 2).all()
+
+
+def test_a_bias_of_distances_is_the_same_along_diagonals() -> None:
+    bias = BucketedBias(num_heads=3, buckets=8, max_distance=20, max_positions=40)
+    offsets = torch.arange(30) - torch.arange(30)[:, None]
+    found = bias(offsets)
+    assert found.shape == (1, 3, 30, 30)
+    for offset in range(-29, 30):
+        diagonal = found[0].diagonal(offset, dim1=1, dim2=2)
+        bucket = relative_buckets(torch.tensor(offset), 8, 20)
+        assert torch.equal(diagonal, bias.buckets.weight[bucket][:, None].expand_as(diagonal))
+
+
+@pytest.mark.parametrize(
+    ("heads", "exponents"),
+    [
+        (1, [8]),
+        (2, [4, 8]),
+        (3, [4, 8, 2]),
+        (6, [2, 4, 6, 8, 1, 3]),
+        (12, [1, 2, 3, 4, 5, 6, 7, 8, 0.5, 1.5, 2.5, 3.5]),
+    ],
+)
+def test_slopes_are_those_of_the_paper(heads: int, exponents: list[float]) -> None:
+    assert alibi_slopes(heads) == pytest.approx([2**-exponent for exponent in exponents])
+
+
+def test_alibi_falls_with_the_distance_on_both_sides() -> None:
+    found = AlibiBias(2)(torch.tensor([[-3, 0, 5]]))
+    assert found.flatten().tolist() == pytest.approx([-3 / 16, 0, -5 / 16, -3 / 256, 0, -5 / 256])
+
+
+@given(first=st.integers(0, 90), second=st.integers(0, 90), shift=st.integers(0, 100), seed=st.integers(0, 99))
+def test_rotary_scores_depend_on_the_distance_alone(first: int, second: int, shift: int, seed: int) -> None:
+    rotary = Rotary(d_k=8, max_positions=200, theta=100.0, divisor=1.5).double()
+    query, key = torch.randn(2, 1, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+    def score(at: int, seen: int) -> torch.Tensor:
+        turned = [rotary(torch.tensor([place])).turn(x, 3) for place, x in ((at, query), (seen, key))]
+        return torch.sum(turned[0].view(3, 8) * turned[1].view(3, 8), dim=1)
+
+    # The tables are float32, so angles agree to seven digits of up to 200.
+    torch.testing.assert_close(score(first + shift, second + shift), score(first, second), atol=2e-4, rtol=0)
+
+
+def test_rotary_turns_each_pair_by_its_own_angle() -> None:
+    turned = Rotary(d_k=4, max_positions=10, theta=100.0)(torch.tensor([7])).turn(torch.tensor([[1.0, 0, 0, 1.0]]), 1)
+    slow = 7 * 100 ** (-2 / 4)
+    expected = [math.cos(7), -math.sin(slow), math.sin(7), math.cos(slow)]
+    assert turned.flatten().tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_window_hides_keys_further_away_and_no_others() -> None:
+    encoder = Encoder(vary(local_layers=(1,), window=3, num_heads=(2, 2)))
+    far, near = encoder.positions(packing(torch.tensor([9, 4]), 9), torch.float32)
+    assert far == PositionTerms()
+    assert near.bias is not None
+    offsets = (torch.arange(9) - torch.arange(9)[:, None]).abs()
+    assert torch.equal(near.bias[0, 0] == 0, offsets <= 3)
+    assert torch.equal(near.bias[0, 0] == torch.finfo(torch.float32).min, offsets > 3)
+
+
+def test_local_attention_is_0_outside_the_window_and_a_distribution_inside() -> None:
+    encoder = draw_weights(Encoder(vary(local_layers=(1,), window=3, num_heads=(2, 2), attention_positions="alibi")))
+    output = encoder.use("eager")(torch.arange(36).view(2, 18), torch.tensor([18, 5]))
+    weights = output.attentions[1]
+    assert weights is not None
+    seen = (torch.arange(18) - torch.arange(18)[:, None]).abs() <= 3
+    assert (weights[0, :, ~seen] == 0).all()
+    assert (weights[0, :, seen] > 0).all()
+    torch.testing.assert_close(weights[0].sum(-1), torch.ones(2, 18), atol=1e-6, rtol=0)
+    torch.testing.assert_close(weights[1, :, :5].sum(-1), torch.ones(2, 5), atol=1e-6, rtol=0)
+    assert (weights[1, :, :, 5:] == 0).all()
+    assert torch.isfinite(weights).all()
+
+
+@pytest.mark.parametrize("kind", ["alibi", "relative"])
+def test_a_layer_that_lost_heads_keeps_the_bias_of_those_it_has(kind: str) -> None:
+    whole = draw_weights(Encoder(vary(num_heads=(4, 4), attention_positions=kind)))
+    kept = ((0, 2, 3), (1,))
+    pruned = Encoder(
+        vary(num_heads=(3, 1), attention_positions=kind, original_heads=4, kept_heads=kept)
+    ).requires_grad_(False)
+    state = {name: _kept(name, tensor, kept) for name, tensor in whole.state_dict().items()}
+    pruned.load_state_dict(state)
+    gates = torch.zeros(2, 8)
+    gates[:, [0, 2, 3, 5]] = 1
+    ids, lengths = torch.arange(24).view(2, 12), torch.tensor([12, 7])
+    with torch.no_grad():
+        expected = whole.use("eager")(ids, lengths, head_gates=gates)
+        found = pruned.use("eager")(ids, lengths)
+    torch.testing.assert_close(found.pooled, expected.pooled, atol=1e-5, rtol=0)
+
+
+def _kept(name: str, tensor: torch.Tensor, kept: tuple[tuple[int, ...], ...]) -> torch.Tensor:
+    """The rows or columns of the heads that a layer kept; d_k 8, d_v 5."""
+    if ".attention." not in name:
+        return tensor
+    heads = kept[int(name.split(".")[1])]
+    size = 5 if "value" in name or "output" in name else 8
+    places = torch.cat([torch.arange(size) + size * head for head in heads])
+    if name.endswith("output.bias"):
+        return tensor
+    return tensor[:, places] if name.endswith("output.weight") else tensor[places]
