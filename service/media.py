@@ -1,4 +1,4 @@
-"""Which of the types that a route answers a caller takes, by `Accept` (RFC 9110, section 12.5.1)."""
+"""Which of the types that a route answers a caller takes, by `Accept` (RFC 9110, section 12.5.1), and whether gzip."""
 
 JSON = "application/json"
 SAFETENSORS = "application/vnd.safetensors"
@@ -20,6 +20,14 @@ def prefers_safetensors(accept: bytes | None) -> bool:
         return False
     wanted = _ranges(accept).get(SAFETENSORS, 0.0)
     return wanted > 0 and wanted >= quality(accept, JSON)
+
+
+def accepts_gzip(accept_encoding: bytes | None) -> bool:
+    """Whether a caller takes gzip, by `Accept-Encoding` (RFC 9110, section 12.5.3)."""
+    if accept_encoding is None:
+        return False
+    wanted = _ranges(accept_encoding)
+    return wanted.get("gzip", wanted.get("*", 0.0)) > 0
 
 
 def _ranges(accept: bytes) -> dict[str, float]:

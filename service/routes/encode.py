@@ -4,6 +4,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.compression import compress
 from service.encoding import encode
 from service.exchange import exchange_of
 from service.failures import INFERENCE_FAILURES, failure_documents
@@ -27,6 +28,12 @@ def add_routes(app: FastAPI) -> None:
     answers[200]["content"][SAFETENSORS] = {
         "schema": {"type": "string", "format": "binary", "description": SAFETENSORS_LAYOUT}
     }
+    answers[200]["headers"] = {
+        "Content-Encoding": {
+            "description": "`gzip` for large attention in JSON numbers, where `Accept-Encoding` allows it",
+            "schema": {"type": "string"},
+        }
+    }
     app.add_api_route(
         "/encode",
         answer_encode,
@@ -43,4 +50,9 @@ async def answer_encode(request: Request, body: EncodeRequest) -> Response:
     exchange = exchange_of(request.scope)
     wants_tensors = prefers_safetensors(exchange.headers.get(b"accept"))
     answer = await encode(services_of(request), exchange, body, as_safetensors=wants_tensors)
-    return Response(answer, media_type=SAFETENSORS if wants_tensors else JSON)
+    if wants_tensors:
+        return Response(answer, media_type=SAFETENSORS)
+    headers: dict[str, str] = {}
+    if body.attention is not None and body.encoding_format == "float":
+        answer, headers = await compress(answer, exchange.headers.get(b"accept-encoding"))
+    return Response(answer, media_type=JSON, headers=headers)

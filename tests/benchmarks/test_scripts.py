@@ -80,3 +80,11 @@ def test_replicas(default_artifact: Path) -> None:
     assert replaced["lost"] == replaced["unanswered_by_it"] == 0
     assert asked_again["lost"] == 0
     assert not_asked["lost"] <= not_asked["unanswered_by_it"]
+
+
+def test_compression(default_artifact: Path) -> None:
+    rows = run_script("compression", "--model", default_artifact, "--rounds", 1)["compression"]
+    ratios = {(row["answer"], row["level"]): row["ratio"] for row in rows}
+    assert ratios["attention, last, float", 1] > 2
+    assert ratios["attention, last, float", 1] > ratios["attention, last, base64", 1]
+    assert ratios["32 texts, base64", 1] < 1.5
