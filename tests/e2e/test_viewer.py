@@ -136,6 +136,9 @@ def test_right_to_left_and_emoji_and_nothing(open_viewer: OpenViewer) -> None:
     viewer.show("I 💙 sushi 🍣 不喜欢 👩‍👩‍👧‍👦!")
     expect(viewer.page.locator("#tokens .token", has_text="💙")).to_have_count(1)
     assert viewer.page.locator("#tokens .tokens").evaluate("strip => getComputedStyle(strip).direction") == "ltr"
+    viewer.page.get_by_label("Hide special tokens").check()
+    viewer.type("\u200b")  # not empty, and yet no token
+    expect(viewer.page.locator("#readout")).to_contain_text("Nothing is left")
     viewer.type("")
     expect(viewer.page.locator("#work")).to_be_hidden()
     expect(viewer.page.locator("#examples")).to_be_visible()

@@ -1,12 +1,15 @@
 """The viewer when things go wrong: a clear word in the page, and nothing lost."""
 
 import json
+from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.e2e.conftest import OpenViewer
 from tests.e2e.test_viewer import TEXT
+from tests.e2e.viewer_page import ViewerPage
+from tests.service.process import ServerProcess
 
 
 def refusal(status: int, message: str, **headers: str) -> dict[str, Any]:
@@ -75,31 +78,30 @@ def test_a_refusal_is_said_in_the_servers_words(open_viewer: OpenViewer) -> None
     assert viewer.page.input_value("#a") == TEXT + " More."
 
 
-def test_a_key_is_asked_for_sent_and_not_stored(open_viewer: OpenViewer) -> None:
-    viewer = open_viewer()
-    sent: list[str | None] = []
-
-    def want_key(route: Route) -> None:
-        sent.append(route.request.headers.get("authorization"))
-        if sent[-1] == "Bearer open-sesame":
-            route.fallback()
-        else:
-            route.fulfill(**refusal(401, "a key is needed"))
-
-    viewer.page.route("**/tokenize", want_key)
-    viewer.type(TEXT)
-    field = viewer.page.get_by_label("API key")
-    expect(field).to_be_visible()
-    assert field.get_attribute("type") == "password"
-    field.fill("open-sesame")
-    field.press("Enter")
-    viewer.wait_until_filled()
-    assert sent == [None, "Bearer open-sesame"]
-    assert field.input_value() == ""
-    stored = viewer.page.evaluate(
-        "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])"
-    )
-    assert "sesame" not in stored
+def test_a_key_is_asked_for_and_kept_in_memory_only(browser: Browser, long_artifact: Path) -> None:
+    key = "open-sesame-open-sesame"
+    with ServerProcess(
+        "service", "--model", str(long_artifact), environment={"POLYHEAD_API_KEYS": key}
+    ).wait_until_ready() as server:
+        viewer = ViewerPage(browser, server, is_open=False)
+        field = viewer.page.get_by_label("API key")
+        notice = viewer.page.locator("#notices .notice")
+        expect(notice).to_contain_text("wants an API key")
+        assert field.get_attribute("type") == "password"
+        for given in ("wrong", key):
+            field.fill(given)
+            field.press("Enter")
+            if given == "wrong":
+                expect(notice).to_contain_text("does not know that API key")
+        expect(viewer.page.locator("#model")).not_to_be_empty()
+        viewer.show(TEXT)
+        expect(field).to_be_hidden()
+        assert field.input_value() == ""
+        kept = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])"
+        assert "sesame" not in viewer.page.evaluate(kept)
+        viewer.close()
+        assert not viewer.complaints
+        assert server.stop() == 0
 
 
 def test_what_a_server_cannot_do_is_said_where_it_matters(open_viewer: OpenViewer) -> None:

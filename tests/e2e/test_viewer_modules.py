@@ -127,3 +127,28 @@ def test_the_cache_drops_what_was_unused_longest(viewer: ViewerPage) -> None:
     return [cache.get("a") ?? null, cache.get("b") ?? null, cache.get("c"), cache.bytes];
     """
     assert viewer.module("cache", body) == [1, None, 4, 9]
+
+
+def test_a_grid_of_layers_that_differ_in_heads(viewer: ViewerPage) -> None:
+    body = """
+    const host = document.createElement("div");
+    document.body.append(host);
+    const grid = new module.HeadGrid(host, [2, 0, 3], () => {});
+    grid.mark("2.1", ["0.0"]);
+    const press = (key) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    host.querySelector("[data-key='2.2']").focus();
+    const seen = [];
+    for (const key of ["ArrowUp", "ArrowUp", "ArrowLeft", "ArrowDown", "End"]) {
+      press(key);
+      seen.push(document.activeElement.dataset.key);
+    }
+    const off = [...host.querySelectorAll(".off")].map((tile) => tile.dataset.key);
+    const text = host.textContent;
+    host.remove();
+    return [grid.keys, seen, off, text];
+    """
+    keys, seen, off, text = viewer.module("grid", body)
+    assert keys == ["0.0", "0.1", "2.0", "2.1", "2.2"]
+    assert seen == ["0.1", "0.1", "0.0", "2.0", "2.2"]  # the layer without heads is passed over
+    assert off == ["0.0"]
+    assert "no heads left" in text

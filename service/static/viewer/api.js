@@ -18,7 +18,7 @@ export function useKey(value) {
 export class ApiError extends Error {
   constructor({ status, code, message, param = null, retryAfter = 0 }) {
     super(message);
-    Object.assign(this, { status, code, param, retryAfter });
+    Object.assign(this, { status, code, param, retryAfter, hadKey: Boolean(key) });
   }
 
   /** Whether the service does not know the field or route, or its artifact cannot do it: asking again is no use. */
