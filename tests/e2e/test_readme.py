@@ -3,8 +3,10 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tests.service.process import ServerProcess
 
@@ -29,3 +31,60 @@ def test_the_first_request_gives_the_first_answer(default_artifact: Path) -> Non
         assert found[name] == attention[name]
     (((row,),),) = attention["weights"]
     np.testing.assert_allclose(found["weights"][0][0][0][: len(row) - 1], row[:-1], atol=1e-5)
+
+
+def test_the_examples_of_attention_give_the_numbers_that_stand_there(default_artifact: Path) -> None:
+    section = README.partition("### Three examples")[2].partition("\n## ")[0]
+    pronoun, pair = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", section, re.DOTALL))
+    shown = np.array(sorted({float(number) for number in re.findall(r"(?<![\d.])\d\.\d{4}(?!\d)", section)}))
+    with ServerProcess("service", "--model", str(default_artifact)) as server:
+        server.wait_until_ready()
+        found = [*_pronoun(server, pronoun), *_resting_head(server, pronoun["inputs"]), *_two_texts(server, pair)]
+        assert server.stop() == 0
+    np.testing.assert_allclose(np.unique(np.round(found, 4)), shown, atol=1.1e-4)
+
+
+def _pronoun(server: ServerProcess, request: dict[str, Any]) -> list[float]:
+    (tokens, weights), (_, other) = _head(server, request), _head(server, _with_small(request))
+    it, trophy, suitcase = (tokens.index(token) for token in ("it", "trophy", "suitcase"))
+    effects = [_effect(server, request["inputs"], layer, head) for layer, head in ((3, 1), (5, 5))]
+    return [weights[it, trophy], weights[it, suitcase], other[it, trophy], *effects]
+
+
+def _resting_head(server: ServerProcess, text: str) -> list[float]:
+    attention = {"layers": [2], "heads": [9]}
+    tokens, weights = _head(server, {"inputs": text, "attention": attention})
+    _, norms = _head(server, {"inputs": text, "attention": {**attention, "form": "norms"}})
+    statistics = _post(server, "/encode", {"inputs": text, "attention": {**attention, "form": "stats"}})["attention"][0]
+    too = tokens.index("too")
+    pairs = [array[too, key] for array in (weights, norms) for key in (0, too)]
+    return [statistics["statistics"]["special_mass"][0][0], *pairs, _effect(server, text, 2, 9)]
+
+
+def _two_texts(server: ServerProcess, request: dict[str, str]) -> list[float]:
+    answer = _post(server, "/explain", request)
+    cells, rows, columns = np.array(answer["contributions"]), answer["a"]["tokens"], answer["b"]["tokens"]
+    same = [cells[rows.index(token), columns.index(token)] for token in ("medicine", "children")]
+    assert sorted(cells.ravel())[-2:] == sorted(same)
+    return [answer["similarity"], *same, cells[:, columns.index("not")].sum()]
+
+
+def _with_small(request: dict[str, Any]) -> dict[str, Any]:
+    return {**request, "inputs": request["inputs"].replace("large", "small")}
+
+
+def _head(server: ServerProcess, request: dict[str, Any]) -> tuple[list[str], NDArray[Any]]:
+    entry = _post(server, "/encode", request)["attention"][0]
+    return entry["tokens"], np.array(entry["weights"][0][0])
+
+
+def _effect(server: ServerProcess, text: str, layer: int, head: int) -> float:
+    whole = _post(server, "/encode", {"inputs": text})["embeddings"][0]
+    without = _post(server, "/encode", {"inputs": text, "head_mask": [[layer, head, 0]]})["embeddings"][0]
+    return 1 - float(np.dot(whole, without))
+
+
+def _post(server: ServerProcess, path: str, body: Any) -> Any:
+    status, _, answer = server.request("POST", path, body)
+    assert status == 200, answer
+    return json.loads(answer)
