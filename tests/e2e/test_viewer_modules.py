@@ -78,15 +78,33 @@ def test_a_strong_weight_survives_being_shrunk(viewer: ViewerPage, generator: np
     values[123, 77] = 0.9
     body = """
     const map = new module.NumberMap(Float32Array.from(argument), 200, 300);
-    const small = module.shrink(map, 64);
+    const small = module.shrink(map, 64, 48);
     return [small.rows, small.columns, [...small.values]];
     """
     rows, columns, found = viewer.module("maps", body, values.ravel().tolist())
-    assert (rows, columns) == (64, 64)
-    edges = [np.arange(count) * 64 // count for count in (200, 300)]
-    expected = np.zeros((64, 64), dtype=np.float32)
+    assert (rows, columns) == (64, 48)
+    edges = [np.arange(count) * most // count for count, most in ((200, 64), (300, 48))]
+    expected = np.zeros((64, 48), dtype=np.float32)
     np.maximum.at(expected, (edges[0][:, None], edges[1]), values)
-    np.testing.assert_array_equal(np.array(found, dtype=np.float32).reshape(64, 64), expected)
+    np.testing.assert_array_equal(np.array(found, dtype=np.float32).reshape(64, 48), expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "cell", "size"), [((16, 11), 24, (16, 11)), ((11, 16), 24, (11, 16)), ((300, 200), 0.5, (150, 100))]
+)
+def test_a_matrix_has_a_pixel_a_cell_or_a_pixel_of_the_screen(
+    viewer: ViewerPage, shape: tuple[int, int], cell: float, size: tuple[int, int]
+) -> None:
+    body = """
+    const { NumberMap } = await import("/static/viewer/maps.js");
+    const { amountPalette } = await import("/static/viewer/palette.js");
+    const [[rows, columns], cell] = argument;
+    const map = new NumberMap(new Float32Array(rows * columns), rows, columns);
+    const model = { map, palette: amountPalette("light"), high: 1, signed: false, threshold: 0 };
+    const image = module.makeImage(model, { cell }, 1);
+    return [image.height, image.width];
+    """
+    assert viewer.module("matrix", body, [shape, cell]) == list(size)
 
 
 def test_the_strongest_lines_are_kept(viewer: ViewerPage, generator: np.random.Generator) -> None:

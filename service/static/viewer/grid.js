@@ -43,7 +43,7 @@ export class HeadGrid {
   put(key, map) {
     const tile = this.#tiles.get(key);
     if (!tile) return;
-    Object.assign(tile, { map: shrink(map, TILE_CELLS), largest: map.largest });
+    Object.assign(tile, { map: shrink(map, TILE_CELLS, TILE_CELLS), largest: map.largest });
     tile.button.classList.remove("waiting");
   }
 

@@ -5,6 +5,7 @@ import { TEXT_FONT, pageInk } from "./ink.js";
 
 const PICTURE_WIDTH = 720; // of one drawing, CSS pixels
 const PICTURE_RATIO = 2;
+const MOST_PIXELS = 16e6; // Safari draws no larger canvas
 const MARGIN = 24;
 const TITLE_HEIGHT = 44;
 
@@ -29,7 +30,8 @@ export function drawPicture(title, panes) {
   const height = TITLE_HEIGHT + Math.max(...panes.map(({ drawing }) => drawing.heightAt(PICTURE_WIDTH))) + 2 * MARGIN;
   const width = panes.length * (PICTURE_WIDTH + MARGIN) + MARGIN;
   const canvas = element("canvas");
-  const context = prepareCanvas(canvas, width, height, PICTURE_RATIO);
+  const ratio = Math.min(PICTURE_RATIO, Math.sqrt(MOST_PIXELS / (width * height)));
+  const context = prepareCanvas(canvas, width, height, ratio);
   context.fillStyle = ink.card;
   context.fillRect(0, 0, width, height);
   context.font = `600 ${TEXT_FONT.replace("12px", "15px")}`;

@@ -34,12 +34,12 @@ export class NumberMap {
 }
 
 /**
- * The same map in at most `size` rows and columns. Each cell keeps the value of its block that is farthest from 0: a
+ * The same map in at most so many rows and columns. Each cell keeps the value of its block that is farthest from 0: a
  * single strong weight among 512 tokens does not vanish in a small picture.
  */
-export function shrink(map, size) {
-  const rows = Math.min(map.rows, size);
-  const columns = Math.min(map.columns, size);
+export function shrink(map, mostRows, mostColumns) {
+  const rows = Math.min(map.rows, mostRows);
+  const columns = Math.min(map.columns, mostColumns);
   if (rows === map.rows && columns === map.columns) return map;
   const values = new Float32Array(rows * columns);
   for (let row = 0; row < map.rows; row += 1) {

@@ -109,8 +109,9 @@ function layOut({ map, rowLabels, columnLabels }, width) {
 }
 
 /** One pixel a cell, or one a screen pixel where cells are smaller than that. */
-function makeImage(model, { cell }, ratio) {
-  const shrunk = shrink(model.map, Math.max(1, Math.floor(model.map.columns * Math.min(1, cell * ratio))));
+export function makeImage(model, { cell }, ratio) {
+  const pixels = (cells) => Math.max(1, Math.floor(cells * Math.min(1, cell * ratio)));
+  const shrunk = shrink(model.map, pixels(model.map.rows), pixels(model.map.columns));
   const image = element("canvas", { width: shrunk.columns, height: shrunk.rows });
   image.getContext("2d").putImageData(toImage(shrunk, model), 0, 0);
   return image;
