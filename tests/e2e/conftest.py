@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import BrowserContext
 
 from tests.e2e.browser import CHROMIUM, open_browser
 from tests.e2e.viewer_page import ViewerPage
@@ -16,11 +16,12 @@ OpenViewer = Callable[..., ViewerPage]
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator[BrowserContext]:
+    """One for all tests: its pages share what is loaded, as a reader's do."""
     if CHROMIUM is None:
         pytest.skip("chromium is not installed")
     with open_browser() as opened:
-        yield opened
+        yield opened.new_context()
 
 
 @pytest.fixture(scope="session")
@@ -37,14 +38,14 @@ def long_artifact(default_artifact: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="session")
-def viewer_server(browser: Browser, long_artifact: Path) -> Iterator[ServerProcess]:
+def viewer_server(browser: BrowserContext, long_artifact: Path) -> Iterator[ServerProcess]:
     with ServerProcess("service", "--model", str(long_artifact)) as process:
         yield process.wait_until_ready()
         assert process.stop() == 0
 
 
 @pytest.fixture
-def open_viewer(browser: Browser, viewer_server: ServerProcess) -> Iterator[OpenViewer]:
+def open_viewer(browser: BrowserContext, viewer_server: ServerProcess) -> Iterator[OpenViewer]:
     """Opens the viewer in a window of its own; at the end nothing may have been complained about."""
     opened: list[ViewerPage] = []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from PIL import Image
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import BrowserContext, expect
 from tqdm import tqdm
 
 from tests.e2e.browser import CHROMIUM, open_browser
@@ -64,16 +64,17 @@ def main() -> int:
     arguments.output.mkdir(parents=True, exist_ok=True)
     with ServerProcess("service", "--model", str(arguments.model.absolute())) as server, open_browser() as browser:
         server.wait_until_ready()
+        context = browser.new_context()
         for picture in tqdm(PICTURES, desc="pictures"):
-            content = compress(take(browser, server, picture))
+            content = compress(take(context, server, picture))
             (arguments.output / f"{picture.name}.png").write_bytes(content)
     return 0
 
 
-def take(browser: Browser, server: ServerProcess, picture: Picture) -> bytes:
+def take(context: BrowserContext, server: ServerProcess, picture: Picture) -> bytes:
     """A PNG of what the browser shows."""
     hash_ = urlencode(picture.state)
-    viewer = ViewerPage(browser, server, hash_, width=1440, height=picture.height, theme=picture.theme)
+    viewer = ViewerPage(context, server, hash_, width=1440, height=picture.height, theme=picture.theme)
     try:
         viewer.wait_until_filled()
         viewer.page.wait_for_load_state("networkidle")

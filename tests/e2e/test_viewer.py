@@ -57,7 +57,12 @@ def test_a_text_fills_the_grid(open_viewer: OpenViewer) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"exclude_special": True, "renormalise": True}, {"exclude_special": True}, {"level": "word"}],
+    [
+        {},
+        {"exclude_special": True, "renormalise": True},
+        pytest.param({"exclude_special": True}, marks=pytest.mark.slow),
+        {"level": "word"},
+    ],
     ids=str,
 )
 def test_numbers_pointed_at_are_those_of_the_api(

@@ -15,10 +15,18 @@ from tests.e2e.viewer_page import ViewerPage
 from tests.service.process import ServerProcess
 
 
-def hash_of(viewer: ViewerPage) -> str:
-    """The address's part after #, once it has followed the state."""
-    viewer.page.wait_for_timeout(250)
-    return viewer.page.url.partition("#")[2]
+def wait_for_link(viewer: ViewerPage, expected: dict[str, list[str]]) -> str:
+    """The address's part after #, once it says what is expected."""
+
+    def link() -> str:
+        return viewer.page.url.partition("#")[2]
+
+    for _ in range(100):
+        if parse_qs(link()) == expected:
+            break
+        viewer.page.wait_for_timeout(50)
+    assert parse_qs(link()) == expected
+    return link()
 
 
 def test_arrows_move_over_the_heads_and_enter_opens(open_viewer: OpenViewer) -> None:
@@ -55,7 +63,6 @@ def test_a_link_carries_the_view_and_no_text(open_viewer: OpenViewer) -> None:
     first.page.get_by_role("radio", name="Matrix").check(force=True)
     first.page.get_by_label("Hide special tokens").check()
     first.page.locator("[name=threshold]").fill("12")
-    link = hash_of(first)
     expected = {
         "layer": ["4"],
         "head": ["9"],
@@ -64,27 +71,26 @@ def test_a_link_carries_the_view_and_no_text(open_viewer: OpenViewer) -> None:
         "hide": ["1"],
         "threshold": ["12"],
     }
-    assert parse_qs(link) == expected
+    link = wait_for_link(first, expected)
     second = open_viewer(link)
     second.show(TEXT)
     expect(second.page.locator("#head-title")).to_have_text("Layer 4, head 9")
     assert second.labels()[0] == "The"
     assert second.page.locator("#panes .pane").count() == 1
     assert second.page.locator("[name=threshold]").input_value() == "12"
-    assert hash_of(second) == link
+    wait_for_link(second, expected)
 
 
+@pytest.mark.slow
 def test_text_is_in_a_link_when_asked(open_viewer: OpenViewer) -> None:
     first = open_viewer()
     first.show(TEXT)
     first.page.get_by_label("include text in link").check()
-    link = hash_of(first)
-    assert parse_qs(link)["a"] == [TEXT]
-    second = open_viewer(link)
+    second = open_viewer(wait_for_link(first, {"a": [TEXT]}))
     second.wait_until_filled()
     assert second.page.input_value("#a") == TEXT
     second.page.get_by_label("include text in link").uncheck()
-    assert "trophy" not in hash_of(second)
+    wait_for_link(second, {})
 
 
 def test_a_link_with_nonsense_opens_all_the_same(open_viewer: OpenViewer) -> None:
@@ -138,6 +144,6 @@ def test_a_head_switched_off_turns_the_embedding(open_viewer: OpenViewer, viewer
     expect(cosine).to_be_visible()
     assert float(cosine.get_attribute("data-effect") or "nan") == pytest.approx(1 - np.dot(whole, without), abs=1e-5)
     expect(viewer.page.locator("[data-key='3.2']")).to_have_class(re.compile(r"\boff\b"))
-    assert parse_qs(hash_of(viewer))["off"] == ["3.2"]
+    wait_for_link(viewer, {"layer": ["3"], "head": ["2"], "off": ["3.2"]})
     viewer.page.locator("#switch").click()
     expect(cosine).to_have_count(0)

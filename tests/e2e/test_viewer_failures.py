@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Route, expect
+import pytest
+from playwright.sync_api import BrowserContext, Route, expect
 
 from tests.e2e.conftest import OpenViewer
 from tests.e2e.test_viewer import TEXT
@@ -78,7 +79,8 @@ def test_a_refusal_is_said_in_the_servers_words(open_viewer: OpenViewer) -> None
     assert viewer.page.input_value("#a") == TEXT + " More."
 
 
-def test_a_key_is_asked_for_and_kept_in_memory_only(browser: Browser, long_artifact: Path) -> None:
+@pytest.mark.slow  # another process
+def test_a_key_is_asked_for_and_kept_in_memory_only(browser: BrowserContext, long_artifact: Path) -> None:
     key = "open-sesame-open-sesame"
     with ServerProcess(
         "service", "--model", str(long_artifact), environment={"POLYHEAD_API_KEYS": key}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from playwright.sync_api import Browser
+from playwright.sync_api import BrowserContext
 from safetensors.numpy import save
 
 from tests.e2e.viewer_page import ViewerPage
@@ -21,7 +21,7 @@ return [metadata, [...tensors].map(([name, { shape, values }]) => [name, shape, 
 
 
 @pytest.fixture(scope="module")
-def viewer(browser: Browser, viewer_server: ServerProcess) -> Iterator[ViewerPage]:
+def viewer(browser: BrowserContext, viewer_server: ServerProcess) -> Iterator[ViewerPage]:
     opened = ViewerPage(browser, viewer_server)
     yield opened
     opened.close()

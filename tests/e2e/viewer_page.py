@@ -1,10 +1,10 @@
-"""One window with the viewer: what tests do in it, and what it complained about."""
+"""One page with the viewer: what tests do in it, and what it complained about."""
 
 import re
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, ConsoleMessage, Request, expect
+from playwright.sync_api import BrowserContext, ConsoleMessage, Request, expect
 
 from tests.service.process import ServerProcess
 
@@ -12,7 +12,7 @@ FILLED_LIMIT = 30_000  # milliseconds; machines that run tests are busy
 
 
 class ViewerPage:
-    """The viewer in a browser context of its own.
+    """The viewer in a page of its own.
 
     Attributes:
         page: Playwright's.
@@ -23,7 +23,7 @@ class ViewerPage:
 
     def __init__(
         self,
-        browser: Browser,
+        context: BrowserContext,
         server: ServerProcess,
         hash_: str = "",
         *,
@@ -33,13 +33,12 @@ class ViewerPage:
         is_open: bool = True,
     ) -> None:
         scheme: Literal["dark", "light"] = "dark" if theme == "dark" else "light"
-        self._context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True
-        )
         self.complaints: list[str] = []
         self.foreign: list[str] = []
         self.origin = "http://{}:{}".format(*server.address)
-        self.page = self._context.new_page()
+        self.page = context.new_page()
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.emulate_media(color_scheme=scheme)
         self.page.on("console", self._hear)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", self._see)
@@ -48,7 +47,8 @@ class ViewerPage:
             expect(self.page.locator("#model")).not_to_be_empty()
 
     def close(self) -> None:
-        self._context.close()
+        self.page.evaluate("localStorage.clear()")  # pages of one context share it
+        self.page.close()
 
     def type(self, text: str, box: str = "#a") -> None:
         self.page.fill(box, text)
