@@ -5,7 +5,7 @@ import { element } from "./dom.js";
 import { inParallel } from "./turns.js";
 
 const MOST_TOKENS = 5;
-const AT_ONCE = 2;
+const AT_ONCE = 6; // connections that browsers keep to one host; the server runs what waits together
 
 /** Heads as `head_mask` takes them: "3.5" is layer 3, head 5, closed. */
 export function headMask(keys) {
