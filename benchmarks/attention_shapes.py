@@ -36,7 +36,7 @@ def network(num_heads: tuple[int, ...], d_k: int, d_v: int, **settings: object) 
             "d_k": d_k,
             "d_v": d_v,
             "intermediate_size": 64,
-            "max_positions": 48,
+            "max_positions": 24,
             **settings,
         }
     )

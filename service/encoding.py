@@ -209,6 +209,12 @@ def _select(request: EncodeRequest, inputs: Inputs, engine: Engine) -> Attention
         raise Invalid("attention.level: token ids have no words; send texts", param="attention.level")
     if request.attention.form == "norms":
         require_input(engine.manifest, NORM_LAYERS, param="attention.form")
+        if engine.config.output_gate:
+            raise Invalid(
+                'attention.form: "norms" would leave out the gates that this network puts on what each query takes; '
+                'ask for "weights"',
+                param="attention.form",
+            )
     return select_attention(request.attention, engine.config.num_heads)
 
 

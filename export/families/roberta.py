@@ -38,11 +38,17 @@ def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Project
 
 
 def read_state(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The encoder's state from a checkpoint's tensors and its config.json."""
+    """The encoder's state from a checkpoint's tensors and its config.json.
+
+    Raises:
+        UnsupportedModel: a tensor of an unknown part, or a missing one that would join another.
+    """
     state = rename(tensors, bert.NAMES, prefixes=PREFIXES, ignored=IGNORED)
     if POSITIONS in state:
         state[POSITIONS] = state[POSITIONS][_unread_positions(config) :].clone()
-    if config["type_vocab_size"] == 1 and TYPES in state and POSITIONS in state:
+    if config["type_vocab_size"] == 1 and POSITIONS in state:
+        if TYPES not in state:
+            raise UnsupportedModel("the checkpoint has no vector of a single token type: token_type_embeddings.weight")
         state[POSITIONS] += state.pop(TYPES)
     return state
 

@@ -109,3 +109,13 @@ def test_info_names_the_shape(served: Served) -> None:
     assert status == 200
     found = json.loads(answer)["manifest"]["config"]
     assert EncoderConfig.from_dict(found) == served.encoder.config
+
+
+def test_norms_are_refused_where_a_gate_follows_them(served: Served) -> None:
+    body = {"inputs": TEXTS, "attention": {"form": "norms"}}
+    status, _, answer = served.server.request("POST", "/encode", body)
+    if not served.encoder.config.output_gate:
+        assert status == 200
+        return
+    assert status == 422
+    assert "would leave out the gates" in json.loads(answer)["error"]["message"]
