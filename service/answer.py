@@ -10,9 +10,9 @@ import numpy as np
 
 from service.attention_answer import AttentionPlan, build_attention
 from service.backend import Float32Array
-from service.engine import Engine
 from service.errors import InferenceFailed
 from service.jobs import JobResult
+from service.runner import Runner
 from service.schemas import EncodeRequest
 from service.tokenizer import TokenizedInput
 
@@ -24,7 +24,7 @@ def build_answer(
     tokenized: Sequence[TokenizedInput],
     results: Sequence[JobResult],
     attention: AttentionPlan | None,
-    engine: Engine,
+    engine: Runner,
 ) -> dict[str, Any]:
     """An answer, one entry an input.
 

@@ -16,16 +16,14 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from service.body_budget import BodyShare
-from service.errors import ClientLeft, Invalid, MalformedBody, ServiceError, TooLarge, UnsupportedMedia
+from service.errors import ClientLeft, TooLarge, UnsupportedMedia
 from service.exchange import exchange_of
 from service.media import JSON, quality
 from service.services import services_of
+from service.validation import explain_validation
 
 M = TypeVar("M", bound=BaseModel)
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-
-_PROBLEMS_SHOWN = 5
-_NAME_SHOWN = 64  # characters of a field name, which may be a caller's own
 
 
 class DirectRoute(APIRoute):
@@ -108,21 +106,7 @@ def validate(model: type[M], raw: bytes) -> M:
     try:
         return model.model_validate_json(raw)
     except ValidationError as error:
-        raise _explain(error) from None
-
-
-def _explain(error: ValidationError) -> ServiceError:
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
-    if problems[0]["type"] == "json_invalid":
-        return MalformedBody(f"the body is no valid JSON: {problems[0]['msg'].removeprefix('Invalid JSON: ')}")
-    places = [".".join(str(part)[:_NAME_SHOWN] for part in problem["loc"]) for problem in problems]
-    texts = [
-        f"{place}: {problem['msg']}" if place else problem["msg"]
-        for place, problem in zip(places, problems, strict=True)
-    ]
-    if len(texts) > _PROBLEMS_SHOWN:
-        texts[_PROBLEMS_SHOWN:] = [f"and {len(texts) - _PROBLEMS_SHOWN} more"]
-    return Invalid("; ".join(texts), param=places[0] or None)
+        raise explain_validation(error) from None
 
 
 def _body_too_large(limit: int) -> TooLarge:

@@ -11,47 +11,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from model.artifact import NORM_LAYERS
-from service.answer import build_answer
-from service.artifact_inputs import require_input
-from service.attention_answer import AttentionPlan
-from service.axes import plan_axes
-from service.engine import Engine
+from service.encode_plan import Sizes, check_sizes, plan_encoding
 from service.errors import Invalid, TooLarge
 from service.exchange import Exchange
-from service.head_mask import read_head_mask
 from service.inputs import Inputs, as_tokenized, read_inputs, refuse_truncated
 from service.jobs import JobResult
 from service.metrics import Metrics, Stage
 from service.packing import pack_base64, pack_safetensors
-from service.prompts import with_prompt
 from service.request_trace import note_stage
+from service.runner import Runner
 from service.schemas import EncodeRequest
-from service.selection import FLOAT_BYTES, AttentionSelection, check_attention_size, select_attention
 from service.serialize import serialize
 from service.services import Services
-from service.settings import Settings
 from service.tokenizer import TokenizedInput
 
 # Up to here building an answer is quicker than handing it to a thread; megabytes would hold up the event loop.
 INLINE_FLOATS = 2**18
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How large an answer will be, known before the model runs.
-
-    Attributes:
-        floats: in the answer, about.
-        built_from: floats read to build it, about.
-        attention_bytes: of the answer's attention.
-    """
-
-    floats: int
-    built_from: int
-    attention_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,34 +73,22 @@ async def run(services: Services, exchange: Exchange, request: EncodeRequest, *,
     engine, settings, metrics = services.readiness.engine(), services.settings, services.metrics
     deadline = exchange.deadline(settings.request_timeout)
     inputs = read_inputs(request.inputs, param=param, max_texts=settings.max_texts)
-    selection = _select(request, inputs, engine)
-    head_gates = read_head_mask(request.head_mask, engine.manifest)
-    dimensions = check_dimensions(request.dimensions, _vector_size(request, engine))
-    prompt, inputs = with_prompt(engine.manifest.defaults, inputs, name=request.prompt_name, text=request.prompt)
+    plan = plan_encoding(request, inputs, engine.manifest)
     with timed(metrics, "tokenize"):
-        tokenized = await tokenize(engine, inputs, truncate=request.truncate, param=param)
+        tokenized = await tokenize(engine, plan.inputs, truncate=request.truncate, param=param)
     lengths = [len(item.input_ids) for item in tokenized]
     check_tokens(lengths, settings.max_request_tokens, param=param)
-    plan = _plan_attention(selection, inputs, tokenized, engine)
-    sizes = _check_sizes(request, lengths, dimensions, plan, settings)
-    results = await engine.run(
-        tokenized,
-        attention_layers=selection.computed_layers if selection else (),
-        wants_tokens=request.output == "tokens",
-        wants_norms=selection is not None and selection.options.form == "norms",
-        head_gates=head_gates,
-        deadline=deadline,
-    )
+    attention = plan.plan_attention(tokenized, engine)
+    sizes = check_sizes(plan, lengths, attention, settings)
+    results = await engine.run(tokenized, **plan.run_options, deadline=deadline)
     observe_results(metrics, results)
     with timed(metrics, "postprocess"):
-        answer = await aside(partial(build_answer, request, tokenized, results, plan, engine), sizes.built_from)
-    if prompt is not None:
-        answer |= prompt.document()
-    count(metrics, exchange, tokenized, attention_bytes=sizes.attention_bytes if plan else None)
+        answer = await aside(partial(plan.answer, tokenized, results, attention, engine), sizes.built_from)
+    count(metrics, exchange, tokenized, attention_bytes=sizes.attention_bytes if attention else None)
     return Encoded(answer, sizes)
 
 
-async def tokenize(engine: Engine, inputs: Inputs, *, truncate: bool, param: str = "inputs") -> list[TokenizedInput]:
+async def tokenize(engine: Runner, inputs: Inputs, *, truncate: bool, param: str = "inputs") -> list[TokenizedInput]:
     """Inputs as the model sees them.
 
     Raises:
@@ -136,17 +101,6 @@ async def tokenize(engine: Engine, inputs: Inputs, *, truncate: bool, param: str
     if not truncate:
         refuse_truncated(tokenized, param=param, max_length=max_length)
     return tokenized
-
-
-def check_dimensions(dimensions: int | None, size: int) -> int:
-    """How many dimensions of vectors of this size are wanted.
-
-    Raises:
-        Invalid: more than there are.
-    """
-    if dimensions is not None and dimensions > size:
-        raise Invalid(f"dimensions: expected 1 to {size}, the size of the vectors", param="dimensions")
-    return dimensions or size
 
 
 def check_tokens(lengths: Sequence[int], limit: int, *, param: str = "inputs") -> None:
@@ -200,58 +154,6 @@ def _check_encoding(request: EncodeRequest, *, as_safetensors: bool) -> None:
         raise Invalid(
             'encoding_format: a safetensors answer is "float" or "float16"; base64 is for JSON', param="encoding_format"
         )
-
-
-def _select(request: EncodeRequest, inputs: Inputs, engine: Engine) -> AttentionSelection | None:
-    if request.attention is None:
-        return None
-    if request.attention.level == "word" and inputs.texts is None:
-        raise Invalid("attention.level: token ids have no words; send texts", param="attention.level")
-    if request.attention.form == "norms":
-        require_input(engine.manifest, NORM_LAYERS, param="attention.form")
-        if engine.config.output_gate:
-            raise Invalid(
-                'attention.form: "norms" would leave out the gates that this network puts on what each query takes; '
-                'ask for "weights"',
-                param="attention.form",
-            )
-    return select_attention(request.attention, engine.config.num_heads)
-
-
-def _plan_attention(
-    selection: AttentionSelection | None, inputs: Inputs, tokenized: Sequence[TokenizedInput], engine: Engine
-) -> AttentionPlan | None:
-    if selection is None:
-        return None
-    return AttentionPlan(selection, plan_axes(selection.options, tokenized, engine.tokenizer), inputs.texts)
-
-
-def _vector_size(request: EncodeRequest, engine: Engine) -> int:
-    return engine.config.embedding_size if request.output == "pooled" else engine.config.hidden_size
-
-
-def _check_sizes(
-    request: EncodeRequest, lengths: Sequence[int], dimensions: int, plan: AttentionPlan | None, settings: Settings
-) -> Sizes:
-    """How large the answer will be; refuses what is too large, before it runs."""
-    vectors = len(lengths) if request.output == "pooled" else sum(lengths)
-    if (size := vectors * dimensions * FLOAT_BYTES) > settings.max_embedding_bytes:
-        raise TooLarge(
-            f"the answer would hold {size} bytes of embeddings, at most {settings.max_embedding_bytes} are allowed; "
-            "send fewer inputs or ask for fewer dimensions",
-            param="output",
-        )
-    if plan is None:
-        return Sizes(size // FLOAT_BYTES, size // FLOAT_BYTES, 0)
-    attention = check_attention_size(
-        plan.selection,
-        plan.axes,
-        is_half=request.encoding_format == "float16",
-        max_bytes=settings.max_attention_bytes,
-        max_work_bytes=settings.max_attention_work_bytes,
-    )
-    floats = (size + attention) // FLOAT_BYTES
-    return Sizes(floats, max(floats, plan.selection.build_floats(plan.axes)), attention)
 
 
 def count(

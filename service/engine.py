@@ -1,169 +1,227 @@
-"""The encoder behind the routes: artifact, tokenizer, backend and batcher, put together once.
+"""The encoder as a Python object: texts in, arrays out, without HTTP.
 
-It knows no HTTP. The order of loading is the order of trust: every file's hash is checked before one is opened.
+    from service.engine import Engine
+
+    with Engine.load("artifacts/all-MiniLM-L6-v2") as engine:
+        encoded = engine.encode(["The cat sat on the mat."], attention={"layers": "all"})
+        encoded.embeddings          # float32 [1, 384]
+        encoded.attention[0]        # {"tokens": [...], "weights": [one array [heads, queries, keys] a layer], ...}
+
+The same validation, scheduling and arithmetic as `POST /encode`, so the same bits; but no limit on how much one call
+may ask for: long lists go through the queue in portions.
 """
 
-import logging
-import time
-from collections.abc import Callable, Sequence
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
-from model.artifact import TOKENIZER, Artifact, Manifest
-from model.config import EncoderConfig
+import numpy as np
+from pydantic import ValidationError
+
+from model.artifact import Artifact
 from service.backend import Float32Array
-from service.batcher import Batcher, Job, JobResult
-from service.cpu import has_integer_products, usable_cores
-from service.errors import ServiceError
-from service.jobs import BatchRecord
-from service.onnx_backend import OnnxBackend
-from service.request_trace import note_runs, note_stage
-from service.settings import Settings
+from service.batcher import Batcher
+from service.encode_plan import EncodePlan, plan_encoding
+from service.errors import NotReady
+from service.inputs import Inputs, as_tokenized, read_inputs, refuse_truncated
+from service.jobs import JobResult
+from service.runner import Runner, Runtime
+from service.schemas import EncodeRequest
 from service.tokenizer import TokenizedInput, Tokenizer
+from service.validation import explain_validation
 
-logger = logging.getLogger(__name__)
+PORTION_TEXTS = 256  # tokenised at once, while the workers run the portion before
+QUEUED_TOKENS = 32_768  # of one engine's calls, in the queue at once: enough to find texts of equal length among
+CLOSE_SECONDS = 30.0
+
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
-    """Where and how the model runs."""
-
-    provider: str
-    workers: int
-    intra_op_threads: int
-
-
-class Engine:
-    """Encodes texts, from any number of tasks of one event loop at once.
+class Encoded:
+    """What `Engine.encode` returns; one entry an input, in their order.
 
     Attributes:
-        artifact: what was loaded.
-        tokenizer: text to token ids.
-        runtime: provider and threads.
+        embeddings: float32 [N, dimensions], or with `output="tokens"` a list of [n, dimensions].
+        items: `{"tokens", "truncated", ...}` of each input, as in `POST /encode`'s answer.
+        attention: `POST /encode`'s entries with arrays in place of lists; None where none was asked for.
+        prompt: what was put in front of each text, or None.
     """
 
+    embeddings: Float32Array | list[Float32Array]
+    items: list[dict[str, Any]]
+    attention: list[dict[str, Any]] | None
+    prompt: str | None
+
+
+class Engine(Runner):
+    """A loaded artifact. `encode` may be called from any number of threads at once, but not on an event loop."""
+
     def __init__(self, artifact: Artifact, tokenizer: Tokenizer, batcher: Batcher, runtime: Runtime) -> None:
-        self.artifact = artifact
-        self.tokenizer = tokenizer
-        self.runtime = runtime
-        self._batcher = batcher
+        super().__init__(artifact, tokenizer, batcher, runtime)
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._room = _Room(QUEUED_TOKENS)
 
-    @classmethod
-    def load(
-        cls, directory: Path, settings: Settings, *, on_batch: Callable[[BatchRecord], None] | None = None
-    ) -> "Engine":
-        """Verifies, loads and warms up an artifact. Blocks for as long as that takes.
-
-        Raises:
-            ArtifactError: the directory is no artifact, or a file is not the one its manifest describes.
-            Exception: the backend's own, where the graph does not load or run.
-        """
-        artifact = Artifact.open(directory)
-        runtime = plan_runtime(settings)
-        _warn_of_slow_precision(artifact.manifest.precision, runtime.provider)
-        tokenizer = Tokenizer.load(
-            artifact.path(TOKENIZER), artifact.manifest.max_sequence_length, threads=runtime.workers
-        )
-        backend = OnnxBackend(artifact, intra_op_threads=runtime.intra_op_threads, provider=runtime.provider)
-        backend.warm_up()
-        batcher = Batcher(
-            backend,
-            workers=runtime.workers,
-            max_batch_tokens=settings.max_batch_tokens,
-            max_queue_tokens=settings.max_queue_tokens,
-            max_age=settings.max_batch_age,
-            max_queue_delay=settings.max_queue_delay,
-            on_batch=on_batch,
-        )
-        batcher.start()
-        return cls(artifact, tokenizer, batcher, runtime)
-
-    @property
-    def manifest(self) -> Manifest:
-        """What the artifact says of itself."""
-        return self.artifact.manifest
-
-    @property
-    def config(self) -> EncoderConfig:
-        """The network."""
-        return self.artifact.manifest.config
-
-    @property
-    def queued_texts(self) -> int:
-        """Texts waiting for a worker."""
-        return self._batcher.queued_texts
-
-    @property
-    def queued_tokens(self) -> int:
-        """Tokens waiting for a worker."""
-        return self._batcher.queued_tokens
-
-    @property
-    def oldest_age(self) -> float:
-        """Seconds that the oldest waiting text has waited."""
-        return self._batcher.oldest_age
-
-    def is_alive(self) -> bool:
-        """Whether every worker answers."""
-        return self._batcher.is_alive()
-
-    def refuse_early(self) -> None:
-        """Refuses a request before it is read, where the queue would refuse it anyway.
-
-        Raises:
-            Overloaded: the queue's wait is too long for even a sentence.
-        """
-        self._batcher.refuse_early()
-
-    async def run(
+    def encode(
         self,
-        inputs: Sequence[TokenizedInput],
+        inputs: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
         *,
-        attention_layers: tuple[int, ...] = (),
-        wants_tokens: bool = False,
-        wants_norms: bool = False,
-        head_gates: Float32Array | None = None,
-        deadline: float | None = None,
-    ) -> list[JobResult]:
-        """Runs the model on tokenised inputs; results in their order.
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> Encoded:
+        """Encodes texts, or token ids.
 
         Args:
-            inputs: what to encode.
-            attention_layers: layers whose weights are computed, ascending.
-            wants_tokens: whether `last_hidden_state` is returned.
-            wants_norms: whether the value norms of these layers are returned.
-            head_gates: [sum of all layers' heads], factors on what each head adds to every input; None for none.
-            deadline: `time.monotonic()` value after which the answer is worth nothing.
+            inputs: a text, texts, token ids, or lists of token ids; any number.
+            progress: called now and then with how many more inputs are done, on another thread.
+            **options: `POST /encode`'s: normalize, truncate, dimensions, output, attention, head_mask, prompt_name,
+                prompt.
 
         Raises:
-            ServiceError: Overloaded, DeadlineExceeded, InferenceFailed or NotReady.
+            ServiceError: the options or inputs are not what the model takes (`Invalid`, `TooLarge`), it failed
+                (`InferenceFailed`), or the engine is closed (`NotReady`).
         """
-        jobs = [Job(item.input_ids, attention_layers, wants_tokens, wants_norms, head_gates) for item in inputs]
-        submitted = time.monotonic()
+        values = list(inputs) if not isinstance(inputs, str) else inputs
+        request = _request({"inputs": values, **options})
+        given = read_inputs(values, max_texts=len(values)) if values else Inputs(texts=[values] if values == "" else [])
+        plan = plan_encoding(request, given, self.manifest)
+        loop = self._private_loop()
         try:
-            results = await self._batcher.submit(jobs, deadline=deadline)
-        except ServiceError:
-            note_stage("queue", submitted)
+            return asyncio.run_coroutine_threadsafe(self._encode(plan, progress or _ignore), loop).result()
+        except CancelledError:
+            raise NotReady("the engine was closed") from None
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> bool:
+        """As `Runner.close`; ends the engine's own thread too."""
+        done = super().close(timeout)
+        with self._starting:
+            loop, self._loop, self._is_closed = self._loop, None, True
+        if loop is not None and self._thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+        return done
+
+    def __enter__(self) -> Self:
+        """The engine itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Closes it."""
+        self.close()
+
+    def _private_loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop on which calls wait, on a thread of its own; the service has its own and starts none."""
+        with self._starting:
+            if self._is_closed:
+                raise NotReady("the engine is closed")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name="engine", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    async def _encode(self, plan: EncodePlan, progress: Progress) -> Encoded:
+        running: list[asyncio.Task[list[JobResult]]] = []
+        tokenized: list[TokenizedInput] = []
+        try:
+            async for portion in self._portions(plan):
+                tokenized += portion
+                tokens = sum(len(item.input_ids) for item in portion)
+                await self._room.take(tokens)
+                running.append(asyncio.create_task(self._run_portion(plan, portion, tokens, progress)))
+            results = [result for portion in await asyncio.gather(*running) for result in portion]
+        except BaseException:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
             raise
-        note_runs(submitted, results)
+        return await asyncio.to_thread(self._encoded, plan, tokenized, results)
+
+    def _encoded(self, plan: EncodePlan, tokenized: list[TokenizedInput], results: list[JobResult]) -> Encoded:
+        if not results:
+            return Encoded(np.zeros((0, plan.dimensions), np.float32), [], [] if plan.selection else None, None)
+        answer = plan.answer(tokenized, results, plan.plan_attention(tokenized, self), self)
+        return Encoded(answer["embeddings"], answer["items"], answer.get("attention"), answer.get("prompt"))
+
+    async def _portions(self, plan: EncodePlan) -> AsyncIterator[list[TokenizedInput]]:
+        """The inputs as tokens, a portion at a time."""
+        inputs, length = plan.inputs, self.tokenizer.max_sequence_length
+        for start in range(0, len(inputs), PORTION_TEXTS):
+            part = slice(start, start + PORTION_TEXTS)
+            if inputs.token_ids is not None:
+                yield as_tokenized(inputs.token_ids[part], vocab_size=self.config.vocab_size, max_length=length)
+                continue
+            portion = await self.tokenizer.encode((inputs.texts or ())[part])
+            if not plan.request.truncate:
+                refuse_truncated(portion, max_length=length)
+            yield portion
+
+    async def _run_portion(
+        self, plan: EncodePlan, portion: list[TokenizedInput], tokens: int, progress: Progress
+    ) -> list[JobResult]:
+        try:
+            results = await self.run(portion, **plan.run_options)
+        finally:
+            self._room.give(tokens)
+        progress(len(portion))
         return results
 
-    def close(self, timeout: float) -> bool:
-        """Finishes what is queued and ends the threads; False if that took longer than `timeout` seconds. Blocks."""
-        self.tokenizer.close()
-        return self._batcher.close(timeout)
+
+class _Room:
+    """How many tokens may be in the queue; who comes when it is full waits, in order. For one event loop."""
+
+    def __init__(self, tokens: int) -> None:
+        self._limit = tokens
+        self._taken = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def take(self, tokens: int) -> None:
+        """Waits until there is room; a portion that alone is too large waits until nothing else is there."""
+        place = (tokens, asyncio.get_running_loop().create_future())
+        self._waiting.append(place)
+        self._let_in()
+        await place[1]
+
+    def give(self, tokens: int) -> None:
+        """Gives room back."""
+        self._taken -= tokens
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._waiting:
+            tokens, place = self._waiting[0]
+            if not place.done():  # else its call was given up
+                if self._taken and self._taken + tokens > self._limit:
+                    return
+                self._taken += tokens
+                place.set_result(None)
+            self._waiting.popleft()
 
 
-def _warn_of_slow_precision(precision: str, provider: str) -> None:
-    if precision == "int8" and provider == "cpu" and has_integer_products() is False:
-        logger.warning("int8 will not pay on this processor, which has no VNNI, AMX or dot product: serve fp32 here")
-    if precision == "fp16" and provider == "cpu":
-        logger.warning("fp16 is converted at every step on a CPU and slower than fp32: it is for --provider cuda")
+def _request(body: dict[str, Any]) -> EncodeRequest:
+    try:
+        return EncodeRequest.model_validate(body)
+    except ValidationError as error:
+        raise explain_validation(error) from None
 
 
-def plan_runtime(settings: Settings) -> Runtime:
-    """Threads for the settings: on a CPU as many workers as keep every usable core busy, on a GPU one."""
-    workers = settings.workers
-    if not workers:
-        workers = 1 if settings.provider == "cuda" else max(1, usable_cores() // settings.intra_op_threads)
-    return Runtime(settings.provider, workers, settings.intra_op_threads)
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    if left := asyncio.all_tasks(loop):
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+def _ignore(_count: int) -> None:
+    pass

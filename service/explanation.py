@@ -16,7 +16,8 @@ from model.analysis.rollout import saliency
 from service.answer import make_vectors
 from service.attention_schemas import AttentionRequest
 from service.axes import plan_axes
-from service.encoding import aside, check_dimensions, check_tokens, count, observe_results, timed, tokenize
+from service.encode_plan import check_dimensions
+from service.encoding import aside, check_tokens, count, observe_results, timed, tokenize
 from service.engine import Engine
 from service.errors import Invalid, TooLarge
 from service.exchange import Exchange

@@ -7,6 +7,7 @@ layout is measured with texts of natural lengths; the answer is a table, and set
 
 import argparse
 import asyncio
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from model.artifact import Artifact, ArtifactError
 from service.batcher import Batcher, Job
 from service.cpu import usable_cores
 from service.onnx_backend import OnnxBackend
+from service.runner import make_batcher
 from service.settings import PROGRAM, Settings, read_settings
 
 CONCURRENCY = 64  # requests under way while throughput is measured: enough that batches fill
@@ -72,13 +74,9 @@ def measure(artifact: Artifact, layout: Layout, seconds: float, settings: Settin
     """Runs one layout for about so many seconds."""
     backend = OnnxBackend(artifact, intra_op_threads=layout.intra_op_threads, provider=settings.provider)
     backend.warm_up()
-    batcher = Batcher(
-        backend,
-        workers=layout.workers,
-        max_batch_tokens=settings.max_batch_tokens,
-        max_queue_tokens=settings.max_queue_tokens,
-        max_age=settings.max_batch_age,
-    )
+    # Measuring refuses nothing: however long the queue, its work is to be done.
+    patient = settings.model_copy(update={"max_queue_delay": math.inf})
+    batcher = make_batcher(backend, patient, workers=layout.workers)
     manifest = artifact.manifest
     jobs = natural_jobs(512, manifest.max_sequence_length, manifest.config.vocab_size)
     batcher.start()

@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from service.backend import Float32Array
 from service.encoding import Encoded
-from service.engine import Engine
 from service.failures import INFERENCE_FAILURES, failure_documents
 from service.openapi import QUEUED_REQUEST
 from service.prompts import choose_prompt
 from service.routes.compatible.answers import embeddings_document, json_response, run_for
+from service.runner import Runner
 from service.schemas import EncodeRequest, Item, Usage
 from service.services import services_of
 from service.wire import AnswerModel, RequestModel
@@ -116,7 +116,7 @@ async def answer_similarity(request: Request, body: SimilarityRequest) -> Respon
     return await json_response(request, answer, encoded)
 
 
-def _to_encode(body: SimilarityRequest, engine: Engine) -> EncodeRequest:
+def _to_encode(body: SimilarityRequest, engine: Runner) -> EncodeRequest:
     """Source and targets as one request: the source first, each behind its own prompt."""
     defaults = engine.manifest.defaults
     if body.inputs is not None:

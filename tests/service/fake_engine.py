@@ -16,8 +16,9 @@ from model.artifact import GRAPH, TOKENIZER, Artifact, Defaults, Manifest, Sourc
 from model.config import EncoderConfig
 from service.backend import Batch, BatchOutput, Float32Array, Int64Array
 from service.batcher import Batcher
-from service.engine import Engine, plan_runtime
+from service.engine import Engine
 from service.jobs import BatchRecord
+from service.runner import plan_runtime
 from service.settings import Settings
 from service.tokenizer import Tokenizer
 

@@ -17,13 +17,13 @@ from starlette.responses import Response
 
 from model.artifact import MANIFEST
 from service.encoding import Encoded, aside
-from service.engine import Engine
 from service.errors import InternalError, Invalid, ModelNotFound, NotReady, Unauthorized
 from service.failures import INFERENCE_FAILURES, failure_documents
 from service.media import JSON
 from service.openapi import QUEUED_REQUEST, answer_document
 from service.packing import as_base64
 from service.routes.compatible.answers import check_model, embeddings_document, json_response, run_for
+from service.runner import Runner
 from service.schemas import EncodeRequest, Inputs, PromptText
 from service.services import services_of
 from service.wire import AnswerModel, RequestModel
@@ -199,7 +199,7 @@ async def describe_model(request: Request) -> dict[str, Any]:
     }
 
 
-def check_token_ids(value: Any, engine: Engine) -> None:
+def check_token_ids(value: Any, engine: Runner) -> None:
     """Refuses token ids of another tokenizer, as OpenAI's clients make them.
 
     `langchain-openai` sends ids of `cl100k_base` unless told otherwise. Many are words of this vocabulary too, so they

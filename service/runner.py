@@ -1,0 +1,190 @@
+"""The encoder at work: artifact, tokenizer, backend and batcher, put together once.
+
+It knows no HTTP. The order of loading is the order of trust: every file's hash is checked before one is opened.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from model.artifact import TOKENIZER, Artifact, Manifest
+from model.config import EncoderConfig
+from service.backend import Backend, Float32Array
+from service.batcher import Batcher, Job, JobResult
+from service.cpu import has_integer_products, usable_cores
+from service.errors import ServiceError
+from service.jobs import BatchRecord
+from service.onnx_backend import OnnxBackend
+from service.request_trace import note_runs, note_stage
+from service.settings import Settings
+from service.tokenizer import TokenizedInput, Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Where and how the model runs."""
+
+    provider: str
+    workers: int
+    intra_op_threads: int
+
+
+class Runner:
+    """Runs the model on tokenised texts, from any number of tasks of one event loop at once.
+
+    Attributes:
+        artifact: what was loaded.
+        tokenizer: text to token ids.
+        runtime: provider and threads.
+    """
+
+    def __init__(self, artifact: Artifact, tokenizer: Tokenizer, batcher: Batcher, runtime: Runtime) -> None:
+        self.artifact = artifact
+        self.tokenizer = tokenizer
+        self.runtime = runtime
+        self._batcher = batcher
+
+    @classmethod
+    def load(
+        cls,
+        directory: Path | str,
+        settings: Settings | None = None,
+        *,
+        on_batch: Callable[[BatchRecord], None] | None = None,
+    ) -> Self:
+        """Verifies, loads and warms up an artifact. Blocks for as long as that takes.
+
+        Args:
+            directory: the artifact.
+            settings: threads and the sizes of batches and queue; None takes the defaults, and nothing is refused for
+                having to wait.
+            on_batch: called on a worker's thread after every batch.
+
+        Raises:
+            ArtifactError: the directory is no artifact, or a file is not the one its manifest describes.
+            Exception: the backend's own, where the graph does not load or run.
+        """
+        directory = Path(directory)
+        settings = settings or Settings.model_construct(model=directory, max_queue_delay=math.inf)
+        artifact = Artifact.open(directory)
+        runtime = plan_runtime(settings)
+        _warn_of_slow_precision(artifact.manifest.precision, runtime.provider)
+        tokenizer = Tokenizer.load(
+            artifact.path(TOKENIZER), artifact.manifest.max_sequence_length, threads=runtime.workers
+        )
+        backend = OnnxBackend(artifact, intra_op_threads=runtime.intra_op_threads, provider=runtime.provider)
+        backend.warm_up()
+        batcher = make_batcher(backend, settings, workers=runtime.workers, on_batch=on_batch)
+        batcher.start()
+        return cls(artifact, tokenizer, batcher, runtime)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the artifact says of itself."""
+        return self.artifact.manifest
+
+    @property
+    def config(self) -> EncoderConfig:
+        """The network."""
+        return self.artifact.manifest.config
+
+    @property
+    def queued_texts(self) -> int:
+        """Texts waiting for a worker."""
+        return self._batcher.queued_texts
+
+    @property
+    def queued_tokens(self) -> int:
+        """Tokens waiting for a worker."""
+        return self._batcher.queued_tokens
+
+    @property
+    def oldest_age(self) -> float:
+        """Seconds that the oldest waiting text has waited."""
+        return self._batcher.oldest_age
+
+    def is_alive(self) -> bool:
+        """Whether every worker answers."""
+        return self._batcher.is_alive()
+
+    def refuse_early(self) -> None:
+        """Refuses a request before it is read, where the queue would refuse it anyway.
+
+        Raises:
+            Overloaded: the queue's wait is too long for even a sentence.
+        """
+        self._batcher.refuse_early()
+
+    async def run(
+        self,
+        inputs: Sequence[TokenizedInput],
+        *,
+        attention_layers: tuple[int, ...] = (),
+        wants_tokens: bool = False,
+        wants_norms: bool = False,
+        head_gates: Float32Array | None = None,
+        deadline: float | None = None,
+    ) -> list[JobResult]:
+        """Runs the model on tokenised inputs; results in their order.
+
+        Args:
+            inputs: what to encode.
+            attention_layers: layers whose weights are computed, ascending.
+            wants_tokens: whether `last_hidden_state` is returned.
+            wants_norms: whether the value norms of these layers are returned.
+            head_gates: [sum of all layers' heads], factors on what each head adds to every input; None for none.
+            deadline: `time.monotonic()` value after which the answer is worth nothing.
+
+        Raises:
+            ServiceError: Overloaded, DeadlineExceeded, InferenceFailed or NotReady.
+        """
+        jobs = [Job(item.input_ids, attention_layers, wants_tokens, wants_norms, head_gates) for item in inputs]
+        submitted = time.monotonic()
+        try:
+            results = await self._batcher.submit(jobs, deadline=deadline)
+        except ServiceError:
+            note_stage("queue", submitted)
+            raise
+        note_runs(submitted, results)
+        return results
+
+    def close(self, timeout: float) -> bool:
+        """Finishes what is queued and ends the threads; False if that took longer than `timeout` seconds. Blocks."""
+        self.tokenizer.close()
+        return self._batcher.close(timeout)
+
+
+def make_batcher(
+    backend: Backend, settings: Settings, *, workers: int, on_batch: Callable[[BatchRecord], None] | None = None
+) -> Batcher:
+    """A batcher over a backend, as the settings say; not started."""
+    return Batcher(
+        backend,
+        workers=workers,
+        max_batch_tokens=settings.max_batch_tokens,
+        max_queue_tokens=settings.max_queue_tokens,
+        max_age=settings.max_batch_age,
+        max_queue_delay=settings.max_queue_delay,
+        on_batch=on_batch,
+    )
+
+
+def _warn_of_slow_precision(precision: str, provider: str) -> None:
+    if precision == "int8" and provider == "cpu" and has_integer_products() is False:
+        logger.warning("int8 will not pay on this processor, which has no VNNI, AMX or dot product: serve fp32 here")
+    if precision == "fp16" and provider == "cpu":
+        logger.warning("fp16 is converted at every step on a CPU and slower than fp32: it is for --provider cuda")
+
+
+def plan_runtime(settings: Settings) -> Runtime:
+    """Threads for the settings: on a CPU as many workers as keep every usable core busy, on a GPU one."""
+    workers = settings.workers
+    if not workers:
+        workers = 1 if settings.provider == "cuda" else max(1, usable_cores() // settings.intra_op_threads)
+    return Runtime(settings.provider, workers, settings.intra_op_threads)

@@ -1,0 +1,150 @@
+"""The encoder as a Python object, over a fake backend: any number of texts, from any thread, until it is closed."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from service.engine import PORTION_TEXTS, QUEUED_TOKENS, Engine
+from service.errors import Invalid, NotReady, TooLarge
+from service.runner import Runner
+from service.settings import Settings
+from tests.service.conftest import Served
+from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, SEP, VOCABULARY, FakeBackend, load_fake_engine
+from tests.service.test_encode import expected_vector, ids_of
+
+TEXT = "the cat sat"
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    return FakeBackend()
+
+
+@pytest.fixture
+def engine(settings: Settings, backend: FakeBackend) -> Iterator[Engine]:
+    with load_fake_engine(settings, None, backend) as loaded:
+        yield loaded
+
+
+def random_texts(count: int) -> list[str]:
+    words = np.random.default_rng(0).choice(VOCABULARY[4:11], (count, 6))
+    return [" ".join(row[: 1 + index % 6]) for index, row in enumerate(words)]
+
+
+def test_it_answers_as_http_does(engine: Engine, served: Served) -> None:
+    attention = {"layers": [1, 0], "heads": [1], "level": "word"}
+    encoded = engine.encode([TEXT, ""], attention=attention, dimensions=5)
+    answer = served.encode({"inputs": [TEXT, ""], "attention": attention, "dimensions": 5}).json()
+    assert isinstance(encoded.embeddings, np.ndarray)
+    np.testing.assert_array_equal(encoded.embeddings, np.array(answer["embeddings"], np.float32))
+    assert encoded.items == answer["items"]
+    assert encoded.attention is not None
+    for found, expected in zip(encoded.attention, answer["attention"], strict=True):
+        assert found["words"] == expected["words"]
+        for maps, wanted in zip(found["weights"], expected["weights"], strict=True):
+            np.testing.assert_array_equal(maps, np.array(wanted, np.float32))
+
+
+def test_one_text_is_a_batch_of_one(engine: Engine) -> None:
+    encoded = engine.encode(TEXT)
+    np.testing.assert_allclose(encoded.embeddings, [expected_vector(ids_of(TEXT))], rtol=1e-6)
+    assert (encoded.attention, encoded.prompt) == (None, None)
+
+
+def test_more_texts_than_a_request_may_have(engine: Engine, backend: FakeBackend) -> None:
+    texts = random_texts(5 * PORTION_TEXTS + 7)
+    done: list[int] = []
+    encoded = engine.encode(texts, progress=done.append)
+    expected = np.array([expected_vector(ids_of(text)) for text in texts])
+    np.testing.assert_allclose(encoded.embeddings, expected, rtol=1e-5, atol=1e-6)
+    assert sum(done) == len(texts)
+    assert len(done) == 6
+
+
+def test_no_texts(engine: Engine) -> None:
+    encoded = engine.encode([], attention={})
+    assert isinstance(encoded.embeddings, np.ndarray)
+    assert (encoded.embeddings.shape, encoded.items, encoded.attention) == ((0, HIDDEN_SIZE), [], [])
+
+
+def test_token_ids_and_token_vectors(engine: Engine) -> None:
+    encoded = engine.encode([[CLS, 5, SEP], [CLS, SEP]], output="tokens")
+    assert [vectors.shape for vectors in encoded.embeddings] == [(3, HIDDEN_SIZE), (2, HIDDEN_SIZE)]
+
+
+def test_threads_share_one_engine(engine: Engine, backend: FakeBackend) -> None:
+    backend.seconds = 0.001
+    texts = random_texts(40)
+    expected = np.array([expected_vector(ids_of(text)) for text in texts])
+    with ThreadPoolExecutor(8) as threads:
+        for encoded in threads.map(lambda _: engine.encode(texts), range(24)):
+            np.testing.assert_allclose(encoded.embeddings, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_queue_never_holds_more_than_its_share(engine: Engine, backend: FakeBackend) -> None:
+    backend.gate.clear()
+    most: list[int] = []
+    texts = ["cat " * MAX_LENGTH] * (2 * QUEUED_TOKENS // MAX_LENGTH)
+    thread = threading.Thread(target=lambda: engine.encode(texts))
+    thread.start()
+    while engine.queued_tokens < QUEUED_TOKENS // 2:
+        assert thread.is_alive()
+    for _ in range(50):
+        most.append(engine.queued_tokens)
+        threading.Event().wait(0.002)
+    backend.gate.set()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert max(most) <= QUEUED_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda engine: engine.encode(TEXT, dimensions=HIDDEN_SIZE + 1), Invalid),
+        (lambda engine: engine.encode(TEXT, colour="red"), Invalid),
+        (lambda engine: engine.encode([TEXT, 3]), Invalid),
+        (lambda engine: engine.encode([[]]), Invalid),
+        (lambda engine: engine.encode("cat " * 40, truncate=False), TooLarge),
+        (lambda engine: engine.encode([*random_texts(600), "cat " * 40], truncate=False), TooLarge),
+        (lambda engine: engine.encode([[CLS] * (MAX_LENGTH + 1)]), TooLarge),
+    ],
+)
+def test_what_cannot_be_encoded_is_refused(
+    engine: Engine, call: Callable[[Engine], object], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        call(engine)
+    assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
+
+
+def test_a_closed_engine_says_so(settings: Settings, backend: FakeBackend) -> None:
+    engine = load_fake_engine(settings, None, backend)
+    engine.encode(TEXT)
+    engine.close()
+    engine.close()
+    assert backend.is_closed
+    with pytest.raises(NotReady, match="closed"):
+        engine.encode(TEXT)
+
+
+def test_closing_ends_calls_that_wait(settings: Settings, backend: FakeBackend) -> None:
+    engine = load_fake_engine(settings, None, backend)
+    backend.gate.clear()
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(engine.encode, random_texts(3000))
+        while not backend.batches:
+            threading.Event().wait(0.002)
+        engine.close(timeout=0.1)
+        backend.gate.set()
+        with pytest.raises(NotReady):
+            call.result(30)
+
+
+def test_the_service_needs_no_thread_of_its_own(served: Served) -> None:
+    served.encode({"inputs": TEXT})
+    assert isinstance(served.engine, Runner)
+    assert not [thread for thread in threading.enumerate() if thread.name == "engine" and thread.is_alive()]
