@@ -62,10 +62,10 @@ class EmbeddingsRequest(RequestModel):
     input: Inputs
     """a text, a list of texts, a list of token ids, or a list of lists of token ids: this model's, with its special
     tokens"""
-    model: str = ""
+    model: str | None = None
     """anything: the answer names the model that is served"""
-    encoding_format: Literal["float", "base64"] = "float"
-    """`"base64"`: little-endian float32"""
+    encoding_format: Literal["float", "base64"] | None = "float"
+    """`"base64"`: little-endian float32; null is `"float"`, for clients that write what they were not told"""
     dimensions: Annotated[int, Field(ge=1)] | None = None
     """keep the first so many dimensions, and normalise again"""
     user: str | None = None
@@ -222,7 +222,7 @@ def check_token_ids(value: Any, engine: Runner) -> None:
             )
 
 
-def make_answer(encoded: Encoded, encoding_format: str) -> dict[str, Any]:
+def make_answer(encoded: Encoded, encoding_format: str | None) -> dict[str, Any]:
     """OpenAI's answer, arrays still arrays unless they are written in base64."""
     vectors = encoded.answer["embeddings"]
     if encoding_format == "base64":

@@ -19,6 +19,13 @@ def vectors(served: Served, **body: Any) -> Any:
 
 
 @pytest.mark.parametrize("path", PATHS)
+def test_null_is_the_default(served: Served, path: str) -> None:
+    nulls = {"model": None, "encoding_format": None, "dimensions": None, "user": None, "prompt": None}
+    answer = served.client.post(path, json={"input": "cat", **nulls}).json()
+    assert [entry["embedding"] for entry in answer["data"]] == vectors(served, inputs="cat")
+
+
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("inputs", ["the cat", ["the cat", "dog"], [CLS, 5, SEP], [[CLS, 5, SEP], [CLS, 4, 4, SEP]]])
 def test_answer_is_openais_with_the_vectors_of_encode(served: Served, path: str, inputs: Any) -> None:
     response = served.client.post(path, json={"model": "any-name", "input": inputs, "user": "somebody"})
