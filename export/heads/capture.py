@@ -1,13 +1,13 @@
 """One forward pass of the PyTorch encoder that keeps what the report looks at: weights, and what they move."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from export.heads.tokens import TextBatch
 from model.analysis.arrays import Float32Array
@@ -22,7 +22,8 @@ class HeadsOfText:
     Attributes:
         weights: [H, n, n].
         output_norms: [H, n], length of what each head adds to each token, ||context_h W_O,h||.
-        value_norms: [H, n], length of what each token would add if a head looked at nothing else, ||v_h W_O,h||.
+        value_norms: [H, n], length of what each token would add if a head looked at nothing else, ||v_h W_O,h||; before
+            the output gate, where the network has one.
     """
 
     weights: Float32Array
@@ -41,17 +42,15 @@ class Capture:
 
     def run(self, batch: TextBatch) -> Iterator[HeadsOfText]:
         """The heads of every text of a batch, in its order; one text's arrays at a time are new."""
-        values: list[Tensor] = []
-        contexts: list[Tensor] = []
+        values = _Kept(len(self._attentions))
+        contexts = _Kept(len(self._attentions))
         with ExitStack() as hooks, torch.inference_mode():
-            for attention in self._attentions:
-                hooks.callback(attention.value.register_forward_hook(lambda *call: values.append(call[2])).remove)
-                hooks.callback(
-                    attention.output.register_forward_pre_hook(lambda *call: contexts.append(call[1][0])).remove
-                )
+            for place, attention in enumerate(self._attentions):
+                hooks.enter_context(values.of(attention, place))
+                hooks.callback(attention.output.register_forward_pre_hook(contexts.hook(place)).remove)
             attentions = [w for w in self._encoder(batch.input_ids, batch.lengths).attentions if w is not None]
-            value_norms = _norms(values, self._grams)  # [T, H]
-            output_norms = _norms(contexts, self._grams)
+            value_norms = _norms(values.found, self._grams)  # [T, H]
+            output_norms = _norms(contexts.found, self._grams)
         weights = [layer.numpy() for layer in attentions if layer.numel()]
         ends = np.cumsum(batch.lengths.numpy())
         for row, (end, length) in enumerate(zip(ends.tolist(), batch.lengths.tolist(), strict=True)):
@@ -61,6 +60,37 @@ class Capture:
                 np.ascontiguousarray(output_norms[tokens].T),
                 np.ascontiguousarray(value_norms[tokens].T),
             )
+
+
+class _Kept:
+    """One tensor a layer, kept while the network runs; where a layer computes it twice, the last."""
+
+    def __init__(self, layers: int) -> None:
+        self.found = [torch.empty(0)] * layers
+
+    @contextmanager
+    def of(self, attention: MultiHeadAttention, place: int) -> Iterator[None]:
+        """Keeps what a layer's attention weighs [T, H*V], after all that happens to values on the way."""
+        compute = attention.values
+
+        def values(hidden: Tensor, first_values: Tensor | None = None) -> Tensor:
+            self.found[place] = compute(hidden, first_values)
+            return self.found[place]
+
+        attention.values = values  # type: ignore[method-assign]  # on this object only, and taken back below
+        try:
+            yield
+        finally:
+            del attention.values
+
+    def hook(self, place: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        """Keeps what comes into a module."""
+
+        def keep(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            del module
+            self.found[place] = inputs[0]
+
+        return keep
 
 
 def output_gram(attention: MultiHeadAttention) -> Tensor:

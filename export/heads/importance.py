@@ -13,6 +13,7 @@ and, where rated pairs of texts are given, two that know what the embeddings are
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from tqdm import tqdm
 
+from export.heads.below import LayersBelow
 from export.heads.intervals import LEVEL, Estimate, RunningMean
 from export.heads.pairs import TokenizedPairs
 from export.heads.tokens import TextBatch, TokenizedText, batches
@@ -32,25 +34,42 @@ RESAMPLES = 200
 SEED = 0
 
 
-def embed(encoder: Encoder, texts: Sequence[TokenizedText], gates: Tensor | None = None) -> Float64Array:
-    """Normalised embeddings [texts, D] in the order given, under one set of gates [H] for all."""
+def embed(
+    encoder: Encoder, texts: Sequence[TokenizedText], gates: Tensor | None = None, below: LayersBelow | None = None
+) -> Float64Array:
+    """Normalised embeddings [texts, D] in the order given.
+
+    Args:
+        encoder: the network.
+        texts: in any order.
+        gates: [H], the same for all texts, or None.
+        below: the layers that need not run, on batches of the same texts; None where all must.
+    """
     places = {text.place: row for row, text in enumerate(texts)}
     found = np.zeros((len(texts), encoder.config.embedding_size))
     with torch.inference_mode():
-        for batch in batches(texts, 0):
+        for index, batch in enumerate(batches(texts, 0)):
             rows = None if gates is None else gates.expand(len(batch.texts), -1)
-            pooled = encoder.use("sdpa")(batch.input_ids, batch.lengths, head_gates=rows).pooled
+            with below.replayed(index) if below else nullcontext():
+                pooled = encoder.use("sdpa")(batch.input_ids, batch.lengths, head_gates=rows).pooled
             found[[places[text.place] for text in batch.texts]] = normalize(pooled.double(), dim=-1).numpy()
     return found
 
 
 def embed_without_each(encoder: Encoder, texts: Sequence[TokenizedText]) -> Iterator[Float64Array]:
-    """Embeddings [texts, D] without the first head, without the second, and so on."""
+    """Embeddings [texts, D] without the first head, without the second, and so on.
+
+    Layers below a head do not change without it: they run once for all heads of a layer.
+    """
     heads = sum(encoder.config.num_heads)
-    for head in tqdm(range(heads), desc="leaving out", unit="head", leave=False):
-        gates = torch.ones(heads)
-        gates[head] = 0
-        yield embed(encoder, texts, gates)
+    with tqdm(total=heads, desc="leaving out", unit="head", leave=False) as bar:
+        for layer, of_layer in enumerate(encoder.config.num_heads):
+            below = LayersBelow(encoder, layer, list(batches(texts, 0))) if of_layer else None
+            for head in range(of_layer):
+                gates = torch.ones(heads)
+                gates[encoder.config.head_span(layer).start + head] = 0
+                yield embed(encoder, texts, gates, below)
+                bar.update()
 
 
 def drift(without: Float64Array, whole: Float64Array) -> Float64Array:

@@ -33,7 +33,7 @@ def remove_heads(encoder: Encoder, removed: Collection[int]) -> Encoder:
     config = encoder.config
     if outside := sorted(set(removed) - set(range(sum(config.num_heads)))):
         raise ValueError(f"no head {outside[0]}: the network has {sum(config.num_heads)}")
-    if getattr(config, "value_residual", ()):
+    if config.value_residual:
         raise UnsupportedModel("a layer that adds the first layer's values needs the same heads: none can be removed")
     kept = [
         tuple(head for head in range(heads) if config.head_span(layer).start + head not in removed)

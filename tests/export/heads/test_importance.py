@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,7 @@ from export.heads.pairs import Pairs, tokenize_pairs
 from export.heads.tokens import TextBatch, batches, tokenize
 from model.encoder import Encoder
 from model.packing import packing
+from tests.networks import TINY, draw_weights
 from tests.planted import draw_texts
 
 HEADS = 8  # of the tiny network, over all layers
@@ -115,3 +118,39 @@ def test_spearman_is_scipys_and_its_loss_is_in_points(generator: np.random.Gener
     np.testing.assert_allclose(found.mean, 100 * (expected[0] - np.array(expected)), atol=1e-9)
     assert found.low[0] == found.high[0] == 0
     assert found.low[1] < found.mean[1] < found.high[1]
+
+
+def test_values_are_those_that_attention_weighs(tiny_checkpoint: Checkpoint) -> None:
+    config = replace(TINY, num_heads=(4, 4), value_residual=((0, 1), (0.3, 0.6)), value_activation="silu")
+    encoder = draw_weights(Encoder(config))
+    text = tokenize(draw_texts(1), tiny_checkpoint.tokenizer, 40)
+    batch = next(batches(text, HEADS))
+    (heads,) = Capture(encoder).run(batch)
+    weights = torch.from_numpy(heads.weights[4:])
+    inputs: list[torch.Tensor] = []
+    second = encoder.get_submodule("layers.1.attention.output")
+    hook = second.register_forward_pre_hook(lambda _, entering: inputs.append(entering[0]))
+    encoder.use("eager")(batch.input_ids, batch.lengths)
+    hook.remove()
+    # Undo the weighing: context = A v, so v = A^-1 context, a head at a time.
+    output = encoder.state_dict()["layers.1.attention.output.weight"]
+    for head in range(4):
+        context = inputs[0].view(-1, 4, 5)[:, head].double()
+        values = torch.linalg.solve(weights[head].double(), context)
+        expected = (values @ output[:, 5 * head : 5 * head + 5].T.double()).norm(dim=1)
+        np.testing.assert_allclose(heads.value_norms[4 + head], expected, rtol=2e-2)
+
+
+def test_layers_below_a_head_run_once_and_change_nothing(tiny_checkpoint: Checkpoint) -> None:
+    encoder = tiny_checkpoint.encoder
+    texts = tokenize(draw_texts(12), tiny_checkpoint.tokenizer, 40)
+    runs: list[int] = []
+    hook = encoder.get_submodule("layers.0.attention.query").register_forward_hook(lambda *_: runs.append(1))
+    found = list(embed_without_each(encoder, texts))
+    hook.remove()
+    assert len(runs) == 4 + 2  # for each of its own heads, then once for the second layer's and once for the last's
+    for head, without in enumerate(found):
+        gates = torch.ones(HEADS)
+        gates[head] = 0
+        np.testing.assert_array_equal(without, embed(encoder, texts, gates))
+    assert "forward" not in vars(encoder.layers[0])

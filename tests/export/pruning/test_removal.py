@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from export.errors import UnsupportedModel
 from export.pruning.removal import remove_heads
 from model.config import EncoderConfig
 from model.encoder import Encoder
@@ -17,6 +18,7 @@ NETWORKS = {
     "rotary, no biases": replace(
         EVEN, attention_positions="rotary", positions="none", attention_bias=False, output_bias=False, pre_norm=True
     ),
+    "values on their way": replace(EVEN, value_activation="silu", output_gate=True),
     "alibi": replace(EVEN, attention_positions="alibi"),
     "relative": replace(EVEN, attention_positions="relative", relative_buckets=8, relative_distance=16),
 }
@@ -61,6 +63,12 @@ def test_the_original_is_left_as_it_was() -> None:
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     remove_heads(encoder, {0, 3, 7})
     assert all(torch.equal(tensor, before[name]) for name, tensor in encoder.state_dict().items())
+
+
+def test_refuses_layers_that_need_each_others_heads() -> None:
+    encoder = draw_weights(Encoder(replace(EVEN, value_residual=((0, 1), (0.5, 0.5), (0.5, 0.5)))))
+    with pytest.raises(UnsupportedModel, match="none can be removed"):
+        remove_heads(encoder, {0})
 
 
 def test_refuses_a_head_that_is_not_there() -> None:

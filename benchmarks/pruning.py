@@ -1,0 +1,162 @@
+"""What do pruned heads cost and bring? Quality on rated pairs, size and speed of pruned artifacts against the whole.
+
+Spearman on all pairs, and on every other pair, which `--prune-heads --pairs` does not choose heads by. Speed is CPU
+time on one thread, as a worker of the service runs, each artifact in turns with the first; the bound is 1 / (1 - s p),
+p the share of heads removed and s the share of time that goes without any head, where an artifact without any is given.
+"""
+
+import argparse
+import csv
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+from tokenizers import Tokenizer
+
+from benchmarks.quality import embed
+from benchmarks.report import Table, emit
+from model.artifact import GRAPH, TOKENIZER, Artifact
+from service.backend import Batch
+from service.jobs import Job, collate
+from service.onnx_backend import OnnxBackend
+
+BATCH_SIZES = (1, 8, 32)
+COLUMNS = (
+    "artifact",
+    "heads",
+    "removed %",
+    "spearman",
+    "lost",
+    "spearman, not chosen by",
+    "lost there",
+    "cosine mean",
+    "cosine worst",
+    "graph MB",
+)
+SPEED_COLUMNS = ("artifact", "removed %", *(f"{what} {size}" for size in BATCH_SIZES for what in ("ms", "x", "bound")))
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Rated pairs: all left texts, then all right ones; ratings [pairs]."""
+
+    texts: list[str]
+    ratings: NDArray[np.float64]
+
+    @classmethod
+    def read(cls, path: Path) -> "Pairs":
+        """Reads a CSV without a header: text, text, rating."""
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))
+        return cls([row[0] for row in rows] + [row[1] for row in rows], np.array([float(row[2]) for row in rows]))
+
+    def spearman(self, vectors: NDArray[np.float32], every: slice) -> float:
+        """Spearman x 100 of the cosines of some of the pairs with their ratings."""
+        left, right = np.split(vectors, 2)
+        return 100 * float(spearmanr((left * right).sum(axis=1)[every], self.ratings[every])[0])
+
+
+class Quality:
+    """Rows of the quality table, each against the first."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self.table = Table("quality", "quality on rated pairs, and size", COLUMNS)
+        self._pairs = pairs
+        self._first: tuple[Artifact, NDArray[np.float32]] | None = None
+
+    def add(self, directory: Path) -> None:
+        """Embeds all texts with an artifact and compares."""
+        artifact, vectors = Artifact.open(directory), embed(directory, self._pairs.texts)
+        self._first = self._first or (artifact, vectors)
+        first, whole = self._first
+        cosines = (vectors * whole).sum(axis=1)
+        points = {every: self._pairs.spearman(vectors, every) for every in (slice(None), slice(1, None, 2))}
+        before = {every: self._pairs.spearman(whole, every) for every in points}
+        scores = [value for every in points for value in (points[every], before[every] - points[every])]
+        described = [directory.name, sum(artifact.manifest.config.num_heads), 100 * share_removed(artifact, first)]
+        size = artifact.manifest.files[GRAPH].size / 1e6
+        cells = [*described, *scores, float(cosines.mean()), float(cosines.min()), size]
+        self.table.add(**dict(zip(COLUMNS, cells, strict=True)))
+
+
+def share_removed(artifact: Artifact, whole: Artifact) -> float:
+    """Share of the whole network's heads that an artifact lacks."""
+    return 1 - sum(artifact.manifest.config.num_heads) / sum(whole.manifest.config.num_heads)
+
+
+def time_in_turns(whole: Path, other: Path, texts: list[str], seconds: float) -> dict[int, tuple[float, float]]:
+    """By batch size: median CPU milliseconds of the other, and the median of how many times faster it is."""
+    backends = [OnnxBackend(Artifact.open(directory), intra_op_threads=1) for directory in (whole, other)]
+    found = {}
+    for size, batch in make_batches(whole, texts).items():
+        turns: list[list[float]] = []
+        end = time.process_time() + seconds
+        while len(turns) < 7 or time.process_time() < end:
+            turns.append([cpu_seconds(backend, batch) for backend in backends])
+        times = np.array(turns[2:])  # the first two warm up
+        found[size] = (1000 * float(np.median(times[:, 1])), float(np.median(times[:, 0] / times[:, 1])))
+    for backend in backends:
+        backend.close()
+    return found
+
+
+def make_batches(directory: Path, texts: list[str]) -> dict[int, Batch]:
+    """One batch a size, of texts evenly over the pairs."""
+    tokenizer = Tokenizer.from_file(str(directory / TOKENIZER))
+    drawn = [texts[index * len(texts) // max(BATCH_SIZES)] for index in range(max(BATCH_SIZES))]
+    jobs = [Job(np.array(encoding.ids)) for encoding in tokenizer.encode_batch(drawn)]
+    jobs.sort(key=lambda job: len(job.input_ids))
+    middle = len(jobs) // 2
+    return {size: collate(jobs[middle - size // 2 : middle - size // 2 + size]) for size in BATCH_SIZES}
+
+
+def cpu_seconds(backend: OnnxBackend, batch: Batch) -> float:
+    """CPU time of one run: on an idle machine its latency, on a busy one what that would be."""
+    begun = time.process_time()
+    backend.run(batch)
+    return time.process_time() - begun
+
+
+def speed_table(directories: list[Path], texts: list[str], seconds: float) -> Table:
+    """Times every artifact against the first."""
+    whole = Artifact.open(directories[0])
+    shares = {directory: share_removed(Artifact.open(directory), whole) for directory in directories}
+    timings = {directory: time_in_turns(directories[0], directory, texts, seconds) for directory in directories}
+    bare = next((directory for directory, share in shares.items() if share == 1), None)
+    table = Table("speed", "CPU ms of a run, times faster than the first, bound; by batch size", SPEED_COLUMNS)
+    for directory, by_size in timings.items():
+        cells: dict[str, Any] = {"artifact": directory.name, "removed %": 100 * shares[directory]}
+        for size, (milliseconds, faster) in by_size.items():
+            heads_take = None if bare is None else 1 - 1 / timings[bare][size][1]
+            bound = None if heads_take is None else 1 / (1 - heads_take * shares[directory])
+            cells |= {f"ms {size}": milliseconds, f"x {size}": faster, f"bound {size}": bound}
+        table.add(**cells)
+    return table
+
+
+def main() -> None:
+    """Prints both tables, then JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("artifacts", nargs="+", type=Path, metavar="DIR", help="artifacts; the first is the whole one")
+    parser.add_argument("--pairs", type=Path, required=True, metavar="CSV", help="rated pairs of sentences")
+    parser.add_argument("--seconds", type=float, default=2.0, help="CPU time a batch size and artifact")
+    parser.add_argument("--only", choices=("quality", "speed"), help="one of the two tables")
+    arguments = parser.parse_args()
+    pairs = Pairs.read(arguments.pairs)
+    tables = []
+    if arguments.only != "speed":
+        quality = Quality(pairs)
+        for directory in arguments.artifacts:
+            quality.add(directory)
+        tables.append(quality.table)
+    if arguments.only != "quality":
+        tables.append(speed_table(arguments.artifacts, pairs.texts, arguments.seconds))
+    emit("pruning", tables, pairs=len(pairs.ratings))
+
+
+if __name__ == "__main__":
+    main()
