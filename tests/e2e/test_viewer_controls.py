@@ -133,17 +133,42 @@ def test_themes_follow_the_system_and_the_button(open_viewer: OpenViewer) -> Non
 
 
 def test_a_head_switched_off_turns_the_embedding(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
-    status, _, body = viewer_server.request("POST", "/encode", {"inputs": TEXT, "head_mask": [[3, 2, 0]]})
-    if status != 200:
-        pytest.skip("this server does not switch heads off")
-    (without,), (whole,) = json.loads(body)["embeddings"], ask(viewer_server, "/encode", {"inputs": TEXT})["embeddings"]
+    effect = effect_of(viewer_server, 3, 2)
     viewer = open_viewer("layer=3&head=2")
     viewer.show(TEXT)
     viewer.page.locator("#switch").click()
     cosine = viewer.page.locator("#effect [data-effect]")
     expect(cosine).to_be_visible()
-    assert float(cosine.get_attribute("data-effect") or "nan") == pytest.approx(1 - np.dot(whole, without), abs=1e-5)
+    assert float(cosine.get_attribute("data-effect") or "nan") == pytest.approx(effect, abs=1e-5)
     expect(viewer.page.locator("[data-key='3.2']")).to_have_class(re.compile(r"\boff\b"))
     wait_for_link(viewer, {"layer": ["3"], "head": ["2"], "off": ["3.2"]})
     viewer.page.locator("#switch").click()
     expect(cosine).to_have_count(0)
+
+
+@pytest.mark.slow  # 72 runs, twice begun
+def test_heads_are_ranked_by_their_effect(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+    viewer = open_viewer()
+    viewer.show(TEXT)
+    viewer.page.locator("#rank").click()
+    expect(viewer.page.locator("progress")).to_be_visible()
+    viewer.page.get_by_role("button", name="Cancel").click()
+    expect(viewer.page.locator("progress")).to_have_count(0)
+    viewer.page.locator("#rank").click()
+    listed = viewer.page.locator("#ranked li")
+    expect(listed).to_have_count(10, timeout=60_000)
+    shown = [float(number) for number in listed.locator(".number").all_text_contents()]
+    assert shown == sorted(shown, reverse=True)
+    names = listed.locator("button").all_text_contents()
+    for name, effect in list(zip(names, shown, strict=True))[::4]:
+        layer, head = map(int, re.findall(r"\d+", name))
+        assert effect == pytest.approx(effect_of(viewer_server, layer, head), abs=6e-5)
+    listed.locator("button").first.click()
+    expect(viewer.page.locator("#head-title")).to_have_text(names[0].capitalize())
+
+
+def effect_of(server: ServerProcess, layer: int, head: int) -> float:
+    """1 - cos between the text's embedding with and without a head."""
+    (whole,) = ask(server, "/encode", {"inputs": TEXT})["embeddings"]
+    (without,) = ask(server, "/encode", {"inputs": TEXT, "head_mask": [[layer, head, 0]]})["embeddings"]
+    return 1 - float(np.dot(whole, without))

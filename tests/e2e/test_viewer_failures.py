@@ -37,6 +37,7 @@ def test_a_server_that_is_down_loses_nothing(open_viewer: OpenViewer) -> None:
     assert viewer.labels() == ["[CLS]", "another", "text", "[SEP]"]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_at_first(open_viewer: OpenViewer) -> None:
     viewer = open_viewer()
     viewer.page.route("**/info", lambda route: route.abort())
@@ -67,6 +68,7 @@ def test_a_busy_server_is_asked_again_when_it_says(open_viewer: OpenViewer) -> N
     expect(viewer.page.locator(".notice[data-kind=problem]")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_a_refusal_is_said_in_the_servers_words(open_viewer: OpenViewer) -> None:
     viewer = open_viewer()
     viewer.page.route("**/encode", lambda route: route.fulfill(**refusal(413, "the answer would have 99 bytes")))
