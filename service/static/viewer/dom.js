@@ -13,6 +13,17 @@ export function element(name, { class: className, data = {}, aria = {}, role, ..
   return made;
 }
 
+/** Words of little weight. */
+export function quiet(textContent, name = "span") {
+  return element(name, { class: "quiet small", textContent });
+}
+
+/** Two tokens, each in its own direction of writing. */
+export function tokenPair(first, between, second) {
+  const [one, other] = [first, second].map((textContent) => element("bdi", { textContent }));
+  return element("span", { class: "mono" }, one, ` ${between} `, other);
+}
+
 /** Calls `draw` once in the next frame, however often it is asked to. */
 export function oncePerFrame(draw) {
   let frame = 0;

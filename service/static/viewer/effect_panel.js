@@ -2,7 +2,7 @@
 
 import { ApiError } from "./api.js";
 import { bar, measureEffect, rankHeads, showEffect } from "./effect.js";
-import { element } from "./dom.js";
+import { element, quiet } from "./dom.js";
 import { describeFailure } from "./notices.js";
 import { Turn } from "./turns.js";
 
@@ -73,7 +73,7 @@ export class EffectPanel {
     const { off } = this.#state.values;
     if (!off.length) {
       const text = "See how far the text's embedding turns without this head. A weight alone does not tell.";
-      return element("p", { class: "quiet small", textContent: text });
+      return quiet(text, "p");
     }
     const all = element("button", { type: "button", class: "plain", textContent: "All on again" });
     all.addEventListener("click", () => this.#state.set({ off: [] }));
@@ -84,7 +84,7 @@ export class EffectPanel {
     const button = element("button", { type: "button", id: "rank", textContent: "Rank heads by their effect" });
     button.addEventListener("click", () => this.#rank());
     const text = `Each head is switched off alone: ${this.#grid.keys.length} runs of this text.`;
-    this.#ranking.replaceChildren(element("div", { class: "bar" }, button, element("span", { class: "quiet small", textContent: text })));
+    this.#ranking.replaceChildren(element("div", { class: "bar" }, button, quiet(text)));
   }
 
   async #rank() {
@@ -119,7 +119,7 @@ export class EffectPanel {
     this.#ranking.append(
       element("h3", { textContent: "Without this head the embedding turns by (1 − cos)" }),
       element("ol", { class: "bars", id: "ranked" }, ...items),
-      element("p", { class: "quiet small", textContent: "One head at a time; heads can stand in for each other, so small effects do not add up." }),
+      quiet("One head at a time; heads can stand in for each other, so small effects do not add up.", "p"),
     );
   }
 

@@ -28,7 +28,7 @@ export class Explorer {
 
   /** @param {{grid, figure, strip, effect, notices, pointer}} views */
   constructor({ state, info, views }) {
-    Object.assign(this, { onUnauthorised: () => {}, onLoaded: () => {} });
+    Object.assign(this, { onFailure: () => {} });
     this.#state = state;
     this.#info = info;
     this.#views = views;
@@ -60,17 +60,17 @@ export class Explorer {
   /** The map that is shown large, and its norms. */
   async loadLarge() {
     const signal = this.#turns.large.begin();
-    const values = this.#state.values;
+    const { values, text } = this.#state;
+    if (!text.trim()) return;
     await this.#guard(signal, async () => {
       const [weights, norms] = await Promise.all([
-        loadLargeMap(this.#state.text, values, "weights", signal),
-        values.map === "head" ? this.#loadNorms((form) => loadLargeMap(this.#state.text, values, form, signal)) : null,
+        loadLargeMap(text, values, "weights", signal),
+        values.map === "head" ? this.#loadNorms((form) => loadLargeMap(text, values, form, signal)) : null,
       ]);
       const maps = { weights: weights.layers[0][0], norms: norms?.layers[0][0] };
       if (String(this.#large?.labels) !== String(weights.labels)) this.#views.pointer.clear();
       this.#large = { labels: weights.labels, offsets: weights.offsets, maps };
       this.drawLarge();
-      this.onLoaded();
     });
   }
 
@@ -78,6 +78,7 @@ export class Explorer {
   async loadGrid() {
     const signal = this.#turns.grid.begin();
     const { values, text } = this.#state;
+    if (!text.trim()) return;
     const form = values.measure === "norms" && this.#hasNorms ? "norms" : "weights";
     this.#views.grid.clear();
     byId("grid-caption").textContent = GRID_CAPTIONS[form];
@@ -93,7 +94,9 @@ export class Explorer {
           return;
         }
         const { layers } = await loadSmallMaps(text, values, form, { ...part, signal });
-        const keys = part.layers.flatMap((layer, at) => layers[at].map((_, head) => `${layer}.${part.heads?.[head] ?? head}`));
+        const keys = part.layers.flatMap((layer, at) => {
+          return layers[at].map((_, head) => `${layer}.${part.heads?.[head] ?? head}`);
+        });
         this.#putTiles(keys, layers.flat());
         filled += keys.length;
         byId("filled").textContent = filled < all ? `${filled} of ${all}` : `${all}`;
@@ -128,7 +131,7 @@ export class Explorer {
 
   drawStatistics() {
     const { map, layer, head } = this.#state.values;
-    if (map === "rollout") byId("statistics").textContent = "A rollout is one map of all heads: it has no numbers of a head.";
+    if (map === "rollout") byId("statistics").textContent = "These numbers are of one head; a rollout is made of all.";
     else if (this.#statistics) showStatistics(byId("statistics"), this.#statistics, layer, head);
   }
 
@@ -150,9 +153,8 @@ export class Explorer {
     document.body.classList.remove("stale");
     if (!truncated) return this.#views.notices.clear("truncated");
     const most = this.#info.limits.max_sequence_length;
-    this.#views.notices.show("truncated", `The text is longer than the ${most} tokens this model takes: its end was cut off.`, {
-      kind: "note",
-    });
+    const words = `The text is longer than the ${most} tokens this model takes: its end was cut off.`;
+    this.#views.notices.show("truncated", words, { kind: "note" });
   }
 
   async #loadStatistics(text, signal) {
@@ -199,7 +201,7 @@ export class Explorer {
       if (!(error instanceof ApiError)) throw error;
       this.stop();
       document.body.classList.add("stale"); // what is shown belongs to the text before
-      if (error.status === 401) this.onUnauthorised();
+      this.onFailure(error);
       const action = { name: "Try again", run: () => this.load() };
       this.#views.notices.show("load", describeFailure(error), { action });
     }

@@ -1,6 +1,6 @@
 // The large view: one map as lines, as a matrix or both, of weights, of norms or both; and the numbers pointed at.
 
-import { element } from "./dom.js";
+import { element, quiet, tokenPair } from "./dom.js";
 import { formatNumber } from "./ink.js";
 import { Lines } from "./lines.js";
 import { Matrix } from "./matrix.js";
@@ -72,15 +72,15 @@ export class Figure {
     const name = (index) => this.#labels[index] ?? "";
     this.#readout.replaceChildren();
     if (!this.#labels.length) {
-      this.#readout.append(element("span", { class: "quiet", textContent: "Nothing is left of this text without its special tokens." }));
+      this.#readout.append(quiet("Nothing is left of this text without its special tokens."));
     } else if (row === null && column === null) {
-      this.#readout.append(element("span", { class: "quiet", textContent: "Point at a token or a cell to read its numbers." }));
+      this.#readout.append(quiet("Point at a token or a cell to read its numbers."));
     } else if (row !== null && column !== null) {
-      this.#readout.append(pairOf(name(row), name(column)), ...this.#numbers((map) => map.at(row, column)));
-    } else if (row !== null) {
-      this.#readout.append(pairOf(name(row), "all"), ...this.#numbers((map) => sum(map.row(row)), "sum of "));
+      this.#readout.append(tokenPair(name(row), "→", name(column)), ...this.#numbers((map) => map.at(row, column)));
     } else {
-      this.#readout.append(pairOf("all", name(column)), ...this.#numbers((map) => sum(map.column(column)), "sum of "));
+      const line = (map) => (row !== null ? map.row(row) : map.column(column));
+      const names = row !== null ? [name(row), "→", "all"] : ["all", "→", name(column)];
+      this.#readout.append(tokenPair(...names), ...this.#numbers((map) => sum(line(map)), "sum of "));
     }
   }
 
@@ -113,10 +113,6 @@ function modelOf(map, { labels, special, palette, threshold }) {
 
 function isInside(map, { row, column }) {
   return (row ?? 0) < map.rows && (column ?? 0) < map.columns;
-}
-
-function pairOf(query, key) {
-  return element("span", { class: "mono" }, element("bdi", { textContent: query }), " → ", element("bdi", { textContent: key }));
 }
 
 function sum(values) {

@@ -80,8 +80,9 @@ export class HeadGrid {
   }
 
   #heading(columns) {
-    const names = Array.from({ length: columns }, (_, head) => element("span", { role: "columnheader", textContent: head }));
-    return element("div", { class: "heads-row heading", role: "row" }, element("span", { role: "columnheader" }), ...names);
+    const heading = (textContent) => element("span", { role: "columnheader", textContent });
+    const names = Array.from({ length: columns }, (_, head) => heading(head));
+    return element("div", { class: "heads-row heading", role: "row" }, heading(""), ...names);
   }
 
   #row(layer, count) {
@@ -90,17 +91,14 @@ export class HeadGrid {
     });
     this.#rows.push(tiles);
     const name = element("span", { role: "rowheader", textContent: `L${layer}`, title: `Layer ${layer}` });
-    const nothing = count ? [] : [element("span", { role: "gridcell", class: "quiet small none", textContent: "no heads left" })];
-    return element("div", { class: "heads-row", role: "row" }, name, ...tiles, ...nothing);
+    const nothing = element("span", { role: "gridcell", class: "quiet small none", textContent: "no heads left" });
+    return element("div", { class: "heads-row", role: "row" }, name, ...(count ? tiles : [nothing]));
   }
 
   #tile(key, name, place) {
     const canvas = element("canvas", { width: 1, height: 1 });
-    const button = element(
-      "button",
-      { type: "button", role: "gridcell", class: "tile waiting", tabIndex: 0, title: name, aria: { label: name }, data: { key } },
-      canvas,
-    );
+    const names = { title: name, aria: { label: name }, data: { key } };
+    const button = element("button", { type: "button", role: "gridcell", class: "tile waiting", ...names }, canvas);
     button.addEventListener("click", () => this.#onOpen(place));
     const tile = { button, canvas, map: null };
     this.#tiles.set(key, tile);

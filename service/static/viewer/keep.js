@@ -65,5 +65,6 @@ export function jsonFile(value) {
 
 /** A map as rows of numbers, shortened to what float32 carries. */
 export function toRows(map) {
-  return Array.from({ length: map.rows }, (_, row) => Array.from(map.row(row), (value) => Number(value.toPrecision(9))));
+  const shorten = (value) => Number(value.toPrecision(9));
+  return Array.from({ length: map.rows }, (_, row) => Array.from(map.row(row), shorten));
 }

@@ -6,9 +6,9 @@ import { copyAddress, drawPicture, jsonFile, saveFile, toRows } from "./keep.js"
 const COPIED_FOR = 2000; // milliseconds
 
 /** Binds the buttons to what is shown. */
-export function bindKeep({ state, info, explorer, figure, pair, writeHash }) {
+export function bindKeep({ state, info, explorer, figure, pair, writeLink }) {
   byId("copy-link").onclick = () => {
-    writeHash();
+    writeLink(state);
     copyLink();
   };
   byId("save-png").onclick = async () => {
@@ -38,7 +38,9 @@ function shownPanes(state, figure, pair) {
   const panes = figure.panes
     .filter(({ host }) => !host.classList.contains("missing"))
     .map(({ drawing, measure }) => ({ drawing, caption: captions[measure] }));
-  if (state.values.mode === "pair" && pair.answer) panes.push({ drawing: pair.matrix, caption: "Contributions to the similarity" });
+  if (state.values.mode === "pair" && pair.answer) {
+    panes.push({ drawing: pair.matrix, caption: "Contributions to the similarity" });
+  }
   return panes;
 }
 

@@ -38,11 +38,12 @@ export class Lines {
 
   show(model) {
     this.#model = model;
+    const count = (number) => number.toLocaleString("en");
     const all = model.map.rows * model.map.columns;
     this.#lines = strongest(model.map, model.threshold, MOST_LINES);
     this.#caption.textContent =
       this.#lines.length === MOST_LINES
-        ? `The ${MOST_LINES.toLocaleString("en")} strongest of ${all.toLocaleString("en")} lines; point at a token for all of its own.`
+        ? `The ${count(MOST_LINES)} strongest of ${count(all)} lines; point at a token for all of its own.`
         : "";
     this.#layOut();
   }
@@ -153,7 +154,8 @@ function paintLines(context, model, view, place, base) {
   if (isPointed) strokeAll(context, linesOf(model, place), shape, { colour: ink.accent, high: model.high });
   const shares = { rows: sharesOf(model, place, "row"), columns: sharesOf(model, place, "column") };
   paintLabels(context, { ...shape, ink, at: left, align: "right" }, model.rowLabels, model.rowSpecial, shares.rows);
-  paintLabels(context, { ...shape, ink, at: right, align: "left" }, model.columnLabels, model.columnSpecial, shares.columns);
+  const end = { ...shape, ink, at: right, align: "left" };
+  paintLabels(context, end, model.columnLabels, model.columnSpecial, shares.columns);
 }
 
 /** Every line of what is pointed at, those that were too many to draw included. */

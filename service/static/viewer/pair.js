@@ -1,7 +1,7 @@
 // Two texts: their similarity, and which pairs of tokens carry it.
 
 import { ApiError, encodeVectors, explain } from "./api.js";
-import { element } from "./dom.js";
+import { element, quiet, tokenPair } from "./dom.js";
 import { formatNumber } from "./ink.js";
 import { NumberMap } from "./maps.js";
 import { Matrix } from "./matrix.js";
@@ -106,20 +106,21 @@ export class PairView {
     if (row === null && column === null) {
       const total = contributions.flat().reduce((sum, value) => sum + value, 0);
       return [
-        element("span", {}, "The similarity ", element("b", { textContent: formatNumber(similarity) }), " is the sum of all cells: "),
+        element("span", {}, "The similarity ", bold(formatNumber(similarity)), " is the sum of all cells: "),
         element("b", { id: "pair-sum", textContent: formatNumber(total), data: { value: total } }),
       ];
     }
     const rows = row === null ? contributions : [contributions[row]];
-    const value = rows.flatMap((cells) => (column === null ? cells : [cells[column]])).reduce((sum, one) => sum + one, 0);
+    const cells = rows.flatMap((one) => (column === null ? one : [one[column]]));
+    const value = cells.reduce((sum, one) => sum + one, 0);
     const names = [row === null ? "all" : a.tokens[row], column === null ? "all" : b.tokens[column]];
     return [
-      element("span", { class: "mono" }, element("bdi", { textContent: names[0] }), " · ", element("bdi", { textContent: names[1] })),
-      element("span", {}, "contribution ", element("b", { textContent: formatNumber(value) })),
-      element("span", { class: "quiet", textContent: `${((100 * value) / similarity).toFixed(1)} % of the similarity` }),
+      tokenPair(names[0], "·", names[1]),
+      element("span", {}, "contribution ", bold(formatNumber(value))),
+      quiet(`${((100 * value) / similarity).toFixed(1)} % of the similarity`),
       ...[a.saliency[row], b.saliency[column]]
         .filter((one) => one !== undefined)
-        .map((one) => element("span", { class: "quiet", textContent: `saliency ${formatNumber(one)}` })),
+        .map((one) => quiet(`saliency ${formatNumber(one)}`)),
     ];
   }
 
@@ -128,7 +129,7 @@ export class PairView {
       const [[first], [second]] = await Promise.all([encodeVectors(a, { signal }), encodeVectors(b, { signal })]);
       this.#parts.similarity.textContent = formatNumber(1 - turnedBetween(first, second));
       this.#parts.matrix.hidden = true;
-      this.#parts.readout.replaceChildren(element("span", { class: "quiet", textContent: UNSUPPORTED }));
+      this.#parts.readout.replaceChildren(quiet(UNSUPPORTED));
     } catch (error) {
       if (!signal.aborted) this.#fail(error);
     }
@@ -139,6 +140,10 @@ export class PairView {
     this.#parts.readout.textContent = describeFailure(error);
     this.onFailure(error);
   }
+}
+
+function bold(textContent) {
+  return element("b", { textContent });
 }
 
 function relative(values) {

@@ -5,7 +5,8 @@ const LITTLE_ENDIAN = new Uint8Array(new Uint16Array([1]).buffer)[0] === 1;
 
 /**
  * @param {ArrayBuffer} buffer one safetensors body
- * @returns {{metadata: Object<string, string>, tensors: Map<string, {shape: number[], values: Float32Array|Int32Array}>}}
+ * @returns {{metadata: Object<string, string>, tensors: Map<string, {shape: number[], values: Float32Array}>}} whole
+ *   numbers in an Int32Array
  * @throws {RangeError} the body is shorter than it says, or holds a kind of number that is not read here
  */
 export function readSafetensors(buffer) {

@@ -1,6 +1,6 @@
 // The numbers that describe one head on one text, each with its place among all heads.
 
-import { element } from "./dom.js";
+import { element, quiet } from "./dom.js";
 
 const STATISTICS = [
   ["entropy", "Entropy", "nats; 0 is one token only"],
@@ -16,6 +16,9 @@ const STATISTICS = [
   ["repeated_token", "To the same token elsewhere", "mean weight, where tokens repeat"],
 ];
 
+const CAPTION =
+  "Over all tokens, special ones included. The mark is this head, from the smallest to the largest of all heads.";
+
 /** @param {Object<string, number[][]|null>} statistics by name [layer][head] */
 export function showStatistics(host, statistics, layer, head) {
   const rows = STATISTICS.filter(([name]) => statistics[name]).map(([name, label, unit]) => {
@@ -28,10 +31,9 @@ export function showStatistics(host, statistics, layer, head) {
       element("td", { class: "place" }, place(value, statistics[name].flat(), label)),
     );
   });
-  const caption = "Over all tokens, special ones included. The mark is this head, from the smallest to the largest of all heads.";
   host.replaceChildren(
     element("table", { class: "statistics" }, element("tbody", {}, ...rows)),
-    element("p", { class: "quiet small", textContent: caption }),
+    quiet(CAPTION, "p"),
   );
 }
 

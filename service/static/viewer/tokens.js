@@ -2,6 +2,7 @@
 
 import { element } from "./dom.js";
 
+const RIGHT_TO_LEFT = /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u;
 const LEVELS = 50; // shades that are told apart
 
 /** One strip of tokens, shaded by numbers when there are some. */
@@ -91,5 +92,5 @@ export class TokenStrip {
 /** The direction of the first letter that has one, as `dir="auto"` finds it, but not in names of special tokens. */
 function directionOf(labels) {
   const letter = labels.join("").match(/\p{L}/u)?.[0] ?? "";
-  return /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(letter) ? "rtl" : "ltr";
+  return RIGHT_TO_LEFT.test(letter) ? "rtl" : "ltr";
 }

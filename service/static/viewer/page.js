@@ -1,0 +1,124 @@
+// The page's lower half: what shows the state, and what each change of it makes do.
+
+import { writeLink } from "./controls.js";
+import { byId } from "./dom.js";
+import { EffectPanel } from "./effect_panel.js";
+import { Explorer } from "./explorer.js";
+import { Figure } from "./figure.js";
+import { HeadGrid } from "./grid.js";
+import { bindKeep } from "./keep_panel.js";
+import { PairView } from "./pair.js";
+import { Pointer } from "./pointer.js";
+import { TokenStrip } from "./tokens.js";
+
+export class Page {
+  #state;
+  #headCounts;
+  #notices;
+  #grid;
+  #effect;
+  #explorer;
+  #pair;
+
+  /** @param {{state: State, info: object, notices: Notices}} parts `info` is what `GET /info` answers */
+  constructor({ state, info, notices }) {
+    this.#state = state;
+    this.#headCounts = info.manifest.config.num_heads;
+    this.#notices = notices;
+    byId("model").textContent = `${info.model} · ${info.manifest.precision} · ${this.#headCounts.length} layers`;
+    this.#keepToModel();
+    this.#build(info);
+    this.#listen();
+    this.#mark();
+    this.load();
+  }
+
+  /** Shows the texts anew, from what the service answers. */
+  load() {
+    const { mode, a, b } = this.#state.values;
+    const hasText = Boolean(this.#state.text.trim());
+    const isPair = mode === "pair" && Boolean(a.trim() && b.trim());
+    for (const id of ["tokens-card", "work", "keep"]) byId(id).hidden = !hasText;
+    byId("examples").hidden = hasText;
+    byId("pair").hidden = !isPair;
+    this.#effect.reset();
+    if (hasText) this.#explorer.load();
+    else this.#forget();
+    this.#effect.refresh();
+    if (isPair) this.#pair.load(a, b);
+    else this.#pair.stop();
+  }
+
+  /** Draws what is there anew: the theme has changed. */
+  redraw() {
+    this.#explorer.drawLarge();
+    this.#explorer.drawGrid();
+    this.#pair.draw();
+  }
+
+  #build(info) {
+    const state = this.#state;
+    const pointer = new Pointer();
+    const figure = new Figure(byId("panes"), byId("readout"), pointer);
+    const strip = new TokenStrip(byId("tokens"), pointer, { name: "Tokens of the text" });
+    this.#grid = new HeadGrid(byId("grid"), this.#headCounts, (place) => state.set(place));
+    this.#effect = new EffectPanel({ host: byId("effect"), ranking: byId("ranking"), state, grid: this.#grid });
+    const views = { grid: this.#grid, figure, strip, effect: this.#effect, notices: this.#notices, pointer };
+    this.#explorer = new Explorer({ state, info, views });
+    this.#pair = new PairView({
+      a: byId("pair-a"),
+      b: byId("pair-b"),
+      matrix: byId("pair-matrix"),
+      readout: byId("pair-readout"),
+      similarity: byId("similarity"),
+      note: byId("pair-note"),
+    });
+    bindKeep({ state, info, explorer: this.#explorer, figure, pair: this.#pair, writeLink });
+  }
+
+  #listen() {
+    const [state, explorer, effect] = [this.#state, this.#explorer, this.#effect];
+    state.on(["a", "b", "mode", "side"], () => this.load());
+    state.on(["level", "hide", "renormalise"], () => {
+      explorer.loadLarge();
+      explorer.loadGrid();
+    });
+    state.on(["layer", "head", "map"], () => explorer.loadLarge());
+    state.on(["layer", "head", "map", "off"], () => {
+      this.#mark();
+      effect.refresh();
+    });
+    state.on(["measure"], () => {
+      explorer.drawLarge();
+      explorer.loadGrid();
+    });
+    state.on(["view", "threshold"], () => explorer.drawLarge());
+    state.on(["shared"], () => explorer.drawGrid());
+    addEventListener("hashchange", () => this.#keepToModel());
+    explorer.onFailure = effect.onFailure = this.#pair.onFailure = ({ status }) => {
+      if (status === 401) byId("key-form").hidden = false;
+    };
+  }
+
+  /** There is no text: nothing is under way, and nothing said of one holds. */
+  #forget() {
+    this.#explorer.stop();
+    this.#notices.clear("load");
+    this.#notices.clear("truncated");
+  }
+
+  #mark() {
+    const { map, layer, head, off } = this.#state.values;
+    this.#grid.mark(map === "rollout" ? "rollout" : `${layer}.${head}`, off);
+  }
+
+  /** A link may name heads that this model does not have. */
+  #keepToModel() {
+    const { layer, head, off } = this.#state.values;
+    const has = (at, index) => index < (this.#headCounts[at] ?? 0);
+    const first = Math.max(0, this.#headCounts.findIndex((count) => count > 0));
+    const kept = off.filter((key) => has(...key.split(".").map(Number)));
+    const place = has(layer, head) ? {} : { layer: has(layer, 0) ? layer : first, head: 0 };
+    this.#state.set({ ...place, ...(kept.length < off.length && { off: kept }) });
+  }
+}
