@@ -6,10 +6,11 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from service.error_shapes import OURS, ErrorShape, error_body
 from service.errors import (
@@ -96,6 +97,15 @@ def _methods_of(request: Request) -> list[str]:
     template = exchange_of(request.scope).route
     routes = (route for route in request.app.routes if isinstance(route, Route) and route.path == template)
     return sorted({method for route in routes for method in route.methods or ()})
+
+
+def _methods(request: Request) -> set[str]:
+    """Methods of every route at this path; the router names those of the first one only."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, APIRoute) and route.matches(request.scope)[0] is Match.PARTIAL:
+            found |= set(route.methods or ())
+    return found
 
 
 async def _answer_unknown_error(request: Request, _error: Exception) -> Response:
