@@ -31,7 +31,7 @@ from model.artifact import Artifact
 PICTURE = Path(__file__).parents[2] / "docs/pictures/dashboard.png"
 INSTANCES = 2
 PROBE_CONNECTIONS, PROBE_SECONDS = 4, 10.0  # to each instance, to see what it can do
-LOADS = (0.3, 0.8, 1.5, 0.5)  # of that, in each quarter of the time
+LOADS = (0.4, 1.2, 3.0, 0.6)  # of that, to all of them together, in each quarter of the time
 CONNECTIONS = 128  # to each instance, at most
 SETTLE = 3.0  # seconds from the start of Prometheus to its first scrapes, and after the load to its last
 

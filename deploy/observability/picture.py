@@ -23,7 +23,7 @@ from deploy.observability.shown import ShownPanel, Target
 from deploy.observability.units import write_value
 
 LINE_HEIGHT, WIDTH, DPI = 0.28, 15.0, 80  # inches a grid line, inches across, pixels an inch
-COLOURS = 96  # of the picture; lines and text need few
+COLOURS = 200  # of the picture; heatmaps have the most
 INK, PALE, GRID, BACKGROUND = "#1f2933", "#6b7785", "#e3e8ee", "#f4f6f9"
 LEGEND_MOST, LABELS_MOST = 8, 7  # entries below a panel, labels beside a heatmap
 MARGIN = 0.008  # of the width
