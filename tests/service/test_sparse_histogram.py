@@ -34,10 +34,11 @@ def lines(page: bytes) -> list[bytes]:
 def test_page_is_the_librarys(encode: Encode, values: list[tuple[str, str, float]]) -> None:
     sparse, reference, registry = make()
     for route, status, value in values:
-        sparse.write(encode)  # a scrape in between changes nothing
+        sparse.write(generate_latest)  # a scrape in between changes nothing, whatever its format
         sparse.observe((route, status), value)
         reference.labels(route, status).observe(value)
     assert lines(sparse.write(encode)) == lines(encode(registry))
+    assert lines(sparse.write(generate_openmetrics)) == lines(generate_openmetrics(registry))
 
 
 def test_page_is_the_librarys_with_every_combination_observed() -> None:
