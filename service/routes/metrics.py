@@ -19,7 +19,10 @@ def add_routes(app: FastAPI) -> None:
         summary="Metrics for Prometheus",
         response_model=None,
         response_class=Response,
-        responses={200: {"content": {"text/plain": {}}}, **failure_documents(InternalError)},
+        responses={
+            200: {"content": {"text/plain": {}, "application/openmetrics-text": {}}},
+            **failure_documents(InternalError),
+        },
     )
 
 

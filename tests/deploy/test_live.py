@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.client import Request, post
 from benchmarks.load import run_closed_loop
 from benchmarks.server import polyhead
-from deploy.observability.demo import make_requests
+from benchmarks.soak import refused_requests
+from benchmarks.texts import load_texts
 from deploy.observability.scrape import NoPrometheus, Prometheus, Series, scraping
 from deploy.observability.shown import ShownPanel, read_panels
 from model.artifact import Artifact
@@ -18,6 +20,21 @@ SECONDS = 12.0
 STEP = "5s"
 
 pytestmark = pytest.mark.slow
+
+
+def one_of_each(artifact: Artifact) -> list[Request]:
+    """A short round, so that a slow machine meets every kind of request within seconds, too."""
+    texts = load_texts("short", 32)
+    return [
+        *(post("/encode", {"inputs": text}) for text in texts[:10]),
+        post("/encode", {"inputs": texts}),
+        post("/encode", {"inputs": texts[:2], "output": "tokens", "attention": {"layers": "all"}}),
+        post("/encode", {"inputs": "word " * 2000}),
+        post("/v1/embeddings", {"input": texts[0], "model": artifact.manifest.model}),
+        post("/tokenize", {"inputs": texts[0]}),
+        post("/explain", {"a": texts[0], "b": texts[1]}),
+        *refused_requests(artifact),
+    ]
 
 
 def answers(prometheus: Prometheus, panel: ShownPanel, start: float, end: float) -> dict[str, list[Series]]:
@@ -32,7 +49,7 @@ def answers(prometheus: Prometheus, panel: ShownPanel, start: float, end: float)
 
 
 def test_every_panel_shows_data(default_artifact: Path, tmp_path: Path) -> None:
-    requests = make_requests(Artifact.open(default_artifact))
+    requests = one_of_each(Artifact.open(default_artifact))
     with ExitStack() as running:
         server = running.enter_context(polyhead(default_artifact, {}))
         try:
