@@ -1,0 +1,135 @@
+"""The exported graphs of networks unlike BERT: fused in every layer, a text's bits its own, refusals by name."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from export.errors import UnsupportedModel
+from export.graph import fused_attention, input_names, trace
+from export.int8.quantize import require_quantizable
+from export.runtime import Session
+from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, NORM_LAYERS, attentions_name
+from model.config import EncoderConfig
+from model.encoder import Encoder
+from tests.networks import draw_weights, vary
+
+LONGEST = 24
+CHANGES: dict[str, dict[str, Any]] = {
+    "relative": {"attention_positions": "relative"},
+    "alibi": {"positions": "none", "attention_positions": "alibi", "gated": True, "up_bias": False},
+    "local": {
+        "positions": "none",
+        "attention_positions": "rotary",
+        "local_rope_theta": 100.0,
+        "local_layers": (1,),
+        "window": 3,
+        "pre_norm": True,
+        "final_norm": True,
+        "first_attention_norm": False,
+        "gated": True,
+        **dict.fromkeys(("up_bias", "down_bias", "attention_bias", "output_bias", "norm_bias"), False),
+    },
+    "root-mean-square": {"positions": "sinusoidal", "norm": "rms_norm", "activation": "silu", "gated": True},
+}
+NETWORKS = {name: vary(type_vocab_size=0, **change) for name, change in CHANGES.items()}
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def drawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Encoder, Path]:
+    encoder = draw_weights(Encoder(NETWORKS[request.param]))
+    path = tmp_path_factory.mktemp(request.param) / "model.onnx"
+    onnx_ir.save(trace(encoder), path)
+    return encoder, path
+
+
+@pytest.fixture(scope="module")
+def session(drawn: tuple[Encoder, Path]) -> Session:
+    return Session(drawn[1], threads=1)
+
+
+def batch(rows: list[NDArray[np.int64]], padding: int = 0, *, wanted: bool = True) -> dict[str, NDArray[np.generic]]:
+    ids = np.full((len(rows), max(map(len, rows)) + padding), 7)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row
+    layers = np.full(2, wanted)
+    return {
+        INPUT_IDS: ids,
+        LENGTHS: np.array([len(row) for row in rows]),
+        ATTENTION_LAYERS: layers,
+        NORM_LAYERS: np.zeros(2, np.bool_),
+    }
+
+
+def run(session: Session, inputs: dict[str, NDArray[np.generic]], config: EncoderConfig) -> dict[str, Any]:
+    known = {name: value for name, value in inputs.items() if name in session.input_names}
+    gates = {name: np.zeros((0, sum(config.num_heads)), np.float32) for name in input_names(config) if "gates" in name}
+    return session.run({**known, **gates})
+
+
+def test_attention_is_fused_in_every_layer_and_equals_the_encoder(
+    drawn: tuple[Encoder, Path], session: Session
+) -> None:
+    encoder, path = drawn
+    assert fused_attention(onnx_ir.load(path)) == {"ai.onnx.Attention": 2}
+    rows = [np.arange(length) % 48 for length in (LONGEST, 9, 1)]
+    inputs = batch(rows, padding=4)
+    found = run(session, inputs, encoder.config)
+    reference = Encoder(encoder.config).double().use("eager")
+    reference.load_state_dict(encoder.state_dict())
+    with torch.inference_mode():
+        expected = reference.eval()(*(torch.tensor(inputs[name]) for name in (INPUT_IDS, LENGTHS)))
+    for row, length in enumerate(map(len, rows)):
+        hidden = expected.last_hidden_state[row, :length].numpy()
+        np.testing.assert_allclose(found["last_hidden_state"][row, :length], hidden, atol=3e-5, rtol=0)
+        for layer in range(2):
+            weights = expected.attentions[layer][row, :, :length].numpy()
+            np.testing.assert_allclose(found[attentions_name(layer)][row, :, :length], weights, atol=1e-5, rtol=0)
+
+
+@given(
+    lengths=st.lists(st.integers(1, LONGEST), min_size=1, max_size=6),
+    padding=st.integers(0, 8),
+    place=st.integers(0, 5),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_text_gives_the_same_bits_alone_and_in_any_batch(
+    drawn: tuple[Encoder, Path], session: Session, lengths: list[int], padding: int, place: int, seed: int
+) -> None:
+    config, generator = drawn[0].config, np.random.default_rng(seed)
+    rows = [generator.integers(0, 48, length) for length in lengths]
+    place %= len(rows)
+    alone = run(session, batch([rows[place]]), config)
+    together = run(session, batch(rows, padding, wanted=False), config)
+    assert np.array_equal(together["pooled"][place], alone["pooled"][0])
+    weights = run(session, batch(rows, padding), config)[attentions_name(1)][place]
+    length = lengths[place]
+    assert np.array_equal(weights[:, :length, :length], alone[attentions_name(1)][0])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("alibi", "a gated feed-forward, products without bias"),
+        (
+            "local",
+            "norms before attention and feed-forward, LayerNorm without bias, a gated feed-forward, rotary positions, "
+            "products without bias",
+        ),
+        ("root-mean-square", "RMSNorm, a gated feed-forward"),
+    ],
+)
+def test_int8_refuses_what_it_has_no_form_of_by_name(name: str, message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=f"int8 knows no 8-bit form of {message}: export this network as fp32"):
+        require_quantizable(NETWORKS[name])
+
+
+def test_int8_takes_relative_positions() -> None:
+    require_quantizable(NETWORKS["relative"])
