@@ -53,6 +53,8 @@ def test_a_text_fills_the_grid(open_viewer: OpenViewer) -> None:
     assert min(colours) > 3
     assert viewer.labels()[:3] == ["[CLS]", "the", "trophy"]
     assert viewer.page.locator("#count").inner_text() == "16"
+    viewer.page.wait_for_load_state("networkidle")
+    assert viewer.refused == []
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ class ViewerPage:
         complaints: what stood in the console, policy violations among it, and exceptions; failed requests aside, which
             tests make on purpose.
         foreign: requests to anything but the server.
+        refused: addresses that were answered with an error.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class ViewerPage:
         scheme: Literal["dark", "light"] = "dark" if theme == "dark" else "light"
         self.complaints: list[str] = []
         self.foreign: list[str] = []
+        self.refused: list[str] = []
         self.origin = "http://{}:{}".format(*server.address)
         self.page = context.new_page()
         self.page.set_viewport_size({"width": width, "height": height})
@@ -42,6 +44,7 @@ class ViewerPage:
         self.page.on("console", self._hear)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", self._see)
+        self.page.on("response", lambda response: self.refused.append(response.url) if response.status >= 400 else None)
         self.page.goto(f"{self.origin}/#{hash_}" if hash_ else self.origin)
         if is_open:  # to whoever comes, without a key
             expect(self.page.locator("#model")).not_to_be_empty()
