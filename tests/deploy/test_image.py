@@ -71,6 +71,15 @@ def test_cpu_image_holds_what_the_service_needs_and_no_more() -> None:
     assert set(pins(lock("cpu"))) == closure(asked, left_out={"huggingface-hub"})
 
 
+@pytest.mark.parametrize("name", ["exporter", "gpu"])
+def test_other_images_hold_what_is_asked_for(name: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {"exporter": ("cpu", "export"), "gpu": ("gpu", "tracing")}[name]
+    asked = [*project["dependencies"], *(text for extra in extras for text in project["optional-dependencies"][extra])]
+    names = {canonicalize_name(Requirement(text).name) for text in asked}
+    assert names - pins(lock(name)).keys() <= {"torch"}  # which comes by itself
+
+
 @pytest.mark.parametrize("name", ["cpu", "gpu"])
 def test_what_is_never_served_is_not_locked(name: str) -> None:
     assert set(pins(lock(name))) & NEVER_SERVED == set()
