@@ -109,6 +109,15 @@ def test_asks_for_nothing_that_is_not_wanted(backend: OnnxBackend, spy: SpySessi
     assert spy.wanted == [[False, False], [False, True], [True, True]]
 
 
+def test_warms_up_with_no_longer_text_than_fits_any_memory(
+    backend: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_backend, "_WARM_UP_LENGTHS", (1, 8))
+    monkeypatch.setattr(onnx_backend, "_LONGEST_WARM_UP", 20)
+    backend.warm_up()
+    assert max(spy.lengths) == 20
+
+
 def test_warms_up_with_the_longest_text_and_with_attention(backend: OnnxBackend, spy: SpySession) -> None:
     backend.warm_up()
     assert max(spy.lengths) == MAX_LENGTH
@@ -245,6 +254,20 @@ def test_the_run_after_large_outputs_returns_the_memory_once(
     backend.run(make_batch([3]))
     backend.run(make_batch([3]))
     assert [options is None for options in spy.options[3:]] == [False, True]
+
+
+def test_the_run_after_a_long_text_returns_the_memory_too(
+    backend: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(onnx_backend, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(onnx_backend, "_LARGE_SCORES", 4 * max(NUM_HEADS) * 31**2)
+    backend.run(make_batch([31]))
+    now += 1.0
+    backend.run(make_batch([32]))
+    now += 1.0
+    backend.run(make_batch([3]))
+    assert [options is None for options in spy.options] == [True, True, False]
 
 
 MEMORY_CHECK = """

@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+
+from export.errors import ParityError
+from export.grid import grid
+from export.parity import Parity, Tolerance
+from tests.networks import vary
+
+EXACT = np.zeros((2, 3))
+OFF = np.full((2, 3), 2e-5, np.float32)
+
+
+def test_a_difference_above_the_tolerance_is_refused() -> None:
+    message = "pooled differs from the PyTorch encoder by 2.00e-05 at most and 2.00e-05 on average, relative to 1"
+    with pytest.raises(ParityError, match=message):
+        Parity().record("pooled", OFF, EXACT, Tolerance(1e-5, 1e-3))
+
+
+def test_as_many_times_pytorchs_own_rounding_is_allowed() -> None:
+    parity, tolerance = Parity(), Tolerance(1e-5, 1e-3, rounding=2.0)
+    parity.record("pooled", OFF, EXACT, tolerance, rounded=OFF * 0.55)
+    found = parity.to_dict(tolerance)
+    assert found["pooled"] == pytest.approx(2e-5)
+    assert found["rounding"]["pooled"] == pytest.approx(1.1e-5)
+    with pytest.raises(ParityError, match="allowed are 2e-05"):
+        parity.record("pooled", OFF * 1.2, EXACT, tolerance, rounded=OFF * 0.55)
+
+
+def test_rounding_does_not_excuse_a_wrong_mean() -> None:
+    with pytest.raises(ParityError, match="2.00e-05 on average"):
+        Parity().record("pooled", OFF, EXACT, Tolerance(1e-5, 1e-5, rounding=2.0), rounded=OFF)
+
+
+def test_differences_are_relative_to_large_references_only() -> None:
+    parity = Parity()
+    parity.record("last_hidden_state", np.array([1000.01], np.float32), np.array([1000.0]), Tolerance(2e-5, 2e-5))
+    assert parity.differences["last_hidden_state"] == pytest.approx(1e-5, rel=1e-2)
+
+
+@pytest.mark.parametrize(("longest", "with_weights", "without"), [(40, 40, None), (512, 512, None), (514, 512, 514)])
+def test_every_length_of_a_short_network_is_compared_with_weights(
+    longest: int, with_weights: int, without: int | None
+) -> None:
+    cases = list(grid(vary(max_positions=longest)))
+    assert max(case.sequence for case in cases if case.with_weights) == with_weights
+    assert [case.sequence for case in cases if not case.with_weights] == ([without] if without else [])
+
+
+def test_a_long_network_is_compared_up_to_a_length_that_fits_memory() -> None:
+    cases = list(grid(vary(max_positions=8192)))
+    assert max(case.sequence for case in cases) == 2048
+    assert max(len(case.lengths) * case.sequence for case in cases if case.with_weights) <= 1024
