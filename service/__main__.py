@@ -1,4 +1,4 @@
-"""`python -m service --model DIR`: reads the settings, serves until told to end.
+"""`python -m service --model DIR`: reads the settings, serves until told to end. `python -m service tune` measures.
 
 The one place, with the settings, that looks at the environment.
 """
@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from service import logs
+from service import logs, tune
 from service.heap import bound_heap
 from service.server import FAILED, Load, StartFailure, serve
 from service.settings import PROGRAM, Settings, SettingsError, misspelt_variables, read_settings
@@ -19,9 +19,12 @@ logger = logging.getLogger("service")
 
 
 def main(arguments: Sequence[str] | None = None, load: Load | None = None) -> int:
-    """Runs the service; returns the exit code. A test may load another engine."""
+    """Runs the service, or `tune`; returns the exit code. A test may load another engine."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["tune"]:
+        return tune.main(given[1:])
     try:
-        settings = read_settings(arguments)
+        settings = read_settings(given)
     except SettingsError as error:
         return _complain(error, WRONG_SETTINGS)
     # Tokenising has threads of its own; the library's would compete with the model's for the same cores.

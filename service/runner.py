@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from model.artifact import TOKENIZER, Artifact, Manifest
+from model.artifact import MANIFEST, TOKENIZER, Artifact, ArtifactError, Manifest
 from model.config import EncoderConfig
 from service.backend import Backend, Float32Array
 from service.batcher import Batcher, Job, JobResult
 from service.cpu import has_integer_products, usable_cores
 from service.errors import ServiceError
 from service.jobs import BatchRecord
+from service.near_misses import nearby_artifacts
 from service.onnx_backend import OnnxBackend
 from service.request_trace import note_runs, note_stage
 from service.settings import Settings
@@ -72,7 +73,7 @@ class Runner:
         """
         directory = Path(directory)
         settings = settings or Settings.model_construct(model=directory, max_queue_delay=math.inf)
-        artifact = Artifact.open(directory)
+        artifact = _open(directory)
         runtime = plan_runtime(settings)
         _warn_of_slow_precision(artifact.manifest.precision, runtime.provider)
         tokenizer = Tokenizer.load(
@@ -160,6 +161,13 @@ class Runner:
         return self._batcher.close(timeout)
 
 
+def _open(directory: Path) -> Artifact:
+    if (directory / MANIFEST).is_file() or not (near := nearby_artifacts(directory)):
+        return Artifact.open(directory)
+    names = " or ".join(map(str, near))
+    raise ArtifactError(f"{directory} holds no {MANIFEST}; did you mean {names}? `python -m export` makes new ones")
+
+
 def make_batcher(
     backend: Backend, settings: Settings, *, workers: int, on_batch: Callable[[BatchRecord], None] | None = None
 ) -> Batcher:
@@ -182,9 +190,20 @@ def _warn_of_slow_precision(precision: str, provider: str) -> None:
         logger.warning("fp16 is converted at every step on a CPU and slower than fp32: it is for --provider cuda")
 
 
+def _warn_of_too_many(workers: int, intra_op_threads: int) -> None:
+    cores = usable_cores()
+    if workers * intra_op_threads > cores:
+        logger.warning(
+            "%d workers with %d threads on %d usable cores take turns: set --workers %d, or 0 to have it chosen",
+            *(workers, intra_op_threads, cores, max(1, cores // intra_op_threads)),
+        )
+
+
 def plan_runtime(settings: Settings) -> Runtime:
     """Threads for the settings: on a CPU as many workers as keep every usable core busy, on a GPU one."""
     workers = settings.workers
     if not workers:
         workers = 1 if settings.provider == "cuda" else max(1, usable_cores() // settings.intra_op_threads)
+    elif settings.provider == "cpu":
+        _warn_of_too_many(workers, settings.intra_op_threads)
     return Runtime(settings.provider, workers, settings.intra_op_threads)

@@ -28,6 +28,7 @@ from service.jobs import BatchRecord
 from service.keys import KeysError
 from service.loop_lag import watch_loop_lag
 from service.memory import memory_limit
+from service.port_owner import find_listener
 from service.protocol import BoundedProtocol
 from service.readiness import Readiness
 from service.request_trace import Tracing, TracingUnavailable, open_tracing
@@ -215,7 +216,7 @@ def bind(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
-        raise StartFailure(f"cannot listen on {host}:{port}: {_reason(error)}") from error
+        raise StartFailure(f"cannot listen on {host}:{port}: {_reason(error, port)}") from error
 
 
 def _create_app(
@@ -235,11 +236,14 @@ def _load_engine(settings: Settings, on_batch: Callable[[BatchRecord], None]) ->
     return Engine.load(settings.model, settings, on_batch=on_batch)
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError, port: int) -> str:
     if isinstance(error, socket.gaierror) or error.errno is None:
         return error.strerror or str(error)
-    hint = "; another process listens there, choose another --port" if error.errno == errno.EADDRINUSE else ""
-    return os.strerror(error.errno) + hint
+    if error.errno != errno.EADDRINUSE:
+        return os.strerror(error.errno)
+    return (
+        f"{os.strerror(error.errno)}; {find_listener(port) or 'another process'} listens there, choose another --port"
+    )
 
 
 def _one_line(error: Exception) -> str:

@@ -118,10 +118,8 @@ def test_port_that_is_taken(fake_artifact: Path) -> None:
         port = taken.getsockname()[1]
         with fake_server(fake_artifact, "--port", str(port)) as server:
             assert server.wait() == 1
-            assert server.lines[-1] == (
-                f"python -m service: cannot listen on 127.0.0.1:{port}: Address already in use; another process "
-                "listens there, choose another --port"
-            )
+            assert f"cannot listen on 127.0.0.1:{port}: Address already in use; " in server.lines[-1]
+            assert server.lines[-1].endswith("listens there, choose another --port")
 
 
 def test_every_line_of_the_log_is_json_and_none_holds_a_text(fake_artifact: Path) -> None:

@@ -1,0 +1,59 @@
+"""`polyhead completion SHELL`: a script that completes commands and flags."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from pydantic_settings import CliSettingsSource
+
+from export.cli import parser as export_parser
+from export.heads.cli import parser as heads_parser
+from polyhead.cli import COMMANDS
+from polyhead.encode import parser as encode_parser
+from service.settings import Settings
+from service.tune import parser as tune_parser
+
+SHELLS = ("bash", "zsh", "tcsh")
+INSTALL = """\
+examples:
+  polyhead completion bash > ~/.local/share/bash-completion/completions/polyhead
+  polyhead completion zsh > ~/.zfunc/_polyhead        (with ~/.zfunc in fpath)"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the script; returns the exit code."""
+    made = argparse.ArgumentParser(
+        prog="polyhead completion",
+        description="Prints a script that completes commands and flags of polyhead.",
+        epilog=INSTALL,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("shell", choices=SHELLS)
+    options = made.parse_args(arguments)
+    try:
+        import shtab  # noqa: PLC0415 - an extra, needed here only
+    except ImportError:
+        sys.stderr.write("polyhead completion: shtab is missing: install the cli extra, pip install '.[cli]'\n")
+        return 1
+    sys.stdout.write(shtab.complete(whole_parser(), shell=options.shell) + "\n")
+    return 0
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Every command with its flags, in one parser that only describes."""
+    settings = CliSettingsSource[argparse.ArgumentParser](Settings, cli_prog_name="polyhead serve").root_parser
+    described = {
+        "serve": settings,
+        "encode": encode_parser(),
+        "export": export_parser(),
+        "heads": heads_parser(),
+        "tune": tune_parser(),
+    }
+    made = argparse.ArgumentParser(prog="polyhead")
+    commands = made.add_subparsers()
+    for name, command in COMMANDS.items():
+        parents = [described[name]] if name in described else []
+        added = commands.add_parser(name, help=command.__doc__, parents=parents, add_help=False)
+        if name == "completion":
+            added.add_argument("shell", choices=SHELLS)
+    return made

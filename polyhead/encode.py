@@ -1,0 +1,107 @@
+"""`polyhead encode`: texts in, embeddings out, on this machine and without a server."""
+
+import argparse
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from model.artifact import ArtifactError
+from polyhead.texts import STANDARD_INPUT, InputError, read_texts
+from polyhead.vectors import OutputError, Write, open_output
+from service.engine import Engine
+from service.errors import ServiceError
+from service.heap import bound_heap
+
+PORTION = 4096  # texts in memory at once
+EXAMPLES = """\
+examples:
+  polyhead encode "The cat sat on the mat."              one line of JSON
+  polyhead encode --input texts.txt --output out.npy     a text a line, float32 [texts, dimensions]
+  polyhead encode --input docs.jsonl --field body --output out.parquet
+  cat texts.txt | polyhead encode --dimensions 64 > out.jsonl
+
+Exit code 0: everything is written; 1: no file is, and the last line on stderr says why; 2: wrong command line."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line, described."""
+    made = argparse.ArgumentParser(
+        prog="polyhead encode",
+        description="Encodes texts without a server, as `POST /encode` does: the same vectors, to the bit.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, --input or standard input is read")
+    made.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact, made by `polyhead export`")
+    made.add_argument("--input", metavar="FILE", help="texts to read: .jsonl, .parquet, else one a line; - is stdin")
+    made.add_argument("--field", default="text", help="the text's name in .jsonl and .parquet (default: %(default)s)")
+    made.add_argument("--output", metavar="FILE", help="file to write: .npy, .parquet or .jsonl (default: JSON lines)")
+    made.add_argument("--dimensions", type=int, help="keep the first so many dimensions")
+    made.add_argument("--no-normalize", action="store_true", help="leave the vectors' lengths as they are")
+    made.add_argument("--no-truncate", action="store_true", help="refuse texts longer than the model takes")
+    made.add_argument("--prompt-name", help="one of the model's prompts, such as query")
+    made.add_argument("--prompt", help="text to put before each text")
+    made.add_argument("--quiet", action="store_true", help="no progress bar")
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns the exit code."""
+    made = parser()
+    options = made.parse_args(arguments)
+    if options.texts and options.input:
+        made.error("give texts or --input, not both")
+    if not options.texts and not options.input and sys.stdin.isatty():
+        made.error("nothing to encode: give texts, --input FILE, or pipe them in")
+    bound_heap()
+    try:
+        with open_output(options.output) as write, Engine.load(options.model) as engine:
+            _encode(engine, _texts(options), write, options)
+    except (ArtifactError, InputError, OutputError) as error:
+        return _complain(str(error))
+    except ServiceError as error:
+        return _complain(error.message)
+    return 0
+
+
+def _texts(options: argparse.Namespace) -> Iterable[str]:
+    if options.texts:
+        return list(options.texts)
+    return read_texts(options.input or STANDARD_INPUT, options.field)
+
+
+def _encode(engine: Engine, texts: Iterable[str], write: Write, options: argparse.Namespace) -> None:
+    chosen = {
+        "dimensions": options.dimensions,
+        "normalize": not options.no_normalize,
+        "truncate": not options.no_truncate,
+        "prompt_name": options.prompt_name,
+        "prompt": options.prompt,
+    }
+    remaining, empty = iter(texts), True
+    with _progress(options) as progress:
+        while portion := list(itertools.islice(remaining, PORTION)):
+            empty = False
+            write(portion, engine.encode(portion, progress=progress, **chosen).embeddings)  # type: ignore[arg-type]  # pooled
+    if empty:
+        raise InputError("no texts were given")
+
+
+@contextmanager
+def _progress(options: argparse.Namespace) -> Iterator[Callable[[int], object] | None]:
+    """A bar on the terminal, where somebody is there to see it and waits for a file."""
+    try:
+        from tqdm import tqdm  # noqa: PLC0415 - an extra; without it there is no bar
+    except ImportError:
+        yield None
+        return
+    is_hidden = options.quiet or bool(options.texts) or not sys.stderr.isatty()
+    with tqdm(unit=" texts", unit_scale=True, disable=is_hidden) as bar:
+        yield bar.update
+
+
+def _complain(message: str) -> int:
+    sys.stderr.write(f"polyhead encode: {message}\n")
+    return 1

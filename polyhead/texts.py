@@ -1,0 +1,76 @@
+"""Texts from the command line, files and standard input, one at a time: a corpus need not fit into memory."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+STANDARD_INPUT = "-"
+
+
+class InputError(Exception):
+    """A file that holds no texts; the message names the file, the line and what was expected."""
+
+
+def read_texts(source: str, field: str) -> Iterator[str]:
+    """The texts of a file: `.jsonl`, `.parquet`, or one text a line; `-` is standard input, one text a line.
+
+    Args:
+        source: path of the file.
+        field: name of the text in JSON lines, or of the Parquet column.
+
+    Raises:
+        InputError: the file cannot be read, or holds something else.
+    """
+    if source == STANDARD_INPUT:
+        yield from _lines(sys.stdin.buffer, "standard input")
+        return
+    path = Path(source)
+    try:
+        if path.suffix == ".parquet":
+            yield from _column(path, field)
+            return
+        with path.open("rb") as file:
+            yield from _fields(file, source, field) if path.suffix in (".jsonl", ".ndjson") else _lines(file, source)
+    except OSError as error:
+        raise InputError(f"cannot read {source}: {error.strerror or error}") from error
+
+
+def _lines(file: Any, name: str) -> Iterator[str]:
+    for number, line in enumerate(file, 1):
+        try:
+            yield line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{name}, line {number}: not UTF-8 (byte {error.start + 1} of the line)") from error
+
+
+def _fields(file: Any, name: str, field: str) -> Iterator[str]:
+    for number, line in enumerate(_lines(file, name), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{name}, line {number}: not JSON: {error}") from error
+        text = row if isinstance(row, str) else row.get(field) if isinstance(row, dict) else None
+        if not isinstance(text, str):
+            has = f"has {', '.join(sorted(row))}" if isinstance(row, dict) else f"is {type(row).__name__}"
+            raise InputError(f"{name}, line {number}: {has}; expected the text as {field!r}; name another with --field")
+        yield text
+
+
+def _column(path: Path, field: str) -> Iterator[str]:
+    try:
+        from pyarrow import parquet  # noqa: PLC0415 - an extra, needed for these files only
+    except ImportError as error:
+        raise InputError("reading Parquet needs pyarrow: install the cli extra, pip install '.[cli]'") from error
+    with parquet.ParquetFile(path) as file:
+        if field not in file.schema_arrow.names:
+            columns = ", ".join(file.schema_arrow.names)
+            raise InputError(f"{path} has columns {columns}; name the one with the texts with --field")
+        for batch in file.iter_batches(columns=[field]):
+            for text in batch.column(0).to_pylist():
+                if not isinstance(text, str):
+                    raise InputError(f"{path}: column {field!r} holds {type(text).__name__}, expected texts")
+                yield text

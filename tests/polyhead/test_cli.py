@@ -1,0 +1,106 @@
+"""The commands: help, defaults, completion, and errors that say what to do."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from polyhead.cli import COMMANDS, main
+from polyhead.completion import whole_parser
+from service.near_misses import nearby_artifacts
+from service.port_owner import find_listener
+from service.settings import Settings
+from tests.service.fake_engine import write_fake_artifact
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    for name, command in COMMANDS.items():
+        assert name in shown
+        assert command.__doc__
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([name, "--help"])
+    assert len(capsys.readouterr().out) > 200
+
+
+def test_no_command_and_a_wrong_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "polyhead encode" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["encoed"])
+    assert "encode" in capsys.readouterr().err
+
+
+def test_an_artifact_that_is_not_there_names_the_near_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_fake_artifact(tmp_path / "artifacts" / "all-MiniLM-L6-v2")
+    write_fake_artifact(tmp_path / "artifacts" / "other")
+    monkeypatch.chdir(tmp_path)
+    assert main(["encode", "--model", "artifacts/all-minilm-l6", "cat"]) == 1
+    assert "did you mean artifacts/all-MiniLM-L6-v2" in capsys.readouterr().err
+    assert nearby_artifacts(Path("artifacts/nothing-like-it")) != []
+
+
+def test_a_port_that_is_taken_names_who_has_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        owner = find_listener(port)
+        if sys.platform == "linux":
+            assert owner
+            assert "pytest" in owner or "python" in owner
+    assert find_listener(port) is None
+
+
+def test_tune_is_a_command_of_the_service(capsys: pytest.CaptureFixture[str]) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "service", "tune", "--help"], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert "artifact to measure" in run.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_completion_knows_commands_and_flags(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for word in (*COMMANDS, "max-batch-tokens", "prune-heads", "conllu", "prompt-name"):
+        assert word in script
+
+
+def test_bash_takes_the_completion_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = tmp_path / "completion"
+    script.write_text(capsys.readouterr().out)
+    subprocess.run(["bash", "-n", str(script)], check=True)  # noqa: S603, S607 - syntax only
+
+
+def test_the_described_flags_of_serve_are_its_settings() -> None:
+    assert all(f"--{name.replace('_', '-')}" in whole_parser_help() for name in Settings.model_fields)
+
+
+def whole_parser_help() -> str:
+    (commands,) = [action for action in whole_parser()._actions if hasattr(action, "choices") and action.choices]
+    assert commands.choices is not None
+    described = dict(commands.choices)
+    return str(described["serve"].format_help())
+
+
+@pytest.mark.slow
+def test_the_command_line_gives_what_the_service_gives(default_artifact: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-m", "polyhead", "encode", "--model", str(default_artifact)]
+    run = subprocess.run(  # noqa: S603 - our own program
+        [*command, "The cat sat on the mat.", "--dimensions", "4"], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    line = json.loads(run.stdout)
+    assert line["embedding"] == pytest.approx([0.87964, -0.10653, -0.24799, 0.39165], abs=2e-5)  # the README's answer

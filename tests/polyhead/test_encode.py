@@ -1,0 +1,118 @@
+"""`polyhead encode`: every way in and out, and what goes wrong, over a fake backend."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyarrow import Table, parquet
+
+from polyhead import encode as command
+from polyhead.cli import main
+from service.engine import Engine
+from service.settings import Settings
+from tests.service.fake_engine import HIDDEN_SIZE, FakeBackend, load_fake_engine, write_fake_artifact
+from tests.service.test_encode import expected_vector, ids_of
+
+TEXTS = ["the cat sat", "", "a dog on the mat"]
+
+
+@pytest.fixture(autouse=True)
+def artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = write_fake_artifact(tmp_path / "artifacts" / "all-MiniLM-L6-v2")
+    settings = Settings.model_construct(model=made, workers=1)
+    monkeypatch.setattr(Engine, "load", lambda _: load_fake_engine(settings, None, FakeBackend()))
+    monkeypatch.setattr(command, "PORTION", 2)  # several portions
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def expected(**options: Any) -> list[Any]:
+    return [expected_vector(ids_of(text), **options) for text in TEXTS]
+
+
+def test_texts_of_the_command_line_become_lines_of_json(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert main(["encode", *TEXTS, "--dimensions", "3"]) == 0
+    lines = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+    assert [line["text"] for line in lines] == TEXTS
+    np.testing.assert_allclose([line["embedding"] for line in lines], expected(dimensions=3), rtol=1e-5, atol=1e-6)
+
+
+def test_a_file_of_lines_becomes_an_array() -> None:
+    Path("in.txt").write_text("\n".join(TEXTS) + "\n")
+    assert main(["encode", "--input", "in.txt", "--output", "out.npy", "--no-normalize"]) == 0
+    found = np.load("out.npy")
+    assert (found.dtype, found.shape) == (np.float32, (3, HIDDEN_SIZE))
+    np.testing.assert_allclose(found, expected(normalize=False), rtol=1e-5, atol=1e-6)
+
+
+def test_lines_of_json_become_parquet() -> None:
+    Path("in.jsonl").write_text("\n".join(json.dumps({"body": text, "id": 1}) for text in TEXTS))
+    assert main(["encode", "--input", "in.jsonl", "--field", "body", "--output", "out.parquet"]) == 0
+    table = parquet.read_table("out.parquet")
+    assert table["text"].to_pylist() == TEXTS
+    np.testing.assert_allclose(table["embedding"].to_pylist(), expected(), rtol=1e-5, atol=1e-6)
+
+
+def test_parquet_becomes_lines_of_json() -> None:
+    parquet.write_table(Table.from_pydict({"text": TEXTS, "other": [1, 2, 3]}), "in.parquet")
+    assert main(["encode", "--input", "in.parquet", "--output", "out.jsonl"]) == 0
+    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    np.testing.assert_allclose([line["embedding"] for line in lines], expected(), rtol=1e-5, atol=1e-6)
+
+
+def test_standard_input_is_read_where_nothing_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(TEXTS).encode())))
+    assert main(["encode"]) == 0
+    assert len(capsysbinary.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "flags", "message"),
+    [
+        (b"", "in.txt", [], "no texts were given"),
+        (b"fine\n\xff\xfe\n", "in.txt", [], "line 2: not UTF-8"),
+        (b'{"text": "a"}\n{"text": \n', "in.jsonl", [], "line 2: not JSON"),
+        (b'{"text": "a"}\n{"body": "b"}\n', "in.jsonl", [], "line 2: has body; expected the text as 'text'"),
+        (b"[1]\n", "in.jsonl", [], "is list; expected the text"),
+        (b"cat\n", "in.txt", ["--dimensions", "99"], "dimensions: expected 1 to 8"),
+        (b"cat " * 40, "in.txt", ["--no-truncate"], "42 tokens, the model takes 16"),
+        (b"cat\n", "in.txt", ["--prompt-name", "query"], "no named prompts"),
+    ],
+)
+def test_what_goes_wrong_is_said_and_leaves_no_file(
+    content: bytes, name: str, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(name).write_bytes(content)
+    assert main(["encode", "--input", name, "--output", "out.npy", *flags]) == 1
+    assert message in capsys.readouterr().err
+    assert sorted(path.name for path in Path().iterdir()) == sorted(["artifacts", name])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--input", "missing.txt"], "cannot read missing.txt: No such file"),
+        (["cat", "--output", "out.csv"], "expected a file that ends in .npy, .parquet, .jsonl"),
+        (["cat", "--output", "nowhere/out.npy"], "there is no folder nowhere"),
+    ],
+)
+def test_files_that_are_not_there(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["encode", *flags]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_column_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    parquet.write_table(Table.from_pydict({"body": TEXTS}), "in.parquet")
+    assert main(["encode", "--input", "in.parquet"]) == 1
+    assert "has columns body; name the one with the texts with --field" in capsys.readouterr().err
+
+
+def test_texts_and_a_file_are_too_much(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["encode", "cat", "--input", "in.txt"])
+    assert "not both" in capsys.readouterr().err
