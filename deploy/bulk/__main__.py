@@ -16,9 +16,11 @@ from deploy.bulk.encoder import MAX_BATCH_TOKENS
 from deploy.bulk.pipeline import Corpus, WrongCorpus, count_rows, encode_corpus
 from deploy.bulk.record import AnotherRun, Record
 from model.artifact import Artifact, ArtifactError
+from service.cpu import usable_cores
 from service.errors import ServiceError
 from service.prompts import choose_prompt
 
+BESIDE = 2  # cores that a pipeline holds beside the encoders'; with fewer it would wait for itself for ever
 CHECKPOINT = ".checkpoint"  # added to the output's name
 
 
@@ -42,12 +44,11 @@ def _run(options: argparse.Namespace) -> int:
     columns = {"text_column": options.text_column, "id_column": options.id_column}
     Record.of(manifest, **choices, **columns).claim(*FileSystem.from_uri(output))
     corpus = Corpus(tuple(map(_uri, options.input)), output, output + CHECKPOINT, **columns)
-    _start_ray(options.address)
-    cores = int(ray.cluster_resources().get("CPU", 1))
+    room = _start_ray(options.address, "GPU" if options.gpu else "CPU")
     encode_corpus(
         corpus,
         options.model.resolve(),
-        workers=options.workers or (int(ray.cluster_resources().get("GPU", 0)) if options.gpu else cores),
+        workers=options.workers or room,
         gpus=1 if options.gpu else 0,
         provider="cuda" if options.gpu else "cpu",
         max_batch_tokens=options.max_batch_tokens,
@@ -56,12 +57,25 @@ def _run(options: argparse.Namespace) -> int:
     return count_rows(output)
 
 
-def _start_ray(address: str | None) -> None:
-    """Joins a cluster, or starts one of this machine alone, which listens for no other."""
-    if address is not None:
-        ray.init(address=address, log_to_driver=False)
-    else:
-        ray.init(include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+def _start_ray(address: str | None, kind: str) -> int:
+    """Joins a cluster, or starts one of this machine alone, which listens for no other.
+
+    Returns:
+        How many actors there is room for: one a core, or a GPU.
+
+    Raises:
+        ValueError: the cluster has too little for a pipeline to move at all.
+    """
+    if address is None:
+        cores = usable_cores()
+        # Reading, and leaving out what is done, each hold a core of Ray's count while they hardly use one.
+        ray.init(num_cpus=cores + BESIDE, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+        return cores if kind == "CPU" else int(ray.cluster_resources().get(kind, 0))
+    ray.init(address=address, log_to_driver=False)
+    found = {name: int(ray.cluster_resources().get(name, 0)) for name in ("CPU", kind)}
+    if found["CPU"] <= BESIDE or not found[kind]:
+        raise ValueError(f"the cluster has {found}; needed are {BESIDE + 1} CPUs, and a GPU with --gpu")
+    return found[kind]
 
 
 def _uri(place: str) -> str:
