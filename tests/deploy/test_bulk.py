@@ -62,7 +62,7 @@ def check(output: Path, corpus: Path, model: Path) -> None:
     np.testing.assert_array_equal(np.array([v for v in vectors if v is not None], dtype=np.float32), expected)
 
 
-def test_every_row_gets_its_vector_and_a_second_run_adds_what_is_new(
+def test_every_row_gets_its_vector_and_a_later_run_adds_what_is_new(
     corpus: Path, tmp_path: Path, default_artifact: Path
 ) -> None:
     output = tmp_path / "output"
@@ -70,6 +70,9 @@ def test_every_row_gets_its_vector_and_a_second_run_adds_what_is_new(
     assert done.returncode == 0, done.stderr
     assert f"{output} holds {FILES * ROWS} rows" in done.stdout
     check(output, corpus, default_artifact)
+    other = encode(default_artifact, corpus, output, "--dimensions", "10")
+    assert other.returncode == 1
+    assert "was begun with dimensions None; name another --output" in other.stderr.splitlines()[-1]
     new = pa.table({"id": ["new"], "text": ["a new text"], "extra": [0]})
     pq.write_table(new, corpus / "new.parquet")
     done = encode(default_artifact, corpus, output)
@@ -111,11 +114,3 @@ def test_says_what_is_wrong(
     done = encode(default_artifact, corpus, tmp_path / "output", *more)
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1]
-
-
-def test_vectors_of_two_settings_do_not_meet(corpus: Path, tmp_path: Path, default_artifact: Path) -> None:
-    output = tmp_path / "output"
-    assert encode(default_artifact, corpus, output).returncode == 0
-    done = encode(default_artifact, corpus, output, "--dimensions", "10")
-    assert done.returncode == 1
-    assert "was begun with dimensions None; name another --output" in done.stderr.splitlines()[-1]
