@@ -75,7 +75,7 @@ MODELS = (
     FamilyModel("electra-as-wide", "electra", {**SIZES, "embedding_size": 32}),
     FamilyModel("distilbert", "distilbert", DISTILBERT),
     FamilyModel("distilbert-sinusoidal", "distilbert", {**DISTILBERT, "sinusoidal_pos_embds": True}),
-    FamilyModel("mpnet", "mpnet", MPNET, longest=200),
+    FamilyModel("mpnet", "mpnet", MPNET, "bpe", longest=200),
     FamilyModel("modernbert", "modernbert", MODERNBERT, "bpe"),
     FamilyModel("modernbert-with-biases", "modernbert", {**MODERNBERT, **BIASES, "hidden_activation": "silu"}, "bpe"),
     FamilyModel("nomic", "nomic_bert", NOMIC, spread=0.2),
