@@ -71,6 +71,7 @@ def verify(path: Path, encoder: Encoder, *, tolerance: Tolerance) -> tuple[dict[
     plain = copy.deepcopy(encoder) if tolerance.rounding else None
     for case in tqdm(list(grid(config)), desc="verifying", unit="batch", leave=False):
         _check_case(case, session, (reference, plain), parity, tolerance)
+    parity.judge(tolerance)
     return fused, parity.to_dict(tolerance)
 
 

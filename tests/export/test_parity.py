@@ -18,12 +18,22 @@ def test_a_difference_above_the_tolerance_is_refused() -> None:
 
 def test_as_many_times_pytorchs_own_rounding_is_allowed() -> None:
     parity, tolerance = Parity(), Tolerance(1e-5, 1e-3, rounding=2.0)
-    parity.record("pooled", OFF, EXACT, tolerance, rounded=OFF * 0.55)
+    parity.record("gated.attentions.0", OFF, EXACT, tolerance, rounded=OFF * 0.3)
+    with pytest.raises(ParityError, match="allowed are 1e-05, or 2 times PyTorch's own rounding of 6.00e-06"):
+        parity.judge(tolerance)
+    parity.record("attentions.1", OFF * 0.1, EXACT, tolerance, rounded=OFF * 0.55)  # the same output, elsewhere
+    parity.judge(tolerance)
     found = parity.to_dict(tolerance)
-    assert found["pooled"] == pytest.approx(2e-5)
-    assert found["rounding"]["pooled"] == pytest.approx(1.1e-5)
-    with pytest.raises(ParityError, match="allowed are 2e-05"):
-        parity.record("pooled", OFF * 1.2, EXACT, tolerance, rounded=OFF * 0.55)
+    assert (found["gated"], found["attentions"]) == (pytest.approx(2e-5), pytest.approx(2e-6))
+    assert found["rounding"] == {"attentions": pytest.approx(1.1e-5)}
+    parity.record("pooled", OFF, EXACT, tolerance, rounded=OFF * 0.3)  # another output's rounding does not count
+    with pytest.raises(ParityError, match="pooled differs from the PyTorch encoder by 2.00e-05 at most"):
+        parity.judge(tolerance)
+
+
+def test_a_difference_far_above_the_tolerance_ends_the_verification_at_once() -> None:
+    with pytest.raises(ParityError, match="pooled differs from the PyTorch encoder by 2.00e-04"):
+        Parity().record("pooled", OFF * 10, EXACT, Tolerance(1e-5, 1.0, rounding=2.0), rounded=OFF * 10)
 
 
 def test_rounding_does_not_excuse_a_wrong_mean() -> None:

@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 
 from export.errors import UnsupportedModel
 from export.graph import fused_attention, input_names, trace
-from export.int8.quantize import require_quantizable
+from export.int8.calibration import see_ranges
+from export.int8.quantize import quantize_encoder, require_quantizable
+from export.precision import TOLERANCES
 from export.runtime import Session
+from export.verify import verify
 from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, NORM_LAYERS, attentions_name
 from model.config import EncoderConfig
 from model.encoder import Encoder
@@ -131,5 +134,18 @@ def test_int8_refuses_what_it_has_no_form_of_by_name(name: str, message: str) ->
         require_quantizable(NETWORKS[name])
 
 
-def test_int8_takes_relative_positions() -> None:
-    require_quantizable(NETWORKS["relative"])
+@pytest.mark.slow
+def test_int8_takes_relative_positions(tmp_path: Path) -> None:
+    encoder = draw_weights(Encoder(NETWORKS["relative"]))
+    generator = torch.Generator().manual_seed(1)
+    texts = [
+        (torch.randint(0, 48, (8, 12), generator=generator), torch.randint(1, 13, (8,), generator=generator))
+        for _ in range(4)
+    ]
+    quantized = quantize_encoder(encoder, see_ranges(encoder, texts))
+    with torch.inference_mode():
+        found, expected = (network.use("eager")(*texts[0]).pooled for network in (quantized, encoder))
+    assert torch.cosine_similarity(found, expected).min() > 0.999
+    onnx_ir.save(trace(quantized), tmp_path / "model.onnx")
+    fused, _ = verify(tmp_path / "model.onnx", quantized, tolerance=TOLERANCES["int8"])
+    assert fused == {"ai.onnx.Attention": 2}
