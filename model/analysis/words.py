@@ -30,13 +30,13 @@ def find_words(text: str, offsets: Sequence[Span], word_ids: Sequence[int | None
 
     A word ends at white space and at either side of a punctuation mark or an ideograph, as BERT's own tokenizer splits
     a text. A token that crosses such a place belongs to the word it began with; pieces of one character stay together.
-    A special token is a word of its own.
+    A token of white space only begins the word that follows. A special token is a word of its own.
 
     Args:
         text: what was tokenised.
         offsets: each token's [start, end) in the text, in characters.
         word_ids: each token's word as the tokenizer sees it, `Encoding.word_ids` of the tokenizers library: None for
-            special tokens; decides for tokens of no text or of white space only.
+            special tokens; decides for tokens of no text.
     """
     begins = [
         before[1] is None or after[1] is None or _begins_word(text, before, after)
@@ -49,8 +49,10 @@ def find_words(text: str, offsets: Sequence[Span], word_ids: Sequence[int | None
 def _begins_word(text: str, before: tuple[Span, int | None], after: tuple[Span, int | None]) -> bool:
     (previous, previous_id), (token, token_id) = before, after
     first, last = text[slice(*token)].lstrip()[:1], text[slice(*previous)].rstrip()[-1:]
-    if not first or not last:  # white space of its own begins the word that follows, where the tokenizer says so
-        return previous_id != token_id or (not first and token[0] < token[1])
+    if not last:  # white space of its own begins the word that follows
+        return False
+    if not first:
+        return previous_id != token_id or token[0] < token[1]
     if token[0] < previous[1]:
         return False
     between = text[previous[1] - 1 : token[0] + 1]

@@ -117,8 +117,9 @@ def test_words(served: Served) -> None:
 
 
 def pieces_of(words: list[list[int]], tokens: list[tuple[int, int]]) -> list[list[int]]:
-    """Indices of the tokens that stand in each word: each token in the last word that begins no later than it ends."""
+    """Indices of the tokens in each word: of the last word begun by their end; white space goes to the next word."""
     found: list[list[int]] = [[] for _ in words]
     for index, (start, end) in enumerate(tokens):
-        found[max(word for word, (first, _) in enumerate(words) if first < max(end, start + 1))].append(index)
+        begun = [word for word, (first, _) in enumerate(words) if first < end]
+        found[begun[-1] if start < end else min(len(begun), len(words) - 1)].append(index)
     return found

@@ -71,8 +71,16 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
     ],
 )
 def test_a_text_has_the_same_words_whatever_the_tokenizer(kind: str, text: str, words: list[str]) -> None:
-    # Byte-level tokenizers have tokens for white space, which are words of nothing but it.
+    # A text of nothing but white space may be a token, which is a word then.
     assert [word for word in words_of(KINDS[kind](), text) if word.strip()] == words
+
+
+def test_white_space_of_its_own_begins_the_word_that_follows() -> None:
+    text = "a   b "
+    offsets, word_ids = [(0, 0), (0, 1), (1, 3), (3, 5), (5, 6), (0, 0)], [None, 0, 1, 2, 3, None]
+    assert find_words(text, offsets, word_ids) == [(0, 1), (1, 2), (2, 4), (4, 5), (5, 6)]
+    trimmed = [(0, 0), (0, 1), (3, 3), (4, 5), (6, 6), (0, 0)]
+    assert find_words(text, trimmed, word_ids) == [(0, 1), (1, 2), (2, 4), (4, 5), (5, 6)]
 
 
 @pytest.mark.parametrize("text", [text for text in varied_texts() if not set(text) & {"\u200b", "\u202e", "\ufeff"}])
