@@ -14,6 +14,7 @@ from model.config import ConfigError, EncoderConfig
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
+MAX_MANIFEST_BYTES = 4 << 20  # a thousand times what one takes
 GRAPH = "model.onnx"
 GRAPH_WEIGHTS = "model.onnx.data"
 TOKENIZER = "tokenizer.json"
@@ -190,9 +191,12 @@ def read_manifest(directory: Path) -> Manifest:
     path = directory / MANIFEST
     if not path.is_file():
         raise ArtifactError(f"{directory} holds no {MANIFEST}: make an artifact with `python -m export --output DIR`")
+    _check_place(directory, path)
+    if (size := path.stat().st_size) > MAX_MANIFEST_BYTES:
+        raise ArtifactError(f"{path} has {size} bytes, at most {MAX_MANIFEST_BYTES} are read")
     try:
         data = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{path} is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ArtifactError(f"{path} holds {type(data).__name__}, expected an object")
@@ -227,9 +231,16 @@ def _check_file(directory: Path, name: str, entry: FileEntry) -> None:
         raise ArtifactError(f"manifest names {name!r}: only plain file names inside the directory are allowed")
     if not path.is_file():
         raise ArtifactError(f"{path} is missing; export it again")
+    _check_place(directory, path)
     size = path.stat().st_size
     if size != entry.size:
         raise ArtifactError(f"{path} has {size} bytes, the manifest says {entry.size}; export it again")
     digest = hash_file(path)
     if digest != entry.sha256:
         raise ArtifactError(f"{path} has SHA-256 {digest}, the manifest says {entry.sha256}; export it again")
+
+
+def _check_place(directory: Path, path: Path) -> None:
+    """Refuses a link out of the directory; links inside are how Kubernetes mounts files, and may be."""
+    if not path.resolve().is_relative_to(directory.resolve()):
+        raise ArtifactError(f"{path} is a link out of its directory: put the file itself there")

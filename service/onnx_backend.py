@@ -33,6 +33,7 @@ from model.artifact import (
     value_norms_name,
 )
 from service.backend import Batch, BatchOutput, Float32Array
+from service.graph_files import check_graph_files
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # On a GPU shape arithmetic stays on the CPU. TensorFloat-32, on by default there, has 10 bits: too few for fp32 parity.
@@ -171,6 +172,7 @@ def _layer_mask(layers: tuple[int, ...], num_layers: int) -> NDArray[np.bool_]:
 
 
 def _open_session(artifact: Artifact, intra_op_threads: int, provider: str) -> onnxruntime.InferenceSession:
+    check_graph_files(artifact)
     path, providers = artifact.path(GRAPH), PROVIDERS[provider]
     name, _ = providers[0]
     if name not in onnxruntime.get_available_providers():

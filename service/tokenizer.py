@@ -19,6 +19,7 @@ from service.backend import Int64Array
 
 # Up to here a thread hand-off costs more than it frees the event loop for: about a millisecond of tokenising.
 INLINE_CHARACTERS = 4096
+MAX_FILE_BYTES = 256 << 20  # the largest vocabularies in use take about 35 MB
 
 Offset = tuple[int, int]
 
@@ -72,12 +73,11 @@ class Tokenizer:
         """Reads a `tokenizer.json`.
 
         Raises:
-            ValueError: the file is no tokenizer, or the length leaves no room for text.
+            ValueError: the file is no tokenizer or too large, or the length leaves no room for text.
         """
-        try:
-            tokenizer = FastTokenizer.from_file(str(path))
-        except Exception as error:  # the library raises a bare Exception for everything
-            raise ValueError(f"{path} is no tokenizer: {error}") from error
+        if (size := path.stat().st_size) > MAX_FILE_BYTES:
+            raise ValueError(f"{path} has {size} bytes, at most {MAX_FILE_BYTES} are read")
+        tokenizer = _read(path)
         if max_sequence_length <= tokenizer.num_special_tokens_to_add(is_pair=False):
             raise ValueError(f"max_sequence_length {max_sequence_length} leaves no room for text; export it again")
         return cls(tokenizer, max_sequence_length, threads=threads)
@@ -112,6 +112,19 @@ class Tokenizer:
             encoding=encoding,
             text=text,
         )
+
+
+def _read(path: Path) -> FastTokenizer:
+    """A tokenizer that has tokenised something: some faults of a file show only then."""
+    try:
+        tokenizer = FastTokenizer.from_file(str(path))
+        tokenizer.num_special_tokens_to_add(is_pair=False)
+        tokenizer.encode("a")
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises bare Exceptions, and panics that are not even those
+        raise ValueError(f"{path} is no tokenizer: {error}") from error
+    return tokenizer
 
 
 def _special_ends(tokenizer: FastTokenizer) -> tuple[int | None, int | None]:

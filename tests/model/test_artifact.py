@@ -6,6 +6,7 @@ import pytest
 from model.artifact import (
     GRAPH,
     MANIFEST,
+    MAX_MANIFEST_BYTES,
     TOKENIZER,
     Artifact,
     ArtifactError,
@@ -79,6 +80,34 @@ def test_refuses_names_outside_the_directory(directory: Path, name: str) -> None
         Artifact.open(directory)
 
 
+@pytest.mark.parametrize("name", [GRAPH, TOKENIZER, MANIFEST])
+def test_refuses_links_out_of_the_directory(
+    directory: Path, tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    outside = (directory / name).rename(tmp_path_factory.mktemp("outside") / name)
+    (directory / name).symlink_to(outside)
+    with pytest.raises(ArtifactError, match=f"{directory / name} is a link out of its directory"):
+        Artifact.open(directory)
+
+
+def test_takes_links_inside_the_directory_as_kubernetes_makes_them(directory: Path, tmp_path: Path) -> None:
+    """`model.onnx -> ..data/model.onnx`, `..data -> ..2026_01_01`, and the directory itself reached through a link."""
+    (directory / "..2026_01_01").mkdir()
+    (directory / "..data").symlink_to("..2026_01_01")
+    for name in (GRAPH, TOKENIZER, MANIFEST):
+        (directory / name).rename(directory / "..2026_01_01" / name)
+        (directory / name).symlink_to(f"..data/{name}")
+    (directory / "link").symlink_to(directory)
+    assert Artifact.open(directory / "link").path(GRAPH).read_bytes() == b"graph"
+
+
+def test_refuses_a_huge_manifest_before_it_is_read(directory: Path) -> None:
+    with (directory / MANIFEST).open("r+b") as file:
+        file.truncate(MAX_MANIFEST_BYTES + 1)
+    with pytest.raises(ArtifactError, match="manifest.json has .* bytes, at most"):
+        read_manifest(directory)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -97,7 +126,10 @@ def test_refuses_a_manifest_it_does_not_understand(directory: Path, change: dict
         Artifact.open(directory)
 
 
-@pytest.mark.parametrize(("content", "message"), [("{", "is not JSON"), ("[]", "holds list, expected an object")])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "is not JSON"), ("[" * 100_000, "is not JSON"), ("[]", "holds list, expected an object")],
+)
 def test_refuses_a_manifest_that_is_no_object(directory: Path, content: str, message: str) -> None:
     (directory / MANIFEST).write_text(content)
     with pytest.raises(ArtifactError, match=message):

@@ -1,6 +1,7 @@
 """Cut as `transformers` cuts, which is what sentence-transformers calls."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from service.tokenizer import INLINE_CHARACTERS, Tokenizer
+from service.tokenizer import INLINE_CHARACTERS, MAX_FILE_BYTES, Tokenizer
 from tests.service.fake_engine import MAX_LENGTH, make_tokenizer
 
 ours = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
@@ -68,6 +69,34 @@ def test_file_that_is_no_tokenizer(tmp_path: Path, content: str) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(content)
     with pytest.raises(ValueError, match=f"{path} is no tokenizer"):
+        Tokenizer.load(path, MAX_LENGTH, threads=1)
+
+
+@pytest.mark.parametrize(
+    "inside", ['"model":' + "[" * 100_000, '"model":' * 2, '"version": "1.0", "added_tokens": [{"id": -1}]']
+)
+def test_deep_and_malformed_files_are_refused_by_name(tmp_path: Path, inside: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text("{" + inside)
+    with pytest.raises(ValueError, match=f"{path} is no tokenizer"):
+        Tokenizer.load(path, MAX_LENGTH, threads=1)
+
+
+def test_file_that_makes_the_library_panic(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    make_tokenizer().save(str(path))
+    content = json.loads(path.read_bytes())
+    content["post_processor"]["special_tokens"] = {}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"{path} is no tokenizer: no entry found for key"):
+        Tokenizer.load(path, MAX_LENGTH, threads=1)
+
+
+def test_huge_file_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    with path.open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)  # sparse: takes no space
+    with pytest.raises(ValueError, match=f"{path} has {MAX_FILE_BYTES + 1} bytes, at most"):
         Tokenizer.load(path, MAX_LENGTH, threads=1)
 
 
