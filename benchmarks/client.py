@@ -56,11 +56,20 @@ class Response:
 LOST = Response(DROPPED, None, b"")
 
 
-def post(path: str, body: Mapping[str, Any], *, texts: int = 0, tokens: int = 0, expects: int = 200) -> Request:
-    """A POST of JSON as bytes."""
+def post(
+    path: str,
+    body: Mapping[str, Any],
+    *,
+    texts: int = 0,
+    tokens: int = 0,
+    expects: int = 200,
+    accept: str | None = None,
+) -> Request:
+    """A POST of JSON as bytes; `accept` is the media type wanted back, if it says one."""
     content = json.dumps(body, ensure_ascii=False).encode()
+    wanted = "" if accept is None else f"Accept: {accept}\r\n"
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: benchmark\r\nContent-Type: application/json\r\n{wanted}"
         f"Content-Length: {len(content)}\r\n\r\n"
     )
     return Request(head.encode() + content, texts, tokens, expects)

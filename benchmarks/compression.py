@@ -6,16 +6,15 @@ rounds, so that others on the machine matter little.
 """
 
 import argparse
-import asyncio
 import time
 import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.client import Connection, Request, post
-from benchmarks.payloads import ENCODE, WrongAnswer
+from benchmarks.client import Request, post
+from benchmarks.payloads import ENCODE, fetch_body
 from benchmarks.report import Table, emit
-from benchmarks.server import Server, add_server_arguments, open_server
+from benchmarks.server import add_server_arguments, open_server
 from benchmarks.texts import fingerprint, load_texts
 
 LEVELS = (1, 4, 6)
@@ -30,7 +29,7 @@ def main() -> None:
     long_text = " ".join(load_texts("mixed", 16))  # as long as the model takes
     table = Table("compression", "gzip of answers to POST /encode", COLUMNS)
     with open_server(arguments) as server:
-        bodies = {name: _fetch(server, request) for name, request in _requests(texts, long_text).items()}
+        bodies = {name: fetch_body(server, request) for name, request in _requests(texts, long_text).items()}
     for name, body in bodies.items():
         for level in LEVELS:
             table.add(answer=name, **measure(body, level, arguments.rounds))
@@ -66,18 +65,6 @@ def _requests(texts: list[str], long_text: str) -> dict[str, Request]:
             body = {"inputs": long_text, "encoding_format": encoding_format, "attention": {"layers": layers}}
             bodies[f"attention, {layers}, {encoding_format}"] = body
     return {name: post(ENCODE, body) for name, body in bodies.items()}
-
-
-def _fetch(server: Server, request: Request) -> bytes:
-    async def exchange() -> bytes:
-        connection = Connection(server.address, keep_body=True)
-        response = await connection.exchange(request.data)
-        connection.close()
-        if response.status != 200:
-            raise WrongAnswer(f"status {response.status}: {response.body[:500]!r}")
-        return bytes(response.body)
-
-    return asyncio.run(exchange())
 
 
 def _parse() -> argparse.Namespace:

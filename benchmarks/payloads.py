@@ -52,15 +52,24 @@ def fetch(server: Server, request: Request) -> dict[str, Any]:
     Raises:
         WrongAnswer: the status is not 200.
     """
+    answer: dict[str, Any] = json.loads(fetch_body(server, request))
+    return answer
 
-    async def exchange() -> dict[str, Any]:
+
+def fetch_body(server: Server, request: Request) -> bytes:
+    """The body of one answer, whatever its form.
+
+    Raises:
+        WrongAnswer: the status is not 200.
+    """
+
+    async def exchange() -> bytes:
         connection = Connection(server.address, keep_body=True)
         response = await connection.exchange(request.data)
         connection.close()
         if response.status != 200:
             raise WrongAnswer(f"status {response.status}: {response.body[:500]!r}")
-        answer: dict[str, Any] = json.loads(response.body)
-        return answer
+        return response.body
 
     return asyncio.run(exchange())
 

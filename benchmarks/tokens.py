@@ -32,6 +32,27 @@ def tokenize(artifact: Artifact, texts: Sequence[str]) -> list[TokenIds]:
     return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
 
 
+def text_of_tokens(tokenizer: Tokenizer, words: Iterable[str], count: int) -> str:
+    """The words that fit, joined: a text of exactly so many tokens, special ones included.
+
+    Args:
+        tokenizer: one that cuts no earlier than past `count`.
+        words: taken in order; one that would make the text too long is left out.
+        count: tokens wanted.
+
+    Raises:
+        ValueError: the words came to fewer tokens.
+    """
+    text, tokens = "", 0
+    for word in words:
+        longer = f"{text} {word}".lstrip()
+        if (found := len(tokenizer.encode(longer).ids)) <= count:
+            text, tokens = longer, found
+        if tokens == count:
+            return text
+    raise ValueError(f"the words come to {tokens} tokens, expected {count}")
+
+
 def make_batch(rows: Sequence[TokenIds], attention_layers: tuple[int, ...] = ()) -> Batch:
     """One right-padded batch `[B, S]` of the given rows."""
     lengths = np.array([len(row) for row in rows], dtype=np.int64)

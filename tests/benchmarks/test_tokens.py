@@ -1,11 +1,22 @@
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
-from benchmarks.tokens import in_arrival_order, make_batch, make_batches, of_shape, one_at_a_time, sorted_by_length
+from benchmarks.tokens import (
+    in_arrival_order,
+    make_batch,
+    make_batches,
+    of_shape,
+    one_at_a_time,
+    sorted_by_length,
+    text_of_tokens,
+)
+from tests.tokenizers import TEXTS, bpe, wordpiece
 
 ROWS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=12), min_size=1, max_size=30)
 
@@ -50,3 +61,17 @@ def test_texts_as_they_come_stay_in_order() -> None:
 def test_a_shape_needs_enough_text() -> None:
     with pytest.raises(ValueError, match="iterator too short"):
         of_shape(iter(range(5)), 2, 3)
+
+
+@pytest.mark.parametrize("make", [wordpiece, bpe])
+def test_a_text_of_so_many_tokens(make: Callable[[], Tokenizer]) -> None:
+    words = [word for text in TEXTS for word in text.split()] * 4
+    for count in (7, 30):
+        text = text_of_tokens(make(), words, count)
+        assert len(make().encode(text).tokens) == count
+        assert set(text.split()) <= set(words)
+
+
+def test_a_text_of_more_tokens_than_the_words_have() -> None:
+    with pytest.raises(ValueError, match="expected 50"):
+        text_of_tokens(wordpiece(), ["cats", "mats"], 50)
