@@ -27,7 +27,6 @@ from benchmarks.tokens import load_tokenizer, text_of_tokens
 from model.artifact import TOKENIZER, Artifact
 from service.media import SAFETENSORS
 
-LENGTHS = (128, 512)  # tokens; a model that takes fewer gets the longest that it takes
 CORPUS_TEXTS = 200  # whose words fill the texts
 PLAIN = "embedding alone"
 AGAIN = "embedding alone, again"  # the same request at a round's end: its ratio says how far to trust the others
@@ -111,14 +110,14 @@ class Forms:
     refused: dict[str, str]
 
 
-def make_texts(artifact: Artifact) -> dict[int, tuple[str, str]]:
-    """Two texts of exactly each length in tokens."""
+def make_texts(artifact: Artifact, lengths: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """Two texts of exactly each length in tokens, at most the longest that the model takes."""
     longest = artifact.manifest.max_sequence_length
     tokenizer = load_tokenizer(artifact.path(TOKENIZER), longest + 1)
     words = list(chain.from_iterable(text.split() for text in load_texts("short", CORPUS_TEXTS)))
     halves = words[: len(words) // 2], words[len(words) // 2 :]
-    lengths = sorted({min(length, longest) for length in LENGTHS})
-    return {n: (text_of_tokens(tokenizer, halves[0], n), text_of_tokens(tokenizer, halves[1], n)) for n in lengths}
+    counts = sorted({min(length, longest) for length in lengths})
+    return {n: (text_of_tokens(tokenizer, halves[0], n), text_of_tokens(tokenizer, halves[1], n)) for n in counts}
 
 
 def make_requests(text: str, other: str) -> dict[str, Request]:
@@ -186,12 +185,12 @@ def main() -> None:
     arguments = _parse()
     arguments.set = [*ROOM, *arguments.set]
     artifact = Artifact.open(arguments.model)
-    texts = make_texts(artifact)
+    texts = make_texts(artifact, arguments.lengths)
     with open_server(arguments) as server:
         forms = ask_once(server, texts)
         print(f"{len(forms.requests)} forms, {arguments.rounds} rounds and one of warm-up, then writing", flush=True)
         found = measure(server, forms, arguments.rounds, (1 - WRITING_SHARE) * arguments.seconds)
-    writing = writing_costs(arguments.writing_lengths, arguments.rounds, WRITING_SHARE * arguments.seconds)
+    writing = writing_costs(arguments.lengths, arguments.rounds, WRITING_SHARE * arguments.seconds)
     settings = {"server_settings": arguments.set, "precision": artifact.manifest.precision, "refused": forms.refused}
     of_texts = fingerprint(chain.from_iterable(texts.values()))
     emit("attention_cost", [latency_table(found, forms.body_bytes), writing], texts=of_texts, **settings)
@@ -213,7 +212,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds; one more warms up")
     parser.add_argument("--seconds", type=float, default=35.0, help="of all measurements; slow forms may exceed it")
     parser.add_argument(
-        "--writing-lengths", type=int, nargs="+", default=LENGTHS, metavar="N", help="tokens of the weights written"
+        "--lengths",
+        type=int,
+        nargs="+",
+        default=[128, 512],
+        metavar="N",
+        help="tokens of the texts (at most the model's longest) and of the weights written alone",
     )
     return parser.parse_args()
 

@@ -3,13 +3,16 @@
 import asyncio
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from benchmarks.attention_cost import PLAIN, latency_table
+from benchmarks.attention_cost import PLAIN, latency_table, make_texts
 from benchmarks.attention_writing import make_answer, writing_costs
+from benchmarks.tokens import tokenize
+from model.artifact import Artifact
 from service.packing import pack_safetensors
 from service.serialize import serialize
 
@@ -48,3 +51,14 @@ def test_bytes_of_each_form() -> None:
 def test_every_length_has_every_form(rounds: int) -> None:
     rows = writing_costs([4, 8], rounds=rounds, seconds=0.01).rows
     assert [row["tokens"] for row in rows] == [4] * 4 + [8] * 4
+
+
+@pytest.mark.slow
+def test_texts_are_no_longer_than_the_model_takes(default_artifact: Path) -> None:
+    artifact = Artifact.open(default_artifact)
+    texts = make_texts(artifact, [20, 1000, 4000])
+    assert {count: [len(row) for row in tokenize(artifact, pair)] for count, pair in texts.items()} == {
+        20: [20, 20],
+        256: [256, 256],
+    }
+    assert len({text for pair in texts.values() for text in pair}) == 4
