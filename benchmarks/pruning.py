@@ -74,9 +74,9 @@ class Quality:
         self._first = self._first or (artifact, vectors)
         first, whole = self._first
         cosines = (vectors * whole).sum(axis=1)
-        points = {every: self._pairs.spearman(vectors, every) for every in (slice(None), slice(1, None, 2))}
-        before = {every: self._pairs.spearman(whole, every) for every in points}
-        scores = [value for every in points for value in (points[every], before[every] - points[every])]
+        parts = (slice(None), slice(1, None, 2))
+        points = [(self._pairs.spearman(vectors, part), self._pairs.spearman(whole, part)) for part in parts]
+        scores = [value for after, before in points for value in (after, before - after)]
         described = [directory.name, sum(artifact.manifest.config.num_heads), 100 * share_removed(artifact, first)]
         size = artifact.manifest.files[GRAPH].size / 1e6
         cells = [*described, *scores, float(cosines.mean()), float(cosines.min()), size]

@@ -137,7 +137,7 @@ def _relations(report: Mapping[str, Any]) -> str:
     rows = []
     for row in found["relations"]:
         best = row["best"]
-        arrow = "dependent looks at head" if best["direction"] == "dependent_to_head" else "head looks at dependent"
+        arrow = "from dependent" if best["direction"] == "dependent_to_head" else "from head word"
         rows.append(
             (
                 escape(row["relation"]),
@@ -153,8 +153,9 @@ def _relations(report: Mapping[str, Any]) -> str:
     titles = ("relation", "cases", "best head", "head", "offset", "untrained", "0 to 100 %, intervals", "p")
     return (
         f"<h2>Relations between words</h2>\n<p>{found['sentences']:,} parsed sentences of {escape(found['name'])}. How "
-        'often a word\'s head word is the one that the <span class="soft">best head</span> points to, against the best '
-        "fixed offset for the relation and the best head of an untrained network. The p of the best head is adjusted "
+        'often a head points along the arc between a word and its head word: the <span class="best">best head</span>, '
+        'the <span class="baseline">best fixed offset</span> for the relation, and the best head of an <span '
+        'class="untrained">untrained network</span>. The p of the best head against the offset is adjusted '
         f"for all heads, directions and the {found['tested']} relations tested.</p>\n"
         f'<div class="wide">{_table(titles, rows, numbers={1, 3, 4, 5, 7})}</div>'
     )
