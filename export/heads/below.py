@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from export.heads.tokens import TextBatch
 from model.encoder import Encoder
+from model.gating import HeadOutputs
+
+LayerOutput = tuple[Tensor, HeadOutputs]
 
 
 class LayersBelow:
@@ -19,7 +22,7 @@ class LayersBelow:
     def __init__(self, encoder: Encoder, layer: int, batches: Sequence[TextBatch]) -> None:
         """Runs the network once on each batch."""
         self._layers = list(encoder.layers)[:layer]
-        self._hidden: list[Tensor] = []
+        self._outputs: list[LayerOutput] = []
         with ExitStack() as hooks, torch.inference_mode():
             if self._layers:
                 hooks.callback(self._layers[-1].register_forward_hook(self._keep).remove)
@@ -32,19 +35,19 @@ class LayersBelow:
         if not self._layers:
             yield
             return
-        hidden = self._hidden[batch]
+        output = self._outputs[batch]
         with ExitStack() as stack:
             for module in self._layers:
-                stack.enter_context(_replaced(module, lambda *_: (hidden, None)))
+                stack.enter_context(_replaced(module, lambda *_: output))
             yield
 
-    def _keep(self, module: nn.Module, inputs: object, output: tuple[Tensor, Tensor | None]) -> None:
+    def _keep(self, module: nn.Module, inputs: object, output: LayerOutput) -> None:
         del module, inputs
-        self._hidden.append(output[0])
+        self._outputs.append(output)
 
 
 @contextmanager
-def _replaced(module: nn.Module, forward: Callable[..., tuple[Tensor, None]]) -> Iterator[None]:
+def _replaced(module: nn.Module, forward: Callable[..., LayerOutput]) -> Iterator[None]:
     module.forward = forward  # on this object only, and taken back below
     try:
         yield

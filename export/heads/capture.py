@@ -1,7 +1,7 @@
 """One forward pass of the PyTorch encoder that keeps what the report looks at: weights, and what they move."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import cast
 
@@ -38,59 +38,36 @@ class Capture:
         self._encoder = encoder.use("eager")
         layers = [cast(MultiHeadAttention, layer.attention) for layer in encoder.layers]
         self._attentions = [attention for attention in layers if attention.num_heads]
+        self._all_layers = torch.ones(len(layers), dtype=torch.bool)
         self._grams = [output_gram(attention) for attention in self._attentions]
 
     def run(self, batch: TextBatch) -> Iterator[HeadsOfText]:
         """The heads of every text of a batch, in its order; one text's arrays at a time are new."""
-        values = _Kept(len(self._attentions))
-        contexts = _Kept(len(self._attentions))
+        contexts = [torch.empty(0)] * len(self._attentions)
         with ExitStack() as hooks, torch.inference_mode():
             for place, attention in enumerate(self._attentions):
-                hooks.enter_context(values.of(attention, place))
-                hooks.callback(attention.output.register_forward_pre_hook(contexts.hook(place)).remove)
-            attentions = [w for w in self._encoder(batch.input_ids, batch.lengths).attentions if w is not None]
-            value_norms = _norms(values.found, self._grams)  # [T, H]
-            output_norms = _norms(contexts.found, self._grams)
-        weights = [layer.numpy() for layer in attentions if layer.numel()]
+                hooks.callback(attention.output.register_forward_pre_hook(_keep(contexts, place)).remove)
+            found = self._encoder(batch.input_ids, batch.lengths, norm_layers=self._all_layers)
+            output_norms = _norms(contexts, self._grams)  # [T, H]
+        weights = [layer.numpy() for layer in found.attentions if layer is not None and layer.numel()]
+        value_norms = [layer.float().numpy() for layer in found.value_norms if layer is not None and layer.numel()]
         ends = np.cumsum(batch.lengths.numpy())
         for row, (end, length) in enumerate(zip(ends.tolist(), batch.lengths.tolist(), strict=True)):
-            tokens = slice(end - length, end)
             yield HeadsOfText(
                 np.concatenate([layer[row, :, :length, :length] for layer in weights]),
-                np.ascontiguousarray(output_norms[tokens].T),
-                np.ascontiguousarray(value_norms[tokens].T),
+                np.ascontiguousarray(output_norms[end - length : end].T),
+                np.concatenate([layer[row, :, :length] for layer in value_norms]),
             )
 
 
-class _Kept:
-    """One tensor a layer, kept while the network runs; where a layer computes it twice, the last."""
+def _keep(kept: list[Tensor], place: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    """A hook that keeps what comes into a module."""
 
-    def __init__(self, layers: int) -> None:
-        self.found = [torch.empty(0)] * layers
+    def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        del module
+        kept[place] = inputs[0]
 
-    @contextmanager
-    def of(self, attention: MultiHeadAttention, place: int) -> Iterator[None]:
-        """Keeps what a layer's attention weighs [T, H*V], after all that happens to values on the way."""
-        compute = attention.values
-
-        def values(hidden: Tensor, first_values: Tensor | None = None) -> Tensor:
-            self.found[place] = compute(hidden, first_values)
-            return self.found[place]
-
-        attention.values = values  # type: ignore[method-assign]  # on this object only, and taken back below
-        try:
-            yield
-        finally:
-            del attention.values
-
-    def hook(self, place: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        """Keeps what comes into a module."""
-
-        def keep(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            del module
-            self.found[place] = inputs[0]
-
-        return keep
+    return hook
 
 
 def output_gram(attention: MultiHeadAttention) -> Tensor:

@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from export.graph import input_names
 from export.heads.tokens import TokenizedText
 from export.runtime import Session
-from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS
+from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
 from model.config import EncoderConfig
 
 BATCH_SIZES = (1, 8, 32)
@@ -69,13 +68,12 @@ def _inputs(texts: Sequence[TokenizedText], config: EncoderConfig) -> Inputs:
     input_ids = np.zeros((len(texts), lengths.max()), np.int64)
     for row, text in enumerate(texts):
         input_ids[row, : len(text.ids)] = text.ids
-    inputs: Inputs = {name: np.zeros_like(input_ids) for name in input_names(config)}
-    return {
-        **inputs,
+    inputs: Inputs = {
         INPUT_IDS: input_ids,
         LENGTHS: lengths,
         ATTENTION_LAYERS: np.zeros(config.num_layers, np.bool_),
     }
+    return {**inputs, TOKEN_TYPE_IDS: np.zeros_like(input_ids)} if config.type_vocab_size else inputs
 
 
 def _seconds(session: Session, inputs: Inputs) -> float:

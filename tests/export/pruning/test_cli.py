@@ -9,13 +9,16 @@ import torch
 
 from export.checkpoint import read_checkpoint
 from export.cli import main
+from export.exporter import write_graph
+from export.graph import trace
 from export.heads.subject import find_subject
-from export.pruning.removal import apply_removal
+from export.pruning.removal import apply_removal, remove_heads
 from export.runtime import Session
 from export.sources import Folder
 from model.artifact import (
     ATTENTION_LAYERS,
     GRAPH,
+    HEAD_GATES,
     HEADS,
     INPUT_IDS,
     LENGTHS,
@@ -25,6 +28,7 @@ from model.artifact import (
     Artifact,
 )
 from model.encoder import Encoder
+from tests.networks import TINY, draw_weights
 from tests.planted import draw_texts
 
 IDS = np.random.default_rng(0).integers(0, 48, (6, 11))
@@ -39,11 +43,13 @@ def pairs_file(tmp_path: Path) -> Path:
     return path
 
 
-def run_graph(artifact: Path, encoder: Encoder) -> np.ndarray:
+def run_graph(artifact: Path, encoder: Encoder, gates: np.ndarray | None = None) -> np.ndarray:
     inputs: dict[str, Any] = {INPUT_IDS: IDS, LENGTHS: SIZES, "token_type_ids": np.zeros_like(IDS)}
     session = Session(artifact / GRAPH)
     inputs[ATTENTION_LAYERS] = np.zeros(encoder.config.num_layers, np.bool_)
-    pooled: np.ndarray = session.run({name: inputs[name] for name in session.input_names})[POOLED]
+    if gates is not None:
+        inputs[HEAD_GATES] = np.tile(gates.astype(np.float32), (len(IDS), 1))
+    pooled: np.ndarray = session.run(inputs)[POOLED]
     return pooled
 
 
@@ -87,6 +93,20 @@ def test_all_heads_may_go(bert_folder: Path, tmp_path: Path) -> None:
     manifest = Artifact.open(output).manifest
     assert manifest.config.num_heads == (0, 0, 0)
     assert manifest.fused_attention == {}
+
+
+def test_the_pruned_graph_is_the_whole_graph_with_its_gates_closed(tmp_path: Path) -> None:
+    whole = draw_weights(Encoder(TINY))
+    removed = [0, 2, 5]
+    gates = np.ones(sum(TINY.num_heads))
+    gates[removed] = 0
+    found = []
+    for encoder in (whole, remove_heads(whole, removed)):
+        directory = tmp_path / str(sum(encoder.config.num_heads))
+        directory.mkdir()
+        write_graph(trace(encoder), directory)
+        found.append(run_graph(directory, encoder, gates if encoder is whole else None))
+    assert np.abs(found[0] - found[1]).max() < 1e-6 * max(1, np.abs(found[0]).max())
 
 
 @pytest.mark.slow
