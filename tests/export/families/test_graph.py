@@ -1,5 +1,6 @@
 """The exported graphs of networks unlike BERT: fused in every layer, a text's bits its own, refusals by name."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -148,4 +149,15 @@ def test_int8_takes_relative_positions(tmp_path: Path) -> None:
     assert torch.cosine_similarity(found, expected).min() > 0.999
     onnx_ir.save(trace(quantized), tmp_path / "model.onnx")
     fused, _ = verify(tmp_path / "model.onnx", quantized, tolerance=TOLERANCES["int8"])
+    assert fused == {"ai.onnx.Attention": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["alibi", "local"])
+def test_half_precision(tmp_path: Path, name: str) -> None:
+    encoder = draw_weights(Encoder(NETWORKS[name]))
+    for parameter in encoder.parameters():
+        parameter.mul_(0.5 if parameter.ndim > 1 else 1.0)  # drawn for float32: gates multiply what 11 bits round
+    onnx_ir.save(trace(copy.deepcopy(encoder).to(torch.float16)), tmp_path / "model.onnx")
+    fused, _ = verify(tmp_path / "model.onnx", encoder, tolerance=TOLERANCES["fp16"])
     assert fused == {"ai.onnx.Attention": 2}
