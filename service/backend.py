@@ -3,7 +3,8 @@
 It knows neither HTTP nor ONNX Runtime. Tests put a fake here; `service.onnx_backend` holds the real one.
 """
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,6 +13,33 @@ from numpy.typing import NDArray
 
 Int64Array = NDArray[np.int64]
 Float32Array = NDArray[np.float32]
+
+
+class Cancellation:
+    """Tells a run that nobody waits for it any more; from any thread, at any time, at most once to any effect."""
+
+    __slots__ = ("_callback", "_lock", "is_cancelled")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callback: Callable[[], None] | None = None
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Ends the run early, where its backend can."""
+        with self._lock:
+            callback = None if self.is_cancelled else self._callback
+            self.is_cancelled = True
+        if callback is not None:
+            callback()
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """Has the callback called once it is cancelled, at once where it already is."""
+        with self._lock:
+            self._callback = callback
+            is_late = self.is_cancelled
+        if is_late:
+            callback()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +54,7 @@ class Batch:
         wants_norms: whether the value norms of these attention layers are to be returned.
         head_gates: [B, sum of all layers' heads], first layer first, factors on what each head adds; None for heads as
             they are.
+        cancellation: says during the run that its output is no longer wanted; None where nobody can say so.
     """
 
     input_ids: Int64Array
@@ -34,6 +63,7 @@ class Batch:
     wants_tokens: bool = False
     wants_norms: bool = False
     head_gates: Float32Array | None = None
+    cancellation: Cancellation | None = None
 
 
 @dataclass(frozen=True, slots=True)

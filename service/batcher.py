@@ -91,7 +91,8 @@ class Batcher:
         """Runs the texts of one request and returns their results in the same order.
 
         A caller that stops waiting, and a deadline that passes, take what is left of the request out of the queue at
-        once. A text already in a run finishes there, unheard.
+        once. A run is ended early where nobody waits for any of its texts any more; else a text already in it finishes
+        there, unheard.
 
         Args:
             jobs: the texts.
@@ -187,17 +188,18 @@ class Batcher:
         if (excess := self._queue.tokens + tokens - self._max_queue_tokens) > 0:
             retry_after = self._workers.rate.retry_after(excess, self._workers.size)
             return Overloaded("too many tokens are waiting; try again later", retry_after=retry_after)
-        return self._delay_refusal(tokens)
+        return self._delay_refusal(tokens, math.inf if pending.deadline is None else pending.deadline - now)
 
-    def _delay_refusal(self, tokens: int) -> Overloaded | None:
+    def _delay_refusal(self, tokens: int, time_left: float = math.inf) -> Overloaded | None:
         """Refuses early what would wait long: a full queue makes every answer late, an empty place costs nothing.
 
         A large request takes long anyway and may wait in proportion; it has its share of the workers all the while.
+        Nothing is taken whose turn would come after its own deadline, in `time_left` seconds.
         """
         rate, workers = self._workers.rate, self._workers.size
         ahead = self._queue.ahead_of(tokens)
         delay = rate.seconds_for(ahead, workers)
-        patience = self._max_queue_delay + _PATIENCE * rate.seconds_for(tokens, workers)
+        patience = min(self._max_queue_delay + _PATIENCE * rate.seconds_for(tokens, workers), time_left)
         if delay <= patience:
             return None
         return Overloaded(
@@ -210,6 +212,7 @@ class Batcher:
             has_failed = pending.fail(_deadline_exceeded())
             if has_failed:
                 self._queue.remove(pending)
+                self._workers.end_unwanted_runs()
         if has_failed:
             pending.resolve()
 
@@ -217,6 +220,7 @@ class Batcher:
         with self._lock:
             pending.is_settled = True
             self._queue.remove(pending)
+            self._workers.end_unwanted_runs()
 
 
 def _deadline_exceeded() -> DeadlineExceeded:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from service.backend import Batch, BatchOutput, Float32Array, Int64Array
+from service.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,15 @@ class BatchRecord:
     inference_seconds: float
 
 
-def collate(jobs: Sequence[Job]) -> Batch:
+def collate(jobs: Sequence[Job], cancellation: Cancellation | None = None) -> Batch:
     """Texts as one batch [B, S], padded on the right to the longest. All want the same attention layers.
 
     Texts with gates and texts without ride together: gates are a row's own, and a gate of 1 changes no bit. So many
     masks of one text, the usual way of asking which heads matter, share their runs.
     """
     layers = jobs[0].attention_layers
-    wanted = (layers, any(job.wants_tokens for job in jobs), any(job.wants_norms for job in jobs), _gates(jobs))
+    tokens, norms = any(job.wants_tokens for job in jobs), any(job.wants_norms for job in jobs)
+    wanted = (layers, tokens, norms, _gates(jobs), cancellation)
     if len(jobs) == 1:
         row = jobs[0].input_ids
         return Batch(row[np.newaxis], np.array([len(row)], dtype=np.int64), *wanted)

@@ -32,7 +32,7 @@ from model.artifact import (
     attentions_name,
     value_norms_name,
 )
-from service.backend import Batch, BatchOutput, Float32Array
+from service.backend import Batch, BatchOutput, Cancellation, Float32Array
 from service.graph_files import check_graph_files
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -92,13 +92,13 @@ class OnnxBackend:
         """Computes one batch, on the calling thread (and the session's others, where it has any).
 
         Raises:
-            Exception: whatever ONNX Runtime raises.
+            Exception: whatever ONNX Runtime raises; also once the batch is cancelled.
         """
         layers = batch.attention_layers
         names = [POOLED, *([LAST_HIDDEN_STATE] if batch.wants_tokens else []), *map(attentions_name, layers)]
         names += map(value_norms_name, layers) if batch.wants_norms else ()
         outputs: list[Float32Array] = self._session.run(
-            names, {name: feed(batch) for name, feed in self._feeds}, self._run_options()
+            names, {name: feed(batch) for name, feed in self._feeds}, self._run_options(batch.cancellation)
         )
         if self._took_much(batch, outputs):
             self._large_output_at = time.monotonic()
@@ -117,18 +117,22 @@ class OnnxBackend:
         wants_more = len(outputs) > 1 and sum(output.nbytes for output in outputs) > _LARGE_OUTPUT
         return wants_more or scores > _LARGE_SCORES
 
-    def _run_options(self) -> onnxruntime.RunOptions | None:
-        """Has one run, a while after one that took much, return what the arena no longer uses.
+    def _run_options(self, cancellation: Cancellation | None) -> onnxruntime.RunOptions | None:
+        """Lets a run be ended early; and has one run, a while after one that took much, return what is unused.
 
         ONNX Runtime's arena keeps its largest size for ever otherwise, and attention weights, and the scores of long
         texts, are far larger than all else a run needs.
         """
         large_output_at = self._large_output_at
-        if large_output_at is None or time.monotonic() - large_output_at < _SHRINK_AFTER:
+        shrinks = large_output_at is not None and time.monotonic() - large_output_at >= _SHRINK_AFTER
+        if not shrinks and cancellation is None:
             return None
-        self._large_output_at = None
         options = onnxruntime.RunOptions()
-        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        if shrinks:
+            self._large_output_at = None
+            options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        if cancellation is not None:
+            cancellation.on_cancel(lambda: setattr(options, "terminate", True))  # looked at before every node
         return options
 
     def warm_up(self) -> None:

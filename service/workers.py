@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from service.backend import Backend
+from service.backend import Backend, Cancellation
 from service.cpu import lower_thread_priority
 from service.crew import Crew, Member
 from service.drain_rate import DrainRate
@@ -32,9 +32,10 @@ RETRY_AFTER = 1.0  # seconds; a replacement, or another replica, is there by the
 class _Hand:
     """What one worker took from the queue: the batch it runs, and those that come next."""
 
-    __slots__ = ("next", "running")
+    __slots__ = ("cancellation", "next", "running")
 
     def __init__(self) -> None:
+        self.cancellation = Cancellation()
         self.running: list[Entry[Pending]] = []
         self.next: deque[list[Entry[Pending]]] = deque()
 
@@ -102,6 +103,13 @@ class Workers:
         if self._idle:
             self._has_work.notify(texts)
 
+    def end_unwanted_runs(self) -> None:
+        """Ends runs of whose texts nobody waits for one. Lock held."""
+        now = time.monotonic()
+        for hand in self._hands.values():
+            if hand.running and not any(entry.flow.is_wanted(now) for entry in hand.running):
+                hand.cancellation.cancel()
+
     def close(self, timeout: float) -> bool:
         """Lets the workers finish the queue, then closes the backend; False if some of it had to be abandoned."""
         with self._lock:
@@ -123,7 +131,7 @@ class Workers:
         with self._lock:
             self._hands[member] = hand
         while self._next(member, hand):
-            self._run(member, hand.running)
+            self._run(member, hand)
         with self._lock:
             self._hands.pop(member, None)
 
@@ -139,6 +147,7 @@ class Workers:
                 if hand.next:
                     hand.running = [entry for entry in hand.next.popleft() if entry.flow.is_wanted(now)]
                     if hand.running:
+                        hand.cancellation = Cancellation()
                         member.busy_since = now
                         return True
                 elif self._is_closing:
@@ -167,17 +176,20 @@ class Workers:
         finally:
             self._idle -= 1
 
-    def _run(self, member: Member, entries: list[Entry[Pending]]) -> None:
+    def _run(self, member: Member, hand: _Hand) -> None:
         """Runs one batch. A failure is the batch's alone; the texts of a failed batch are run one by one."""
+        entries = hand.running
         jobs = [entry.flow.jobs[entry.index] for entry in entries]
         started = time.monotonic()
         try:
-            batch = collate(jobs)
+            batch = collate(jobs, hand.cancellation)
             output = self._backend.run(batch)
             seconds = time.monotonic() - started
             waits = [started - entry.flow.arrived for entry in entries]
             results = separate(jobs, output, queue_seconds=waits, inference_seconds=seconds)
         except Exception as error:  # the backend may raise anything; whatever it is, the worker goes on
+            if hand.cancellation.is_cancelled:
+                return  # nobody waits for any of these texts
             self._fail(member, entries, error)
             return
         tokens = sum(entry.length for entry in entries)
