@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 WIDTH, HEIGHT = 340, 230
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 30, 36
+LEFT, RIGHT, TOP, BOTTOM = 46, 20, 30, 36
 STYLE = """
 :root { color-scheme: light dark; }
 text { font: 11px system-ui, sans-serif; fill: light-dark(#5c6670, #98a2ad); }
@@ -57,7 +57,7 @@ def _speed_panel(record: Mapping[str, Any]) -> str:
         timed = [(step["share"], step["batches"][size]) for step in record["latency"]]
         series.append((f"batch {size}", kind, [(share, batch["speed"]) for share, batch in timed]))
         series.append(("", f"{kind} dashed", [(share, batch["bound"]) for share, batch in timed]))
-    return _panel("Speed against the whole network (dashed: 1/(1 - s p))", series, record["chosen_share"])
+    return _panel("Times faster than whole (dashed: bound)", series, record["chosen_share"])
 
 
 def _panel(title: str, series: Sequence[Series], chosen: float | None) -> str:
@@ -78,7 +78,8 @@ def _panel(title: str, series: Sequence[Series], chosen: float | None) -> str:
     if chosen is not None:
         (x, top), (_, bottom) = at(chosen, high), at(chosen, low)
         parts.append(f'<path class="chosen" d="M{x:.1f} {top:.1f}V{bottom:.1f}"/>')
-    return "".join([*parts, *_legend(series)])
+    rises = series[-1][2][-1][1] > series[-1][2][0][1]
+    return "".join([*parts, *_legend(series, on_top=rises)])
 
 
 def _grid(at: Any, low: float, high: float, most: float) -> Iterable[str]:
@@ -87,16 +88,17 @@ def _grid(at: Any, low: float, high: float, most: float) -> Iterable[str]:
         (x, y), (end, _) = at(0, value), at(most, value)
         yield f'<path class="grid" d="M{x:.1f} {y:.1f}H{end:.1f}"/>'
         yield f'<text x="{x - 5:.1f}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
-    for step in range(6):
-        share = most * step / 5
-        x, y = at(share, low)
-        yield f'<text x="{x:.1f}" y="{y + 15:.1f}" text-anchor="middle">{100 * share:.0f} %</text>'
+    for percent in range(0, round(100 * most) + 1, 20):
+        x, y = at(percent / 100, low)
+        yield f'<text x="{x:.1f}" y="{y + 15:.1f}" text-anchor="middle">{percent} %</text>'
     x, y = at(most / 2, low)
     yield f'<text x="{x:.1f}" y="{y + 29:.1f}" text-anchor="middle">heads removed</text>'
 
 
-def _legend(series: Sequence[Series]) -> Iterable[str]:
+def _legend(series: Sequence[Series], *, on_top: bool) -> Iterable[str]:
+    """In the corner on the left that the lines leave free."""
     named = [(name, kind) for name, kind, _ in series if name]
+    first = TOP + 12 if on_top else HEIGHT - BOTTOM - 12 - 14 * (len(named) - 1)
     for row, (name, kind) in enumerate(named):
-        y = HEIGHT - BOTTOM - 12 - 14 * (len(named) - 1 - row)
+        y = first + 14 * row
         yield f'<path class="{kind}" d="M{LEFT + 8} {y}h16"/><text x="{LEFT + 29}" y="{y + 4}">{escape(name)}</text>'

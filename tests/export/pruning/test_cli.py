@@ -111,8 +111,10 @@ def test_the_pruned_graph_is_the_whole_graph_with_its_gates_closed(tmp_path: Pat
 
 @pytest.mark.slow
 def test_the_curve_goes_into_the_artifact_and_the_report_knows_what_is_gone(
-    bert_folder: Path, pairs_file: Path, tmp_path: Path, corpus: Path
+    bert_folder: Path, pairs_file: Path, tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("export.pruning.latency.SECONDS", 0.02)
+    monkeypatch.setattr("export.pruning.driver.counts", lambda heads: [0, heads // 2])
     output = tmp_path / "curve"
     flags = ["--prune-to-quality", "5", "--pairs", str(pairs_file)]
     assert main([str(bert_folder), "--output", str(output), *flags]) == 0
@@ -124,6 +126,8 @@ def test_the_curve_goes_into_the_artifact_and_the_report_knows_what_is_gone(
     assert curve["chosen"] == len(manifest.pruning["removed"])
     picture = ElementTree.parse(output / PRUNING_PICTURE)  # noqa: S314 - our own
     assert len(picture.getroot().findall(".//{http://www.w3.org/2000/svg}path")) > 20
+    assert {0, 6, curve["chosen"]} == {point["removed"] for point in curve["curve"]}
+    assert {step["removed"] for step in curve["latency"]} == {0, 6, curve["chosen"], 12}
 
     subject = find_subject(str(output), weights=str(bert_folder))
     assert subject.checkpoint.encoder.config == manifest.config
