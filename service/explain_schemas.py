@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from service.schemas import Usage
+from service.head_mask import HeadMask
+from service.schemas import PromptText, Usage
 from service.wire import AnswerModel, RequestModel
 
 
@@ -25,6 +26,12 @@ class ExplainRequest(RequestModel):
     """compare the first so many dimensions; null compares all"""
     truncate: bool = True
     """cut texts that are longer than the model takes; false refuses them"""
+    prompt_name: str | None = None
+    """one of the model's prompts, put before both texts; null takes the model's default, where it has one"""
+    prompt: PromptText | None = None
+    """text to put before both texts; empty for none, whatever the model's default"""
+    head_mask: HeadMask = None
+    """`[[layer, head, gate], ...]`: compare without these heads, as in `POST /encode`"""
 
 
 class ExplainedText(AnswerModel):
@@ -50,4 +57,8 @@ class ExplainAnswer(AnswerModel):
     """[token of a][token of b]: what each pair of final token vectors adds; the similarity is the sum of all cells"""
     a: ExplainedText
     b: ExplainedText
+    prompt_name: str | None = None
+    """the prompt that was put before both texts; only where one was"""
+    prompt: str | None = None
+    """its text"""
     usage: Usage

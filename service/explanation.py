@@ -22,8 +22,10 @@ from service.engine import Engine
 from service.errors import Invalid, TooLarge
 from service.exchange import Exchange
 from service.explain_schemas import ExplainRequest
+from service.head_mask import read_head_mask
 from service.inputs import Inputs
 from service.jobs import JobResult
+from service.prompts import with_prompt
 from service.selection import FLOAT_BYTES, AttentionSelection, check_attention_size, select_attention
 from service.serialize import serialize
 from service.services import Services
@@ -59,19 +61,25 @@ async def explain(services: Services, exchange: Exchange, request: ExplainReques
     _refuse_projection(engine)
     check_dimensions(request.dimensions, engine.config.hidden_size)
     selection = select_attention(AttentionRequest(reduce="rollout"), engine.config.num_heads)
+    head_gates = read_head_mask(request.head_mask, engine.manifest)
+    given = Inputs(texts=(request.a, request.b))
+    prompt, inputs = with_prompt(engine.manifest.defaults, given, name=request.prompt_name, text=request.prompt)
     with timed(metrics, "tokenize"):
-        texts = await tokenize(engine, Inputs(texts=(request.a, request.b)), truncate=True)
+        texts = await tokenize(engine, inputs, truncate=True)
     if not request.truncate:
         _refuse_truncated(texts, engine.tokenizer.max_sequence_length)
     lengths = [len(text.input_ids) for text in texts]
     check_tokens(lengths, settings.max_request_tokens)
     floats = _check_size(texts, selection, engine, settings)
-    results = await engine.run(texts, attention_layers=selection.computed_layers, wants_tokens=True, deadline=deadline)
+    results = await engine.run(
+        texts, attention_layers=selection.computed_layers, wants_tokens=True, head_gates=head_gates, deadline=deadline
+    )
     observe_results(metrics, results)
     with timed(metrics, "postprocess"):
         comparison = await aside(lambda: compare(request, results, engine), floats)
     with timed(metrics, "serialize"):
-        body = await serialize(_answer(comparison, texts, engine), floats=comparison.contributions.size)
+        answer = _answer(comparison, texts, engine) | (prompt.document() if prompt else {})
+        body = await serialize(answer, floats=comparison.contributions.size)
     count(metrics, exchange, texts, attention_bytes=FLOAT_BYTES * sum(lengths))
     return body
 

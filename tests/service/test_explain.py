@@ -119,6 +119,26 @@ def test_a_model_that_projects_says_that_it_cannot_be_explained(served: Served) 
     assert "projects its pooled vector to 4 dimensions" in response.json()["error"]["message"]
 
 
+def test_a_prompt_goes_before_both_texts(served: Served) -> None:
+    answer = explain(served, prompt="a slow ").json()
+    assert answer["prompt"] == "a slow "
+    for side, text in (("a", A), ("b", B)):
+        assert answer[side]["tokens"][1:-1] == ["a", "slow", *text.split()]
+    expected = expected_vector(ids_of(f"a slow {A}")) @ expected_vector(ids_of(f"a slow {B}"))
+    assert answer["similarity"] == pytest.approx(expected, abs=1e-6)
+    assert explain(served, prompt_name="query").json()["error"]["param"] == "prompt_name"
+    assert "prompt" not in explain(served).json()
+
+
+def test_a_head_mask_goes_to_both_texts(served: Served) -> None:
+    explain(served, head_mask=[[1, 2, 0.25], [0, -1, 0]])
+    gates = [batch.head_gates for batch in served.backend.batches]
+    for found in gates:
+        assert found is not None
+        np.testing.assert_array_equal(found, np.tile(np.array([1, 0, 1, 1, 0.25], np.float32), (len(found), 1)))
+    assert explain(served, head_mask=[[9, 0, 0]]).json()["error"]["param"] == "head_mask.0"
+
+
 def test_it_counts_as_a_request_with_attention(served: Served) -> None:
     explain(served)
     assert served.metric("polyhead_attention_requests_total") == 1
