@@ -7,11 +7,13 @@ ends by itself should its run ever return.
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
 _TICK = 1.0  # seconds between looks at the members, when nothing wakes the monitor before
+_MOST_DEATHS = 8  # of members within a tick; past it nobody is hired before the next, and the crew is not alive
 
 
 class Member:
@@ -70,6 +72,7 @@ class Crew:
         self._max_abandoned = max_abandoned
         self._members: list[Member] = []
         self._abandoned: list[Member] = []
+        self._deaths: deque[float] = deque(maxlen=_MOST_DEATHS)
         self._hired = 0
         self._failed = False
         self._stopped = False
@@ -128,6 +131,7 @@ class Crew:
         self._abandoned = [member for member in self._abandoned if member.thread.is_alive()]
         for member in list(self._members):
             if member.died:
+                self._deaths.append(now)
                 self._lose(member)
             elif self._is_overdue(member, now):
                 logger.error("%s hangs: over %g s in one run", member.thread.name, self._max_run_seconds)
@@ -152,7 +156,12 @@ class Crew:
         self._on_lost(member)
 
     def _complete(self) -> None:
-        """Hires until the crew is complete; tried again at the next tick where the system has no thread to give."""
+        """Hires until the crew is complete; tried again at the next tick where the system has no thread to give.
+
+        Also then where members die as soon as they start: hiring at once for ever would only burn the processor.
+        """
+        if len(self._deaths) == _MOST_DEATHS and time.monotonic() - self._deaths[0] < _TICK:
+            return
         while len(self._members) < self._size and not (self._failed or self._stopped):
             member = Member(f"polyhead-worker-{self._hired}", self._main)
             try:

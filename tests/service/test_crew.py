@@ -168,3 +168,28 @@ def test_hanging_threads_that_come_back_are_no_longer_counted(monkeypatch: pytes
         scene.lost[-1].thread.join(PATIENCE)
     assert (scene.failures, scene.crew.is_alive()) == (0, True)
     assert scene.end()
+
+
+def test_members_that_die_at_once_are_not_hired_without_end() -> None:
+    started = threading.Semaphore(0)
+
+    def die(_member: Member) -> None:
+        started.release()
+        raise SystemExit("no such luck")
+
+    lock = threading.Lock()
+    crew = Crew(
+        size=2,
+        work=die,
+        lock=lock,
+        on_lost=lambda _member: None,
+        on_failed=lambda: None,
+        max_run_seconds=60.0,
+        max_abandoned=1,
+    )
+    crew.start()
+    time.sleep(1.5)
+    assert not crew.is_alive()
+    crew.stop()
+    hired = sum(1 for _ in iter(lambda: started.acquire(blocking=False), False))
+    assert crew_module._MOST_DEATHS <= hired <= 4 * crew_module._MOST_DEATHS
