@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from service.encode_plan import Sizes, check_sizes, plan_encoding
 from service.errors import Invalid, TooLarge
 from service.exchange import Exchange
-from service.inputs import Inputs, as_tokenized, read_inputs, refuse_truncated
+from service.inputs import Inputs, as_tokenized, read_inputs, refuse_long_texts, refuse_truncated
 from service.jobs import JobResult
 from service.metrics import Metrics, Stage
 from service.packing import pack_base64, pack_safetensors
@@ -74,6 +74,7 @@ async def run(services: Services, exchange: Exchange, request: EncodeRequest, *,
     deadline = exchange.deadline(settings.request_timeout)
     inputs = read_inputs(request.inputs, param=param, max_texts=settings.max_texts)
     plan = plan_encoding(request, inputs, engine.manifest)
+    refuse_long_texts(plan.inputs.texts or (), settings.max_text_characters, param=param)
     with timed(metrics, "tokenize"):
         tokenized = await tokenize(engine, plan.inputs, truncate=request.truncate, param=param)
     lengths = [len(item.input_ids) for item in tokenized]

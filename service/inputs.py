@@ -76,6 +76,27 @@ def as_tokenized(
     return checked
 
 
+def refuse_long_texts(texts: Sequence[str], limit: int, *, param: str = "inputs", names: Sequence[str] = ()) -> None:
+    """Refuses a text whose tokens would take too much memory to count, wherever it would be cut.
+
+    Args:
+        texts: as they would be tokenised.
+        limit: most characters of one.
+        param: the caller's name for the list of them.
+        names: the caller's name for each, where they are not a list.
+
+    Raises:
+        TooLarge: naming the text's place and both numbers.
+    """
+    for index, text in enumerate(texts):
+        if len(text) > limit:
+            name = names[index] if names else f"{param}[{index}]"
+            raise TooLarge(
+                f"{name}: {len(text)} characters, at most {limit} a text are taken; send it in parts",
+                param=names[index] if names else f"{param}.{index}",
+            )
+
+
 def refuse_truncated(tokenized: Sequence[TokenizedInput], *, param: str = "inputs", max_length: int) -> None:
     """What `truncate: false` asks for.
 

@@ -75,6 +75,8 @@ class Settings(BaseSettings):
     """most bytes of request bodies held at once, of all requests; beyond, requests are answered 429"""
     max_texts: int = Field(2048, ge=1)
     """most texts in one request; as many as OpenAI takes, and its clients send"""
+    max_text_characters: int = Field(131_072, ge=1)
+    """longest text, in characters; tokenising takes some 600 bytes of memory for each that is a token of its own"""
     max_request_tokens: int = Field(65_536, ge=1)
     """most tokens in one request, after truncation"""
     max_queue_tokens: int = Field(131_072, ge=1)

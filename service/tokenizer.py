@@ -25,6 +25,23 @@ Offset = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
+class KeptEncoding:
+    """What is read of the `Encoding` of a text that was cut; the library's own holds on to all that was cut off.
+
+    Attributes:
+        tokens: their texts.
+        offsets: as `TokenizedInput.offsets`.
+        word_ids: the word each token belongs to; None for special tokens.
+        special_tokens_mask: 1 for special tokens.
+    """
+
+    tokens: list[str]
+    offsets: list[Offset]
+    word_ids: list[int | None]
+    special_tokens_mask: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class TokenizedInput:
     """One input as the model sees it.
 
@@ -32,14 +49,15 @@ class TokenizedInput:
         input_ids: [n], special tokens included.
         truncated: whether the text was longer than the model takes and its end was cut off.
         full_length: tokens before it was cut.
-        encoding: the library's own result, for tokens and offsets; None for an input given as token ids.
+        encoding: the library's own result, or what is kept of it, for tokens and offsets; None for an input given as
+            token ids.
         text: what was tokenised; None for an input given as token ids.
     """
 
     input_ids: Int64Array
     truncated: bool
     full_length: int
-    encoding: Encoding | None
+    encoding: Encoding | KeptEncoding | None
     text: str | None = None
 
     @property
@@ -109,9 +127,13 @@ class Tokenizer:
             input_ids=np.array(encoding.ids, dtype=np.int64),
             truncated=bool(rest),
             full_length=length + sum(len(part) - self._special_tokens for part in rest),
-            encoding=encoding,
+            encoding=_kept(encoding) if rest else encoding,
             text=text,
         )
+
+
+def _kept(encoding: Encoding) -> KeptEncoding:
+    return KeptEncoding(encoding.tokens, encoding.offsets, encoding.word_ids, encoding.special_tokens_mask)
 
 
 def _read(path: Path) -> FastTokenizer:

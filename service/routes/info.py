@@ -22,6 +22,7 @@ from service.versions import installed_versions
 _LIMITS = (
     "max_body_bytes",
     "max_texts",
+    "max_text_characters",
     "max_request_tokens",
     "max_queue_tokens",
     "max_embedding_bytes",

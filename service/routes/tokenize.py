@@ -10,7 +10,7 @@ from service.encoding import timed, tokenize
 from service.errors import Invalid
 from service.exchange import exchange_of
 from service.failures import BODY_FAILURES, failure_documents
-from service.inputs import read_inputs
+from service.inputs import read_inputs, refuse_long_texts
 from service.openapi import REQUEST, answer_document
 from service.prompts import with_prompt
 from service.schemas import TokenizeAnswer, TokenizeRequest
@@ -51,6 +51,7 @@ async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
     if inputs.texts is None:
         raise Invalid("inputs: expected a text or a list of texts", param="inputs")
     prompt, inputs = with_prompt(engine.manifest.defaults, inputs, name=body.prompt_name, text=body.prompt)
+    refuse_long_texts(inputs.texts or (), services.settings.max_text_characters)
     with timed(services.metrics, "tokenize"):
         tokenized = await tokenize(engine, inputs, truncate=body.truncate)
     items = [

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -195,6 +196,27 @@ def test_content_type_must_be_json(served: Served, path: str, content_type: str)
 def test_content_type_may_name_a_charset(served: Served) -> None:
     headers = {"content-type": "Application/JSON; charset=utf-8"}
     assert served.client.post("/encode", content=b'{"inputs": "cat"}', headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/encode", {"inputs": ["cat", CANARY]}, "inputs.1"),
+        ("/encode", {"inputs": CANARY}, "inputs.0"),
+        ("/encode", {"inputs": "cat", "prompt": CANARY}, "inputs.0"),
+        ("/tokenize", {"inputs": ["cat", CANARY]}, "inputs.1"),
+        ("/v1/embeddings", {"input": ["cat", CANARY]}, "input.1"),
+        ("/similarity", {"source": "cat", "targets": ["cat", CANARY]}, None),
+        ("/explain", {"a": "cat", "b": CANARY}, "b"),
+    ],
+)
+def test_a_text_of_too_many_characters(serve: Serve, path: str, body: Any, param: str | None) -> None:
+    response = serve("--max-text-characters", str(len(CANARY) - 1)).client.post(path, json=body)
+    error = error_of(response)
+    assert response.status_code == 413
+    assert error["param"] == param or param is None
+    assert re.search(rf"\d+ characters, at most {len(CANARY) - 1} a text are taken; send it in parts", error["message"])
+    assert CANARY not in response.text
 
 
 def test_compressed_bodies_are_refused(served: Served) -> None:

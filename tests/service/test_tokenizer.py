@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from service.tokenizer import INLINE_CHARACTERS, MAX_FILE_BYTES, Tokenizer
+from service.tokenizer import INLINE_CHARACTERS, MAX_FILE_BYTES, KeptEncoding, Tokenizer
 from tests.service.fake_engine import MAX_LENGTH, make_tokenizer
 
 ours = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
@@ -44,6 +44,17 @@ def test_empty_text_has_its_special_tokens() -> None:
 def test_very_long_text_knows_its_full_length() -> None:
     (item,) = ours.encode_now(["cat " * 5000])
     assert (len(item.input_ids), item.full_length, item.truncated) == (MAX_LENGTH, 5002, True)
+
+
+def test_what_is_kept_of_a_cut_text_is_what_the_library_says_of_it() -> None:
+    text = "the cats sat " * 100
+    (item,) = ours.encode_now([text])
+    made = make_tokenizer()
+    made.enable_truncation(MAX_LENGTH)
+    whole = made.encode(text)
+    assert isinstance(item.encoding, KeptEncoding)
+    for name in ("tokens", "offsets", "word_ids", "special_tokens_mask"):
+        assert getattr(item.encoding, name) == getattr(whole, name)
 
 
 def test_long_inputs_come_from_a_thread_the_same() -> None:
