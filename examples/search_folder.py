@@ -1,0 +1,85 @@
+"""Semantic search over a folder of text files: `python -m examples.search_folder FOLDER "what to look for"`.
+
+Paragraphs are encoded once and kept in an .npz file; later calls encode only what changed since.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.engine import Engine
+
+Paragraphs = dict[str, tuple[float, list[str]]]
+"""Modification time and paragraphs, by file name."""
+
+
+def read_folder(folder: Path, pattern: str) -> Paragraphs:
+    """Every file's paragraphs: what blank lines divide."""
+    found: Paragraphs = {}
+    for path in sorted(path for path in folder.rglob(pattern) if path.is_file()):
+        blocks = path.read_text(encoding="utf-8", errors="replace").split("\n\n")
+        found[str(path.relative_to(folder))] = (path.stat().st_mtime, [b.strip() for b in blocks if b.strip()])
+    return found
+
+
+def update(engine: Engine, paragraphs: Paragraphs, index: Path) -> dict[str, NDArray[np.float32]]:
+    """Unit vectors [n, D] of each file's n paragraphs; those of files that did not change come from the index."""
+    vectors: dict[str, NDArray[np.float32]] = {}
+    if index.exists():
+        with np.load(index, allow_pickle=False) as kept:
+            model = kept["model"].item() if "model" in kept else ""
+            known = dict(zip(kept["names"].tolist(), kept["mtimes"].tolist(), strict=True))
+            if model == engine.manifest.source.sha256:
+                vectors = {
+                    name: kept[f"vectors/{name}"]
+                    for name, mtime in known.items()
+                    if paragraphs.get(name, (0,))[0] == mtime
+                }
+    for name, (_, texts) in paragraphs.items():
+        if name not in vectors:
+            vectors[name] = np.asarray(engine.encode(texts, normalize=True).embeddings)
+    names = list(paragraphs)
+    arrays: dict[str, Any] = {f"vectors/{name}": vectors[name] for name in names}
+    mtimes = np.array([paragraphs[name][0] for name in names])
+    np.savez(index, model=engine.manifest.source.sha256, names=np.array(names, dtype=str), mtimes=mtimes, **arrays)
+    return {name: vectors[name] for name in names}
+
+
+def search(
+    engine: Engine, paragraphs: Paragraphs, vectors: dict[str, NDArray[np.float32]], query: str, top: int
+) -> list[tuple[float, str, str]]:
+    """The paragraphs nearest to a query: cosine, file, text; best first."""
+    (asked,) = np.asarray(engine.encode([query], normalize=True).embeddings)
+    hits = [
+        (float(score), name, text)
+        for name, (_, texts) in paragraphs.items()
+        for score, text in zip(vectors[name] @ asked, texts, strict=True)
+    ]
+    return sorted(hits, reverse=True)[:top]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Indexes, searches, prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the text files are, folders below included")
+    parser.add_argument("query", help="what to look for, in words of your own")
+    parser.add_argument("--model", default="artifacts/all-MiniLM-L6-v2", help="artifact (default: %(default)s)")
+    parser.add_argument("--pattern", default="*.txt", help="which files (default: %(default)s)")
+    parser.add_argument("--index", type=Path, help="where vectors are kept (default: FOLDER/.search.npz)")
+    parser.add_argument("--top", type=int, default=5, help="hits to print (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    paragraphs = read_folder(options.folder, options.pattern)
+    if not paragraphs:
+        parser.error(f"{options.folder} holds no {options.pattern}")
+    with Engine.load(options.model) as engine:
+        vectors = update(engine, paragraphs, options.index or options.folder / ".search.npz")
+        for score, name, text in search(engine, paragraphs, vectors, options.query, options.top):
+            print(f"{score:.3f}  {name}: {' '.join(text.split())[:100]}")
+
+
+if __name__ == "__main__":
+    main()

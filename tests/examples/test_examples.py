@@ -1,0 +1,134 @@
+"""The examples as their users call them, with the real model; figures against the model's own answer."""
+
+import os
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from examples import cluster, search_folder, why_similar
+from service.engine import Encoded, Engine
+
+ROOT = Path(__file__).parents[2]
+ANIMALS = ["The cat sleeps on the sofa.", "The dog chases the cat.", "The kitten drinks milk."]
+MONEY = ["The bank raised its interest rates.", "Shares fell on the stock market.", "Banks and markets fear inflation."]
+SPACE = ["The rocket left for the moon.", "Astronauts walked on the moon.", "The space station orbits the earth."]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "animals.txt").write_text("\n\n".join(ANIMALS) + "\n\n\n \n")
+    (tmp_path / "below" / "money.txt").write_text("\n\n".join(MONEY))
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "no text.bin").write_bytes(b"\0\xff")
+    return tmp_path
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What engines are given to encode, call by call."""
+    calls: list[list[str]] = []
+    encode = Engine.encode
+
+    def note(engine: Engine, inputs: list[str], **options: Any) -> Encoded:
+        calls.append(list(inputs))
+        return encode(engine, inputs, **options)
+
+    monkeypatch.setattr(Engine, "encode", note)
+    return calls
+
+
+def test_search_finds_what_is_meant(default_artifact: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search_folder.main([str(folder), "a young pet is thirsty", "--model", str(default_artifact), "--top", "2"])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("animals.txt: The kitten drinks milk.")
+    assert float(first[:5]) > float(second[:5])
+    search_folder.main([str(folder), "monetary policy", "--model", str(default_artifact), "--top", "1"])
+    assert "below/money.txt: " in capsys.readouterr().out.replace(os.sep, "/")
+
+
+def test_search_encodes_only_what_changed(default_artifact: Path, folder: Path, encoded: list[list[str]]) -> None:
+    def ask(query: str) -> list[list[str]]:
+        encoded.clear()
+        search_folder.main([str(folder), query, "--model", str(default_artifact)])
+        return list(encoded)
+
+    assert ask("first") == [ANIMALS, MONEY, [], ["first"]]
+    assert ask("second") == [["second"]]
+    (folder / "animals.txt").write_text("A fish swims.")
+    os.utime(folder / "animals.txt", (1, 1))
+    (folder / "below" / "money.txt").unlink()
+    assert ask("third") == [["A fish swims."], ["third"]]
+    with np.load(folder / ".search.npz", allow_pickle=False) as kept:
+        assert kept["names"].tolist() == ["animals.txt", "empty.txt"]
+
+
+def test_search_in_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        search_folder.main([str(tmp_path), "x"])
+    assert f"{tmp_path} holds no *.txt" in capsys.readouterr().err
+
+
+def test_clusters_are_the_subjects(default_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join(line for group in zip(ANIMALS, MONEY, SPACE, strict=True) for line in group) + "\n\n")
+    picture = tmp_path / "clusters.png"
+    cluster.main([str(lines), "--clusters", "3", "--plot", str(picture), "--model", str(default_artifact)])
+    parts = capsys.readouterr().out.split("cluster ")[1:]
+    assert {frozenset(part.split("\n  ")[1:]) for part in map(str.rstrip, parts)} == {
+        frozenset(group) for group in (ANIMALS, MONEY, SPACE)
+    }
+    with Image.open(picture) as image:
+        assert len(image.getcolors(1 << 20) or ()) > 100  # dots in three colours and text, smoothed
+
+
+def test_k_means_finds_what_is_far_apart() -> None:
+    random = np.random.default_rng(0)
+    truth = random.permutation(np.repeat([0, 1, 2], [20, 15, 10]))
+    vectors = (np.eye(8)[truth] + random.normal(0, 0.1, (45, 8))).astype(np.float32)
+    np.testing.assert_array_equal(cluster.k_means(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), 3), truth)
+
+
+def test_the_plane_is_that_of_most_variance() -> None:
+    points = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32) * [5, 4, 0.1, 0.1, 0.1, 0.1]
+    places = cluster.flatten(points.astype(np.float32))
+    for left, right in combinations(range(50), 2):
+        exact = np.linalg.norm((points[left] - points[right])[:2])
+        assert np.linalg.norm(places[left] - places[right]) == pytest.approx(exact, abs=1.0)
+
+
+def test_more_clusters_than_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lines.txt").write_text("one\none\n")
+    with pytest.raises(SystemExit, match="2"):
+        cluster.main([str(tmp_path / "lines.txt"), "--clusters", "2"])
+    assert "--clusters 2" in capsys.readouterr().err
+
+
+def test_pairs_of_tokens_add_up_to_the_cosine(default_artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = "A cat sat down.", "The kitten is resting."
+    with Engine.load(default_artifact) as engine:
+        left, right = np.asarray(engine.encode([a, b], normalize=True).embeddings)
+        similarity, pairs = why_similar.explain(engine, a, b)
+    assert similarity == pytest.approx(float(left @ right), abs=1e-5)
+    assert sum(value for value, _, _ in pairs) == pytest.approx(similarity, abs=1e-5)
+    assert len(pairs) == 7 * 7
+    assert pairs == sorted(pairs, key=lambda pair: -pair[0])
+    why_similar.main([a, b, "--model", str(default_artifact), "--top", "3"])
+    head, *rows, rest = capsys.readouterr().out.splitlines()
+    assert head.startswith(f"similarity {similarity:.4f} = sum over 49 pairs")
+    assert [row.split()[2:] for row in rows] == [[a_token, b_token] for _, a_token, b_token in pairs[:3]]
+    assert sum(float(row.split()[0]) for row in [*rows, rest]) == pytest.approx(similarity, abs=5e-4)
+
+
+@pytest.mark.parametrize("name", ["search_folder", "cluster", "why_similar"])
+def test_help_says_what_it_is_for(name: str) -> None:
+    command = [sys.executable, "-W", "error", "-m", f"examples.{name}", "--help"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - our own program
+    assert f"python -m examples.{name}" in " ".join(run.stdout.split())
+    assert "--model" in run.stdout
