@@ -1,6 +1,8 @@
 """The viewer in a real browser, served by the real process on the default model."""
 
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,12 @@ from tests.service.process import ServerProcess
 OpenViewer = Callable[..., ViewerPage]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[BrowserContext]:
-    """One for all tests: its pages share what is loaded, as a reader's do."""
+    """One for all tests of a module: its pages share what is loaded, as a reader's do.
+
+    Not for longer: while Playwright is open its event loop runs in this thread, and no other could.
+    """
     if CHROMIUM is None:
         pytest.skip("chromium is not installed")
     with open_browser() as opened:
@@ -28,16 +33,14 @@ def browser() -> Iterator[BrowserContext]:
 def long_artifact(default_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The default model with all 512 positions that it has; its own limit is 256."""
     directory = tmp_path_factory.mktemp("artifacts") / "long"
-    directory.mkdir()
-    for path in default_artifact.iterdir():
-        (directory / path.name).symlink_to(path)
+    shutil.copytree(default_artifact, directory, copy_function=os.link)
     manifest = json.loads((default_artifact / "manifest.json").read_text())
     (directory / "manifest.json").unlink()
     (directory / "manifest.json").write_text(json.dumps({**manifest, "max_sequence_length": 512}))
     return directory
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def viewer_server(browser: BrowserContext, long_artifact: Path) -> Iterator[ServerProcess]:
     with ServerProcess("service", "--model", str(long_artifact)) as process:
         yield process.wait_until_ready()
