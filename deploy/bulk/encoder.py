@@ -1,21 +1,18 @@
-"""Many texts to vectors on one thread: tokenised, sorted by length, run in batches of similar lengths.
+"""Many texts to vectors in one actor: the service's engine without HTTP, so the same vectors to the bit.
 
-The same tokenizer, graph and normalisation as behind `POST /encode`, so the same vectors to the bit. Without callers
-who wait there is no queue and no batcher. It knows neither Ray nor Parquet.
+It knows neither Ray nor Parquet.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from model.artifact import TOKENIZER, Artifact
-from service.answer import make_vectors
-from service.backend import Backend, Float32Array
-from service.jobs import Job, collate
-from service.onnx_backend import OnnxBackend
-from service.prompts import Prompt, choose_prompt
-from service.tokenizer import Tokenizer
+from service.backend import Float32Array
+from service.engine import Engine
+from service.prompts import choose_prompt
+from service.settings import Settings
 
 MAX_BATCH_TOKENS = 512  # the service's own default, for the same reason: README, Performance
 
@@ -28,21 +25,12 @@ class TextEncoder:
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        tokenizer: Tokenizer,
-        *,
-        dimensions: int,
-        normalize: bool = True,
-        prompt: Prompt | None = None,
-        max_batch_tokens: int = MAX_BATCH_TOKENS,
+        self, engine: Engine, *, dimensions: int, normalize: bool = True, prompt_name: str | None = None
     ) -> None:
         self.dimensions = dimensions
-        self._backend = backend
-        self._tokenizer = tokenizer
+        self._engine = engine
         self._normalize = normalize
-        self._prompt = prompt
-        self._max_batch_tokens = max_batch_tokens
+        self._prompt_name = prompt_name
 
     @classmethod
     def load(
@@ -72,19 +60,25 @@ class TextEncoder:
             ServiceError: the model has no such prompt.
             ValueError: the model has not that many dimensions.
         """
-        artifact = Artifact.open(directory)
-        manifest = artifact.manifest
-        size = manifest.config.embedding_size
-        if dimensions is not None and not 1 <= dimensions <= size:
-            raise ValueError(f"dimensions is {dimensions}: this model has {size}")
-        return cls(
-            OnnxBackend(artifact, intra_op_threads=threads, provider=provider),
-            Tokenizer.load(artifact.path(TOKENIZER), manifest.max_sequence_length, threads=1),
-            dimensions=dimensions or size,
-            normalize=normalize,
-            prompt=choose_prompt(manifest.defaults, name=prompt_name, text=None),
+        settings = Settings.model_construct(
+            model=directory,
+            provider=provider,
+            workers=1,  # an actor a core
+            intra_op_threads=threads,
             max_batch_tokens=max_batch_tokens,
+            max_queue_delay=math.inf,
         )
+        engine = Engine.load(directory, settings)
+        try:
+            return cls(
+                engine,
+                dimensions=_check_dimensions(dimensions, engine.config.embedding_size),
+                normalize=normalize,
+                prompt_name=_check_prompt(prompt_name, engine),
+            )
+        except BaseException:
+            engine.close()
+            raise
 
     def encode(self, texts: Sequence[str]) -> Float32Array:
         """Vectors [N, dimensions] of N texts, in their order.
@@ -92,22 +86,22 @@ class TextEncoder:
         Raises:
             InferenceFailed: a vector is not finite.
         """
-        vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
-        given = texts if self._prompt is None else self._prompt.before(texts)
-        jobs = [Job(item.input_ids) for item in self._tokenizer.encode_now(given)]
-        for batch in self._plan(jobs):
-            output = self._backend.run(collate([jobs[index] for index in batch]))
-            vectors[batch] = make_vectors(output.pooled, dimensions=self.dimensions, normalize=self._normalize)
-        return vectors
+        encoded = self._engine.encode(
+            list(texts), dimensions=self.dimensions, normalize=self._normalize, prompt_name=self._prompt_name
+        )
+        return np.asarray(encoded.embeddings, dtype=np.float32)
 
-    def _plan(self, jobs: Sequence[Job]) -> Iterator[list[int]]:
-        """Places of the jobs, longest first, as many to a batch as fit; the longest alone decides its padding."""
-        batch: list[int] = []
-        for index in sorted(range(len(jobs)), key=lambda index: -len(jobs[index].input_ids)):
-            longest = len(jobs[batch[0]].input_ids) if batch else 0
-            if batch and (len(batch) + 1) * longest > self._max_batch_tokens:
-                yield batch
-                batch = []
-            batch.append(index)
-        if batch:
-            yield batch
+    def close(self) -> None:
+        """Ends the engine's threads."""
+        self._engine.close()
+
+
+def _check_dimensions(wanted: int | None, size: int) -> int:
+    if wanted is not None and not 1 <= wanted <= size:
+        raise ValueError(f"dimensions is {wanted}: this model has {size}")
+    return wanted or size
+
+
+def _check_prompt(name: str | None, engine: Engine) -> str | None:
+    choose_prompt(engine.manifest.defaults, name=name, text=None)
+    return name

@@ -1,71 +1,41 @@
-"""Bulk encoding without Ray: the service's vectors to the bit, texts in their order, batches under their limit."""
+"""Bulk encoding without Ray: the service's vectors to the bit, texts in their order."""
 
 import base64
 import json
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from deploy.bulk.encoder import TextEncoder
-from service.backend import Batch, BatchOutput
 from service.errors import ServiceError
-from service.prompts import Prompt
-from service.tokenizer import Tokenizer
-from tests.service.fake_engine import make_tokenizer
+from service.settings import Settings
+from tests.service.fake_engine import HIDDEN_SIZE, FakeBackend, load_fake_engine, write_fake_artifact
 from tests.service.process import ServerProcess
+from tests.service.test_encode import expected_vector, ids_of
 from tests.texts import varied_texts
 
 WORDS = ("a", "cat", "sat", "on", "the", "mat")
 
 
-class LengthBackend:
-    """Answers each text with its length, and keeps the batches' shapes."""
-
-    def __init__(self) -> None:
-        self.shapes: list[tuple[int, ...]] = []
-
-    def run(self, batch: Batch) -> BatchOutput:
-        self.shapes.append(batch.input_ids.shape)
-        return BatchOutput(batch.lengths[:, np.newaxis].astype(np.float32), None, {})
-
-    def close(self) -> None: ...
+@pytest.fixture
+def encoder(tmp_path: Path) -> Iterator[TextEncoder]:
+    settings = Settings.model_construct(model=write_fake_artifact(tmp_path / "artifact"), workers=1)
+    with closing(TextEncoder(load_fake_engine(settings, None, FakeBackend()), dimensions=3)) as made:
+        yield made
 
 
-def encoder(backend: LengthBackend, *, max_batch_tokens: int = 64, prompt: Prompt | None = None) -> TextEncoder:
-    tokenizer = Tokenizer(make_tokenizer(), 40, threads=1)
-    return TextEncoder(
-        backend, tokenizer, dimensions=1, normalize=False, prompt=prompt, max_batch_tokens=max_batch_tokens
-    )
-
-
-def lengths(texts: list[str]) -> list[int]:
-    return [len(item.input_ids) for item in Tokenizer(make_tokenizer(), 40, threads=1).encode_now(texts)]
-
-
-def test_vectors_come_in_the_order_of_the_texts() -> None:
+def test_vectors_come_in_the_order_of_the_texts(encoder: TextEncoder) -> None:
     texts = [" ".join(WORDS[: index * 5 % 7]) for index in range(60)]
-    assert len(set(lengths(texts))) > 3
-    assert encoder(LengthBackend()).encode(texts)[:, 0].tolist() == lengths(texts)
+    expected = [expected_vector(ids_of(text), dimensions=3) for text in texts]
+    np.testing.assert_allclose(encoder.encode(texts), expected, rtol=1e-5, atol=1e-6)
+    assert HIDDEN_SIZE > 3
 
 
-def test_no_batch_is_over_its_limit_but_of_one_long_text() -> None:
-    backend = LengthBackend()
-    texts = ["cat " * (index % 50) for index in range(200)]
-    encoder(backend, max_batch_tokens=32).encode(texts)
-    assert sum(rows for rows, _ in backend.shapes) == 200
-    assert all(rows == 1 or rows * longest <= 32 for rows, longest in backend.shapes)
-    assert len(backend.shapes) < 200
-
-
-def test_no_texts_are_no_vectors() -> None:
-    assert encoder(LengthBackend()).encode([]).shape == (0, 1)
-
-
-def test_prompt_stands_before_every_text() -> None:
-    texts = ["cat", "cat sat"]
-    prompted = encoder(LengthBackend(), prompt=Prompt("the mat ")).encode(texts)
-    assert prompted[:, 0].tolist() == lengths([f"the mat {text}" for text in texts])
+def test_no_texts_are_no_vectors(encoder: TextEncoder) -> None:
+    assert encoder.encode([]).shape == (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +53,8 @@ def test_prompt_that_the_model_has_not(default_artifact: Path) -> None:
 
 def test_gives_the_services_vectors(default_artifact: Path) -> None:
     texts = varied_texts(60)
-    vectors = TextEncoder.load(default_artifact, dimensions=200).encode(texts)
+    with closing(TextEncoder.load(default_artifact, dimensions=200)) as encoder:
+        vectors = encoder.encode(texts)
     body = {"inputs": texts, "dimensions": 200, "encoding_format": "base64"}
     with ServerProcess("service", "--model", str(default_artifact)).wait_until_ready() as server:
         status, _, answer = server.request("POST", "/encode", body)
