@@ -14,6 +14,7 @@ FROM tools AS wheel
 COPY pyproject.toml README.md LICENSE ./
 COPY model model
 COPY export export
+COPY polyhead polyhead
 COPY service service
 RUN /opt/build/bin/python -m hatchling build --target wheel --directory /wheels
 
