@@ -14,12 +14,11 @@ from typing import Any, TypeVar
 from service.encode_plan import Sizes, check_sizes, plan_encoding
 from service.errors import Invalid, TooLarge
 from service.exchange import Exchange
-from service.inputs import Inputs, as_tokenized, read_inputs, refuse_long_texts, refuse_truncated
+from service.inputs import read_inputs, refuse_long_texts
 from service.jobs import JobResult
 from service.metrics import Metrics, Stage
 from service.packing import pack_base64, pack_safetensors
 from service.request_trace import note_stage
-from service.runner import Runner
 from service.schemas import EncodeRequest
 from service.serialize import serialize
 from service.services import Services
@@ -76,7 +75,7 @@ async def run(services: Services, exchange: Exchange, request: EncodeRequest, *,
     plan = plan_encoding(request, inputs, engine.manifest)
     refuse_long_texts(plan.inputs.texts or (), settings.max_text_characters, param=param)
     with timed(metrics, "tokenize"):
-        tokenized = await tokenize(engine, plan.inputs, truncate=request.truncate, param=param)
+        tokenized = await engine.tokenize(plan.inputs, truncate=request.truncate, param=param)
     lengths = [len(item.input_ids) for item in tokenized]
     check_tokens(lengths, settings.max_request_tokens, param=param)
     attention = plan.plan_attention(tokenized, engine)
@@ -87,21 +86,6 @@ async def run(services: Services, exchange: Exchange, request: EncodeRequest, *,
         answer = await aside(partial(plan.answer, tokenized, results, attention, engine), sizes.built_from)
     count(metrics, exchange, tokenized, attention_bytes=sizes.attention_bytes if attention else None)
     return Encoded(answer, sizes)
-
-
-async def tokenize(engine: Runner, inputs: Inputs, *, truncate: bool, param: str = "inputs") -> list[TokenizedInput]:
-    """Inputs as the model sees them.
-
-    Raises:
-        Invalid, TooLarge: token ids that the model does not take, or a long text where cutting is not allowed.
-    """
-    max_length = engine.tokenizer.max_sequence_length
-    if inputs.token_ids is not None:
-        return as_tokenized(inputs.token_ids, param=param, vocab_size=engine.config.vocab_size, max_length=max_length)
-    tokenized = await engine.tokenizer.encode(inputs.texts or ())
-    if not truncate:
-        refuse_truncated(tokenized, param=param, max_length=max_length)
-    return tokenized
 
 
 def check_tokens(lengths: Sequence[int], limit: int, *, param: str = "inputs") -> None:

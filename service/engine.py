@@ -28,7 +28,7 @@ from service.backend import Float32Array
 from service.batcher import Batcher
 from service.encode_plan import EncodePlan, plan_encoding
 from service.errors import NotReady
-from service.inputs import Inputs, as_tokenized, read_inputs, refuse_truncated
+from service.inputs import Inputs, read_inputs
 from service.jobs import JobResult
 from service.runner import Runner, Runtime
 from service.schemas import EncodeRequest
@@ -153,16 +153,11 @@ class Engine(Runner):
 
     async def _portions(self, plan: EncodePlan) -> AsyncIterator[list[TokenizedInput]]:
         """The inputs as tokens, a portion at a time."""
-        inputs, length = plan.inputs, self.tokenizer.max_sequence_length
-        for start in range(0, len(inputs), PORTION_TEXTS):
+        texts, token_ids = plan.inputs.texts or (), plan.inputs.token_ids
+        for start in range(0, len(plan.inputs), PORTION_TEXTS):
             part = slice(start, start + PORTION_TEXTS)
-            if inputs.token_ids is not None:
-                yield as_tokenized(inputs.token_ids[part], vocab_size=self.config.vocab_size, max_length=length)
-                continue
-            portion = await self.tokenizer.encode((inputs.texts or ())[part])
-            if not plan.request.truncate:
-                refuse_truncated(portion, max_length=length)
-            yield portion
+            inputs = Inputs(texts=texts[part]) if token_ids is None else Inputs(token_ids=token_ids[part])
+            yield await self.tokenize(inputs, truncate=plan.request.truncate, start=start)
 
     async def _run_portion(
         self, plan: EncodePlan, portion: list[TokenizedInput], tokens: int, progress: Progress

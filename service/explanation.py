@@ -17,7 +17,7 @@ from service.answer import make_vectors
 from service.attention_schemas import AttentionRequest
 from service.axes import plan_axes
 from service.encode_plan import check_dimensions
-from service.encoding import aside, check_tokens, count, observe_results, timed, tokenize
+from service.encoding import aside, check_tokens, count, observe_results, timed
 from service.engine import Engine
 from service.errors import Invalid, TooLarge
 from service.exchange import Exchange
@@ -66,7 +66,7 @@ async def explain(services: Services, exchange: Exchange, request: ExplainReques
     prompt, inputs = with_prompt(engine.manifest.defaults, given, name=request.prompt_name, text=request.prompt)
     refuse_long_texts(inputs.texts or (), settings.max_text_characters, names=("a", "b"))
     with timed(metrics, "tokenize"):
-        texts = await tokenize(engine, inputs, truncate=True)
+        texts = await engine.tokenize(inputs, truncate=True)
     if not request.truncate:
         _refuse_truncated(texts, engine.tokenizer.max_sequence_length)
     lengths = [len(text.input_ids) for text in texts]

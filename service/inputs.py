@@ -52,16 +52,16 @@ def read_inputs(value: Any, *, param: str = "inputs", max_texts: int) -> Inputs:
 
 
 def as_tokenized(
-    inputs: Sequence[TokenIds], *, param: str = "inputs", vocab_size: int, max_length: int
+    inputs: Sequence[TokenIds], *, param: str = "inputs", start: int = 0, vocab_size: int, max_length: int
 ) -> list[TokenizedInput]:
-    """Token ids as they are given, once it is sure that the model can take them.
+    """Token ids as they are given, once it is sure that the model can take them; the first is number `start`.
 
     Raises:
         Invalid: an id outside the vocabulary.
         TooLarge: more ids than the model takes; ids are never cut, the special tokens among them are the caller's.
     """
     checked = []
-    for index, ids in enumerate(inputs):
+    for index, ids in enumerate(inputs, start):
         if len(ids) > max_length:
             raise TooLarge(
                 f"{param}[{index}]: {len(ids)} token ids, the model takes {max_length}; token ids are never cut",
@@ -97,13 +97,15 @@ def refuse_long_texts(texts: Sequence[str], limit: int, *, param: str = "inputs"
             )
 
 
-def refuse_truncated(tokenized: Sequence[TokenizedInput], *, param: str = "inputs", max_length: int) -> None:
-    """What `truncate: false` asks for.
+def refuse_truncated(
+    tokenized: Sequence[TokenizedInput], *, param: str = "inputs", start: int = 0, max_length: int
+) -> None:
+    """What `truncate: false` asks for; the first text is number `start`.
 
     Raises:
         TooLarge: a text is longer than the model takes; the message holds its length.
     """
-    for index, item in enumerate(tokenized):
+    for index, item in enumerate(tokenized, start):
         if item.truncated:
             raise TooLarge(
                 f"{param}[{index}]: {item.full_length} tokens, the model takes {max_length}; "

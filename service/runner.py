@@ -17,6 +17,7 @@ from service.backend import Backend, Float32Array
 from service.batcher import Batcher, Job, JobResult
 from service.cpu import has_integer_products, usable_cores
 from service.errors import ServiceError
+from service.inputs import Inputs, as_tokenized, refuse_truncated
 from service.jobs import BatchRecord
 from service.near_misses import nearby_artifacts
 from service.onnx_backend import OnnxBackend
@@ -121,6 +122,29 @@ class Runner:
             Overloaded: the queue's wait is too long for even a sentence.
         """
         self._batcher.refuse_early()
+
+    async def tokenize(
+        self, inputs: Inputs, *, truncate: bool, param: str = "inputs", start: int = 0
+    ) -> list[TokenizedInput]:
+        """Inputs as the model sees them.
+
+        Args:
+            inputs: texts or token ids.
+            truncate: whether longer texts are cut.
+            param: the caller's name for them, for errors.
+            start: number of the first of them, for errors.
+
+        Raises:
+            Invalid, TooLarge: token ids that the model does not take, or a long text where cutting is not allowed.
+        """
+        longest = self.tokenizer.max_sequence_length
+        if inputs.token_ids is not None:
+            size = self.config.vocab_size
+            return as_tokenized(inputs.token_ids, param=param, start=start, vocab_size=size, max_length=longest)
+        tokenized = await self.tokenizer.encode(inputs.texts or ())
+        if not truncate:
+            refuse_truncated(tokenized, param=param, start=start, max_length=longest)
+        return tokenized
 
     async def run(
         self,

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answer import describe_item
-from service.encoding import timed, tokenize
+from service.encoding import timed
 from service.errors import Invalid
 from service.exchange import exchange_of
 from service.failures import BODY_FAILURES, failure_documents
@@ -53,7 +53,7 @@ async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
     prompt, inputs = with_prompt(engine.manifest.defaults, inputs, name=body.prompt_name, text=body.prompt)
     refuse_long_texts(inputs.texts or (), services.settings.max_text_characters)
     with timed(services.metrics, "tokenize"):
-        tokenized = await tokenize(engine, inputs, truncate=body.truncate)
+        tokenized = await engine.tokenize(inputs, truncate=body.truncate)
     items = [
         {
             "input_ids": item.input_ids,

@@ -121,6 +121,11 @@ def test_what_cannot_be_encoded_is_refused(
     assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
 
 
+def test_a_refused_text_is_named_by_its_place_among_all(engine: Engine) -> None:
+    with pytest.raises(TooLarge, match=r"inputs\[600\]: 42 tokens"):
+        engine.encode([*random_texts(600), "cat " * 40], truncate=False)
+
+
 def test_a_closed_engine_says_so(settings: Settings, backend: FakeBackend) -> None:
     engine = load_fake_engine(settings, None, backend)
     engine.encode(TEXT)
