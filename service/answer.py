@@ -57,7 +57,7 @@ def make_vectors(vectors: Float32Array, *, dimensions: int | None, normalize: bo
         InferenceFailed: a vector is not finite; JSON has no number for that.
     """
     vectors = vectors[:, :dimensions]
-    squares = np.einsum("nd,nd->n", vectors, vectors)
+    squares = np.vecdot(vectors, vectors)
     if not np.isfinite(squares).all():
         raise InferenceFailed(InferenceFailed.fixed_text)
     if normalize:
@@ -68,7 +68,7 @@ def make_vectors(vectors: Float32Array, *, dimensions: int | None, normalize: bo
 def _embeddings(request: EncodeRequest, results: Sequence[JobResult]) -> Float32Array | list[Float32Array]:
     """[N, D], or [n, D] of each input for one vector a token."""
     if request.output == "pooled":
-        pooled = np.stack([result.pooled for result in results])
+        pooled = results[0].pooled[np.newaxis] if len(results) == 1 else np.stack([result.pooled for result in results])
         return make_vectors(pooled, dimensions=request.dimensions, normalize=request.normalize)
     return [
         make_vectors(_tokens(result), dimensions=request.dimensions, normalize=request.normalize) for result in results

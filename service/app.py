@@ -26,6 +26,7 @@ from service.routes import encode, explain, health, info, metrics, pages, simila
 from service.routes.compatible import inference_protocol, infinity, openai, tei
 from service.services import Services
 from service.settings import Settings, split_list
+from service.shortcut import Shortcut
 from service.versions import own_version
 
 # FastAPI 0.165 instruments itself by default and, told so by an environment variable, sends request data to a
@@ -75,7 +76,7 @@ def create_app(settings: Settings, readiness: Readiness, tracing: Tracing | None
     services.metrics.watch_readiness(readiness.is_ready)
     app.state.services = services
     gate = Gate(
-        app,
+        Shortcut(app),
         route_of=RouteNames(app),
         metrics=services.metrics,
         readiness=readiness,

@@ -30,10 +30,19 @@ class DirectRoute(APIRoute):
     """Calls its endpoint with the request and, where it takes one, the validated body.
 
     What it answers is what its document lists for 200; a caller who accepts none of that is refused.
+
+    Attributes:
+        handler: the same without FastAPI around it.
     """
+
+    handler: Handler
 
     def get_route_handler(self) -> Handler:
         """Replaces FastAPI's handler; called once a route."""
+        self.handler = self._make_handler()
+        return self.handler
+
+    def _make_handler(self) -> Handler:
         endpoint: Callable[..., Awaitable[Response]] = self.endpoint
         model: type[BaseModel] | None = typing.get_type_hints(endpoint).get("body")
         answers = tuple(self.responses.get(200, {}).get("content", {JSON: {}}))

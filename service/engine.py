@@ -157,7 +157,9 @@ class Engine(Runner):
         for start in range(0, len(plan.inputs), PORTION_TEXTS):
             part = slice(start, start + PORTION_TEXTS)
             inputs = Inputs(texts=texts[part]) if token_ids is None else Inputs(token_ids=token_ids[part])
-            yield await self.tokenize(inputs, truncate=plan.request.truncate, start=start)
+            yield await self.tokenize(
+                inputs, truncate=plan.request.truncate, start=start, ids_only=plan.selection is None
+            )
 
     async def _run_portion(
         self, plan: EncodePlan, portion: list[TokenizedInput], tokens: int, progress: Progress

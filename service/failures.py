@@ -6,11 +6,10 @@ from typing import Any
 
 import orjson
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import Route
 
 from service.error_shapes import OURS, ErrorShape, error_body
 from service.errors import (
@@ -71,12 +70,16 @@ def failure_response(error: ServiceError, exchange: Exchange) -> Response:
     return response
 
 
-async def _answer_service_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ServiceError)  # noqa: S101 - registered for this class only
-    exchange = exchange_of(request.scope)
+def logged_failure_response(error: ServiceError, exchange: Exchange) -> Response:
+    """The response to what a route raised; what is our own fault is logged with its cause."""
     if isinstance(error, InternalError):
         logger.error("request failed", exc_info=error, extra={"fields": {"request_id": exchange.request_id}})
     return failure_response(error, exchange)
+
+
+async def _answer_service_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ServiceError)  # noqa: S101 - registered for this class only
+    return logged_failure_response(error, exchange_of(request.scope))
 
 
 async def _answer_router_error(request: Request, error: Exception) -> Response:
@@ -97,15 +100,6 @@ def _methods_of(request: Request) -> list[str]:
     template = exchange_of(request.scope).route
     routes = (route for route in request.app.routes if isinstance(route, Route) and route.path == template)
     return sorted({method for route in routes for method in route.methods or ()})
-
-
-def _methods(request: Request) -> set[str]:
-    """Methods of every route at this path; the router names those of the first one only."""
-    found: set[str] = set()
-    for route in request.app.routes:
-        if isinstance(route, APIRoute) and route.matches(request.scope)[0] is Match.PARTIAL:
-            found |= set(route.methods or ())
-    return found
 
 
 async def _answer_unknown_error(request: Request, _error: Exception) -> Response:

@@ -52,6 +52,7 @@ class JsonHandler(logging.Handler):
 
 def configure(level: str, stream: IO[bytes] | None = None) -> JsonHandler:
     """Makes every logger of the process write JSON lines, to standard error unless told otherwise."""
+    _leave_out_what_no_line_holds()
     handler = JsonHandler(sys.stderr.buffer if stream is None else stream)
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -59,6 +60,12 @@ def configure(level: str, stream: IO[bytes] | None = None) -> JsonHandler:
     for name in _CHATTY_LOGGERS:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     return handler
+
+
+def _leave_out_what_no_line_holds() -> None:
+    """Makes records at half the price (Python's logging HOWTO, Optimization); every request has one."""
+    logging._srcfile = None  # the documented way: nobody looks for callers
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
 def timestamp(seconds: float) -> str:

@@ -13,6 +13,7 @@ import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from service.answer_writer import AnswerWriter
 from service.connection import CONNECTION_KEY, Connection, ConnectionLimits, refusal_bytes
 from service.errors import HeadersTooLarge, MalformedRequest, RequestTimeout, ServiceError, TooManyConnections
 
@@ -49,6 +50,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         """Takes the client in, or turns it away where there are too many."""
         super().connection_made(transport)
+        self._writer = AnswerWriter(transport)
         self._awaited_since = self.loop.time()
         if len(self.connections) > self._limits.max_connections:
             self._refuse(TooManyConnections("too many connections; try again later", retry_after=1.0))
@@ -101,6 +103,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """The head is whole; one with an offer to upgrade comes a second time, without it."""
         if not self.parser.should_upgrade():
             super().on_headers_complete()
+            self.cycle.transport = self._writer  # type: ignore[assignment]  # all that a cycle uses
             self._reading = "body"
 
     def on_message_complete(self) -> None:
@@ -111,6 +114,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Goes on with the next request, or with what there is to say to what followed the last one."""
+        self._writer.flush()
         super().on_response_complete()
         if self._refusal is not None and self.cycle.response_complete:
             self._write_refusal(self._refusal)

@@ -124,7 +124,7 @@ class Runner:
         self._batcher.refuse_early()
 
     async def tokenize(
-        self, inputs: Inputs, *, truncate: bool, param: str = "inputs", start: int = 0
+        self, inputs: Inputs, *, truncate: bool, param: str = "inputs", start: int = 0, ids_only: bool = False
     ) -> list[TokenizedInput]:
         """Inputs as the model sees them.
 
@@ -133,6 +133,7 @@ class Runner:
             truncate: whether longer texts are cut.
             param: the caller's name for them, for errors.
             start: number of the first of them, for errors.
+            ids_only: whether tokens and offsets can be left out.
 
         Raises:
             Invalid, TooLarge: token ids that the model does not take, or a long text where cutting is not allowed.
@@ -141,7 +142,7 @@ class Runner:
         if inputs.token_ids is not None:
             size = self.config.vocab_size
             return as_tokenized(inputs.token_ids, param=param, start=start, vocab_size=size, max_length=longest)
-        tokenized = await self.tokenizer.encode(inputs.texts or ())
+        tokenized = await self.tokenizer.encode(inputs.texts or (), ids_only=ids_only)
         if not truncate:
             refuse_truncated(tokenized, param=param, start=start, max_length=longest)
         return tokenized

@@ -25,19 +25,18 @@ logger = logging.getLogger(__name__)
 FAILED = "inference failed; the log has the details"
 UNAVAILABLE = "this process no longer takes work; another one may"
 WORKER_NICE = 5
-_HAND_TOKENS = 256  # several batches are taken at once up to here: milliseconds of work, which nothing can overtake
 RETRY_AFTER = 1.0  # seconds; a replacement, or another replica, is there by then
 
 
 class _Hand:
-    """What one worker took from the queue: the batch it runs, and those that come next."""
+    """What one worker took from the queue: the batch it runs, and the texts of a failed one that it runs again."""
 
-    __slots__ = ("cancellation", "next", "running")
+    __slots__ = ("again", "cancellation", "running")
 
     def __init__(self) -> None:
         self.cancellation = Cancellation()
         self.running: list[Entry[Pending]] = []
-        self.next: deque[list[Entry[Pending]]] = deque()
+        self.again: deque[list[Entry[Pending]]] = deque()
 
 
 class Workers:
@@ -142,10 +141,9 @@ class Workers:
             hand.running = []
             while not member.dismissed:
                 now = time.monotonic()
-                if not hand.next:
-                    self._take(hand, now)
-                if hand.next:
-                    hand.running = [entry for entry in hand.next.popleft() if entry.flow.is_wanted(now)]
+                batch = hand.again.popleft() if hand.again else self._take(now)
+                if batch:
+                    hand.running = [entry for entry in batch if entry.flow.is_wanted(now)]
                     if hand.running:
                         hand.cancellation = Cancellation()
                         member.busy_since = now
@@ -156,18 +154,14 @@ class Workers:
                     self._wait()
             return False
 
-    def _take(self, hand: _Hand, now: float) -> None:
-        """Takes this worker's share of the queue: one batch, and while the hand is light, more of them.
+    def _take(self, now: float) -> list[Entry[Pending]]:
+        """A batch of at most this worker's share of the queue; empty where nothing waits.
 
-        A share is what waits divided by the workers (guided self-scheduling, Polychronopoulos and Kuck 1987): the more
-        waits the fewer visits, and as the queue runs dry no worker idles beside another's pile.
+        A share is what waits divided by the workers (guided self-scheduling, Polychronopoulos and Kuck 1987): as the
+        queue runs dry no worker idles beside another's pile. One batch, not several that are tried one after the other:
+        what stays in the queue finds better mates among the texts that come meanwhile.
         """
-        share = -(-self._queue.tokens // self.size)
-        room = min(share, _HAND_TOKENS)
-        while share > 0 and (batch := self._queue.take(now, share)):
-            hand.next.append(batch)
-            room -= sum(entry.length for entry in batch)
-            share = room
+        return self._queue.take(now, -(-self._queue.tokens // self.size))
 
     def _wait(self) -> None:
         self._idle += 1
@@ -214,7 +208,7 @@ class Workers:
             if member.dismissed:
                 return
             if len(entries) > 1:
-                self._hands[member].next.extendleft([entry] for entry in reversed(entries))
+                self._hands[member].again.extend([entry] for entry in entries)
                 return
             self._fail_requests({entry.flow for entry in entries}, InferenceFailed, FAILED, error)
 
@@ -233,7 +227,7 @@ class Workers:
             return
         self._fail_requests({entry.flow for entry in hand.running}, InferenceFailed, FAILED)
         now = time.monotonic()
-        entries = [entry for batch in hand.next for entry in batch if entry.flow.is_wanted(now)]
+        entries = [entry for batch in hand.again for entry in batch if entry.flow.is_wanted(now)]
         self._queue.put_back(entries, now)
         self._has_work.notify(len(entries))
 
@@ -244,7 +238,7 @@ class Workers:
 
     def _abandon(self) -> None:
         """Fails what is queued and what is in the workers' hands. Lock held."""
-        batches = [batch for hand in self._hands.values() for batch in (hand.running, *hand.next)]
+        batches = [batch for hand in self._hands.values() for batch in (hand.running, *hand.again)]
         in_hand = {entry.flow for batch in batches for entry in batch}
         self._fail_requests([*in_hand, *self._queue.flows()], NotReady, UNAVAILABLE)
 

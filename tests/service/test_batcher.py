@@ -124,7 +124,7 @@ def test_a_text_without_tokens_is_the_callers_mistake() -> None:
     within_patience(test)
 
 
-def test_results_leave_when_their_batch_is_done_not_with_the_whole_hand() -> None:
+def test_results_leave_when_their_batch_is_done() -> None:
     async def test() -> None:
         backend = FakeBackend()
         with running(backend) as batcher:
@@ -133,7 +133,6 @@ def test_results_leave_when_their_batch_is_done_not_with_the_whole_hand() -> Non
             backend.permit(2)
             assert pooled(await first) == [[5, 1]]
             await asyncio.to_thread(backend.wait_for_runs, 3)
-            assert batcher.queued_texts == 0, "both were taken at once"
             assert not second.done()
             backend.permit()
             assert pooled(await second) == [[12, 2]]
@@ -288,20 +287,22 @@ def test_cancelling_frees_the_queue_at_once_and_runs_nothing() -> None:
     within_patience(test)
 
 
-def test_cancelling_skips_what_a_worker_already_has_in_hand() -> None:
+def test_cancelling_skips_a_text_of_a_failed_batch_that_waits_to_be_run_again() -> None:
     async def test() -> None:
         backend = FakeBackend()
+        backend.on_token[8] = raising(OSError())
         with running(backend) as batcher:
             busy = await begin_busy(batcher, backend)
-            first, gone, last = [await begin(batcher, job(*[9] * length)) for length in (1, 2, 3)]
-            backend.permit(1)
-            await asyncio.to_thread(backend.wait_for_runs, 2)
-            assert batcher.queued_texts == 0
+            bad, gone, last = [await begin(batcher, job(token)) for token in (8, 9, 7)]
+            backend.permit(2)
+            await asyncio.to_thread(backend.wait_for_runs, 3)
             gone.cancel()
             await asyncio.wait([gone])
             backend.release()
-            await asyncio.gather(first, last, *busy)
-            assert backend.runs == [[(1,)], [(9,)], [(9, 9, 9)]]
+            await asyncio.gather(last, *busy)
+            with pytest.raises(InferenceFailed):
+                await bad
+            assert backend.runs == [[(1,)], [(8,), (9,), (7,)], [(8,)], [(7,)]]
 
     within_patience(test)
 

@@ -31,7 +31,7 @@ def guarded(serve: Serve, tmp_path: Path) -> Served:
 
 def test_every_route_but_the_open_ones_wants_a_key(guarded: Served) -> None:
     app: Any = guarded.client.app
-    routes = [route for route in app._app.routes if isinstance(route, APIRoute)]
+    routes = [route for route in app._app._app.routes if isinstance(route, APIRoute)]
     checked = 0
     for route in routes:
         for method in route.methods or ():

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from service.tokenizer import INLINE_CHARACTERS, MAX_FILE_BYTES, KeptEncoding, Tokenizer
 from tests.service.fake_engine import MAX_LENGTH, make_tokenizer
+from tests.texts import varied_texts
+from tests.tokenizers import TOKENIZERS
 
 ours = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
 theirs = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # published without annotations
@@ -34,6 +37,16 @@ def test_ids_and_offsets_are_those_of_transformers(parts: list[str]) -> None:
     whole = len(theirs(text, truncation=False, verbose=False)["input_ids"])
     assert item.full_length == whole
     assert item.truncated == (whole > MAX_LENGTH)
+
+
+@given(st.lists(words.map(" ".join), max_size=3))
+def test_ids_alone_are_the_same_ids(texts: list[str]) -> None:
+    alone, whole = ours.encode_now(texts, ids_only=True), ours.encode_now(texts)
+    assert [item.input_ids.tolist() for item in alone] == [item.input_ids.tolist() for item in whole]
+    assert [(item.full_length, item.truncated) for item in alone] == [
+        (item.full_length, item.truncated) for item in whole
+    ]
+    assert all(item.encoding is None and item.offsets is None for item in alone)
 
 
 def test_empty_text_has_its_special_tokens() -> None:
@@ -115,3 +128,13 @@ def test_length_that_leaves_no_room(tmp_path: Path) -> None:
     make_tokenizer().save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match="leaves no room for text"):
         Tokenizer.load(tmp_path / "tokenizer.json", 2, threads=1)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_ids_alone_are_the_same_ids_for_every_kind_of_tokenizer(kind: str) -> None:
+    made = TOKENIZERS[kind]()
+    tokenizer = Tokenizer(FastTokenizer.from_str(made.to_str()), 16, threads=1)
+    texts = [*varied_texts(), "<mask> [MASK] </s>", " leading and trailing ", "\n\t"]
+    alone, whole = tokenizer.encode_now(texts, ids_only=True), tokenizer.encode_now(texts)
+    assert [item.input_ids.tolist() for item in alone] == [item.input_ids.tolist() for item in whole]
+    assert [item.full_length for item in alone] == [item.full_length for item in whole]

@@ -78,7 +78,7 @@ def test_a_worker_that_hangs_is_replaced_and_ignored_when_it_comes_back(monkeypa
             for task in (mate, doomed):
                 with pytest.raises(InferenceFailed):
                     await task
-            assert pooled(await behind) == [[14, 2]], "it was in the hand of the worker that hung, not in its run"
+            assert pooled(await behind) == [[14, 2]], "it waited behind the run that hung"
             assert pooled(await batcher.submit([job(8)])) == [[8, 1]]
             assert batcher.is_alive()
             thread = next(thread for thread in threading.enumerate() if thread.name == "polyhead-worker-0")
