@@ -20,6 +20,7 @@ from service.queue import BatchLimits, JobQueue
 from service.workers import RETRY_AFTER, UNAVAILABLE, Workers
 
 _SENTENCE_TOKENS = 32
+_FULL_PADDING = 0.1  # of a batch from a full queue: 3 % more texts a second than a quarter; of an emptier one 3 % fewer
 _PATIENCE = 16  # times its own run that a request may wait besides; sixteen equal clients are not an overload
 
 __all__ = ["BatchRecord", "Batcher", "Job", "JobResult"]
@@ -63,7 +64,11 @@ class Batcher:
         if workers < 1 or max_queue_tokens < 1:
             raise ValueError(f"workers and max_queue_tokens are {workers}, {max_queue_tokens}: expected at least 1")
         limits = BatchLimits(
-            max_tokens=max_batch_tokens, max_padding=max_padding, max_pairs=max_batch_pairs, max_age=max_age
+            max_tokens=max_batch_tokens,
+            max_padding=max_padding,
+            max_pairs=max_batch_pairs,
+            max_age=max_age,
+            max_full_padding=_FULL_PADDING,
         )
         self._max_queue_tokens = max_queue_tokens
         self._max_queue_delay = max_queue_delay

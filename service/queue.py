@@ -37,12 +37,15 @@ class BatchLimits:
         max_age: seconds after which a request that nothing was run for goes first, the longest neglected one before
             the others. Counted from its last turn, not its arrival: or a large request, old by nature, would go before
             every small one.
+        max_full_padding: as `max_padding`, where so much waits that every worker can have a full batch: mates of like
+            length abound then.
     """
 
     max_tokens: int
     max_padding: float
     max_pairs: int
     max_age: float
+    max_full_padding: float = 1.0
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1 or self.max_pairs < 1:
@@ -51,6 +54,10 @@ class BatchLimits:
             raise ValueError(f"max_padding is {self.max_padding}: expected at least 0 and less than 1")
         if not self.max_age >= 0:
             raise ValueError(f"max_age is {self.max_age}: expected seconds, at least 0")
+
+    def padding(self, share: int) -> float:
+        """The share of padding that a batch may have which may hold `share` tokens."""
+        return self.max_padding if share < self.max_tokens else min(self.max_padding, self.max_full_padding)
 
 
 class JobQueue(Generic[F]):
@@ -156,12 +163,15 @@ class JobQueue(Generic[F]):
         """Adds to `head` what fits beside it, smallest tag first; a length that no longer fits is passed over."""
         batch = [head]
         longest = total = head.length
-        candidates = self._candidates(head)
+        padding = self.limits.padding(share)
+        candidates = self._candidates(head, padding)
         while candidates:
             _, _, entry, bucket = candidates[0]
             new_longest, new_total = max(longest, entry.length), total + entry.length
             padded = (len(batch) + 1) * new_longest
-            if new_total > share or not self._fits(padded, new_longest, new_total, len(head.layers)):
+            if new_total > share or not self._fits(
+                padded, new_longest, new_total, len(head.layers), padding
+            ):
                 heapq.heappop(candidates)
                 continue
             longest, total = new_longest, new_total
@@ -173,20 +183,20 @@ class JobQueue(Generic[F]):
                 heapq.heappop(candidates)
         return batch
 
-    def _candidates(self, head: Entry[F]) -> list[tuple[float, int, Entry[F], Bucket[F]]]:
+    def _candidates(self, head: Entry[F], padding: float) -> list[tuple[float, int, Entry[F], Bucket[F]]]:
         """A heap of the first entry of every length that may stand beside `head`."""
         if 2 * head.length > self.limits.max_tokens:
             return []
-        keep = 1 - self.limits.max_padding
+        keep = 1 - padding
         near = self._entries.between(head.layers, math.ceil(head.length * keep), math.floor(head.length / keep))
         candidates = [(*top, bucket) for bucket in near if (top := bucket.top())]
         heapq.heapify(candidates)
         return candidates
 
-    def _fits(self, padded: int, longest: int, total: int, layers: int) -> bool:
+    def _fits(self, padded: int, longest: int, total: int, layers: int, padding: float) -> bool:
         return (
             padded <= self.limits.max_tokens
-            and padded - total <= self.limits.max_padding * padded
+            and padded - total <= padding * padded
             and padded * longest * layers <= self.limits.max_pairs
         )
 

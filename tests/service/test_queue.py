@@ -21,6 +21,7 @@ LIMITS = st.builds(
     BatchLimits,
     max_tokens=st.integers(1, 100),
     max_padding=st.sampled_from([0.0, 0.1, 0.25, 0.5]),
+    max_full_padding=st.sampled_from([0.1, 1.0]),
     max_pairs=st.sampled_from([50, 500, 10**6]),
     max_age=st.sampled_from([0.0, 2.0, 10.0, math.inf]),
 )
@@ -115,13 +116,16 @@ class QueueAgainstDefinition(RuleBasedStateMachine):
 
     def fits(self, batch: list[Entry[Flow]], share: int) -> bool:
         head, longest = batch[0].length, max(entry.length for entry in batch)
-        keep = 1 - self.limits.max_padding
+        padding = self.limits.max_padding
+        if share >= self.limits.max_tokens:
+            padding = min(padding, self.limits.max_full_padding)
+        keep = 1 - padding
         padded, tokens = len(batch) * longest, sum(entry.length for entry in batch)
         return (
             all(head * keep <= entry.length <= head / keep for entry in batch)
             and tokens <= share
             and padded <= self.limits.max_tokens
-            and padded - tokens <= self.limits.max_padding * padded
+            and padded - tokens <= padding * padded
             and padded * longest * len(batch[0].layers) <= self.limits.max_pairs
         )
 
