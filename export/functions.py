@@ -17,7 +17,7 @@ _polyhead = Opset(FUNCTIONS_DOMAIN, FUNCTIONS_VERSION)
 def AttentionWeights(query, key, lengths, wanted, num_heads: int, scale: float):  # noqa: N802, PLR0917 - an operator
     """softmax(Q K^T * scale) per head over the real keys, where wanted.
 
-    query, key: [B, S, H*K]; lengths: int64 [B]; wanted: bool scalar. Returns [B, H, S, S], padded keys exactly 0, rows
+    query, key: [B, S, H*K]; lengths: int64 [B]; wanted: bool [1]. Returns [B, H, S, S], padded keys exactly 0, rows
     of padded queries anything; or [0, H, 0, 0] where not wanted.
     """
     if wanted:
@@ -96,7 +96,7 @@ def GatedContext(context, packed, head_gates, closed, num_heads: int, first_head
     anyway. A head whose gate is 1 keeps its bits, so that texts with and without gates can share a batch.
     """
     rows = op.Shape(head_gates, start=0, end=1)
-    given = op.Squeeze(op.Greater(rows, op.Constant(value_ints=[0])))
+    given = op.Greater(rows, op.Constant(value_ints=[0]))
     if given:
         first = op.Reshape(op.Constant(value_int=first_head), op.Constant(value_ints=[1]))
         end = op.Add(first, op.Reshape(op.Constant(value_int=num_heads), op.Constant(value_ints=[1])))
@@ -118,7 +118,7 @@ def GatedContext(context, packed, head_gates, closed, num_heads: int, first_head
 def ValueNorms(value, closed, factor, wanted, num_heads: int):  # noqa: N802 - an operator
     """||(v - closed) factor|| of each token and head, where wanted.
 
-    value: [B, S, H*V]; closed: [H, V]; factor: [H, V, R]; wanted: bool scalar. Returns float32 [B, H, S], padded tokens
+    value: [B, S, H*V]; closed: [H, V]; factor: [H, V, R]; wanted: bool [1]. Returns float32 [B, H, S], padded tokens
     anything; or [0, H, 0] where not wanted.
     """
     if wanted:

@@ -51,7 +51,7 @@ class AttentionImplementation(Protocol):
             key: [B, S, H*K].
             value: [B, S, H*V].
             lengths: [B], real tokens a row; keys at or after it get probability 0.
-            wanted: bool scalar, whether the weights will be read; an implementation may return them regardless.
+            wanted: bool [1], whether the weights will be read; an implementation may return them regardless.
             num_heads: H.
             scale: factor on the scores before the softmax.
             bias: [1, H or 1, S, S], added to the scores after scaling; None for none.

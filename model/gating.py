@@ -20,8 +20,8 @@ class LayerRequest(NamedTuple):
     """What is asked of one layer.
 
     Attributes:
-        weights: bool scalar, whether the attention weights will be read.
-        value_norms: bool scalar, whether the norms of the values will be read, or None for no.
+        weights: bool [1], whether the attention weights will be read.
+        value_norms: bool [1], whether the norms of the values will be read, or None for no.
         head_gates: [B, sum of all layers' heads], first layer first, or None for heads as they are. The layer reads its
             own columns; they are not cut out here, since a graph would pay for that in every run.
         first_head: where this layer's columns begin.

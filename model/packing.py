@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 
 class Packing(NamedTuple):
@@ -16,7 +17,7 @@ class Packing(NamedTuple):
     Attributes:
         real: bool [B, S], True where a token is real.
         packed: int64 [T], place in the flattened batch of each real token, text by text.
-        padded: int64 [B*S], place in the row of real tokens; padding points to the text's last real token, so that
+        padded: int64 [B, S], place in the row of real tokens; padding points to the text's last real token, so that
             padded rows hold finite values of the same text.
         lengths: int64 [B].
     """
@@ -31,8 +32,8 @@ class Packing(NamedTuple):
         return x.flatten(0, 1).index_select(0, self.packed)
 
     def pad(self, x: Tensor) -> Tensor:
-        """[T, ...] -> [B, S, ...]."""
-        return x.index_select(0, self.padded).view(*self.real.shape, *x.shape[1:])
+        """[T, C] -> [B, S, C]."""
+        return embedding(self.padded, x)  # a lookup of rows by indices [B, S]: one node of a graph
 
     def positions(self) -> Tensor:
         """Position of each real token in its text, int64 [T]."""
@@ -44,4 +45,4 @@ def packing(lengths: Tensor, sequence_length: int) -> Packing:
     """The packing of right-padded rows; at least one length must be above 0."""
     real = torch.arange(sequence_length, device=lengths.device) < lengths[:, None]  # [B, S]
     flat = real.flatten()
-    return Packing(real, flat.nonzero().squeeze(1), (flat.cumsum(0) - 1).clamp(min=0), lengths)
+    return Packing(real, flat.nonzero().squeeze(1), (flat.cumsum(0) - 1).clamp(min=0).view_as(real), lengths)

@@ -21,7 +21,7 @@ def value_norms(value: Tensor, closed: Tensor | None, factor: Tensor, wanted: Te
         closed: [H*V], the value that adds nothing, where a bias or an offset was folded out; None for 0.
         factor: [H, V, R], each head's rows of the output projection, or anything that makes vectors of the same length
             (`reduced_factor`).
-        wanted: bool scalar.
+        wanted: bool [1].
 
     Returns:
         [B, H, S], padded tokens anything; [0, H, 0] where not wanted.

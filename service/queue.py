@@ -169,9 +169,7 @@ class JobQueue(Generic[F]):
             _, _, entry, bucket = candidates[0]
             new_longest, new_total = max(longest, entry.length), total + entry.length
             padded = (len(batch) + 1) * new_longest
-            if new_total > share or not self._fits(
-                padded, new_longest, new_total, len(head.layers), padding
-            ):
+            if new_total > share or not self._fits(padded, new_longest, new_total, len(head.layers), padding):
                 heapq.heappop(candidates)
                 continue
             longest, total = new_longest, new_total
