@@ -188,7 +188,7 @@ class Encoder(nn.Module):
         first_values: Tensor | None,
     ) -> list[LayerRequest]:
         """What is asked of each layer."""
-        norms = [None] * len(self.layers) if norm_layers is None else norm_layers.split(1)
+        norms = [None] * len(self.layers) if norm_layers is None else torch.split(norm_layers, 1)
         return [
             LayerRequest(
                 weights=wanted,
@@ -197,7 +197,7 @@ class Encoder(nn.Module):
                 first_head=self.config.head_span(layer).start,
                 first_values=first_values,
             )
-            for layer, wanted in enumerate(attention_layers.split(1))
+            for layer, wanted in enumerate(torch.split(attention_layers, 1))
         ]
 
     def _first_values(self, hidden: Tensor) -> Tensor | None:
