@@ -26,6 +26,7 @@ from service.cpu import core_limit
 from service.engine import Engine
 from service.jobs import BatchRecord
 from service.keys import KeysError
+from service.logs import group_request_lines
 from service.loop_lag import watch_loop_lag
 from service.memory import memory_limit
 from service.port_owner import find_listener
@@ -138,6 +139,7 @@ class Server(uvicorn.Server):
             self._become_ready(),
             self._check_connections(),
             watch_loop_lag(self._services.metrics.loop_lag.observe),
+            group_request_lines(),
         )
         self._steps += [loop.create_task(step) for step in work]
 

@@ -1,3 +1,4 @@
+import asyncio
 import io
 import json
 import logging
@@ -74,4 +75,42 @@ def test_stream_that_is_gone_fails_nothing() -> None:
     stream = io.BytesIO()
     handler = logs.JsonHandler(stream)
     stream.close()
-    handler.write({"message": "into the void"})
+    handler.emit(logging.makeLogRecord({"msg": "into the void"}))
+
+
+def test_lines_of_requests_are_written_in_groups_and_all_others_at_once(lines: io.BytesIO) -> None:
+    requests, others = logging.getLogger(logs.REQUEST_LOGGER), logging.getLogger("other")
+
+    def written() -> list[str]:
+        return [json.loads(line)["message"] for line in lines.getvalue().splitlines()]
+
+    async def serve() -> None:
+        grouping = asyncio.create_task(logs.group_request_lines(interval=3600))
+        await asyncio.sleep(0)
+        requests.info("first")
+        assert written() == []
+        others.info("second")
+        assert written() == ["first", "second"], "in their order"
+        for _ in range(logs.MOST_HELD):
+            requests.info("many")
+        assert len(written()) == 2 + logs.MOST_HELD, "no more are held"
+        requests.info("last")
+        grouping.cancel()
+        await asyncio.wait([grouping])
+        assert written()[-1] == "last"
+        requests.info("afterwards")
+        assert written()[-1] == "afterwards", "held no longer"
+
+    asyncio.run(serve())
+
+
+def test_lines_of_requests_are_written_within_the_interval(lines: io.BytesIO) -> None:
+    async def serve() -> None:
+        grouping = asyncio.create_task(logs.group_request_lines(interval=0.01))
+        await asyncio.sleep(0)
+        logging.getLogger(logs.REQUEST_LOGGER).info("first")
+        while not lines.getvalue():
+            await asyncio.sleep(0.001)
+        grouping.cancel()
+
+    asyncio.run(asyncio.wait_for(serve(), 10))
