@@ -16,10 +16,9 @@ from service.backend import Backend
 from service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError, TooLarge
 from service.jobs import BatchRecord, Job, JobResult
 from service.pending import Pending
-from service.queue import BatchLimits, JobQueue
+from service.queue import SENTENCE_TOKENS, BatchLimits, JobQueue
 from service.workers import RETRY_AFTER, UNAVAILABLE, Workers
 
-_SENTENCE_TOKENS = 32
 _FULL_PADDING = 0.1  # of a batch from a full queue: 3 % more texts a second than a quarter; of an emptier one 3 % fewer
 _PATIENCE = 16  # times its own run that a request may wait besides; sixteen equal clients are not an overload
 
@@ -134,7 +133,7 @@ class Batcher:
             Overloaded: with the seconds after which trying again makes sense.
         """
         with self._lock:
-            refusal = self._delay_refusal(_SENTENCE_TOKENS)
+            refusal = self._delay_refusal(SENTENCE_TOKENS, self._queue.ahead_of_sentence)
         if refusal is not None:
             raise refusal
 
@@ -193,16 +192,16 @@ class Batcher:
         if (excess := self._queue.tokens + tokens - self._max_queue_tokens) > 0:
             retry_after = self._workers.rate.retry_after(excess, self._workers.size)
             return Overloaded("too many tokens are waiting; try again later", retry_after=retry_after)
-        return self._delay_refusal(tokens, math.inf if pending.deadline is None else pending.deadline - now)
+        time_left = math.inf if pending.deadline is None else pending.deadline - now
+        return self._delay_refusal(tokens, self._queue.ahead_of(tokens), time_left)
 
-    def _delay_refusal(self, tokens: int, time_left: float = math.inf) -> Overloaded | None:
+    def _delay_refusal(self, tokens: int, ahead: int, time_left: float = math.inf) -> Overloaded | None:
         """Refuses early what would wait long: a full queue makes every answer late, an empty place costs nothing.
 
         A large request takes long anyway and may wait in proportion; it has its share of the workers all the while.
         Nothing is taken whose turn would come after its own deadline, in `time_left` seconds.
         """
         rate, workers = self._workers.rate, self._workers.size
-        ahead = self._queue.ahead_of(tokens)
         delay = rate.seconds_for(ahead, workers)
         patience = min(self._max_queue_delay + _PATIENCE * rate.seconds_for(tokens, workers), time_left)
         if delay <= patience:

@@ -19,10 +19,11 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, Literal
 
 from service.entries import Bucket, EntriesByLength, Entry, F
 
+SENTENCE_TOKENS = 32
 _STALE_ALLOWED = 32  # turns of requests that left, besides as many as there are requests
 
 
@@ -67,12 +68,14 @@ class JobQueue(Generic[F]):
         limits: what may run together.
         texts: entries in the queue.
         tokens: their tokens.
+        ahead_of_sentence: `ahead_of(SENTENCE_TOKENS)`, kept up to date: under overload every request asks for it.
     """
 
     def __init__(self, limits: BatchLimits) -> None:
         self.limits = limits
         self.texts = 0
         self.tokens = 0
+        self.ahead_of_sentence = 0
         self._virtual_time = 0.0
         self._sequence = itertools.count()
         self._turns: list[tuple[float, int, F]] = []  # heap; a record's tag may be older than its flow's
@@ -200,22 +203,24 @@ class JobQueue(Generic[F]):
 
     def _insert(self, entry: Entry[F]) -> None:
         entry.queued = True
-        entry.flow.texts += 1
-        entry.flow.tokens += entry.length
-        self.texts += 1
-        self.tokens += entry.length
+        self._count(entry, 1)
         self._entries.add(entry)
 
     def _discard(self, entry: Entry[F]) -> None:
         entry.queued = False
-        self.texts -= 1
-        self.tokens -= entry.length
+        self._count(entry, -1)
         self._entries.discard(entry)
-        flow = entry.flow
-        flow.texts -= 1
-        flow.tokens -= entry.length
-        if not flow.texts:
-            del self._flows[flow]
+        if not entry.flow.texts:
+            del self._flows[entry.flow]
+
+    def _count(self, entry: Entry[F], sign: Literal[1, -1]) -> None:
+        flow, length = entry.flow, sign * entry.length
+        self.ahead_of_sentence -= min(flow.tokens, SENTENCE_TOKENS)
+        flow.texts += sign
+        flow.tokens += length
+        self.ahead_of_sentence += min(flow.tokens, SENTENCE_TOKENS)
+        self.texts += sign
+        self.tokens += length
 
     def _charge(self, entry: Entry[F], now: float) -> None:
         """Moves the tag of the entry's flow on by what is run for it, and the flow to the end of the line."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from service.entries import Entry, Flow
-from service.queue import BatchLimits, JobQueue
+from service.queue import SENTENCE_TOKENS, BatchLimits, JobQueue
 
 UNBOUNDED = BatchLimits(max_tokens=10**9, max_padding=0.0, max_pairs=10**12, max_age=math.inf)
 LAYERS = st.sampled_from([(), (), (0, 5)])
@@ -84,6 +84,7 @@ class QueueAgainstDefinition(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         assert self.queue.texts == len(self.waiting)
         assert self.queue.tokens == sum(entry.length for entry in self.waiting)
+        assert self.queue.ahead_of_sentence == self.queue.ahead_of(SENTENCE_TOKENS)
         assert self.queue.flows() == self.line
         oldest = min((self.arrived[flow] for flow in self.line), default=self.now)
         assert self.queue.oldest_age(self.now) == self.now - oldest
