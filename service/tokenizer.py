@@ -17,6 +17,7 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as FastTokenizer
 
 from service.backend import Int64Array
+from service.errors import InternalError
 
 # Up to here a thread hand-off costs more than it frees the event loop for: about a millisecond of tokenising.
 INLINE_CHARACTERS = 4096
@@ -114,7 +115,19 @@ class Tokenizer:
         return await asyncio.get_running_loop().run_in_executor(self._threads, tokenize)
 
     def encode_now(self, texts: Sequence[str], *, ids_only: bool = False) -> list[TokenizedInput]:
-        """Tokenises texts on the calling thread."""
+        """Tokenises texts on the calling thread.
+
+        Raises:
+            InternalError: the library panicked.
+        """
+        try:
+            return self._encode(texts, ids_only=ids_only)
+        except (Exception, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as panic:  # of its Rust code, and no Exception; what it says may quote the text
+            raise InternalError(InternalError.fixed_text) from panic
+
+    def _encode(self, texts: Sequence[str], *, ids_only: bool) -> list[TokenizedInput]:
         if ids_only:
             encodings = self._tokenizer.encode_batch_fast(texts)
             return [self._tokenized(text, encoding, None) for text, encoding in zip(texts, encodings, strict=True)]

@@ -107,3 +107,9 @@ def test_attention_cost(default_artifact: Path) -> None:
         "base64",
         *(f"safetensors float{n}" for n in (32, 16)),
     ]
+
+
+def test_http_cost(default_artifact: Path) -> None:
+    options = ("--rounds", 1, "--texts", 16, "--seconds", 0.5, "--connections", 2)
+    bare, no_model, whole = run_script("http_cost", "--model", default_artifact, *options)["cost"]
+    assert 0 < bare["server_us"] < no_model["server_us"] < whole["server_us"]

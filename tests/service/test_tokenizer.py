@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
+from service.errors import InternalError
+from service.logs import describe
 from service.tokenizer import INLINE_CHARACTERS, MAX_FILE_BYTES, KeptEncoding, Tokenizer
 from tests.service.fake_engine import MAX_LENGTH, make_tokenizer
 from tests.texts import varied_texts
@@ -138,3 +140,25 @@ def test_ids_alone_are_the_same_ids_for_every_kind_of_tokenizer(kind: str) -> No
     alone, whole = tokenizer.encode_now(texts, ids_only=True), tokenizer.encode_now(texts)
     assert [item.input_ids.tolist() for item in alone] == [item.input_ids.tolist() for item in whole]
     assert [item.full_length for item in alone] == [item.full_length for item in whole]
+
+
+class Panic(BaseException):
+    """What the library's own panics look like from here."""
+
+
+@pytest.mark.parametrize("ids_only", [False, True])
+def test_a_panic_of_the_library_is_a_failure_of_ours_and_not_the_end(
+    monkeypatch: pytest.MonkeyPatch, *, ids_only: bool
+) -> None:
+    class Panicking:
+        def encode(self, text: str) -> None:
+            raise Panic(text)
+
+        def encode_batch_fast(self, texts: list[str]) -> None:
+            raise Panic(texts)
+
+    tokenizer = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
+    monkeypatch.setattr(tokenizer, "_tokenizer", Panicking())
+    with pytest.raises(InternalError) as caught:
+        tokenizer.encode_now(["a secret"], ids_only=ids_only)
+    assert "secret" not in str(describe(caught.value))
