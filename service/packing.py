@@ -9,6 +9,7 @@ import orjson
 from numpy.typing import NDArray
 
 from service.attention_answer import ARRAYS
+from service.half import as_half
 from service.safetensors import write_safetensors
 
 Array = NDArray[Any]
@@ -79,7 +80,7 @@ def _named(prefix: str, entry: Mapping[str, Any], *, is_half: bool) -> dict[str,
 
 
 def _shortened(array: Array) -> Array:
-    return array.astype(np.float16) if array.dtype == np.float32 else array
+    return as_half(array) if array.dtype == np.float32 else array
 
 
 def _tensor(array: Array) -> dict[str, Any]:
