@@ -5,7 +5,8 @@ Limits are checked in the order of what checking costs: number of inputs, tokens
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -99,21 +100,15 @@ def check_tokens(lengths: Sequence[int], limit: int, *, param: str = "inputs") -
         raise TooLarge(f"{param}: {tokens} tokens, at most {limit} a request are taken; send fewer inputs", param=param)
 
 
-class timed:  # noqa: N801 - used as the function it would be, were a generator's context manager not four times slower
+@contextmanager
+def timed(metrics: Metrics, stage: Stage) -> Iterator[None]:
     """Counts the time of a stage, failed or not, and notes it in the request's trace."""
-
-    __slots__ = ("_metrics", "_stage", "_started")
-
-    def __init__(self, metrics: Metrics, stage: Stage) -> None:
-        self._metrics = metrics
-        self._stage = stage
-
-    def __enter__(self) -> None:
-        self._started = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self._metrics.stages[self._stage].observe(time.monotonic() - self._started)
-        note_stage(self._stage, self._started)
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        metrics.stages[stage].observe(time.monotonic() - started)
+        note_stage(stage, started)
 
 
 def observe_results(metrics: Metrics, results: Sequence[JobResult]) -> None:

@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 32_768  # numbers
-_TOO_LARGE = 65_520.0  # from here on float16 has infinity only
-_SMALLEST_NORMAL = np.uint32(0x38800000)  # 2**-14 as float32
-_REBIAS = np.uint32(
-    0x1_0000_0000 - 0x38000000 + 0xFFF
-)  # exponent's bias 127 -> 15, and just under half a step, mod 2**32
+_TOO_LARGE = np.uint32(0x477FF000)  # 65,520 as float32: from here on float16 has infinity only
+_SMALLEST_NORMAL = np.uint32(0x38800000)  # 2**-14
+_REBIAS = np.uint32(2**32 - 0x38000000 + 0xFFF)  # the exponent's bias from 127 to 15, and just under half a step
 _HALF = np.float32(0.5)  # its last bit is worth 2**-24, float16's smallest number: adding it rounds to such steps
 _HALF_BITS = np.uint32(0x3F000000)
 
@@ -24,9 +22,9 @@ def as_half(array: NDArray[np.float32]) -> NDArray[np.float16]:
 
     Quick for what attention consists of, numbers from 0 to 65,519; anything else takes `astype`.
     """
-    if not array.size or not (array.min() >= 0 and array.max() < _TOO_LARGE) or np.signbit(array).any():
-        return array.astype(np.float16)
     flat = np.ascontiguousarray(array).reshape(-1)
+    if not flat.size or flat.view(np.uint32).max() >= _TOO_LARGE:  # as bits a sign and a NaN are large, too
+        return array.astype(np.float16)
     half = np.empty(flat.size, np.uint16)
     work, tiny = np.empty((2, min(BLOCK, flat.size)), np.uint32)
     for start in range(0, flat.size, BLOCK):

@@ -29,7 +29,7 @@ class JsonHandler(logging.Handler):
 
     Attributes:
         holds_requests: whether the lines of answered requests wait for `flush`, or for any other line. Each write lets
-            go of the interpreter, and under load another thread takes it: a line a write cost a tenth of the answers.
+            go of the interpreter, and under load another thread takes it.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
