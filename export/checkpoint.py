@@ -19,7 +19,8 @@ from export.sources import Folder
 from export.tokenizer import read_tokenizer
 from export.weights import read_weights
 from model.artifact import Defaults, Source
-from model.config import ConfigError, EncoderConfig
+from model.config import EncoderConfig
+from model.config_checks import ConfigError
 from model.encoder import Encoder
 
 FAMILIES: Mapping[str, ModuleType] = {

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from model.config import ConfigError, EncoderConfig
+from model.config import EncoderConfig
+from model.config_checks import ConfigError
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"

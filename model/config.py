@@ -4,9 +4,18 @@ Standard library only: the service reads it from the manifest without torch. It 
 nor how text becomes token ids.
 """
 
-import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Any, Literal, get_args
+
+from model.config_checks import (
+    ConfigError,
+    check_kept_heads,
+    check_positions,
+    check_value_stream,
+    require,
+    require_choice,
+    require_positive,
+)
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Norm = Literal["layer_norm", "rms_norm"]
@@ -31,10 +40,6 @@ _FLAGS = (
 )
 
 
-class ConfigError(ValueError):
-    """A configuration that describes no network: the message names the field, the value and what is allowed."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Projection:
     """A dense layer after pooling: `pooled [B, D] -> activation(pooled W + b) [B, size]`."""
@@ -44,8 +49,8 @@ class Projection:
     activation: ProjectionActivation = "tanh"
 
     def __post_init__(self) -> None:
-        _require("projection.size", self.size, minimum=1)
-        _require_choice("projection.activation", self.activation, get_args(ProjectionActivation))
+        require("projection.size", self.size, minimum=1)
+        require_choice("projection.activation", self.activation, get_args(ProjectionActivation))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,77 +150,27 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "d_k", "d_v", "intermediate_size", "max_positions"):
-            _require(name, getattr(self, name), minimum=1)
+            require(name, getattr(self, name), minimum=1)
         for name in ("type_vocab_size", "token_size"):
-            _require(name, getattr(self, name), minimum=0)
+            require(name, getattr(self, name), minimum=0)
         if not self.num_heads:
             raise ConfigError("num_heads is empty: give one head count a layer, at least one layer")
         for layer, heads in enumerate(self.num_heads):
-            _require(f"num_heads[{layer}]", heads, minimum=0)
+            require(f"num_heads[{layer}]", heads, minimum=0)
             if heads > self.hidden_size:
                 raise ConfigError(f"num_heads[{layer}] is {heads}: at most hidden_size = {self.hidden_size} heads")
         for name, kind in _CHOICES.items():
-            _require_choice(name, getattr(self, name), get_args(kind))
+            require_choice(name, getattr(self, name), get_args(kind))
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: expected true or false")
         for name in ("norm_eps", "rope_theta", "rope_divisor"):
-            _require_positive(name, getattr(self, name))
+            require_positive(name, getattr(self, name))
         if self.local_rope_theta is not None:
-            _require_positive("local_rope_theta", self.local_rope_theta)
-        self._check_positions()
-        self._check_value_stream()
-
-    def _check_positions(self) -> None:
-        if self.attention_positions == "rotary" and self.d_k % 2:
-            raise ConfigError(f"d_k is {self.d_k}: rotary positions turn pairs, so it must be even")
-        if self.attention_positions == "relative" and (self.relative_buckets < 4 or self.relative_buckets % 2):
-            raise ConfigError(f"relative_buckets is {self.relative_buckets}: expected an even number of at least 4")
-        if self.attention_positions == "relative" and self.relative_distance <= self.relative_buckets // 4:
-            raise ConfigError(
-                f"relative_distance is {self.relative_distance}: expected more than {self.relative_buckets // 4}, the "
-                "distances that have a bucket of their own"
-            )
-        if list(self.local_layers) != sorted(set(self.local_layers) & set(range(self.num_layers))):
-            raise ConfigError(
-                f"local_layers is {list(self.local_layers)}: expected ascending layers of {self.num_layers}"
-            )
-        if (self.window is not None) != bool(self.local_layers):
-            raise ConfigError("window and local_layers belong together: give both or neither")
-        if self.window is not None:
-            _require("window", self.window, minimum=0)
-        self._check_kept_heads()
-
-    def _check_kept_heads(self) -> None:
-        """A bias a head is made once for all layers, so a layer that lost heads must say which it kept."""
-        if (
-            self.attention_positions in ("alibi", "relative")
-            and len(set(self.num_heads)) > 1
-            and not self.original_heads
-        ):
-            raise ConfigError(f"with {self.attention_positions} positions layers that differ in heads need kept_heads")
-        if bool(self.original_heads) != bool(self.kept_heads):
-            raise ConfigError("original_heads and kept_heads belong together: give both or neither")
-        if self.kept_heads and tuple(map(len, self.kept_heads)) != self.num_heads:
-            raise ConfigError(f"kept_heads names {[len(kept) for kept in self.kept_heads]} heads, num_heads differs")
-        for layer, kept in enumerate(self.kept_heads):
-            if list(kept) != sorted(set(kept) & set(range(self.original_heads))):
-                raise ConfigError(f"kept_heads[{layer}] is {list(kept)}: expected ascending, of {self.original_heads}")
-
-    def _check_value_stream(self) -> None:
-        if not _is_number(self.head_dropout) or not 0 <= self.head_dropout < 1:
-            raise ConfigError(f"head_dropout is {self.head_dropout!r}: expected a share of at least 0 and below 1")
-        if self.learned_value_residual and not self.value_residual:
-            raise ConfigError("learned_value_residual needs value_residual: where its parameters begin")
-        if not self.value_residual:
-            return
-        if len(self.value_residual) != self.num_layers or tuple(self.value_residual[0]) != (0, 1):
-            raise ConfigError(f"value_residual: expected {self.num_layers} pairs, the first layer's (0, 1)")
-        for layer, mix in enumerate(self.value_residual):
-            if len(mix) != 2 or not all(_is_number(factor) and math.isfinite(factor) for factor in mix):
-                raise ConfigError(f"value_residual[{layer}] is {mix!r}: expected two numbers, a and b")
-        if len(set(self.num_heads)) > 1 or not self.num_heads[0]:
-            raise ConfigError("value_residual adds the first layer's heads to every layer's: all need as many, not 0")
+            require_positive("local_rope_theta", self.local_rope_theta)
+        check_positions(self)
+        check_kept_heads(self)
+        check_value_stream(self)
 
     @property
     def num_layers(self) -> int:
@@ -257,25 +212,6 @@ class EncoderConfig:
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ConfigError(f"incomplete encoder configuration: {error}") from error
-
-
-def _require(name: str, value: object, *, minimum: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ConfigError(f"{name} is {value!r}: expected a whole number of at least {minimum}")
-
-
-def _require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name} is {value!r}: expected one of {', '.join(allowed)}")
-
-
-def _require_positive(name: str, value: object) -> None:
-    if not _is_number(value) or not 0 < value < math.inf:
-        raise ConfigError(f"{name} is {value!r}: expected a positive number")
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _as_lists(value: Any) -> Any:

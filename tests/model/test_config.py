@@ -1,6 +1,7 @@
 import pytest
 
-from model.config import ConfigError, EncoderConfig, Projection
+from model.config import EncoderConfig, Projection
+from model.config_checks import ConfigError
 
 CONFIG = EncoderConfig(
     vocab_size=100,

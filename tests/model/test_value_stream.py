@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.config import ConfigError, EncoderConfig
+from model.config import EncoderConfig
+from model.config_checks import ConfigError
 from model.encoder import Encoder, EncoderLayer
 from model.gating import LayerRequest
 from model.value_stream import ValueStream

@@ -1,0 +1,112 @@
+"""What makes a configuration one that describes a network; `model.config` asks for each of these."""
+
+import math
+from typing import TYPE_CHECKING, TypeGuard
+
+if TYPE_CHECKING:
+    from model.config import EncoderConfig
+
+
+class ConfigError(ValueError):
+    """A configuration that describes no network: the message names the field, the value and what is allowed."""
+
+
+def check_positions(config: "EncoderConfig") -> None:
+    """Positions inside attention have what they need, and local layers a window.
+
+    Raises:
+        ConfigError: naming the field, the value and what is allowed.
+    """
+    if config.attention_positions == "rotary" and config.d_k % 2:
+        raise ConfigError(f"d_k is {config.d_k}: rotary positions turn pairs, so it must be even")
+    if config.attention_positions == "relative" and (config.relative_buckets < 4 or config.relative_buckets % 2):
+        raise ConfigError(f"relative_buckets is {config.relative_buckets}: expected an even number of at least 4")
+    if config.attention_positions == "relative" and config.relative_distance <= config.relative_buckets // 4:
+        raise ConfigError(
+            f"relative_distance is {config.relative_distance}: expected more than {config.relative_buckets // 4}, the "
+            "distances that have a bucket of their own"
+        )
+    if list(config.local_layers) != sorted(set(config.local_layers) & set(range(config.num_layers))):
+        raise ConfigError(
+            f"local_layers is {list(config.local_layers)}: expected ascending layers of {config.num_layers}"
+        )
+    if (config.window is not None) != bool(config.local_layers):
+        raise ConfigError("window and local_layers belong together: give both or neither")
+    if config.window is not None:
+        require("window", config.window, minimum=0)
+
+
+def check_kept_heads(config: "EncoderConfig") -> None:
+    """A bias a head is made once for all layers, so a layer that lost heads must say which it kept.
+
+    Raises:
+        ConfigError: naming the field, the value and what is allowed.
+    """
+    if (
+        config.attention_positions in ("alibi", "relative")
+        and len(set(config.num_heads)) > 1
+        and not config.original_heads
+    ):
+        raise ConfigError(f"with {config.attention_positions} positions layers that differ in heads need kept_heads")
+    if bool(config.original_heads) != bool(config.kept_heads):
+        raise ConfigError("original_heads and kept_heads belong together: give both or neither")
+    if config.kept_heads and tuple(map(len, config.kept_heads)) != config.num_heads:
+        raise ConfigError(f"kept_heads names {[len(kept) for kept in config.kept_heads]} heads, num_heads differs")
+    for layer, kept in enumerate(config.kept_heads):
+        if list(kept) != sorted(set(kept) & set(range(config.original_heads))):
+            raise ConfigError(f"kept_heads[{layer}] is {list(kept)}: expected ascending, of {config.original_heads}")
+
+
+def check_value_stream(config: "EncoderConfig") -> None:
+    """What happens to values on their way: dropout, and shares of the first layer's.
+
+    Raises:
+        ConfigError: naming the field, the value and what is allowed.
+    """
+    if not _is_number(config.head_dropout) or not 0 <= config.head_dropout < 1:
+        raise ConfigError(f"head_dropout is {config.head_dropout!r}: expected a share of at least 0 and below 1")
+    if config.learned_value_residual and not config.value_residual:
+        raise ConfigError("learned_value_residual needs value_residual: where its parameters begin")
+    if not config.value_residual:
+        return
+    if len(config.value_residual) != config.num_layers or tuple(config.value_residual[0]) != (0, 1):
+        raise ConfigError(f"value_residual: expected {config.num_layers} pairs, the first layer's (0, 1)")
+    for layer, mix in enumerate(config.value_residual):
+        if len(mix) != 2 or not all(_is_number(factor) and math.isfinite(factor) for factor in mix):
+            raise ConfigError(f"value_residual[{layer}] is {mix!r}: expected two numbers, a and b")
+    if len(set(config.num_heads)) > 1 or not config.num_heads[0]:
+        raise ConfigError("value_residual adds the first layer's heads to every layer's: all need as many, not 0")
+
+
+def require(name: str, value: object, *, minimum: int) -> None:
+    """A whole number.
+
+    Raises:
+        ConfigError: naming the field, the value and what is allowed.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ConfigError(f"{name} is {value!r}: expected a whole number of at least {minimum}")
+
+
+def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """One of a few names.
+
+    Raises:
+        ConfigError: naming the field, the value and what is allowed.
+    """
+    if value not in allowed:
+        raise ConfigError(f"{name} is {value!r}: expected one of {', '.join(allowed)}")
+
+
+def require_positive(name: str, value: object) -> None:
+    """A finite number above 0.
+
+    Raises:
+        ConfigError: naming the field, the value and what is allowed.
+    """
+    if not _is_number(value) or not 0 < value < math.inf:
+        raise ConfigError(f"{name} is {value!r}: expected a positive number")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
