@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from service import logs, tune
 from service.heap import bound_heap
-from service.server import FAILED, Load, StartFailure, serve
+from service.listener import StartFailure
+from service.server import FAILED, Load, serve
 from service.settings import PROGRAM, Settings, SettingsError, misspelt_variables, read_settings
 
 WRONG_SETTINGS = 2

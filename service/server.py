@@ -7,7 +7,6 @@ a second one ends it at once.
 
 import asyncio
 import contextlib
-import errno
 import functools
 import gc
 import logging
@@ -26,27 +25,22 @@ from service.cpu import core_limit
 from service.engine import Engine
 from service.jobs import BatchRecord
 from service.keys import KeysError
+from service.listener import StartFailure, address_of, bind
 from service.logs import group_request_lines
 from service.loop_lag import watch_loop_lag
 from service.memory import memory_limit
-from service.port_owner import find_listener
 from service.protocol import BoundedProtocol
 from service.readiness import Readiness
 from service.request_trace import Tracing, TracingUnavailable, open_tracing
 from service.services import Services
 from service.settings import Settings
 
-BACKLOG = 2048  # connections the kernel holds for us while the event loop is busy
 FAILED = 1
 LAST_ANSWERS_SECONDS = 1.0  # for requests cut off by the shutdown limit to say so
 
 Load = Callable[[Settings, Callable[[BatchRecord], None]], Engine]
 
 logger = logging.getLogger(__name__)
-
-
-class StartFailure(Exception):
-    """The process cannot start; the message is one line for a person."""
 
 
 def serve(settings: Settings, load: Load | None = None) -> int:
@@ -134,7 +128,7 @@ class Server(uvicorn.Server):
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         await super().startup(sockets)
-        logger.info("loading %s; probes are answered on %s", self._services.settings.model, _address(self._listener))
+        logger.info("loading %s; probes are answered on %s", self._services.settings.model, address_of(self._listener))
         work = (
             self._become_ready(),
             self._check_connections(),
@@ -176,7 +170,7 @@ class Server(uvicorn.Server):
         gc.collect()
         gc.freeze()  # what was loaded stays: no collection needs to look at it again
         self._readiness.start(engine)
-        logger.info("listening on %s", _address(self._listener))
+        logger.info("listening on %s", address_of(self._listener))
 
     def _announce(self, engine: Engine, load_seconds: float) -> None:
         manifest, runtime, metrics = engine.manifest, engine.runtime, self._services.metrics
@@ -208,26 +202,13 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens; connections wait in the kernel until the server takes them.
-
-    Raises:
-        StartFailure: the address cannot be listened on; the message says what to change.
-    """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise StartFailure(f"cannot listen on {host}:{port}: {_reason(error, port)}") from error
-
-
 def _create_app(
     settings: Settings, readiness: Readiness, admin: socket.socket | None, tracing: Tracing | None
 ) -> tuple[ASGIApp, Services]:
     """The app, which has to know which admin port a 0 became."""
     if admin is not None:
         settings = settings.model_copy(update={"admin_port": admin.getsockname()[1]})
-        logger.info("metrics and documentation are on %s", _address(admin))
+        logger.info("metrics and documentation are on %s", address_of(admin))
     try:
         return create_app(settings, readiness, tracing)
     except KeysError as error:
@@ -238,20 +219,5 @@ def _load_engine(settings: Settings, on_batch: Callable[[BatchRecord], None]) ->
     return Engine.load(settings.model, settings, on_batch=on_batch)
 
 
-def _reason(error: OSError, port: int) -> str:
-    if isinstance(error, socket.gaierror) or error.errno is None:
-        return error.strerror or str(error)
-    if error.errno != errno.EADDRINUSE:
-        return os.strerror(error.errno)
-    return (
-        f"{os.strerror(error.errno)}; {find_listener(port) or 'another process'} listens there, choose another --port"
-    )
-
-
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

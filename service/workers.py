@@ -7,15 +7,15 @@ the batcher; the backend runs outside it.
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 
-from service.backend import Backend, Cancellation
+from service.backend import Backend
 from service.cpu import lower_thread_priority
 from service.crew import Crew, Member
 from service.drain_rate import DrainRate
 from service.entries import Entry
 from service.errors import InferenceFailed, NotReady, ServiceError
+from service.hand import Hand
 from service.jobs import BatchRecord, JobResult, collate, separate
 from service.pending import Pending, deliver
 from service.queue import JobQueue
@@ -26,17 +26,6 @@ FAILED = "inference failed; the log has the details"
 UNAVAILABLE = "this process no longer takes work; another one may"
 WORKER_NICE = 5
 RETRY_AFTER = 1.0  # seconds; a replacement, or another replica, is there by then
-
-
-class _Hand:
-    """What one worker took from the queue: the batch it runs, and the texts of a failed one that it runs again."""
-
-    __slots__ = ("again", "cancellation", "running")
-
-    def __init__(self) -> None:
-        self.cancellation = Cancellation()
-        self.running: list[Entry[Pending]] = []
-        self.again: deque[list[Entry[Pending]]] = deque()
 
 
 class Workers:
@@ -78,7 +67,7 @@ class Workers:
         self._on_batch = on_batch
         self._idle = 0
         self._is_closing = False
-        self._hands: dict[Member, _Hand] = {}
+        self._hands: dict[Member, Hand] = {}
         self._crew = Crew(
             size=size,
             work=self._work,
@@ -106,8 +95,7 @@ class Workers:
         """Ends runs of whose texts nobody waits for one. Lock held."""
         now = time.monotonic()
         for hand in self._hands.values():
-            if hand.running and not any(entry.flow.is_wanted(now) for entry in hand.running):
-                hand.cancellation.cancel()
+            hand.end_unwanted_run(now)
 
     def close(self, timeout: float) -> bool:
         """Lets the workers finish the queue, then closes the backend; False if some of it had to be abandoned."""
@@ -126,7 +114,7 @@ class Workers:
 
     def _work(self, member: Member) -> None:
         lower_thread_priority(WORKER_NICE)  # with every core computing, the event loop would wait for its turn
-        hand = _Hand()
+        hand = Hand()
         with self._lock:
             self._hands[member] = hand
         while self._next(member, hand):
@@ -134,18 +122,17 @@ class Workers:
         with self._lock:
             self._hands.pop(member, None)
 
-    def _next(self, member: Member, hand: _Hand) -> bool:
+    def _next(self, member: Member, hand: Hand) -> bool:
         """Puts the next batch that anybody wants in the hand, waiting for one; False when there will be none."""
         with self._lock:
             member.busy_since = None
             hand.running = []
             while not member.dismissed:
                 now = time.monotonic()
-                batch = hand.again.popleft() if hand.again else self._take(now)
+                batch = [hand.again.popleft()] if hand.again else self._take(now)
                 if batch:
-                    hand.running = [entry for entry in batch if entry.flow.is_wanted(now)]
+                    hand.begin([entry for entry in batch if entry.flow.is_wanted(now)])
                     if hand.running:
-                        hand.cancellation = Cancellation()
                         member.busy_since = now
                         return True
                 elif self._is_closing:
@@ -170,7 +157,7 @@ class Workers:
         finally:
             self._idle -= 1
 
-    def _run(self, member: Member, hand: _Hand) -> None:
+    def _run(self, member: Member, hand: Hand) -> None:
         """Runs one batch. A failure is the batch's alone; the texts of a failed batch are run one by one."""
         entries = hand.running
         jobs = [entry.flow.jobs[entry.index] for entry in entries]
@@ -208,7 +195,7 @@ class Workers:
             if member.dismissed:
                 return
             if len(entries) > 1:
-                self._hands[member].again.extend([entry] for entry in entries)
+                self._hands[member].again.extend(entries)
                 return
             self._fail_requests({entry.flow for entry in entries}, InferenceFailed, FAILED, error)
 
@@ -227,7 +214,7 @@ class Workers:
             return
         self._fail_requests({entry.flow for entry in hand.running}, InferenceFailed, FAILED)
         now = time.monotonic()
-        entries = [entry for batch in hand.again for entry in batch if entry.flow.is_wanted(now)]
+        entries = hand.wanted_again(now)
         self._queue.put_back(entries, now)
         self._has_work.notify(len(entries))
 
@@ -238,8 +225,7 @@ class Workers:
 
     def _abandon(self) -> None:
         """Fails what is queued and what is in the workers' hands. Lock held."""
-        batches = [batch for hand in self._hands.values() for batch in (hand.running, *hand.again)]
-        in_hand = {entry.flow for batch in batches for entry in batch}
+        in_hand = {entry.flow for hand in self._hands.values() for entry in hand.entries()}
         self._fail_requests([*in_hand, *self._queue.flows()], NotReady, UNAVAILABLE)
 
     def _fail_requests(
