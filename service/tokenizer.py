@@ -18,6 +18,7 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from service.backend import Int64Array
 from service.errors import InternalError
+from service.plain_text import PlainText
 
 # Up to here a thread hand-off costs more than it frees the event loop for: about a millisecond of tokenising.
 INLINE_CHARACTERS = 4096
@@ -83,6 +84,7 @@ class Tokenizer:
         tokenizer.no_padding()
         tokenizer.enable_truncation(max_sequence_length, stride=0, strategy="longest_first", direction="right")
         self._tokenizer = tokenizer
+        self._plain = PlainText.of(tokenizer)
         self._special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
         self.special_ends = _special_ends(tokenizer)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenize")
@@ -129,13 +131,23 @@ class Tokenizer:
 
     def _encode(self, texts: Sequence[str], *, ids_only: bool) -> list[TokenizedInput]:
         if ids_only:
-            encodings = self._tokenizer.encode_batch_fast(texts)
+            encodings = self._encode_fast(texts)
             return [self._tokenized(text, encoding, None) for text, encoding in zip(texts, encodings, strict=True)]
         encodings = [self._tokenizer.encode(text) for text in texts]
         return [
             self._tokenized(text, encoding, _kept(encoding) if encoding.overflowing else encoding)
             for text, encoding in zip(texts, encodings, strict=True)
         ]
+
+    def _encode_fast(self, texts: Sequence[str]) -> list[Encoding]:
+        """Encodings of which only the ids are read."""
+        if self._plain is None:
+            return self._tokenizer.encode_batch_fast(texts)
+        prepared = [self._plain.prepare(text) for text in texts]
+        plain = iter(self._plain.encode([text for text in prepared if text is not None]))
+        others = [text for text, plain_text in zip(texts, prepared, strict=True) if plain_text is None]
+        rest = iter(self._tokenizer.encode_batch_fast(others) if others else ())
+        return [next(rest if text is None else plain) for text in prepared]
 
     def tokens(self, tokenized: TokenizedInput) -> list[str]:
         """The tokens' texts; an id that the vocabulary has no text for reads `<id>`."""
