@@ -27,8 +27,8 @@ from model.artifact import (
     attentions_name,
     value_norms_name,
 )
-from model.attention import FUSED_DOMAIN, FUSED_OP
 from model.config import EncoderConfig
+from model.dot_product import FUSED_DOMAIN, FUSED_OP
 from model.encoder import Encoder
 from model.gating import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
 

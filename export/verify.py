@@ -34,8 +34,8 @@ from model.artifact import (
     attentions_name,
     value_norms_name,
 )
-from model.attention import Implementation
 from model.config import EncoderConfig
+from model.dot_product import Implementation
 from model.encoder import Encoder, EncoderOutput
 
 SEED = 20240229

@@ -1,149 +1,77 @@
-"""Multi-head attention, once, with three interchangeable implementations.
+"""Multi-head attention, once.
 
 The module knows projections and heads; it does not know where in a network it stands. Shape letters as in
 `model.config`: B batch, S sequence, D hidden, H heads, K = d_k, V = d_v.
 """
 
 import math
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from model.gating import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION, HeadOutputs, LayerRequest, pack_gated
+from model.dot_product import IMPLEMENTATIONS, Implementation
+from model.gating import HeadOutputs, LayerRequest, pack_gated
 from model.packing import Packing
 from model.positions import PositionTerms
 from model.value_norms import output_rows, value_norms
 from model.value_stream import ValueStream
 
-Implementation = Literal["eager", "sdpa", "onnx"]
-
-FUSED_DOMAIN = ""
-FUSED_OP = "Attention"
-FUSED_OP_VERSION = 24
-WEIGHTS_OP = "AttentionWeights"
-BIASED_WEIGHTS_OP = "BiasedAttentionWeights"
 NO_TERMS = PositionTerms()
 
 
-class AttentionImplementation(Protocol):
-    """softmax(Q K^T * scale + bias + padding) V for every head (Vaswani et al. 2017, equation 1)."""
+class Heads(Protocol):
+    """What `attend` reads of the module whose heads attend."""
 
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        lengths: Tensor,
-        wanted: Tensor,
-        *,
-        num_heads: int,
-        scale: float,
-        bias: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attends within each row's real tokens.
+    num_heads: int
+    scale: float
+    implementation: Implementation
 
-        Args:
-            query: [B, S, H*K].
-            key: [B, S, H*K].
-            value: [B, S, H*V].
-            lengths: [B], real tokens a row; keys at or after it get probability 0.
-            wanted: bool [1], whether the weights will be read; an implementation may return them regardless.
-            num_heads: H.
-            scale: factor on the scores before the softmax.
-            bias: [1, H or 1, S, S], added to the scores after scaling; None for none.
+    @property
+    def closed(self) -> Tensor | None:
+        """As `MultiHeadAttention.closed`."""
+        ...
 
-        Returns:
-            The context [B, S, H*V], and the weights [B, H, S, S] or None where the implementation has none. Rows of
-            padded queries hold anything; a row of length 0 gives weights and context of 0.
-        """
+    def moving(self) -> Tensor:
+        """As `MultiHeadAttention.moving`."""
         ...
 
 
-def eager_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lengths: Tensor,
-    wanted: Tensor,
-    *,
-    num_heads: int,
-    scale: float,
-    bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """The reference: materialises the weights and always returns them."""
-    del wanted
-    query, key, value = (split_heads(x, num_heads) for x in (query, key, value))  # [B, H, S, K or V]
-    real = key_mask(lengths, key.shape[-2])  # [B, 1, 1, S]
-    scores = (query @ key.transpose(-2, -1)) * scale  # [B, H, S, S]
-    scores = scores if bias is None else scores + bias
-    weights = scores.masked_fill(~real, torch.finfo(scores.dtype).min).softmax(dim=-1).masked_fill(~real, 0.0)
-    return merge_heads(weights @ value), weights
+def attend(
+    heads: Heads,
+    projected: tuple[Tensor, Tensor, Tensor],
+    tokens: Packing,
+    request: LayerRequest,
+    bias: Tensor | None,
+) -> tuple[Tensor, HeadOutputs]:
+    """Attention within each text of a packed batch, between the projections.
 
+    Args:
+        heads: the module.
+        projected: queries and keys [T, H*K], values [T, H*V].
+        tokens: where they stand in the batch.
+        request: what will be read of the heads, and gates on them.
+        bias: [1, H or 1, S, S], added to the scores; None for none.
 
-def sdpa_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lengths: Tensor,
-    wanted: Tensor,
-    *,
-    num_heads: int,
-    scale: float,
-    bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """PyTorch's fused kernels, for training and PyTorch inference; has no weights."""
-    del wanted
-    query, key, value = (split_heads(x, num_heads) for x in (query, key, value))
-    real = key_mask(lengths, key.shape[-2])
-    mask = real if bias is None else bias.masked_fill(~real, torch.finfo(bias.dtype).min)
-    context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
-    return merge_heads(context.masked_fill((lengths == 0)[:, None, None, None], 0.0)), None
-
-
-def onnx_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lengths: Tensor,
-    wanted: Tensor,
-    *,
-    num_heads: int,
-    scale: float,
-    bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Emits the standard fused op and, beside it, the local function that computes the weights when wanted.
-
-    Only for export: the values computed while tracing are placeholders. The fused op is ONNX `Attention` version 24 on
-    3-D inputs, whose input 3, `attn_mask`, is the bias and whose input 6, `nonpad_kv_seqlen`, is the right-padding. The
-    weights are a computation of their own, so that asking for them cannot change the context.
+    Returns:
+        The context [T, H*V], each head multiplied by its gate, and what the heads show.
     """
-    batch, sequence, _ = query.shape
-    context = torch.onnx.ops.symbolic(
-        f"{FUSED_DOMAIN}::{FUSED_OP}" if FUSED_DOMAIN else FUSED_OP,
-        [query, key, value, bias, None, None, lengths],
-        {"q_num_heads": num_heads, "kv_num_heads": num_heads, "scale": scale},
-        dtype=query.dtype,
-        shape=(batch, sequence, value.shape[-1]),
-        version=FUSED_OP_VERSION,
+    query, key, value = map(tokens.pad, projected)
+    context, weights = IMPLEMENTATIONS[heads.implementation](
+        query,
+        key,
+        value,
+        tokens.lengths,
+        request.weights,
+        num_heads=heads.num_heads,
+        scale=heads.scale,
+        bias=bias,
     )
-    weights = torch.onnx.ops.symbolic(
-        f"{FUNCTIONS_DOMAIN}::{WEIGHTS_OP if bias is None else BIASED_WEIGHTS_OP}",
-        [query, key, lengths, wanted, *([] if bias is None else [bias])],
-        {"num_heads": num_heads, "scale": scale},
-        dtype=query.dtype,
-        shape=(batch, num_heads, sequence, sequence),
-        version=FUNCTIONS_VERSION,
-    )
-    return context, weights
-
-
-IMPLEMENTATIONS: Mapping[Implementation, AttentionImplementation] = MappingProxyType(
-    {"eager": eager_attention, "sdpa": sdpa_attention, "onnx": onnx_attention}
-)
+    norms = None
+    if request.value_norms is not None:
+        norms = value_norms(value, heads.closed, heads.moving(), request.value_norms)
+    packed = pack_gated(context, tokens, request, heads.closed, num_heads=heads.num_heads)
+    return packed, HeadOutputs(weights, norms)
 
 
 class MultiHeadAttention(nn.Module):
@@ -201,23 +129,10 @@ class MultiHeadAttention(nn.Module):
         query, key = self.query(hidden), self.key(hidden)  # [T, H*K]
         if terms.rotation is not None:
             query, key = (terms.rotation.turn(x, self.num_heads) for x in (query, key))
-        value = tokens.pad(self.values(hidden, request.first_values))
-        context, weights = IMPLEMENTATIONS[self.implementation](
-            tokens.pad(query),
-            tokens.pad(key),
-            value,
-            tokens.lengths,
-            request.weights,
-            num_heads=self.num_heads,
-            scale=self.scale,
-            bias=terms.bias,
-        )
-        norms = None
-        if request.value_norms is not None:
-            norms = value_norms(value, self.closed, self.moving(), request.value_norms)
+        value = self.values(hidden, request.first_values)
         request = self.stream.dropped(request, tokens.lengths)
-        context = pack_gated(context, tokens, request, self.closed, num_heads=self.num_heads)
-        return self.output(self.stream.gated(context, hidden)), HeadOutputs(weights, norms)
+        context, heads = attend(self, (query, key, value), tokens, request, terms.bias)
+        return self.output(self.stream.gated(context, hidden)), heads
 
     def values(self, hidden: Tensor, first_values: Tensor | None = None) -> Tensor:
         """What attention weighs, [T, D] -> [T, H*V]; `first_values` are the first layer's, for a value residual."""
@@ -233,18 +148,3 @@ class MultiHeadAttention(nn.Module):
 def no_heads(hidden: Tensor, request: LayerRequest) -> HeadOutputs:
     """What a layer without heads shows."""
     return HeadOutputs(hidden.new_zeros(0, 0, 0, 0), None if request.value_norms is None else hidden.new_zeros(0, 0, 0))
-
-
-def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """[B, S, H*K] -> [B, H, S, K]."""
-    return x.view(*x.shape[:2], num_heads, -1).transpose(1, 2)
-
-
-def merge_heads(x: Tensor) -> Tensor:
-    """[B, H, S, V] -> [B, S, H*V]."""
-    return x.transpose(1, 2).flatten(2)
-
-
-def key_mask(lengths: Tensor, sequence_length: int) -> Tensor:
-    """True where a key is a real token, [B, 1, 1, S]."""
-    return (torch.arange(sequence_length, device=lengths.device) < lengths[:, None])[:, None, None, :]

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from model.attention import Implementation, MultiHeadAttention
+from model.attention import MultiHeadAttention
 from model.config import EncoderConfig
+from model.dot_product import Implementation
 from model.feed_forward import FeedForward
 from model.gating import HeadOutputs, LayerRequest, check_gates
 from model.norms import make_norm

@@ -17,13 +17,14 @@ SmoothQuant (Xiao et al. 2023, equation 4), with offsets a channel as well.
 import torch
 from torch import Tensor, nn
 
-from model.attention import IMPLEMENTATIONS, Implementation, no_heads
+from model.attention import attend, no_heads
 from model.config import Activation
+from model.dot_product import Implementation
 from model.feed_forward import ACTIVATIONS
-from model.gating import HeadOutputs, LayerRequest, pack_gated
+from model.gating import HeadOutputs, LayerRequest
 from model.packing import Packing
 from model.positions import PositionTerms
-from model.value_norms import output_rows, value_norms
+from model.value_norms import output_rows
 
 LOWEST, HIGHEST = 0, 255  # unsigned activations: the integer kernels of x86 (VNNI) multiply uint8 by int8
 
@@ -112,22 +113,9 @@ class QuantizedAttention(nn.Module):
     ) -> tuple[Tensor, HeadOutputs]:
         """As `MultiHeadAttention`, for a hidden state in steps."""
         steps = quantize(hidden)
-        value = tokens.pad(self.value(steps))
-        context, weights = IMPLEMENTATIONS[self.implementation](
-            tokens.pad(self.query(steps)),
-            tokens.pad(self.key(steps)),
-            value,
-            tokens.lengths,
-            request.weights,
-            num_heads=self.num_heads,
-            scale=self.scale,
-            bias=terms.bias,
-        )
-        norms = None
-        if request.value_norms is not None:
-            norms = value_norms(value, self.closed, self.moving(), request.value_norms)
-        context = pack_gated(context, tokens, request, self.closed, num_heads=self.num_heads)
-        return self.output(quantize(context)), HeadOutputs(weights, norms)
+        projected = self.query(steps), self.key(steps), self.value(steps)
+        context, heads = attend(self, projected, tokens, request, terms.bias)
+        return self.output(quantize(context)), heads
 
     def moving(self) -> Tensor:
         """As `MultiHeadAttention.moving`, for values in steps."""

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from model.attention import IMPLEMENTATIONS, MultiHeadAttention, eager_attention, sdpa_attention
+from model.attention import MultiHeadAttention
+from model.dot_product import IMPLEMENTATIONS, eager_attention, sdpa_attention
 from model.gating import LayerRequest
 from model.packing import packing
 

@@ -8,7 +8,7 @@ from transformers import BertModel
 from export.checkpoint import build_encoder
 from export.families import bert
 from export.fold import fold_biases
-from model.attention import Implementation
+from model.dot_product import Implementation
 from model.encoder import Encoder
 from tests.networks import BERT_CONFIG, TINY, draw_weights
 from tests.transformers_heads import draw_bert, scale_heads

@@ -8,7 +8,7 @@ from export.checkpoint import build_encoder
 from export.families import bert
 from export.fold import fold_biases, reduce_factors
 from model.analysis.norms import value_norms as by_definition
-from model.attention import Implementation
+from model.dot_product import Implementation
 from model.encoder import Encoder
 from model.value_norms import output_rows, reduced_factor, value_norms
 from tests.networks import BERT_CONFIG, TINY, draw_weights

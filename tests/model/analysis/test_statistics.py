@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from model.analysis.arrays import BoolArray, Float32Array, IntArray
 from model.analysis.statistics import STATISTICS, head_statistics, row_entropy
-from model.attention import MultiHeadAttention, eager_attention
+from model.attention import MultiHeadAttention
+from model.dot_product import eager_attention
 from tests.model.analysis.maps import draw_maps, looking, uniform
 
 

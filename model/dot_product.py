@@ -1,0 +1,155 @@
+"""Scaled dot-product attention over heads, in three interchangeable implementations.
+
+The reference, PyTorch's fused kernels, and the fused operator of a graph. Shape letters as in `model.config`: B batch,
+S sequence, H heads, K = d_k, V = d_v.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from model.gating import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
+
+Implementation = Literal["eager", "sdpa", "onnx"]
+
+FUSED_DOMAIN = ""
+FUSED_OP = "Attention"
+FUSED_OP_VERSION = 24
+WEIGHTS_OP = "AttentionWeights"
+BIASED_WEIGHTS_OP = "BiasedAttentionWeights"
+
+
+class AttentionImplementation(Protocol):
+    """softmax(Q K^T * scale + bias + padding) V for every head (Vaswani et al. 2017, equation 1)."""
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        lengths: Tensor,
+        wanted: Tensor,
+        *,
+        num_heads: int,
+        scale: float,
+        bias: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attends within each row's real tokens.
+
+        Args:
+            query: [B, S, H*K].
+            key: [B, S, H*K].
+            value: [B, S, H*V].
+            lengths: [B], real tokens a row; keys at or after it get probability 0.
+            wanted: bool [1], whether the weights will be read; an implementation may return them regardless.
+            num_heads: H.
+            scale: factor on the scores before the softmax.
+            bias: [1, H or 1, S, S], added to the scores after scaling; None for none.
+
+        Returns:
+            The context [B, S, H*V], and the weights [B, H, S, S] or None where the implementation has none. Rows of
+            padded queries hold anything; a row of length 0 gives weights and context of 0.
+        """
+        ...
+
+
+def eager_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor,
+    wanted: Tensor,
+    *,
+    num_heads: int,
+    scale: float,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """The reference: materialises the weights and always returns them."""
+    del wanted
+    query, key, value = (split_heads(x, num_heads) for x in (query, key, value))  # [B, H, S, K or V]
+    real = key_mask(lengths, key.shape[-2])  # [B, 1, 1, S]
+    scores = (query @ key.transpose(-2, -1)) * scale  # [B, H, S, S]
+    scores = scores if bias is None else scores + bias
+    weights = scores.masked_fill(~real, torch.finfo(scores.dtype).min).softmax(dim=-1).masked_fill(~real, 0.0)
+    return merge_heads(weights @ value), weights
+
+
+def sdpa_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor,
+    wanted: Tensor,
+    *,
+    num_heads: int,
+    scale: float,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """PyTorch's fused kernels, for training and PyTorch inference; has no weights."""
+    del wanted
+    query, key, value = (split_heads(x, num_heads) for x in (query, key, value))
+    real = key_mask(lengths, key.shape[-2])
+    mask = real if bias is None else bias.masked_fill(~real, torch.finfo(bias.dtype).min)
+    context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+    return merge_heads(context.masked_fill((lengths == 0)[:, None, None, None], 0.0)), None
+
+
+def onnx_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: Tensor,
+    wanted: Tensor,
+    *,
+    num_heads: int,
+    scale: float,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Emits the standard fused op and, beside it, the local function that computes the weights when wanted.
+
+    Only for export: the values computed while tracing are placeholders. The fused op is ONNX `Attention` version 24 on
+    3-D inputs, whose input 3, `attn_mask`, is the bias and whose input 6, `nonpad_kv_seqlen`, is the right-padding. The
+    weights are a computation of their own, so that asking for them cannot change the context.
+    """
+    batch, sequence, _ = query.shape
+    context = torch.onnx.ops.symbolic(
+        f"{FUSED_DOMAIN}::{FUSED_OP}" if FUSED_DOMAIN else FUSED_OP,
+        [query, key, value, bias, None, None, lengths],
+        {"q_num_heads": num_heads, "kv_num_heads": num_heads, "scale": scale},
+        dtype=query.dtype,
+        shape=(batch, sequence, value.shape[-1]),
+        version=FUSED_OP_VERSION,
+    )
+    weights = torch.onnx.ops.symbolic(
+        f"{FUNCTIONS_DOMAIN}::{WEIGHTS_OP if bias is None else BIASED_WEIGHTS_OP}",
+        [query, key, lengths, wanted, *([] if bias is None else [bias])],
+        {"num_heads": num_heads, "scale": scale},
+        dtype=query.dtype,
+        shape=(batch, num_heads, sequence, sequence),
+        version=FUNCTIONS_VERSION,
+    )
+    return context, weights
+
+
+IMPLEMENTATIONS: Mapping[Implementation, AttentionImplementation] = MappingProxyType(
+    {"eager": eager_attention, "sdpa": sdpa_attention, "onnx": onnx_attention}
+)
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """[B, S, H*K] -> [B, H, S, K]."""
+    return x.view(*x.shape[:2], num_heads, -1).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """[B, H, S, V] -> [B, S, H*V]."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def key_mask(lengths: Tensor, sequence_length: int) -> Tensor:
+    """True where a key is a real token, [B, 1, 1, S]."""
+    return (torch.arange(sequence_length, device=lengths.device) < lengths[:, None])[:, None, None, :]
