@@ -36,8 +36,8 @@ $(ARTIFACT)/manifest.json: | $(BIN)/.serve
 	@echo "==> exporting the default model to $(ARTIFACT)"
 	@$(BIN)/python -m export --output $(ARTIFACT)
 
-# Everything is installed at the versions of constraints.txt. torch comes first, alone and pinned, and the default
-# model's package without its dependencies: it is weights and a tokenizer, and asks for far more.
+# Everything is installed at the versions of constraints.txt, the default model's package without its dependencies: it is
+# weights and a tokenizer, and asks for far more.
 $(BIN)/python:
 	@echo "==> making a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)

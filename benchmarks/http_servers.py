@@ -1,6 +1,6 @@
 """Servers that leave something out, to see what the rest costs: `python -m benchmarks.http_servers bare|no-model ...`.
 
-`bare` speaks HTTP as the service does and answers the same bytes whatever it is asked. `no-model` is the service, with
+`bare` speaks HTTP by uvicorn alone and answers the same bytes whatever it is asked. `no-model` is the service, with
 every setting, but for a model that computes nothing.
 """
 

@@ -105,6 +105,14 @@ def _load() -> Iterator[Rule]:
         text="{{ $value | humanizePercentage }} of the POST requests are answered 429: more comes than is computed.",
     )
     yield _alert(
+        "PolyheadConnections",
+        f'sum by (job) (rate({names.REQUESTS_REJECTED}{{reason="too_many_connections"}}[5m])) > 0',
+        wait="5m",
+        severity="page",
+        summary="{{ $labels.job }} turns connections away",
+        text="{{ $value | humanize }} a second find as many open as may be; no other figure shows them.",
+    )
+    yield _alert(
         "PolyheadQueueSaturated",
         f"{names.QUEUE_TOKENS} / {names.QUEUE_LIMIT_TOKENS} > 0.8",
         wait="5m",

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from service.settings import Settings
-from tests.deploy.tools import DEPLOY, read_yaml, run, tool
+from tests.deploy.tools import DEPLOY, VERSION, read_yaml, run, tool
 
 COMPOSE = DEPLOY / "compose.yaml"
 SERVICES: dict[str, dict[str, Any]] = read_yaml(COMPOSE)["services"]
@@ -59,7 +59,7 @@ def test_services_are_locked_down(name: str) -> None:
 def test_images_are_pinned(name: str) -> None:
     image = SERVICES[name]["image"]
     if "build" in SERVICES[name]:
-        assert re.fullmatch(r"polyhead:\d+\.\d+\.\d+", image)
+        assert image == f"polyhead:{VERSION}"
     else:
         assert re.fullmatch(r"docker\.io/\S+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}", image)
 
@@ -73,7 +73,20 @@ def test_what_is_mounted_is_there(name: str) -> None:
 
 def test_running_requests_may_finish() -> None:
     defaults = {name: field.default for name, field in Settings.model_fields.items()}
-    assert seconds(SERVICES["polyhead"]["stop_grace_period"]) > defaults["shutdown_timeout"]
+    drain = float(SERVICES["polyhead"]["environment"]["POLYHEAD_DRAIN_DELAY"])
+    # service/server.py: the delay, then the requests, a second for the last answers, then the workers
+    needed = drain + defaults["shutdown_timeout"] + 1 + defaults["shutdown_timeout"]
+    assert seconds(SERVICES["polyhead"]["stop_grace_period"]) > needed
+
+
+def test_memory_is_enough_for_its_workers() -> None:
+    """As deploy/README.md adds it up, section Sizing."""
+    service = SERVICES["polyhead"]
+    workers = int(re.fullmatch(r"\$\{POLYHEAD_WORKERS:-(\d+)\}", service["environment"]["POLYHEAD_WORKERS"])[1])  # type: ignore[index]
+    defaults = {name: field.default for name, field in Settings.model_fields.items()}
+    needed = 218e6 + defaults["max_held_body_bytes"] + workers * defaults["max_attention_work_bytes"]
+    assert service["mem_limit"] == "2g"
+    assert needed < 2 << 30
 
 
 def test_prometheus_takes_its_configuration() -> None:

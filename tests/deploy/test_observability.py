@@ -189,7 +189,7 @@ def test_every_alert_has_a_section_in_the_runbook_and_no_section_is_left_over() 
 def test_runbook_names_panels_and_settings_that_exist(panels: list[ShownPanel]) -> None:
     text = (DEPLOY / "RUNBOOK.md").read_text()
     flags = {f"--{name.replace('_', '-')}" for name in type(read_settings(["--model", "x"])).model_fields}
-    assert set(re.findall(r"`(--[a-z-]+)`", text)) <= flags
+    assert set(re.findall(r"`(--[a-z-]+)[ `]", text)) <= flags
     titles = {panel.title for panel in panels}
     named = set(re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", text))
     assert named - titles == {"Status, Targets"}
