@@ -26,7 +26,7 @@ from service.head_mask import read_head_mask
 from service.inputs import Inputs, refuse_long_texts
 from service.jobs import JobResult
 from service.prompts import with_prompt
-from service.selection import FLOAT_BYTES, AttentionSelection, check_attention_size, select_attention
+from service.selection import FLOAT_BYTES, AttentionSelection, select_attention
 from service.serialize import serialize
 from service.services import Services
 from service.settings import Settings
@@ -70,7 +70,7 @@ async def explain(services: Services, exchange: Exchange, request: ExplainReques
     if not request.truncate:
         _refuse_truncated(texts, engine.tokenizer.max_sequence_length)
     lengths = [len(text.input_ids) for text in texts]
-    check_tokens(lengths, settings.max_request_tokens)
+    check_tokens(lengths, settings.max_request_tokens, param="a")
     floats = _check_size(texts, selection, engine, settings)
     results = await engine.run(
         texts, attention_layers=selection.computed_layers, wants_tokens=True, head_gates=head_gates, deadline=deadline
@@ -130,14 +130,13 @@ def _check_size(
     texts: Sequence[TokenizedInput], selection: AttentionSelection, engine: Engine, settings: Settings
 ) -> int:
     """How many floats building the answer reads, about; refuses what is too large before it runs."""
+    lengths = [len(text.input_ids) for text in texts]
+    if (work := selection.work_bytes(lengths)) > (limit := settings.max_attention_work_bytes):
+        raise TooLarge(
+            f"{work} bytes of attention weights would be computed, at most {limit} are allowed; send shorter texts",
+            param=SIDES[lengths.index(max(lengths))],
+        )
     axes = plan_axes(selection.options, texts, engine.tokenizer)
-    check_attention_size(
-        selection,
-        axes,
-        is_half=False,
-        max_bytes=settings.max_attention_bytes,
-        max_work_bytes=settings.max_attention_work_bytes,
-    )
     cells = len(texts[0].input_ids) * len(texts[1].input_ids)
     if (size := cells * FLOAT_BYTES) > settings.max_attention_bytes:
         raise TooLarge(

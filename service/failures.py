@@ -91,7 +91,7 @@ async def _answer_router_error(request: Request, error: Exception) -> Response:
         response.headers["allow"] = allowed
         return response
     if error.status_code == HTTPStatus.NOT_FOUND:
-        return failure_response(NotFound("no such route; GET / lists them"), exchange)
+        return failure_response(NotFound("no such route; GET /openapi.json lists them"), exchange)
     return failure_response(Invalid("the request was not understood"), exchange)
 
 

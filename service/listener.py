@@ -13,8 +13,13 @@ class StartFailure(Exception):
     """The process cannot start; the message is one line for a person."""
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     """A socket that listens; connections wait in the kernel until the server takes them.
+
+    Args:
+        host: name or address.
+        port: 0 for any.
+        flag: the setting that the port came from, for errors.
 
     Raises:
         StartFailure: the address cannot be listened on; the message says what to change.
@@ -22,8 +27,10 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except UnicodeError as error:
+        raise StartFailure(f"cannot listen on {host}:{port}: that is no host name") from error
     except OSError as error:
-        raise StartFailure(f"cannot listen on {host}:{port}: {_reason(error, port)}") from error
+        raise StartFailure(f"cannot listen on {host}:{port}: {_reason(error, port, flag)}") from error
 
 
 def address_of(listener: socket.socket) -> str:
@@ -32,11 +39,10 @@ def address_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _reason(error: OSError, port: int) -> str:
+def _reason(error: OSError, port: int, flag: str) -> str:
     if isinstance(error, socket.gaierror) or error.errno is None:
         return error.strerror or str(error)
     if error.errno != errno.EADDRINUSE:
         return os.strerror(error.errno)
-    return (
-        f"{os.strerror(error.errno)}; {find_listener(port) or 'another process'} listens there, choose another --port"
-    )
+    owner = find_listener(port) or "another process"
+    return f"{os.strerror(error.errno)}; {owner} listens there, choose another {flag}"

@@ -5,6 +5,7 @@ types only. The one exception is a cause inside the backend, which is given toke
 """
 
 import asyncio
+import json
 import logging
 import sys
 import traceback
@@ -39,7 +40,7 @@ class JsonHandler(logging.Handler):
         self._held: list[bytes] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes one record; a reader that is gone or stuck must not fail a request."""
+        """Writes one record. A reader that is gone fails no request; one that reads no more stops the process."""
         line: dict[str, Any] = {
             "time": timestamp(record.created),
             "level": record.levelname.lower(),
@@ -49,7 +50,7 @@ class JsonHandler(logging.Handler):
         line.update(getattr(record, "fields", {}))
         if record.exc_info and record.exc_info[1] is not None:
             line["error"] = describe(record.exc_info[1])
-        self._held.append(orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE))
+        self._held.append(_to_json(line))
         if not self.holds_requests or record.name != REQUEST_LOGGER or len(self._held) >= MOST_HELD:
             self.flush()
 
@@ -64,6 +65,13 @@ class JsonHandler(logging.Handler):
                 self._stream.flush()
             except (OSError, ValueError):
                 pass
+
+
+def _to_json(line: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:  # a path or a variable that is no UTF-8, which the library writes as escapes
+        return json.dumps(line, default=str).encode() + b"\n"
 
 
 def configure(level: str, stream: IO[bytes] | None = None) -> JsonHandler:

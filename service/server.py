@@ -37,6 +37,7 @@ from service.settings import Settings
 
 FAILED = 1
 LAST_ANSWERS_SECONDS = 1.0  # for requests cut off by the shutdown limit to say so
+FORCED_END_SECONDS = 2.0  # after a second signal, whatever still loads or runs
 
 Load = Callable[[Settings, Callable[[BatchRecord], None]], Engine]
 
@@ -57,7 +58,7 @@ def serve(settings: Settings, load: Load | None = None) -> int:
         StartFailure: the port is taken or the model does not load.
     """
     listener = bind(settings.host, settings.port)
-    admin = None if settings.admin_port is None else bind(settings.host, settings.admin_port)
+    admin = None if settings.admin_port is None else bind(settings.host, settings.admin_port, flag="--admin-port")
     readiness = Readiness()
     try:
         tracing = open_tracing(settings.trace_endpoint, settings.trace_share)
@@ -191,6 +192,7 @@ class Server(uvicorn.Server):
         if self._readiness.is_draining:
             logger.warning("second signal: ending at once")
             self.was_forced = self.force_exit = self.should_exit = True
+            asyncio.get_running_loop().call_later(FORCED_END_SECONDS, _end_now)  # no thread is waited for
             return
         self._readiness.drain()
         self._steps.append(asyncio.get_running_loop().create_task(self._drain()))
@@ -200,6 +202,11 @@ class Server(uvicorn.Server):
         logger.info("draining: not ready, serving for %s s more", delay)
         await asyncio.sleep(delay)
         self.should_exit = True
+
+
+def _end_now() -> None:
+    logging.shutdown()
+    os._exit(FAILED)
 
 
 def _create_app(

@@ -160,8 +160,12 @@ def misspelt_variables(names: Iterable[str]) -> dict[str, str | None]:
     They are reported, not refused: Kubernetes sets POLYHEAD_SERVICE_HOST and the like for a service named polyhead.
     """
     known = [field.upper() for field in Settings.model_fields]
-    given = [name.removeprefix(ENVIRONMENT_PREFIX) for name in names if name.startswith(ENVIRONMENT_PREFIX)]
-    return {ENVIRONMENT_PREFIX + name: _nearest(name, known) for name in sorted(given) if name not in known}
+    given = [name for name in names if name.upper().startswith(ENVIRONMENT_PREFIX)]  # read whatever their case
+    return {
+        name: _nearest(short, known)
+        for name in sorted(given)
+        if (short := name.upper().removeprefix(ENVIRONMENT_PREFIX)) not in known
+    }
 
 
 def _nearest(name: str, known: Sequence[str]) -> str | None:

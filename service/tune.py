@@ -19,9 +19,9 @@ import numpy as np
 from model.artifact import Artifact, ArtifactError
 from service.batcher import Batcher, Job
 from service.cpu import usable_cores
-from service.onnx_backend import OnnxBackend
+from service.onnx_backend import OnnxBackend, ProviderUnavailable
 from service.runner import make_batcher
-from service.settings import PROGRAM, Settings, read_settings
+from service.settings import PROGRAM, Settings, SettingsError, read_settings
 
 CONCURRENCY = 64  # requests under way while throughput is measured: enough that batches fill
 LATENCY_SHARE = 0.5  # of the seconds of a layout, for texts that come one at a time
@@ -158,8 +158,8 @@ def main(arguments: Sequence[str]) -> int:
         for layout in layouts(options.cores or usable_cores()):
             sys.stderr.write(f"measuring {layout.workers} workers with {layout.intra_op_threads} threads each\n")
             measured.append(measure(artifact, layout, options.seconds, settings))
-    except ArtifactError as error:
+    except (ArtifactError, ProviderUnavailable, SettingsError) as error:
         sys.stderr.write(f"{PROGRAM} tune: {error}\n")
-        return 1
+        return 2 if isinstance(error, SettingsError) else 1
     sys.stdout.write(report(measured))
     return 0

@@ -110,7 +110,7 @@ def _load() -> Iterator[Rule]:
         wait="5m",
         severity="page",
         summary="{{ $labels.job }} turns connections away",
-        text="{{ $value | humanize }} a second find as many open as may be; no other figure shows them.",
+        text='{{ $value | printf "%.2f" }} a second find as many open as may be; no other figure shows them.',
     )
     yield _alert(
         "PolyheadQueueSaturated",

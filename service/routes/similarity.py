@@ -1,5 +1,6 @@
 """`POST /similarity`: one text against many, by the cosine of their embeddings. TEI's form of it is taken too."""
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -10,6 +11,7 @@ from starlette.responses import Response
 
 from service.backend import Float32Array
 from service.encoding import Encoded
+from service.errors import ServiceError
 from service.failures import INFERENCE_FAILURES, failure_documents
 from service.openapi import QUEUED_REQUEST
 from service.prompts import choose_prompt
@@ -26,7 +28,10 @@ EXAMPLE = {
     "source": {"tokens": 6, "truncated": False},
     "items": [{"tokens": 7, "truncated": False}],
 }
-Targets = Annotated[list[str], Field(min_length=1)]
+Targets = Annotated[list[str], Field(min_length=1, fail_fast=True)]  # a million problems would take a gigabyte
+
+
+_TEXTS = "texts"  # source and targets as one request's inputs
 
 
 class TeiSentences(RequestModel):
@@ -61,7 +66,7 @@ class SimilarityRequest(RequestModel):
     targets: Targets | None = None
     """the texts that it is compared with"""
     truncate: bool = True
-    """cut texts that are longer than the model takes; false refuses them (an error counts the source as text 0)"""
+    """cut texts that are longer than the model takes; false refuses them"""
     source_prompt_name: str | None = None
     """one of the model's prompts, put before the source; null takes the model's default, where it has one"""
     target_prompt_name: str | None = None
@@ -78,6 +83,9 @@ class SimilarityRequest(RequestModel):
             raise ValueError("expected source and targets, or inputs with source_sentence and sentences")
         if self.inputs is None and self.parameters is not None:
             raise ValueError("parameters are for inputs; beside source and targets give the options themselves")
+        others = sorted(self.model_fields_set - {"inputs", "parameters", "source", "targets"})
+        if self.inputs is not None and others:
+            raise ValueError(f"{', '.join(others)}: not beside inputs, whose options stand in parameters")
         return self
 
 
@@ -110,7 +118,10 @@ def add_routes(app: FastAPI) -> None:
 async def answer_similarity(request: Request, body: SimilarityRequest) -> Response:
     """The cosine of the source's embedding and each target's."""
     wanted = _to_encode(body, services_of(request).readiness.engine())
-    encoded = await run_for(request, wanted, param="texts")
+    try:
+        encoded = await run_for(request, wanted, param=_TEXTS)
+    except ServiceError as error:
+        raise _renamed(error, is_tei=body.inputs is not None) from None
     similarities = _cosines(encoded.answer["embeddings"])
     answer = similarities if body.inputs is not None else _full_answer(encoded, similarities)
     return await json_response(request, answer, encoded)
@@ -133,6 +144,20 @@ def _to_encode(body: SimilarityRequest, engine: Runner) -> EncodeRequest:
         prompt = choose_prompt(defaults, name=name, text=None, name_param=param)
         texts += group if prompt is None else prompt.before(group)
     return EncodeRequest(inputs=texts, truncate=truncate, prompt="")
+
+
+def _renamed(error: ServiceError, *, is_tei: bool) -> ServiceError:
+    """The failure of one text, or of all, by the names that the caller knows them by."""
+    source, targets = ("inputs.source_sentence", "inputs.sentences") if is_tei else ("source", "targets")
+    found = re.match(rf"{_TEXTS}(?:\[(\d+)\])?: ", error.message)
+    if found is None:
+        return error
+    name, param = targets, targets
+    if found[1] == "0":
+        name = param = source
+    elif found[1]:
+        name, param = f"{targets}[{int(found[1]) - 1}]", f"{targets}.{int(found[1]) - 1}"
+    return type(error)(f"{name}: {error.message[found.end() :]}", param=param, retry_after=error.retry_after)
 
 
 def _cosines(vectors: Float32Array) -> Float32Array:

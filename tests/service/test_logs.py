@@ -114,3 +114,10 @@ def test_lines_of_requests_are_written_within_the_interval(lines: io.BytesIO) ->
         grouping.cancel()
 
     asyncio.run(asyncio.wait_for(serve(), 10))
+
+
+def test_what_is_no_utf_8_is_written_as_escapes(lines: io.BytesIO) -> None:
+    logging.getLogger("some.module").info("starting %s", "/models/\udcff", extra={"fields": {"path": "\udcfe"}})
+    (line,) = read(lines)
+    assert line["message"] == "starting /models/\udcff"
+    assert line["path"] == "\udcfe"

@@ -90,6 +90,23 @@ def test_second_signal_ends_at_once(fake_artifact: Path) -> None:
         assert time.monotonic() - started < 5
 
 
+def test_second_signal_waits_for_nothing_that_loads(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, FAKE_LOAD_SECONDS="30") as server:
+        server.wait_for_line("loading")
+        server.signal(signal.SIGTERM)
+        server.wait_for_line("draining")
+        started = time.monotonic()
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 1
+        assert time.monotonic() - started < 8
+
+
+def test_host_that_is_no_name(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, "--host", "a..b") as server:
+        assert server.wait() == 1
+        assert "cannot listen on a..b:" in server.log.splitlines()[-1]
+
+
 def test_model_that_does_not_load_ends_the_process_with_one_line(fake_artifact: Path) -> None:
     with fake_server(fake_artifact, FAKE_LOAD_ERROR="the graph is\nbroken") as server:
         assert server.wait() == 1

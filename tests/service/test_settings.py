@@ -85,3 +85,4 @@ def test_misspelt_variables() -> None:
         "POLYHEAD_PROT": "POLYHEAD_PORT",
         "POLYHEAD_QZXW": None,
     }
+    assert misspelt_variables(["POLYHEAD_port", "polyhead_prot"]) == {"polyhead_prot": "POLYHEAD_PORT"}

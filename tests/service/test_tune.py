@@ -42,3 +42,19 @@ def test_refuses_a_wrong_command_line(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--model", str(tmp_path), "--seconds", "0"])
     assert caught.value.code == 2
+
+
+def test_settings_from_the_environment_are_checked(
+    default_artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POLYHEAD_PORT", "abc")
+    assert main(["--model", str(default_artifact)]) == 2
+    assert "POLYHEAD_PORT" in capsys.readouterr().err
+
+
+def test_a_missing_provider_is_one_line(
+    default_artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POLYHEAD_PROVIDER", "cuda")
+    assert main(["--model", str(default_artifact)]) == 1
+    assert "CUDA" in capsys.readouterr().err

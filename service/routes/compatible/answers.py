@@ -55,6 +55,7 @@ def check_model(request: Request, *, version: str | None = None) -> str:
         ModelNotFound: the path names another one.
     """
     served = services_of(request).readiness.engine().manifest.model
-    if request.path_params["model"] not in (served, f"{served}/versions/{version}"):
+    names = [served] if version is None else [served, f"{served}/versions/{version}"]
+    if request.path_params["model"] not in names:
         raise ModelNotFound(f"no such model; {served} is served here", param="model")
     return served
