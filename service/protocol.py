@@ -95,8 +95,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Counts a header."""
-        super().on_header(name, value)
+        """Counts a header; a trailer comes here too, is counted, and is no header of the request (RFC 9110, 6.5.1)."""
+        if self._reading == "head":
+            super().on_header(name, value)
         self._count_head(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:

@@ -1,0 +1,64 @@
+"""What comes behind a request's head, or behind the request: trailers, blank lines, bodies that break off."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.service.process import ServerProcess
+from tests.service.test_protocol import read_answer
+from tests.service.test_server import fake_server
+
+KEY = "sesame-sesame-sesame-sesame"
+BODY = json.dumps({"inputs": "cat"}).encode()
+
+
+def chunked_request(*headers: str) -> bytes:
+    """A request up to its trailers."""
+    lines = ["POST /encode HTTP/1.1", "Content-Type: application/json", "Transfer-Encoding: chunked", *headers, "", ""]
+    return "\r\n".join(lines).encode() + b"%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
+
+
+@pytest.fixture(scope="module")
+def guarded_server(fake_artifact: Path) -> Iterator[ServerProcess]:
+    """Takes one host's name and one key."""
+    flags = ("--allowed-hosts", "good.example")
+    with fake_server(fake_artifact, *flags, POLYHEAD_API_KEYS=KEY).wait_until_ready() as started:
+        yield started
+
+
+def answer_with_trailers(
+    server: ServerProcess, headers: list[str], trailers: list[str], pause: float
+) -> tuple[int, dict[str, str], bytes]:
+    sent = "\r\n".join([*trailers, "", ""]).encode()
+    with server.connect() as connection:
+        if pause:
+            connection.sendall(chunked_request(*headers))
+            time.sleep(pause)
+            connection.sendall(sent)
+        else:
+            connection.sendall(chunked_request(*headers) + sent)
+        return read_answer(connection)
+
+
+@pytest.mark.parametrize("pause", [0, 0.2], ids=["one packet", "two packets"])
+@pytest.mark.parametrize(
+    "trailer",
+    ["Host: evil.example", "Authorization: Bearer wrong", "X-Request-Id: trailer", "X-Request-Timeout: 0"],
+)
+def test_trailer_changes_no_header(guarded_server: ServerProcess, trailer: str, pause: float) -> None:
+    headers = ["Host: good.example", f"Authorization: Bearer {KEY}", "X-Request-Id: head", "X-Request-Timeout: 30"]
+    status, answered, _ = answer_with_trailers(guarded_server, headers, [trailer], pause)
+    assert (status, answered["x-request-id"]) == (200, "head")
+
+
+@pytest.mark.parametrize("pause", [0, 0.2], ids=["one packet", "two packets"])
+@pytest.mark.parametrize(
+    ("header", "expected"), [("Host: evil.example", 400), ("Authorization: Bearer wrong", 401)], ids=["host", "key"]
+)
+def test_trailers_let_nobody_in(guarded_server: ServerProcess, header: str, expected: int, pause: float) -> None:
+    good = ["Host: good.example", f"Authorization: Bearer {KEY}"]
+    headers = [header, *(line for line in good if line.split(":")[0] != header.split(":")[0])]
+    assert answer_with_trailers(guarded_server, headers, good, pause)[0] == expected
