@@ -39,7 +39,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._connection = Connection()
         self._reading: Reading = "nothing yet"
         self._answering: RequestResponseCycle | None = None  # the current one; `cycle` is the last that came in
-        self._awaited_since: float | None = None  # what is being read, or the first byte
+        self._awaited_since: float | None = None  # what is being read, or a request's first byte
         self._unread_until: float | None = None  # an answer that the client has to read
         self._closing_until: float | None = None
         self._is_deaf = False  # nothing more is read
@@ -80,6 +80,14 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             if self._reading == "head" and self._raw_head_bytes > self._limits.max_header_bytes:
                 self._refuse(self._too_large())
+            elif (
+                self._is_idle and self._awaited_since is None
+            ):  # these bytes ended uvicorn's wait, and began no request
+                self._awaited_since = self.loop.time()
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._reading == "between requests" and self.cycle.response_complete
 
     def on_message_begin(self) -> None:
         """Hands the connection to the request through its scope, and starts its clock."""
@@ -142,7 +150,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self.flow.read_paused:  # not the client's doing: it may not send
             self._awaited_since = now
         elif now > self._awaited_since + self._limits.receive_timeout:
-            if self._reading == "nothing yet":
+            if self._reading in ("nothing yet", "between requests"):
                 self.transport.close()
             else:
                 part = "headers" if self._reading == "head" else "body"

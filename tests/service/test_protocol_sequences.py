@@ -1,6 +1,7 @@
 """What comes behind a request's head, or behind the request: trailers, blank lines, bodies that break off."""
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,5 +61,45 @@ def test_trailer_changes_no_header(guarded_server: ServerProcess, trailer: str, 
 )
 def test_trailers_let_nobody_in(guarded_server: ServerProcess, header: str, expected: int, pause: float) -> None:
     good = ["Host: good.example", f"Authorization: Bearer {KEY}"]
-    headers = [header, *(line for line in good if line.split(":")[0] != header.split(":")[0])]
+    headers = [header, *(line for line in good if not line.startswith(header.partition(":")[0]))]
     assert answer_with_trailers(guarded_server, headers, good, pause)[0] == expected
+
+
+@pytest.fixture(scope="module")
+def strict_server(fake_artifact: Path) -> Iterator[ServerProcess]:
+    """Waits half a second for a request, and long for the next one."""
+    flags = ("--receive-timeout", "0.5", "--send-timeout", "0.5", "--max-header-bytes", "2000")
+    with fake_server(fake_artifact, *flags, "--keep-alive-timeout", "60").wait_until_ready() as started:
+        yield started
+
+
+def test_blank_line_between_requests_does_not_hold_the_connection(strict_server: ServerProcess) -> None:
+    with strict_server.connect() as connection:
+        for _ in range(2):  # a request behind a blank line is answered (RFC 9112, 2.2)
+            connection.sendall(b"\r\nGET /healthz HTTP/1.1\r\nHost: test\r\n\r\n")
+            assert read_answer(connection)[0] == 200
+            connection.sendall(b"\r\n")
+        assert_closed_in_time(connection)
+
+
+def test_rest_of_a_refused_body_does_not_hold_the_connection(strict_server: ServerProcess) -> None:
+    with strict_server.connect() as connection:
+        connection.sendall(
+            b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: text/csv\r\nContent-Length: 4\r\n\r\nab"
+        )
+        assert read_answer(connection)[0] == 415
+        connection.sendall(b"cd")
+        assert_closed_in_time(connection)
+
+
+def test_quiet_connection_is_kept(strict_server: ServerProcess) -> None:
+    with strict_server.connect() as connection:
+        for _ in range(2):
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n")
+            assert read_answer(connection)[0] == 200
+            time.sleep(1.2)
+
+
+def assert_closed_in_time(connection: socket.socket) -> None:
+    connection.settimeout(5)
+    assert connection.recv(1) == b""
