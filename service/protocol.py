@@ -6,7 +6,7 @@ connections and tasks, not what requests mean.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import httptools
@@ -19,7 +19,7 @@ from service.errors import HeadersTooLarge, MalformedRequest, RequestTimeout, Se
 
 LINGER_SECONDS = 2.0  # how long a refused client may go on sending before it is cut off
 
-_UPGRADE_HEADERS = (b"connection", b"upgrade", b"http2-settings")
+_OFFER = (b"upgrade", b"http2-settings")  # headers, and what `Connection` calls them
 
 Reading = Literal["nothing yet", "head", "body", "between requests"]
 
@@ -174,14 +174,13 @@ class BoundedProtocol(HttpToolsProtocol):
         httptools' parser stops for good behind the head of such a request, and Java's HTTP client makes the offer
         with every first one, body and all.
         """
-        method = self.parser.get_method()
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode("ascii")
         self.parser = httptools.HttpRequestParser(self)
         if method == b"CONNECT":
             self._refuse(MalformedRequest("CONNECT: this is no proxy"))
             return
-        kept = [header for header in self.headers if header[0] not in _UPGRADE_HEADERS]
-        head = b"".join(b"%s: %s\r\n" % header for header in kept)
-        self.data_received(b"%s %s HTTP/1.1\r\n%s\r\n%s" % (method, self.url, head, rest))
+        head = b"".join(b"%s: %s\r\n" % header for header in _without_offer(self.headers))
+        self.data_received(b"%s %s HTTP/%s\r\n%s\r\n%s" % (method, self.url, version, head, rest))
 
     def _refuse(self, error: ServiceError) -> None:
         """Reads no more, and answers what cannot be read: once, and after what is still being answered."""
@@ -216,6 +215,16 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write_eof()
         else:
             self.transport.close()
+
+
+def _without_offer(headers: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Headers without the offer to upgrade; what else `Connection` says stays."""
+    for name, value in headers:
+        if name == b"connection":
+            kept = [token for token in value.split(b",") if token.strip().lower() not in _OFFER]
+            yield name, b",".join(kept)
+        elif name not in _OFFER:
+            yield name, value
 
 
 def _is_past(limit: float | None, now: float) -> bool:

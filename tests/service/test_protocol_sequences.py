@@ -103,3 +103,29 @@ def test_quiet_connection_is_kept(strict_server: ServerProcess) -> None:
 def assert_closed_in_time(connection: socket.socket) -> None:
     connection.settimeout(5)
     assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("version", "said", "is_kept"),
+    [
+        ("1.1", "Upgrade", True),
+        ("1.1", "keep-alive, Upgrade, HTTP2-Settings", True),
+        ("1.1", "close, Upgrade", False),
+        ("1.1", "Upgrade,Close", False),
+        ("1.0", "Upgrade", False),
+    ],
+)
+def test_declined_upgrade_changes_nothing_else(
+    strict_server: ServerProcess, version: str, said: str, is_kept: bool
+) -> None:
+    with strict_server.connect() as connection:
+        head = f"GET /healthz HTTP/{version}\r\nHost: test\r\nConnection: {said}\r\nUpgrade: h2c\r\n\r\n".encode()
+        connection.sendall(head)
+        status, headers, _ = read_answer(connection)
+        assert (status, "connection" in headers) == (200, not is_kept)
+        if is_kept:
+            connection.sendall(head)
+            assert read_answer(connection)[0] == 200
+        else:
+            assert headers["connection"] == "close"
+            assert_closed_in_time(connection)
