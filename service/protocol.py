@@ -80,14 +80,8 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             if self._reading == "head" and self._raw_head_bytes > self._limits.max_header_bytes:
                 self._refuse(self._too_large())
-            elif (
-                self._is_idle and self._awaited_since is None
-            ):  # these bytes ended uvicorn's wait, and began no request
-                self._awaited_since = self.loop.time()
-
-    @property
-    def _is_idle(self) -> bool:
-        return self._reading == "between requests" and self.cycle.response_complete
+            elif self._reading == "between requests" and self.cycle.response_complete and self._awaited_since is None:
+                self._awaited_since = self.loop.time()  # what came ended uvicorn's wait, and began no request
 
     def on_message_begin(self) -> None:
         """Hands the connection to the request through its scope, and starts its clock."""
