@@ -152,6 +152,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
+        if self._refusal is not None and self._reading == "body" and cycle is self.cycle:
+            self._connection.failure, self._refusal = self._refusal, None  # its own: the body is what was refused
         super()._start_asgi_task(cycle, app)
 
     def _count_head(self, size: int) -> None:
@@ -179,7 +181,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, error: ServiceError) -> None:
         """Reads no more, and answers what cannot be read: once, and after what is still being answered."""
         self._is_deaf, self._awaited_since = True, None
-        if self._reading == "body":
+        if self._reading == "body" and self.cycle is self._answering:
             self._refuse_body(error)
         elif self.cycle is not None and not self.cycle.response_complete:
             self._refusal = error
@@ -188,8 +190,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse_body(self, error: ServiceError) -> None:
         """Ends the request whose body is at fault through its own task: it has an id, a log line and a count."""
-        if self.cycle is not self._answering or self.cycle.response_started:
-            self.transport.close()  # it waits for others to be answered, or its answer is out: no place for this one
+        if self.cycle.response_started:
+            self.transport.close()  # its answer is out: no place for this one
         else:
             self._connection.fail(error)
 

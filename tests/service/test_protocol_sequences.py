@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.process import ServerProcess
-from tests.service.test_protocol import read_answer
+from tests.service.test_protocol import error_code, metric, read_answer
 from tests.service.test_server import fake_server
 
 KEY = "sesame-sesame-sesame-sesame"
@@ -129,3 +129,34 @@ def test_declined_upgrade_changes_nothing_else(
         else:
             assert headers["connection"] == "close"
             assert_closed_in_time(connection)
+
+
+def test_trailers_over_the_limit_close_the_connection(strict_server: ServerProcess) -> None:
+    with strict_server.connect() as connection:
+        connection.sendall(chunked_request("Host: test") + b"X-Long: " + b"a" * 3000 + b"\r\n\r\n")
+        status, headers, body = read_answer(connection)
+        assert (status, headers["connection"], error_code(body)) == (431, "close", "headers_too_large")
+        assert_closed_in_time(connection)
+
+
+@pytest.fixture
+def slow_server(fake_artifact: Path) -> Iterator[ServerProcess]:
+    """0.3 s a run."""
+    with fake_server(fake_artifact, FAKE_RUN_SECONDS="0.3").wait_until_ready() as started:
+        yield started
+
+
+@pytest.mark.parametrize("earlier", [1, 2])
+def test_body_that_breaks_off_waits_for_earlier_answers(slow_server: ServerProcess, earlier: int) -> None:
+    before = metric(slow_server, 'polyhead_requests_rejected_total{reason="malformed_request"}')
+    good = chunked_request("Host: test") + b"\r\n"
+    with slow_server.connect() as connection:
+        bad = chunked_request("Host: test", "X-Request-Id: bad").replace(b"\r\n0\r\n", b"nonsense")
+        connection.sendall(good * earlier + bad)
+        for _ in range(earlier):
+            assert read_answer(connection)[0] == 200
+        status, headers, body = read_answer(connection)
+        assert (status, headers["x-request-id"], error_code(body)) == (400, "bad", "malformed_request")
+        assert headers["connection"] == "close"
+        assert_closed_in_time(connection)
+    assert metric(slow_server, 'polyhead_requests_rejected_total{reason="malformed_request"}') == before + 1
