@@ -14,6 +14,7 @@ from starlette.routing import Route
 from service.error_shapes import OURS, ErrorShape, error_body
 from service.errors import (
     DeadlineExceeded,
+    HeadersTooLarge,
     InferenceFailed,
     InternalError,
     Invalid,
@@ -61,7 +62,7 @@ def failure_response(error: ServiceError, exchange: Exchange) -> Response:
     exchange.error_code = error.code
     body = error_body(error, exchange.method, exchange.route)
     response = Response(orjson.dumps(body), error.status, media_type="application/json")
-    if isinstance(error, RequestTimeout | MalformedRequest):
+    if isinstance(error, RequestTimeout | MalformedRequest | HeadersTooLarge):
         response.headers["connection"] = "close"  # what is left of the request is not waited for
     if isinstance(error, Unauthorized):
         response.headers["www-authenticate"] = "Bearer"

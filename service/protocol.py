@@ -6,7 +6,7 @@ connections and tasks, not what requests mean.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import httptools
@@ -19,7 +19,7 @@ from service.errors import HeadersTooLarge, MalformedRequest, RequestTimeout, Se
 
 LINGER_SECONDS = 2.0  # how long a refused client may go on sending before it is cut off
 
-_UPGRADE_HEADERS = (b"connection", b"upgrade", b"http2-settings")
+_OFFER = (b"upgrade", b"http2-settings")  # headers, and what `Connection` calls them
 
 Reading = Literal["nothing yet", "head", "body", "between requests"]
 
@@ -39,7 +39,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._connection = Connection()
         self._reading: Reading = "nothing yet"
         self._answering: RequestResponseCycle | None = None  # the current one; `cycle` is the last that came in
-        self._awaited_since: float | None = None  # what is being read, or the first byte
+        self._awaited_since: float | None = None  # what is being read, or a request's first byte
         self._unread_until: float | None = None  # an answer that the client has to read
         self._closing_until: float | None = None
         self._is_deaf = False  # nothing more is read
@@ -80,6 +80,8 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             if self._reading == "head" and self._raw_head_bytes > self._limits.max_header_bytes:
                 self._refuse(self._too_large())
+            elif self._reading == "between requests" and self.cycle.response_complete and self._awaited_since is None:
+                self._awaited_since = self.loop.time()  # what came ended uvicorn's wait, and began no request
 
     def on_message_begin(self) -> None:
         """Hands the connection to the request through its scope, and starts its clock."""
@@ -95,8 +97,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Counts a header."""
-        super().on_header(name, value)
+        """Counts a header; a trailer comes here too, is counted, and is no header of the request (RFC 9110, 6.5.1)."""
+        if self._reading == "head":
+            super().on_header(name, value)
         self._count_head(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:
@@ -141,7 +144,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self.flow.read_paused:  # not the client's doing: it may not send
             self._awaited_since = now
         elif now > self._awaited_since + self._limits.receive_timeout:
-            if self._reading == "nothing yet":
+            if self._reading in ("nothing yet", "between requests"):
                 self.transport.close()
             else:
                 part = "headers" if self._reading == "head" else "body"
@@ -149,6 +152,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
+        if self._refusal is not None and self._reading == "body" and cycle is self.cycle:
+            self._connection.failure, self._refusal = self._refusal, None  # its own: the body is what was refused
         super()._start_asgi_task(cycle, app)
 
     def _count_head(self, size: int) -> None:
@@ -165,19 +170,18 @@ class BoundedProtocol(HttpToolsProtocol):
         httptools' parser stops for good behind the head of such a request, and Java's HTTP client makes the offer
         with every first one, body and all.
         """
-        method = self.parser.get_method()
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode("ascii")
         self.parser = httptools.HttpRequestParser(self)
         if method == b"CONNECT":
             self._refuse(MalformedRequest("CONNECT: this is no proxy"))
             return
-        kept = [header for header in self.headers if header[0] not in _UPGRADE_HEADERS]
-        head = b"".join(b"%s: %s\r\n" % header for header in kept)
-        self.data_received(b"%s %s HTTP/1.1\r\n%s\r\n%s" % (method, self.url, head, rest))
+        head = b"".join(b"%s: %s\r\n" % header for header in _without_offer(self.headers))
+        self.data_received(b"%s %s HTTP/%s\r\n%s\r\n%s" % (method, self.url, version, head, rest))
 
     def _refuse(self, error: ServiceError) -> None:
         """Reads no more, and answers what cannot be read: once, and after what is still being answered."""
         self._is_deaf, self._awaited_since = True, None
-        if self._reading == "body":
+        if self._reading == "body" and self.cycle is self._answering:
             self._refuse_body(error)
         elif self.cycle is not None and not self.cycle.response_complete:
             self._refusal = error
@@ -186,8 +190,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse_body(self, error: ServiceError) -> None:
         """Ends the request whose body is at fault through its own task: it has an id, a log line and a count."""
-        if self.cycle is not self._answering or self.cycle.response_started:
-            self.transport.close()  # it waits for others to be answered, or its answer is out: no place for this one
+        if self.cycle.response_started:
+            self.transport.close()  # its answer is out: no place for this one
         else:
             self._connection.fail(error)
 
@@ -207,6 +211,16 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write_eof()
         else:
             self.transport.close()
+
+
+def _without_offer(headers: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Headers without the offer to upgrade; what else `Connection` says stays."""
+    for name, value in headers:
+        if name == b"connection":
+            kept = [token for token in value.split(b",") if token.strip().lower() not in _OFFER]
+            yield name, b",".join(kept)
+        elif name not in _OFFER:
+            yield name, value
 
 
 def _is_past(limit: float | None, now: float) -> bool:
