@@ -45,7 +45,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_deaf = False  # nothing more is read
         self._refusal: ServiceError | None = None  # to be written once earlier requests are answered
         self._head_bytes = 0  # of headers that are complete
-        self._raw_head_bytes = 0  # received since the head began
+        self._unparsed_bytes = 0  # received since the head began, or since the last piece of the body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         """Takes the client in, or turns it away where there are too many."""
@@ -68,8 +68,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_deaf:
             return
         self._unset_keepalive_if_required()
-        if self._reading == "head":
-            self._raw_head_bytes += len(data)
+        self._unparsed_bytes += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
@@ -78,7 +77,7 @@ class BoundedProtocol(HttpToolsProtocol):
             too_large = self._head_bytes > self._limits.max_header_bytes
             self._refuse(self._too_large() if too_large else MalformedRequest("this is no valid HTTP/1.1 request"))
         else:
-            if self._reading == "head" and self._raw_head_bytes > self._limits.max_header_bytes:
+            if self._reading in ("head", "body") and self._unparsed_bytes > self._limits.max_header_bytes:
                 self._refuse(self._too_large())
             elif self._reading == "between requests" and self.cycle.response_complete and self._awaited_since is None:
                 self._awaited_since = self.loop.time()  # what came ended uvicorn's wait, and began no request
@@ -89,7 +88,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.scope[CONNECTION_KEY] = self._connection  # type: ignore[literal-required]  # a key of our own
         self._awaited_since = self.loop.time()
         self._reading = "head"
-        self._head_bytes = self._raw_head_bytes = 0
+        self._head_bytes = self._unparsed_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         """Counts the request line."""
@@ -108,6 +107,11 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_headers_complete()
             self.cycle.transport = self._writer  # type: ignore[assignment]  # all that a cycle uses
             self._reading = "body"
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a piece of the body; what follows and is none is counted anew: trailers, extensions of chunks."""
+        super().on_body(body)
+        self._unparsed_bytes = 0
 
     def on_message_complete(self) -> None:
         """Stops the request's clock."""

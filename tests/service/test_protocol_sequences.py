@@ -139,6 +139,30 @@ def test_trailers_over_the_limit_close_the_connection(strict_server: ServerProce
         assert_closed_in_time(connection)
 
 
+@pytest.mark.parametrize("endless", [b"X-Long: ", b"5;extension="])
+def test_what_never_ends_behind_a_body_is_cut_off(strict_server: ServerProcess, endless: bytes) -> None:
+    """Each piece alone is within the limit, the last of them passes it; the parser would keep them all."""
+    start = chunked_request("Host: test")
+    with strict_server.connect() as connection:
+        connection.sendall((start if endless.startswith(b"X") else start.removesuffix(b"0\r\n")) + endless)
+        for _ in range(4):
+            time.sleep(0.02)
+            connection.sendall(b"a" * 510)
+        status, headers, body = read_answer(connection)
+        assert (status, headers["connection"], error_code(body)) == (431, "close", "headers_too_large")
+
+
+def test_a_body_in_many_pieces_is_no_header(strict_server: ServerProcess) -> None:
+    text = json.dumps({"inputs": "cat " * 2000}).encode()
+    head = b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    with strict_server.connect() as connection:
+        connection.sendall(head % len(text))
+        for start in range(0, len(text), 700):
+            connection.sendall(text[start : start + 700])
+            time.sleep(0.005)
+        assert read_answer(connection)[0] == 200
+
+
 @pytest.fixture
 def slow_server(fake_artifact: Path) -> Iterator[ServerProcess]:
     """0.3 s a run."""
