@@ -130,6 +130,25 @@ def test_what_a_server_cannot_do_is_said_where_it_matters(open_viewer: OpenViewe
     expect(viewer.page.locator(".notice[data-kind=problem]")).to_have_count(0)
 
 
+def test_two_texts_that_fail_do_not_leave_those_before(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer("mode=pair")
+    tokens = viewer.page.locator("#pair .token")
+    viewer.type(f"A dog {'ran ' * 600}", "#b")  # more than the model takes
+    viewer.show("A cat sat.")
+    expect(viewer.page.locator("#pair-note")).to_be_visible()
+    assert tokens.count() > 10
+    viewer.page.route("**/explain", lambda route: route.fulfill(**refusal(500, "internal error")))
+    viewer.type("A bird flew.")
+    expect(viewer.page.locator("#pair-readout")).to_have_text("internal error")
+    expect(viewer.page.locator("#pair-matrix")).to_be_hidden()
+    expect(viewer.page.locator("#pair-note")).to_be_hidden()
+    expect(tokens).to_have_count(0)
+    viewer.page.unroute("**/explain")
+    viewer.type("A dog ran.", "#b")
+    expect(viewer.page.locator("#pair-matrix")).to_be_visible()
+    expect(tokens).to_have_count(12)
+
+
 def test_a_newer_text_cancels_what_the_older_one_asked_for(open_viewer: OpenViewer) -> None:
     viewer = open_viewer()
     cancelled: list[str] = []
