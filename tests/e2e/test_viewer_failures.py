@@ -108,6 +108,23 @@ def test_a_key_is_asked_for_and_kept_in_memory_only(browser: BrowserContext, lon
         assert server.stop() == 0
 
 
+def test_a_gateway_that_answers_in_json_of_its_own_is_heard(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    body = """
+    const real = window.fetch;
+    const heard = [];
+    for (const one of argument) {
+      window.fetch = async () => new Response(one, { status: 502 });
+      await module.tokenize("text").catch((error) => heard.push([error.status, error.message]));
+    }
+    window.fetch = real;
+    return heard;
+    """
+    answers = ['{"message": "bad"}', '{"error": "bad gateway"}', '{"error": null}', '{"error": {}}', "null", "<p>bad"]
+    assert viewer.module("api", body, answers) == [[502, "The server answered 502."]] * len(answers)
+    assert viewer.module("api", body, ['{"error": {"message": "no worker"}}']) == [[502, "no worker"]]
+
+
 def test_what_a_server_cannot_do_is_said_where_it_matters(open_viewer: OpenViewer) -> None:
     viewer = open_viewer("mode=pair&layer=1&head=1")
 
