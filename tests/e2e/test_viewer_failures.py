@@ -13,8 +13,8 @@ from tests.e2e.viewer_page import ViewerPage
 from tests.service.process import ServerProcess
 
 
-def refusal(status: int, message: str, **headers: str) -> dict[str, Any]:
-    error = {"message": message, "type": "test", "param": None, "code": "test"}
+def refusal(status: int, message: str, *, param: str | None = None, **headers: str) -> dict[str, Any]:
+    error = {"message": message, "type": "test", "param": param, "code": "test"}
     return {
         "status": status,
         "headers": {"content-type": "application/json", **{name.replace("_", "-"): headers[name] for name in headers}},
@@ -130,8 +130,10 @@ def test_what_a_server_cannot_do_is_said_where_it_matters(open_viewer: OpenViewe
 
     def refuse_new(route: Route) -> None:
         body = json.loads(route.request.post_data or "{}")
-        if "head_mask" in body or (body.get("attention") or {}).get("form") == "norms":
-            route.fulfill(**refusal(422, "not with this artifact"))
+        if "head_mask" in body:
+            route.fulfill(**refusal(422, "head_mask: not with this artifact", param="head_mask"))
+        elif (body.get("attention") or {}).get("form") == "norms":
+            route.fulfill(**refusal(422, "attention.form: not with this artifact", param="attention.form"))
         else:
             route.fallback()
 
@@ -143,7 +145,14 @@ def test_what_a_server_cannot_do_is_said_where_it_matters(open_viewer: OpenViewe
     expect(viewer.page.locator("#pair-readout")).to_contain_text("Similarity only")
     assert 0 < float(viewer.page.locator("#similarity").inner_text()) < 1
     viewer.page.locator("#switch").click()
-    expect(viewer.page.locator("#effect .notice")).to_contain_text("cannot switch heads off")
+    notice = viewer.page.locator("#effect .notice")
+    expect(notice).to_contain_text("cannot switch heads off")
+    viewer.page.unroute("**/encode")
+    wrong = refusal(422, "head_mask[0]: of another model", param="head_mask.0")
+    viewer.page.route("**/encode", lambda route: route.fulfill(**wrong))
+    viewer.page.locator("#switch").click()
+    viewer.page.locator("#switch").click()
+    expect(notice).to_have_text("head_mask[0]: of another model")
     expect(viewer.page.locator(".notice[data-kind=problem]")).to_have_count(0)
 
 
