@@ -1,6 +1,7 @@
 """The viewer when things go wrong: a clear word in the page, and nothing lost."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,29 @@ def test_two_texts_that_fail_do_not_leave_those_before(open_viewer: OpenViewer) 
     viewer.type("A dog ran.", "#b")
     expect(viewer.page.locator("#pair-matrix")).to_be_visible()
     expect(tokens).to_have_count(12)
+
+
+@pytest.mark.slow  # another process
+def test_what_is_too_large_of_all_layers_takes_nothing_else_away(browser: BrowserContext, long_artifact: Path) -> None:
+    flags = ("--model", str(long_artifact), "--max-attention-work-bytes", "2000000")  # of 72 heads: 83 tokens
+    with ServerProcess("service", *flags).wait_until_ready() as server:
+        viewer = ViewerPage(browser, server, "map=rollout")
+        rollout = viewer.page.locator(".tile.wide")
+        viewer.show(" ".join([TEXT] * 10))
+        expect(rollout).to_have_text(re.compile("No rollout"))
+        expect(rollout).to_be_disabled()
+        expect(viewer.page.locator("#head-title")).to_have_text("Layer 0, head 0")
+        expect(viewer.page.locator("#statistics")).to_contain_text("No numbers")
+        expect(viewer.page.locator("#filled")).to_have_text("72")
+        expect(viewer.page.locator("#notices .notice")).to_have_count(0)
+        assert sum(address.endswith("/encode") for address in viewer.refused) <= 3  # the rollout twice, the statistics
+        viewer.show(TEXT)
+        expect(viewer.page.locator(".statistics")).to_be_visible()
+        rollout.click()
+        expect(viewer.page.locator("#head-title")).to_have_text("Rollout through all layers")
+        viewer.close()
+        assert not viewer.complaints
+        assert server.stop() == 0
 
 
 def test_a_newer_text_cancels_what_the_older_one_asked_for(open_viewer: OpenViewer) -> None:
