@@ -182,6 +182,20 @@ def test_a_text_that_is_too_long_is_cut_and_512_tokens_stay_smooth(open_viewer: 
     assert seconds < 0.2
 
 
+def test_lines_that_are_left_out_are_counted(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+    text = " ".join([TEXT] * 10)
+    viewer = open_viewer("layer=0&head=3&view=lines&threshold=1")
+    viewer.show(text)
+    caption = viewer.page.locator("#panes p").inner_text()
+    found = re.match(r"The ([\d,]+) strongest of ([\d,]+) lines", caption)
+    assert found, caption
+    drawn, most = (int(number.replace(",", "")) for number in found.groups())
+    weights = weights_of(viewer_server, text, 0, 3)
+    kept = weights[(weights > 0) & (weights >= 0.01 * weights.max())]
+    assert 0 < drawn <= 6000 < most
+    assert most == pytest.approx(len(kept), abs=3)  # of weights at the threshold itself, rounding decides
+
+
 @pytest.mark.parametrize("hash_", ["", "mode=pair"])
 def test_a_phone_scrolls_down_only(open_viewer: OpenViewer, hash_: str) -> None:
     viewer = open_viewer(hash_, width=360, height=740, theme="dark")

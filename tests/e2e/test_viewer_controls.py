@@ -119,6 +119,14 @@ def test_data_and_picture_are_saved(open_viewer: OpenViewer, viewer_server: Serv
     assert height > 600
 
 
+def test_of_nothing_there_is_no_picture(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer("hide=1")
+    viewer.type("\u200b")
+    expect(viewer.page.locator("#readout")).to_contain_text("Nothing is left")
+    viewer.page.locator("#save-png").click()
+    viewer.page.wait_for_timeout(100)  # the page would complain by now
+
+
 def test_themes_follow_the_system_and_the_button(open_viewer: OpenViewer) -> None:
     viewer = open_viewer(theme="dark")
     background = "getComputedStyle(document.body).backgroundColor"
@@ -144,6 +152,13 @@ def test_a_head_switched_off_turns_the_embedding(open_viewer: OpenViewer, viewer
     wait_for_link(viewer, {"layer": ["3"], "head": ["2"], "off": ["3.2"]})
     viewer.page.locator("#switch").click()
     expect(cosine).to_have_count(0)
+
+
+def test_a_head_that_a_link_names_twice_is_off_once(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer("off=0.1,00.01,0.1&a=hello+world")
+    expect(viewer.page.locator("#effect [data-effect]")).to_be_visible()
+    expect(viewer.page.locator("#effect")).to_contain_text(re.compile("Off: layer 0, head 1 "))
+    wait_for_link(viewer, {"a": ["hello world"], "off": ["0.1"]})
 
 
 @pytest.mark.slow  # 72 runs, twice begun

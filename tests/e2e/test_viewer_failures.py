@@ -1,6 +1,7 @@
 """The viewer when things go wrong: a clear word in the page, and nothing lost."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from tests.e2e.viewer_page import ViewerPage
 from tests.service.process import ServerProcess
 
 
-def refusal(status: int, message: str, **headers: str) -> dict[str, Any]:
-    error = {"message": message, "type": "test", "param": None, "code": "test"}
+def refusal(status: int, message: str, *, param: str | None = None, **headers: str) -> dict[str, Any]:
+    error = {"message": message, "type": "test", "param": param, "code": "test"}
     return {
         "status": status,
         "headers": {"content-type": "application/json", **{name.replace("_", "-"): headers[name] for name in headers}},
@@ -108,13 +109,32 @@ def test_a_key_is_asked_for_and_kept_in_memory_only(browser: BrowserContext, lon
         assert server.stop() == 0
 
 
+def test_a_gateway_that_answers_in_json_of_its_own_is_heard(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    body = """
+    const real = window.fetch;
+    const heard = [];
+    for (const one of argument) {
+      window.fetch = async () => new Response(one, { status: 502 });
+      await module.tokenize("text").catch((error) => heard.push([error.status, error.message]));
+    }
+    window.fetch = real;
+    return heard;
+    """
+    answers = ['{"message": "bad"}', '{"error": "bad gateway"}', '{"error": null}', '{"error": {}}', "null", "<p>bad"]
+    assert viewer.module("api", body, answers) == [[502, "The server answered 502."]] * len(answers)
+    assert viewer.module("api", body, ['{"error": {"message": "no worker"}}']) == [[502, "no worker"]]
+
+
 def test_what_a_server_cannot_do_is_said_where_it_matters(open_viewer: OpenViewer) -> None:
     viewer = open_viewer("mode=pair&layer=1&head=1")
 
     def refuse_new(route: Route) -> None:
         body = json.loads(route.request.post_data or "{}")
-        if "head_mask" in body or (body.get("attention") or {}).get("form") == "norms":
-            route.fulfill(**refusal(422, "not with this artifact"))
+        if "head_mask" in body:
+            route.fulfill(**refusal(422, "head_mask: not with this artifact", param="head_mask"))
+        elif (body.get("attention") or {}).get("form") == "norms":
+            route.fulfill(**refusal(422, "attention.form: not with this artifact", param="attention.form"))
         else:
             route.fallback()
 
@@ -126,8 +146,57 @@ def test_what_a_server_cannot_do_is_said_where_it_matters(open_viewer: OpenViewe
     expect(viewer.page.locator("#pair-readout")).to_contain_text("Similarity only")
     assert 0 < float(viewer.page.locator("#similarity").inner_text()) < 1
     viewer.page.locator("#switch").click()
-    expect(viewer.page.locator("#effect .notice")).to_contain_text("cannot switch heads off")
+    notice = viewer.page.locator("#effect .notice")
+    expect(notice).to_contain_text("cannot switch heads off")
+    viewer.page.unroute("**/encode")
+    wrong = refusal(422, "head_mask[0]: of another model", param="head_mask.0")
+    viewer.page.route("**/encode", lambda route: route.fulfill(**wrong))
+    viewer.page.locator("#switch").click()
+    viewer.page.locator("#switch").click()
+    expect(notice).to_have_text("head_mask[0]: of another model")
     expect(viewer.page.locator(".notice[data-kind=problem]")).to_have_count(0)
+
+
+def test_two_texts_that_fail_do_not_leave_those_before(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer("mode=pair")
+    tokens = viewer.page.locator("#pair .token")
+    viewer.type(f"A dog {'ran ' * 600}", "#b")  # more than the model takes
+    viewer.show("A cat sat.")
+    expect(viewer.page.locator("#pair-note")).to_be_visible()
+    assert tokens.count() > 10
+    viewer.page.route("**/explain", lambda route: route.fulfill(**refusal(500, "internal error")))
+    viewer.type("A bird flew.")
+    expect(viewer.page.locator("#pair-readout")).to_have_text("internal error")
+    expect(viewer.page.locator("#pair-matrix")).to_be_hidden()
+    expect(viewer.page.locator("#pair-note")).to_be_hidden()
+    expect(tokens).to_have_count(0)
+    viewer.page.unroute("**/explain")
+    viewer.type("A dog ran.", "#b")
+    expect(viewer.page.locator("#pair-matrix")).to_be_visible()
+    expect(tokens).to_have_count(12)
+
+
+@pytest.mark.slow  # another process
+def test_what_is_too_large_of_all_layers_takes_nothing_else_away(browser: BrowserContext, long_artifact: Path) -> None:
+    flags = ("--model", str(long_artifact), "--max-attention-work-bytes", "2000000")  # of 72 heads: 83 tokens
+    with ServerProcess("service", *flags).wait_until_ready() as server:
+        viewer = ViewerPage(browser, server, "map=rollout")
+        rollout = viewer.page.locator(".tile.wide")
+        viewer.show(" ".join([TEXT] * 10))
+        expect(rollout).to_have_text(re.compile("No rollout"))
+        expect(rollout).to_be_disabled()
+        expect(viewer.page.locator("#head-title")).to_have_text("Layer 0, head 0")
+        expect(viewer.page.locator("#statistics")).to_contain_text("No numbers")
+        expect(viewer.page.locator("#filled")).to_have_text("72")
+        expect(viewer.page.locator("#notices .notice")).to_have_count(0)
+        assert sum(address.endswith("/encode") for address in viewer.refused) <= 3  # the rollout twice, the statistics
+        viewer.show(TEXT)
+        expect(viewer.page.locator(".statistics")).to_be_visible()
+        rollout.click()
+        expect(viewer.page.locator("#head-title")).to_have_text("Rollout through all layers")
+        viewer.close()
+        assert not viewer.complaints
+        assert server.stop() == 0
 
 
 def test_a_newer_text_cancels_what_the_older_one_asked_for(open_viewer: OpenViewer) -> None:

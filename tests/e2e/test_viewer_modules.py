@@ -125,13 +125,15 @@ def test_the_strongest_lines_are_kept(viewer: ViewerPage, generator: np.random.G
 
 def test_the_grid_is_planned_within_the_servers_limit(viewer: ViewerPage) -> None:
     body = "return module.planGrid(...argument);"
-    assert viewer.module("source", body, [[2, 0, 3], 2, 10, 2**20]) == [{"layers": [2, 0]}]
+    assert viewer.module("source", body, [[2, 0, 3], 2, 10, {"max_attention_bytes": 2**20}]) == [{"layers": [2, 0]}]
     megabyte = 512 * 512 * 4
-    assert viewer.module("source", body, [[2, 0, 3], 0, 512, 2 * megabyte]) == [
+    assert viewer.module("source", body, [[2, 0, 3], 0, 512, {"max_attention_bytes": 2 * megabyte}]) == [
         {"layers": [0]},
         {"layers": [2], "heads": [0, 1]},
         {"layers": [2], "heads": [2]},
     ]
+    work = {"max_attention_bytes": 2**20, "max_attention_work_bytes": 4 * 10 * 10 * 4}
+    assert viewer.module("source", body, [[2, 2, 3], 0, 10, work]) == [{"layers": [0, 1]}, {"layers": [2]}]
 
 
 def test_the_cache_drops_what_was_unused_longest(viewer: ViewerPage) -> None:

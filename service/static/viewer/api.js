@@ -133,7 +133,8 @@ async function readFailure(response) {
   const retryAfter = Number(response.headers.get("retry-after")) || 0;
   let failure = { code: "unknown", message: `The server answered ${response.status}.` };
   try {
-    failure = (await response.json()).error;
+    const { error } = await response.json();
+    if (typeof error?.message === "string") failure = error;
   } catch {
     // something between the page and the service answered; its status is all there is to say
   }

@@ -132,7 +132,8 @@ export class EffectPanel {
 
   #fail(host, error) {
     if (!(error instanceof ApiError)) throw error;
-    const text = error.isUnsupported ? UNSUPPORTED : describeFailure(error);
+    const isUnsupported = error.isUnsupported && error.param === "head_mask"; // the field, not an entry of it
+    const text = isUnsupported ? UNSUPPORTED : describeFailure(error);
     host.replaceChildren(element("p", { class: "notice", data: { kind: "note" }, textContent: text }));
     this.onFailure(error);
   }

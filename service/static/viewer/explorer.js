@@ -11,6 +11,8 @@ import { Turn, inParallel } from "./turns.js";
 
 const REQUESTS_AT_ONCE = 2;
 const NO_NORMS = "This server gives no norms; its artifact or version does not have them. Weights are shown.";
+const NO_ROLLOUT = "No rollout: all layers of this text together are too large for this server.";
+const NO_STATISTICS = "No numbers: all heads on this text together are too large for this server.";
 const GRID_CAPTIONS = {
   weights: "Weights: rows are queries, columns are keys.",
   norms: "Norms ‖α f(x)‖: rows are queries, columns are keys.",
@@ -25,6 +27,7 @@ export class Explorer {
   #large = null; // {labels, offsets, maps: {weights, norms}}
   #numTokens = 0;
   #hasNorms = true;
+  #hasStatistics = true;
 
   /** @param {{grid, figure, strip, effect, notices, pointer}} views */
   constructor({ state, info, views }) {
@@ -63,10 +66,12 @@ export class Explorer {
     const { values, text } = this.#state;
     if (!text.trim()) return;
     await this.#guard(signal, async () => {
+      const load = loadLargeMap(text, values, "weights", signal);
       const [weights, norms] = await Promise.all([
-        loadLargeMap(text, values, "weights", signal),
+        values.map === "rollout" ? unlessTooLarge(load, signal) : load,
         values.map === "head" ? this.#loadNorms((form) => loadLargeMap(text, values, form, signal)) : null,
       ]);
+      if (!weights) return this.#refuseRollout();
       const maps = { weights: weights.layers[0][0], norms: norms?.layers[0][0] };
       if (String(this.#large?.labels) !== String(weights.labels)) this.#views.pointer.clear();
       this.#large = { labels: weights.labels, offsets: weights.offsets, maps };
@@ -83,14 +88,15 @@ export class Explorer {
     this.#views.grid.clear();
     byId("grid-caption").textContent = GRID_CAPTIONS[form];
     const counts = this.#info.manifest.config.num_heads;
-    const parts = planGrid(counts, values.layer, this.#numTokens, this.#info.limits.max_attention_bytes);
+    const parts = planGrid(counts, values.layer, this.#numTokens, this.#info.limits);
     const all = this.#views.grid.keys.length;
     let filled = 0;
     await this.#guard(signal, async () => {
       await inParallel([...parts, null], REQUESTS_AT_ONCE, signal, async (part) => {
         if (!part) {
-          const rollout = await loadSmallRollout(text, values, signal);
-          this.#putTiles(["rollout"], rollout.layers[0]);
+          const rollout = await unlessTooLarge(loadSmallRollout(text, values, signal), signal);
+          if (rollout) this.#putTiles(["rollout"], rollout.layers[0]);
+          else this.#refuseRollout();
           return;
         }
         const { layers } = await loadSmallMaps(text, values, form, { ...part, signal });
@@ -133,6 +139,7 @@ export class Explorer {
     const { map, layer, head } = this.#state.values;
     if (map === "rollout") byId("statistics").textContent = "These numbers are of one head; a rollout is made of all.";
     else if (this.#statistics) showStatistics(byId("statistics"), this.#statistics, layer, head);
+    else if (!this.#hasStatistics) byId("statistics").textContent = NO_STATISTICS;
   }
 
   /** Stops everything: there is no text. */
@@ -144,6 +151,7 @@ export class Explorer {
     const { level, hide } = this.#state.values;
     this.#numTokens = tokens.length;
     this.#statistics = null;
+    this.#hasStatistics = true;
     if (level === "token" && !hide) {
       this.#views.strip.show(tokens, isSpecial(offsets));
       byId("count").textContent = tokens.length;
@@ -158,7 +166,8 @@ export class Explorer {
   }
 
   async #loadStatistics(text, signal) {
-    this.#statistics = await encodeStatistics(text, signal);
+    this.#statistics = await unlessTooLarge(encodeStatistics(text, signal), signal);
+    this.#hasStatistics = this.#statistics !== null;
     this.drawStatistics();
   }
 
@@ -172,6 +181,12 @@ export class Explorer {
       byId("no-norms").textContent = NO_NORMS;
       return null;
     }
+  }
+
+  /** There is a head to look at all the same. */
+  #refuseRollout() {
+    this.#views.grid.refuseRollout(NO_ROLLOUT);
+    this.#state.set({ map: "head" });
   }
 
   #putTiles(keys, maps) {
@@ -205,6 +220,16 @@ export class Explorer {
       const action = { name: "Try again", run: () => this.load() };
       this.#views.notices.show("load", describeFailure(error), { action });
     }
+  }
+}
+
+/** What is awaited; null where it is too large for the server, as all layers together may be and one is not. */
+async function unlessTooLarge(answer, signal) {
+  try {
+    return await answer;
+  } catch (error) {
+    if (signal.aborted || !(error instanceof ApiError) || error.status !== 413) throw error;
+    return null;
   }
 }
 

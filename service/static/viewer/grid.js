@@ -3,6 +3,7 @@
 import { element } from "./dom.js";
 import { shrink, toImage } from "./maps.js";
 
+const ROLLOUT = "Rollout through all layers";
 const TILE_CELLS = 64; // rows and columns of a small map at most
 
 export class HeadGrid {
@@ -19,9 +20,9 @@ export class HeadGrid {
     const grid = element("div", { class: "heads", role: "grid", aria: { label: "Heads of all layers" } });
     grid.style.setProperty("--columns", columns);
     grid.append(this.#heading(columns), ...headCounts.map((count, layer) => this.#row(layer, count)));
-    const rollout = this.#tile("rollout", "Rollout through all layers", { map: "rollout" });
+    const rollout = this.#tile("rollout", ROLLOUT, { map: "rollout" });
     rollout.button.removeAttribute("role");
-    rollout.button.append(element("span", { textContent: "Rollout through all layers" }));
+    rollout.button.append(element("span", { textContent: ROLLOUT }));
     rollout.button.classList.add("wide");
     this.#host.replaceChildren(grid, rollout.button);
     grid.addEventListener("keydown", (event) => this.#move(event));
@@ -37,6 +38,13 @@ export class HeadGrid {
       tile.map = null;
       tile.button.classList.add("waiting");
     }
+    this.#nameRollout(ROLLOUT);
+  }
+
+  /** Says why there is no rollout, in its place. */
+  refuseRollout(reason) {
+    this.#nameRollout(reason, { isRefused: true });
+    this.#tiles.get("rollout").button.classList.remove("waiting");
   }
 
   /** Keeps a small copy of a map; `paint` shows it. */
@@ -77,6 +85,13 @@ export class HeadGrid {
       button.style.setProperty("--effect", shares?.get(key) ?? 0);
       button.classList.toggle("ranked", Boolean(shares?.has(key)));
     }
+  }
+
+  #nameRollout(name, { isRefused = false } = {}) {
+    const { button, canvas } = this.#tiles.get("rollout");
+    Object.assign(button, { title: name, ariaLabel: name, disabled: isRefused });
+    button.lastChild.textContent = name;
+    canvas.hidden = isRefused;
   }
 
   #heading(columns) {

@@ -12,8 +12,9 @@ export function bindKeep({ state, info, explorer, figure, pair, writeLink }) {
     copyLink();
   };
   byId("save-png").onclick = async () => {
-    if (!explorer.large) return;
-    const blob = await drawPicture(`${info.model}: ${explorer.title}`, shownPanes(state, figure, pair));
+    const panes = explorer.large ? shownPanes(state, figure, pair) : [];
+    if (!panes.length) return;
+    const blob = await drawPicture(`${info.model}: ${explorer.title}`, panes);
     saveFile(`${fileName(state)}.png`, blob);
   };
   byId("save-json").onclick = () => {

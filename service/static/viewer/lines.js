@@ -38,13 +38,8 @@ export class Lines {
 
   show(model) {
     this.#model = model;
-    const count = (number) => number.toLocaleString("en");
-    const all = model.map.rows * model.map.columns;
     this.#lines = strongest(model.map, model.threshold, MOST_LINES);
-    this.#caption.textContent =
-      this.#lines.length === MOST_LINES
-        ? `The ${count(MOST_LINES)} strongest of ${count(all)} lines; point at a token for all of its own.`
-        : "";
+    this.#caption.textContent = captionOf(this.#lines.length, model);
     this.#layOut();
   }
 
@@ -118,6 +113,14 @@ export function strongest(map, threshold, most) {
     }
   }
   return found;
+}
+
+/** Says how many lines are left out, where some are. */
+function captionOf(drawn, { map, threshold }) {
+  const all = map.values.reduce((count, value) => count + Number(value > 0 && value >= threshold), 0);
+  if (drawn === all) return "";
+  const [some, most] = [drawn, all].map((number) => number.toLocaleString("en"));
+  return `The ${some} strongest of ${most} lines; point at a token for all of its own.`;
 }
 
 function rowHeight({ map }) {

@@ -7,7 +7,11 @@ const LONGEST_TEXT = 20000; // characters; longer addresses are cut by programs 
 const choice = (...options) => (text) => (options.includes(text) ? text : undefined);
 const flag = (text) => ({ 0: false, 1: true })[text];
 const whole = (largest) => (text) => (/^\d{1,4}$/.test(text) && Number(text) <= largest ? Number(text) : undefined);
-const heads = (text) => (/^\d{1,3}\.\d{1,3}(,\d{1,3}\.\d{1,3}){0,4095}$/.test(text) ? text.split(",") : undefined);
+const heads = (text) => {
+  if (!/^\d{1,3}\.\d{1,3}(,\d{1,3}\.\d{1,3}){0,4095}$/.test(text)) return undefined;
+  const keys = text.split(",").map((key) => key.split(".").map(Number).join(".")); // one head has one name
+  return [...new Set(keys)];
+};
 
 const READERS = {
   mode: choice("one", "pair"),

@@ -52,7 +52,7 @@ export class PairView {
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof ApiError)) throw error;
-      this.#answer = null;
+      this.#forget();
       if (error.isUnsupported) await this.#showSimilarityOnly(a, b, signal);
       else this.#fail(error);
     }
@@ -128,11 +128,17 @@ export class PairView {
     try {
       const [[first], [second]] = await Promise.all([encodeVectors(a, { signal }), encodeVectors(b, { signal })]);
       this.#parts.similarity.textContent = formatNumber(1 - turnedBetween(first, second));
-      this.#parts.matrix.hidden = true;
       this.#parts.readout.replaceChildren(quiet(UNSUPPORTED));
     } catch (error) {
       if (!signal.aborted) this.#fail(error);
     }
+  }
+
+  /** Takes away what belongs to the texts before. */
+  #forget() {
+    this.#answer = null;
+    this.#parts.matrix.hidden = this.#parts.note.hidden = true;
+    for (const strip of Object.values(this.#strips)) strip.show([], []);
   }
 
   #fail(error) {

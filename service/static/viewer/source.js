@@ -39,11 +39,14 @@ export async function loadSmallRollout(text, values, signal) {
 
 /**
  * Requests that fill the grid, the shown layer first. Each runs the whole model: a short text's layers come together, a
- * long one's each on its own, so that they appear as they come; what would be over the server's limit comes in parts.
+ * long one's each on its own, so that they appear as they come; what would be over a limit comes in parts.
  *
+ * @param {{max_attention_bytes: number, max_attention_work_bytes?: number}} limits of an answer, and of what is computed
+ *   for it: all heads of its layers
  * @returns {{layers: number[], heads?: number[]}[]}
  */
-export function planGrid(headCounts, firstLayer, numTokens, maxBytes) {
+export function planGrid(headCounts, firstLayer, numTokens, limits) {
+  const { max_attention_bytes: maxBytes, max_attention_work_bytes: maxWork = Infinity } = limits;
   const mapBytes = Math.max(1, numTokens * numTokens * FLOAT_BYTES);
   const most = Math.max(1, Math.floor(maxBytes / mapBytes));
   const layers = headCounts.map((_, layer) => layer).filter((layer) => headCounts[layer] > 0);
@@ -54,7 +57,7 @@ export function planGrid(headCounts, firstLayer, numTokens, maxBytes) {
     const bytes = headCounts[layer] * mapBytes;
     if (bytes <= room) parts.at(-1).layers.push(layer);
     else parts.push(...splitHeads(layer, headCounts[layer], most));
-    room = (bytes <= room ? room : Math.min(ONE_ANSWER_BYTES, maxBytes)) - bytes;
+    room = (bytes <= room ? room : Math.min(ONE_ANSWER_BYTES, maxBytes, maxWork)) - bytes;
   }
   return parts;
 }
