@@ -90,5 +90,5 @@ def lower_thread_priority(niceness: int) -> None:
     """
     if sys.platform == "linux":
         thread = threading.get_native_id()
-        with contextlib.suppress(PermissionError):
+        with contextlib.suppress(OSError):  # EPERM, or what a sandbox's filter answers
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + niceness)

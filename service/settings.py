@@ -4,6 +4,7 @@ It knows the limits and their defaults, not who enforces them. Nothing else in t
 """
 
 import difflib
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ ENVIRONMENT_PREFIX = "POLYHEAD_"
 PROGRAM = "python -m service"
 _SECRETS = frozenset({"api_keys", "trace_endpoint"})  # what they are set to, or may be by mistake, is shown nowhere
 MIB = 2**20
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")  # as browsers write it; a slash behind it would never match
 
 
 class SettingsError(ValueError):
@@ -113,6 +115,13 @@ class Settings(BaseSettings):
     def _ports_differ(self) -> Self:
         if self.admin_port and self.admin_port == self.port:
             raise ValueError(f"admin-port is {self.admin_port}, as port is: expected another one")
+        return self
+
+    @model_validator(mode="after")
+    def _origins_are_origins(self) -> Self:
+        for origin in split_list(self.cors_origins):
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"cors-origins has {origin!r}: expected scheme://host or scheme://host:port, no path")
         return self
 
     @model_validator(mode="after")

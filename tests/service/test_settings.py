@@ -64,6 +64,10 @@ def test_every_setting_has_a_flag_and_a_description(capsys: pytest.CaptureFixtur
             "max-held-body-bytes is 10: at least max-body-bytes (2097152) is needed, or the largest body could never "
             "be taken",
         ),
+        (
+            ("--model", "m", "--cors-origins", "http://a.example:8080, https://b.example/"),
+            "cors-origins has 'https://b.example/': expected scheme://host or scheme://host:port, no path",
+        ),
     ],
 )
 def test_wrong_settings_are_one_line(flags: tuple[str, ...], message: str) -> None:
