@@ -132,3 +132,5 @@ def _read_config(described: Mapping[str, Any], pipeline: Pipeline) -> tuple[Modu
         raise UnsupportedModel(f"{path} does not say {error}: the network cannot be built from it") from error
     except ConfigError as error:
         raise UnsupportedModel(f"{path}: {error}") from error
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:  # a value of another type, or a zero
+        raise UnsupportedModel(f"{path} is malformed: {error!r}") from error

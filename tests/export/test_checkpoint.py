@@ -83,6 +83,11 @@ def test_pruned_heads_are_counted_a_layer(bert_folder: Path) -> None:
         ({"num_attention_heads": 5}, "hidden_size 32 is not a multiple of 5 heads"),
         ({"vocab_size": None}, "does not say 'vocab_size'"),
         ({"vocab_size": -1}, "vocab_size is -1"),
+        ({"num_attention_heads": 0}, r"config.json is malformed: ZeroDivisionError"),
+        ({"num_hidden_layers": "3"}, r"config.json is malformed: TypeError"),
+        ({"hidden_size": "32"}, r"config.json is malformed: TypeError"),
+        ({"hidden_act": ["gelu"]}, r"config.json is malformed: TypeError"),
+        ({"pruned_heads": [1]}, r"config.json is malformed: AttributeError"),
         ({"num_hidden_layers": 2}, "tensors do not fit the configuration, such as layers.2"),
         (
             {"intermediate_size": 63},
