@@ -24,6 +24,10 @@ POOLING_FLAGS: Mapping[str, str] = {  # the names of releases before 6
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+SETTINGS = tuple(  # sentence-transformers reads the first of these files that says anything
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 PROJECTION_ACTIVATIONS: Mapping[str, ProjectionActivation] = {"Tanh": "tanh", "Identity": "identity"}
 
 
@@ -149,7 +153,7 @@ def _read_dense(folder: Path) -> dict[str, Any]:
 
 
 def _read_transformer_settings(folder: Path) -> dict[str, Any]:
-    settings = read_json(folder / "sentence_bert_config.json", optional=True)
+    settings = next(filter(None, (read_json(folder / name, optional=True) for name in SETTINGS)), {})
     tokenizer = read_json(folder / "tokenizer_config.json", optional=True)
     length = settings.get("max_seq_length") or tokenizer.get("model_max_length")
     return {

@@ -146,3 +146,13 @@ def test_refuses_a_malformed_module(tmp_path: Path) -> None:
     write(tmp_path, "2_Dense/config.json", {})
     with pytest.raises(SourceError, match="2_Dense is malformed: KeyError"):
         read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING, DENSE]))
+
+
+@pytest.mark.parametrize("kind", ["roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"])
+def test_reads_the_settings_under_every_name_they_had(tmp_path: Path, kind: str) -> None:
+    write(tmp_path, f"sentence_{kind}_config.json", {"max_seq_length": 16, "do_lower_case": True})
+    write(tmp_path, "sentence_bert_config.json", {})
+    pipeline = read_pipeline(tmp_path)
+    assert (pipeline.max_sequence_length, pipeline.do_lower_case) == (16, True)
+    write(tmp_path, "sentence_bert_config.json", {"max_seq_length": 8})
+    assert read_pipeline(tmp_path).max_sequence_length == 8
