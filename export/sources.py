@@ -73,7 +73,7 @@ def _default_folder() -> Folder:
 
 def _fetch(model: str, revision: str | None) -> Folder:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read by huggingface_hub when it is imported
-    from httpx import HTTPError  # noqa: PLC0415 - the hub's client; its errors are no OSError
+    from httpx2 import HTTPError  # noqa: PLC0415 - what the hub is asked with; its errors are no OSError
     from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415 - after the variable, and only when needed
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-import httpx
+import huggingface_hub
 import pytest
 
 from export.errors import SourceError
@@ -68,8 +68,10 @@ def test_refuses_files_without_safetensors(files: list[str], message: str) -> No
 
 def test_a_hub_that_cannot_be_reached_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise httpx.ConnectError("connection refused")
+        huggingface_hub.get_session().get("http://127.0.0.1:1")  # the hub's own client raises, without its retries
 
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", refuse)
     with pytest.raises(SourceError, match=r"owner/name could not be fetched \(ConnectError\): check the network"):
         find_folder("owner/name")
