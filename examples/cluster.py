@@ -47,7 +47,7 @@ def flatten(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     centred = vectors - vectors.mean(axis=0)
     _, _, directions = np.linalg.svd(centred, full_matrices=False)
     places: NDArray[np.float32] = centred @ directions[:2].T
-    return places
+    return np.pad(places, ((0, 0), (0, 2 - places.shape[1])))  # a single line has one direction
 
 
 def draw(places: NDArray[np.float32], labels: NDArray[np.int64], lines: Sequence[str], path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from model.artifact import GRAPH
 from service.engine import Engine
 
 Paragraphs = dict[str, tuple[float, list[str]]]
@@ -29,11 +30,13 @@ def read_folder(folder: Path, pattern: str) -> Paragraphs:
 def update(engine: Engine, paragraphs: Paragraphs, index: Path) -> dict[str, NDArray[np.float32]]:
     """Unit vectors [n, D] of each file's n paragraphs; those of files that did not change come from the index."""
     vectors: dict[str, NDArray[np.float32]] = {}
+    # Artifacts of one source differ in precision and pruning; a large network's weights stand outside its graph.
+    made_by = f"{engine.manifest.source.sha256} {engine.manifest.files[GRAPH].sha256}"
     if index.exists():
         with np.load(index, allow_pickle=False) as kept:
             model = kept["model"].item() if "model" in kept else ""
             known = dict(zip(kept["names"].tolist(), kept["mtimes"].tolist(), strict=True))
-            if model == engine.manifest.source.sha256:
+            if model == made_by:
                 vectors = {
                     name: kept[f"vectors/{name}"]
                     for name, mtime in known.items()
@@ -45,7 +48,8 @@ def update(engine: Engine, paragraphs: Paragraphs, index: Path) -> dict[str, NDA
     names = list(paragraphs)
     arrays: dict[str, Any] = {f"vectors/{name}": vectors[name] for name in names}
     mtimes = np.array([paragraphs[name][0] for name in names])
-    np.savez(index, model=engine.manifest.source.sha256, names=np.array(names, dtype=str), mtimes=mtimes, **arrays)
+    with index.open("wb") as file:  # given a path, numpy would add .npz to it
+        np.savez(file, model=made_by, names=np.array(names, dtype=str), mtimes=mtimes, **arrays)
     return {name: vectors[name] for name in names}
 
 

@@ -71,8 +71,9 @@ def read_checkpoint(folder: Folder, *, name: str | None = None, max_length: int 
         raise SourceError(f"the weights of {folder.id} have SHA-256 {sha256}, expected {folder.sha256}")
     encoder = build_encoder(config, {**family.read_state(tensors, described), **pipeline.projection_state})
     tokenizer = read_tokenizer(pipeline.transformer, do_lower_case=pipeline.do_lower_case)
-    if tokenizer.get_vocab_size() > config.vocab_size:
-        raise SourceError(f"tokenizer.json has {tokenizer.get_vocab_size()} tokens, the network {config.vocab_size}")
+    largest = max(tokenizer.get_vocab().values(), default=0)  # not the count: ids may have gaps
+    if largest >= config.vocab_size:
+        raise SourceError(f"tokenizer.json has ids up to {largest}, the network {config.vocab_size} tokens")
     return Checkpoint(
         name=name or folder.id,
         source=Source(id=folder.id, revision=folder.revision, sha256=sha256),
@@ -84,16 +85,17 @@ def read_checkpoint(folder: Folder, *, name: str | None = None, max_length: int 
             prompts=dict(pipeline.prompts),
             default_prompt_name=pipeline.default_prompt_name,
         ),
-        max_sequence_length=_longest(max_length, pipeline, config),
+        max_sequence_length=_longest(max_length, pipeline, tokenizer, config),
     )
 
 
-def _longest(wanted: int | None, pipeline: Pipeline, config: EncoderConfig) -> int:
-    """The longest text to serve, in tokens."""
+def _longest(wanted: int | None, pipeline: Pipeline, tokenizer: Tokenizer, config: EncoderConfig) -> int:
+    """The longest text to serve, in tokens: room for the special ones and one more, and no more than positions."""
+    shortest = tokenizer.num_special_tokens_to_add(is_pair=False) + 1
     if wanted is None:
-        return min(pipeline.max_sequence_length or config.max_positions, config.max_positions)
-    if not 1 <= wanted <= config.max_positions:
-        raise SourceError(f"a longest text of {wanted} tokens: expected 1 to {config.max_positions}, the network's own")
+        wanted = min(pipeline.max_sequence_length or config.max_positions, config.max_positions)
+    if not shortest <= wanted <= config.max_positions:
+        raise SourceError(f"a longest text of {wanted} tokens: expected {shortest} to {config.max_positions}")
     return wanted
 
 
@@ -132,3 +134,5 @@ def _read_config(described: Mapping[str, Any], pipeline: Pipeline) -> tuple[Modu
         raise UnsupportedModel(f"{path} does not say {error}: the network cannot be built from it") from error
     except ConfigError as error:
         raise UnsupportedModel(f"{path}: {error}") from error
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:  # a value of another type, or a zero
+        raise UnsupportedModel(f"{path} is malformed: {error!r}") from error

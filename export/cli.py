@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add_options(made)
     made.add_argument("--revision", help="branch, tag or commit on the hub")
-    made.add_argument("--force", action="store_true", help="replace DIR if it exists")
+    made.add_argument("--force", action="store_true", help="replace DIR if it is an artifact")
     made.add_argument("--debug", action="store_true", help="show the traceback of a failure")
     return made
 

@@ -6,7 +6,8 @@ ExportError
 ├── OutputExists         the output directory is already there
 └── VerificationError    exported, but not what was asked for
     ├── FusionError      attention is not fused where it must be
-    └── ParityError      the graph computes something other than its source
+    ├── ParityError      the graph computes something other than its source
+    └── QualityError     a lower precision costs more than is allowed
 """
 
 

@@ -16,7 +16,7 @@ from export.errors import OutputExists
 from export.graph import OPSET, input_names, output_names, trace
 from export.precision import Precision, judge, lower
 from export.verify import verify
-from model.artifact import GRAPH, GRAPH_WEIGHTS, TOKENIZER, Manifest, describe_files, write_manifest
+from model.artifact import GRAPH, GRAPH_WEIGHTS, MANIFEST, TOKENIZER, Manifest, describe_files, write_manifest
 
 EXTERNAL_WEIGHTS_BYTES = 1 << 30  # a protobuf holds 2 GiB at most, and large files load faster beside it
 PACKAGES = ("polyhead", "torch", "onnx", "onnxscript", "onnx-ir", "onnxruntime", "tokenizers")
@@ -55,14 +55,14 @@ def export_artifact(
         output: directory to make.
         precision: `fp32`, `fp16`, `bf16` or `int8`.
         calibration: text for int8's ranges, one a line; None for the text that ships with the project.
-        force: replace an output that exists.
+        force: replace an artifact, or an empty directory, that has the output's name.
         extra: what else goes into the artifact, or None.
 
     Returns:
         The manifest that was written.
 
     Raises:
-        OutputExists: the output is there and `force` is not set.
+        OutputExists: the output is there and `force` is not set, or it is no artifact.
         SourceError: the calibration text cannot be used.
         VerificationError: the graph is not what was asked for.
     """
@@ -72,16 +72,36 @@ def export_artifact(
         made = Path(directory) / output.name
         made.mkdir()
         manifest = _make(checkpoint, made, precision, calibration, extra or Extra())
-        if output.exists():
-            output.rename(Path(directory) / "replaced")
-        made.rename(output)
+        _put_in_place(made, output)
     return manifest
 
 
 def require_free(output: Path, *, force: bool) -> None:
-    """Raises OutputExists where something has the output's name already and may not be replaced."""
-    if output.exists() and not force:
+    """Raises OutputExists where something has the output's name already and may not be replaced.
+
+    Replacing deletes what is there, so `force` covers an artifact and an empty directory, and nothing else.
+    """
+    if not output.exists():
+        return
+    if not force:
         raise OutputExists(f"{output} exists already: name another directory, or replace it with --force")
+    if not output.is_dir() or (any(output.iterdir()) and not (output / MANIFEST).is_file()):
+        raise OutputExists(
+            f"{output} is no artifact (it has no {MANIFEST}), and --force replaces nothing else: name another directory"
+        )
+
+
+def _put_in_place(made: Path, output: Path) -> None:
+    """Gives what was made the output's name; what had it before is deleted with the directory that `made` is in."""
+    replaced = made.parent / "replaced"
+    try:
+        if output.exists():
+            output.rename(replaced)
+        made.rename(output)
+    except BaseException:
+        if replaced.exists() and not output.exists():
+            replaced.rename(output)
+        raise
 
 
 def _make(

@@ -24,6 +24,10 @@ POOLING_FLAGS: Mapping[str, str] = {  # the names of releases before 6
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+SETTINGS = tuple(  # sentence-transformers reads the first of these files that says anything
+    f"sentence_{kind}_config.json"
+    for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 PROJECTION_ACTIVATIONS: Mapping[str, ProjectionActivation] = {"Tanh": "tanh", "Identity": "identity"}
 
 
@@ -64,7 +68,10 @@ def read_pipeline(folder: Path) -> Pipeline:
     modules = _read_modules(folder)
     values: dict[str, Any] = {"transformer": folder / modules[0][1]} if modules else {"transformer": folder}
     for kind, path in modules[1:]:
-        values.update(_read_module(kind, folder / path))
+        try:
+            values.update(_read_module(kind, folder / path))
+        except (KeyError, TypeError, ValueError) as error:
+            raise SourceError(f"{folder / path} is malformed: {error!r}") from error
     if "projection" in values and modules[-1][0] == "Dense" and values.get("normalize"):
         raise UnsupportedModel("a Dense layer after Normalize is not supported: only before it")
     values.update(_read_transformer_settings(values["transformer"]))
@@ -146,7 +153,17 @@ def _read_dense(folder: Path) -> dict[str, Any]:
 
 
 def _read_transformer_settings(folder: Path) -> dict[str, Any]:
-    settings = read_json(folder / "sentence_bert_config.json", optional=True)
+    settings = next(filter(None, (read_json(folder / name, optional=True) for name in SETTINGS)), {})
     tokenizer = read_json(folder / "tokenizer_config.json", optional=True)
     length = settings.get("max_seq_length") or tokenizer.get("model_max_length")
-    return {"max_sequence_length": length, "do_lower_case": bool(settings.get("do_lower_case"))}
+    return {
+        "max_sequence_length": None if length is None else _whole(length, folder),
+        "do_lower_case": bool(settings.get("do_lower_case")),
+    }
+
+
+def _whole(length: object, folder: Path) -> int:
+    """A number of tokens; some files hold it as 512.0 or 1e30."""
+    if isinstance(length, bool) or not isinstance(length, int | float) or length % 1:
+        raise SourceError(f"{folder} gives a longest text of {length!r} tokens: expected a whole number")
+    return int(length)

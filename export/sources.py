@@ -44,11 +44,15 @@ def find_folder(model: str | None, revision: str | None = None) -> Folder:
         revision: branch, tag or commit on the hub.
 
     Raises:
-        SourceError: there is no such folder or id, it cannot be reached, or it has no safetensors.
+        SourceError: there is no such folder or id, it cannot be reached, it has no safetensors, or it has no revisions.
     """
+    if model is None and revision is not None:
+        raise SourceError(f"--revision {revision} is of a model on the hub: name one, such as {DEFAULT_MODEL}")
     if model is None or (model == DEFAULT_MODEL and revision is None and find_spec(DEFAULT_PACKAGE)):
         return _default_folder()
     path = Path(model).expanduser()
+    if path.is_dir() and revision is not None:
+        raise SourceError(f"--revision {revision} is of a model on the hub, and {model} is a folder")
     if path.is_dir():
         return Folder(path, path.resolve().name)
     if path.exists() or model.startswith((".", "/", "~")) or model.count("/") != 1:
@@ -69,6 +73,7 @@ def _default_folder() -> Folder:
 
 def _fetch(model: str, revision: str | None) -> Folder:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read by huggingface_hub when it is imported
+    from httpx2 import HTTPError  # noqa: PLC0415 - what the hub is asked with; its errors are no OSError
     from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415 - after the variable, and only when needed
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError  # noqa: PLC0415
 
@@ -78,7 +83,7 @@ def _fetch(model: str, revision: str | None) -> Folder:
         path = snapshot_download(model, revision=revision, allow_patterns=FETCHED, ignore_patterns=NOT_FETCHED)
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise SourceError(f"{model} is neither a folder here nor a model on the hub that can be read") from error
-    except (LocalEntryNotFoundError, OSError) as error:
+    except (LocalEntryNotFoundError, HTTPError, OSError) as error:
         raise SourceError(
             f"{model} could not be fetched ({type(error).__name__}): check the network, or name a local folder"
         ) from error

@@ -46,12 +46,20 @@ def _weight_files(folder: Path) -> list[Path]:
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
     if (folder / INDEX).is_file():
-        shards = sorted(set(json.loads((folder / INDEX).read_bytes())["weight_map"].values()))
+        shards = _read_index(folder / INDEX)
         if outside := [shard for shard in shards if Path(shard).name != shard]:
             raise SourceError(f"{folder / INDEX} names {outside[0]}, which is outside the folder")
         return [folder / shard for shard in shards]
     require_safetensors([path.name for path in folder.iterdir()], str(folder))
     raise SourceError(f"{folder} has no {SINGLE}")
+
+
+def _read_index(path: Path) -> list[str]:
+    """The names of the shards, in order."""
+    try:
+        return sorted({str(name) for name in json.loads(path.read_bytes())["weight_map"].values()})
+    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SourceError(f"{path} is malformed: {error!r}") from error
 
 
 def _as_float32(tensor: Tensor) -> Tensor:

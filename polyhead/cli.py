@@ -5,6 +5,7 @@ put together from theirs. Nothing heavy is imported before it is known what is w
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,15 +31,21 @@ def serve(arguments: list[str]) -> int:
     """Serve an artifact over HTTP."""
     from service.__main__ import main as run  # noqa: PLC0415 - imported when it is wanted
 
+    if os.environ.get("POLYHEAD_MODEL"):  # the service reads it, and a flag would win over it
+        return run(arguments)
     return run([*_model_flag(arguments), *arguments])
 
 
 def export(arguments: list[str]) -> int:
     """Make an artifact of a pretrained model."""
     from export.cli import main as run  # noqa: PLC0415 - imported when it is wanted
+    from export.cli import parser as flags  # noqa: PLC0415 - imported when it is wanted
 
-    asks = {"-h", "--help", "--output"} & {argument.partition("=")[0] for argument in arguments}
-    return run(arguments if asks else ["--output", str(DEFAULT_ARTIFACT), *arguments])
+    if arguments[:1] == ["heads"]:
+        return run(arguments)
+    model = flags().parse_args(["--output", "", *arguments]).model
+    output = DEFAULT_ARTIFACT if model is None else DEFAULT_ARTIFACT.parent / Path(model).resolve().name
+    return run(["--output", str(output), *arguments])  # an --output among the arguments comes later, and wins
 
 
 def heads(arguments: list[str]) -> int:

@@ -67,6 +67,7 @@ def require_quantizable(config: EncoderConfig) -> None:
         "RMSNorm": config.norm == "rms_norm",
         "LayerNorm without bias": config.norm == "layer_norm" and not config.norm_bias,
         "an embedding without a norm": not config.embedding_norm,
+        "a first attention without a norm": not config.first_attention_norm,
         "a gated feed-forward": config.gated,
         "rotary positions": config.attention_positions == "rotary",
         "a value residual": bool(config.value_residual),

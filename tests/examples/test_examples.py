@@ -5,7 +5,8 @@ import subprocess
 import sys
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -132,3 +133,27 @@ def test_help_says_what_it_is_for(name: str) -> None:
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - our own program
     assert f"python -m examples.{name}" in " ".join(run.stdout.split())
     assert "--model" in run.stdout
+
+
+def test_an_index_is_of_one_graph_and_keeps_its_name(tmp_path: Path) -> None:
+    def ask(graph: str) -> int:
+        """How many calls it takes to update the index with the artifact that has this graph."""
+        calls: list[list[str]] = []
+
+        def encode(texts: list[str], *, normalize: bool) -> SimpleNamespace:
+            assert normalize
+            calls.append(texts)
+            return SimpleNamespace(embeddings=np.ones((len(texts), 2), np.float32))
+
+        files = {"model.onnx": SimpleNamespace(sha256=graph)}
+        manifest = SimpleNamespace(source=SimpleNamespace(sha256="same"), files=files)
+        engine = SimpleNamespace(encode=encode, manifest=manifest)
+        search_folder.update(cast(Engine, engine), {"a.txt": (1.0, ["a"])}, tmp_path / "idx")
+        return len(calls)
+
+    assert [ask("fp32"), ask("fp32"), ask("int8"), ask("int8")] == [1, 0, 1, 0]
+    assert [path.name for path in tmp_path.iterdir()] == ["idx"]
+
+
+def test_a_single_line_has_a_place_on_the_plane() -> None:
+    np.testing.assert_array_equal(cluster.flatten(np.ones((1, 6), np.float32)), [[0, 0]])

@@ -83,6 +83,11 @@ def test_pruned_heads_are_counted_a_layer(bert_folder: Path) -> None:
         ({"num_attention_heads": 5}, "hidden_size 32 is not a multiple of 5 heads"),
         ({"vocab_size": None}, "does not say 'vocab_size'"),
         ({"vocab_size": -1}, "vocab_size is -1"),
+        ({"num_attention_heads": 0}, r"config.json is malformed: ZeroDivisionError"),
+        ({"num_hidden_layers": "3"}, r"config.json is malformed: TypeError"),
+        ({"hidden_size": "32"}, r"config.json is malformed: TypeError"),
+        ({"hidden_act": ["gelu"]}, r"config.json is malformed: TypeError"),
+        ({"pruned_heads": [1]}, r"config.json is malformed: AttributeError"),
         ({"num_hidden_layers": 2}, "tensors do not fit the configuration, such as layers.2"),
         (
             {"intermediate_size": 63},
@@ -132,5 +137,26 @@ def test_refuses_a_tokenizer_larger_than_the_network(bert_folder: Path) -> None:
     tokenizer = json.loads((bert_folder / "tokenizer.json").read_text())
     tokenizer["model"]["vocab"].update({f"word{n}": 16 + n for n in range(40)})
     (bert_folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(ExportError, match="tokenizer.json has 56 tokens, the network 48"):
+    with pytest.raises(ExportError, match="tokenizer.json has ids up to 55, the network 48 tokens"):
+        read_checkpoint(Folder(bert_folder, "bert"))
+
+
+def test_refuses_a_tokenizer_whose_ids_have_a_gap_that_leads_out_of_the_network(bert_folder: Path) -> None:
+    tokenizer = json.loads((bert_folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["york"] = 4000
+    (bert_folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ExportError, match="tokenizer.json has ids up to 4000, the network 48 tokens"):
+        read_checkpoint(Folder(bert_folder, "bert"))
+
+
+@pytest.mark.parametrize("length", [0, 2, 41])
+def test_refuses_a_length_without_room_for_text_or_positions(bert_folder: Path, length: int) -> None:
+    with pytest.raises(ExportError, match=f"a longest text of {length} tokens: expected 3 to 40"):
+        read_checkpoint(Folder(bert_folder, "bert"), max_length=length)
+    assert read_checkpoint(Folder(bert_folder, "bert"), max_length=3).max_sequence_length == 3
+
+
+def test_refuses_a_folder_whose_own_length_has_no_room_for_text(bert_folder: Path) -> None:
+    (bert_folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 2}))
+    with pytest.raises(ExportError, match="a longest text of 2 tokens"):
         read_checkpoint(Folder(bert_folder, "bert"))

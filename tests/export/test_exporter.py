@@ -6,7 +6,7 @@ import pytest
 import export.exporter
 from export.checkpoint import Checkpoint
 from export.errors import OutputExists, ParityError
-from export.exporter import export_artifact
+from export.exporter import export_artifact, require_free
 from model.artifact import GRAPH, GRAPH_WEIGHTS, MANIFEST, TOKENIZER, Artifact
 
 
@@ -41,11 +41,21 @@ def test_refuses_an_output_that_exists(tiny_checkpoint: Checkpoint, tmp_path: Pa
 def test_replaces_it_when_forced(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
     output = tmp_path / "tiny"
     output.mkdir()
+    (output / MANIFEST).write_text("{}")
     (output / "old").write_text("old")
     export_artifact(tiny_checkpoint, output, force=True)
     assert json.loads((output / MANIFEST).read_bytes())["model"] == "tiny"
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
     assert not (output / "old").exists()
+
+
+def test_replaces_only_an_artifact_or_an_empty_directory(tmp_path: Path) -> None:
+    require_free(tmp_path, force=True)
+    thesis = tmp_path / "thesis.txt"
+    thesis.write_text("years")
+    for output in (tmp_path, thesis):
+        with pytest.raises(OutputExists, match="is no artifact .*: name another directory"):
+            require_free(output, force=True)
 
 
 @pytest.mark.parametrize("failure", [ParityError("no"), KeyboardInterrupt()])
@@ -57,9 +67,30 @@ def test_a_failed_or_interrupted_export_leaves_nothing_behind_and_the_old_one_al
 
     output = tmp_path / "tiny"
     output.mkdir()
+    (output / MANIFEST).write_text("{}")
     (output / "old").write_text("old")
     monkeypatch.setattr(export.exporter, "verify", fail)
     with pytest.raises(type(failure)):
         export_artifact(tiny_checkpoint, output, force=True)
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
     assert (output / "old").read_text() == "old"
+
+
+def test_an_interruption_while_names_change_puts_the_old_artifact_back(
+    tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def interrupt(path: Path, target: Path) -> Path:
+        if path.name == output.name and target == output:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    output = tmp_path / "tiny"
+    output.mkdir()
+    (output / MANIFEST).write_text("old")
+    monkeypatch.setattr(Path, "rename", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        export_artifact(tiny_checkpoint, output, force=True)
+    assert (output / MANIFEST).read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]

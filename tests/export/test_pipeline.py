@@ -125,3 +125,34 @@ def test_refuses_json_that_is_no_object(tmp_path: Path, content: str, message: s
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(SourceError, match=message):
         read_json(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("length", ['"32"', "true", "32.5", "Infinity", "NaN"])
+def test_refuses_a_length_that_is_no_whole_number(tmp_path: Path, length: str) -> None:
+    (tmp_path / "sentence_bert_config.json").write_text(f'{{"max_seq_length": {length}}}')
+    with pytest.raises(SourceError, match="expected a whole number"):
+        read_pipeline(tmp_path)
+
+
+@pytest.mark.parametrize(("length", "expected"), [("32.0", 32), ("1e30", int(1e30)), ("null", None)])
+def test_a_whole_length_is_an_integer(tmp_path: Path, length: str, expected: int | None) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(f'{{"model_max_length": {length}}}')
+    found = read_pipeline(tmp_path).max_sequence_length
+    assert (found, type(found)) == (expected, type(expected))
+
+
+def test_refuses_a_malformed_module(tmp_path: Path) -> None:
+    dense(tmp_path)
+    write(tmp_path, "2_Dense/config.json", {})
+    with pytest.raises(SourceError, match="2_Dense is malformed: KeyError"):
+        read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING, DENSE]))
+
+
+@pytest.mark.parametrize("kind", ["roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"])
+def test_reads_the_settings_under_every_name_they_had(tmp_path: Path, kind: str) -> None:
+    write(tmp_path, f"sentence_{kind}_config.json", {"max_seq_length": 16, "do_lower_case": True})
+    write(tmp_path, "sentence_bert_config.json", {})
+    pipeline = read_pipeline(tmp_path)
+    assert (pipeline.max_sequence_length, pipeline.do_lower_case) == (16, True)
+    write(tmp_path, "sentence_bert_config.json", {"max_seq_length": 8})
+    assert read_pipeline(tmp_path).max_sequence_length == 8

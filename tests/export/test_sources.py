@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 
 from export.errors import SourceError
@@ -63,3 +64,20 @@ def test_refuses_files_without_safetensors(files: list[str], message: str) -> No
     with pytest.raises(SourceError) as caught:
         require_safetensors(files, "m")
     assert message in str(caught.value)
+
+
+def test_a_hub_that_cannot_be_reached_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        huggingface_hub.get_session().get("http://127.0.0.1:1")  # the hub's own client raises, without its retries
+
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", refuse)
+    with pytest.raises(SourceError, match=r"owner/name could not be fetched \(ConnectError\): check the network"):
+        find_folder("owner/name")
+
+
+def test_a_revision_of_what_has_none_is_refused(tmp_path: Path) -> None:
+    for model in (None, str(tmp_path)):
+        with pytest.raises(SourceError, match="--revision v1 is of a model on the hub"):
+            find_folder(model, "v1")

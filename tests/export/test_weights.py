@@ -49,3 +49,10 @@ def test_refuses_a_pickle(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(SourceError, match="only as a pickle"):
         read_weights(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "{", '{"weight_map": []}'])
+def test_refuses_a_malformed_index(tmp_path: Path, content: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(SourceError, match=r"index.json is malformed: "):
+        read_weights(tmp_path)

@@ -1,9 +1,11 @@
 """The commands: help, defaults, completion, and errors that say what to do."""
 
+import argparse
 import json
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,56 @@ def test_an_artifact_that_is_not_there_names_the_near_ones(
     assert main(["encode", "--model", "artifacts/all-minilm-l6", "cat"]) == 1
     assert "did you mean artifacts/all-MiniLM-L6-v2" in capsys.readouterr().err
     assert nearby_artifacts(Path("artifacts/nothing-like-it")) != []
+
+
+def note(seen: list[list[str]]) -> Callable[[list[str]], int]:
+    """A command that only notes what it is given."""
+
+    def command(arguments: list[str]) -> int:
+        seen.append(list(arguments))
+        return 0
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("given", "output"),
+    [
+        ([], "artifacts/all-MiniLM-L6-v2"),
+        (["--precision", "int8"], "artifacts/all-MiniLM-L6-v2"),
+        (["./other-model"], "artifacts/other-model"),
+        (["--name", "mine", "owner/model"], "artifacts/model"),
+        (["./other-model", "--output=mine"], "mine"),
+    ],
+)
+def test_an_export_is_named_after_its_model(
+    given: list[str], output: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[argparse.Namespace] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("export.cli._export", seen.append)
+    assert main(["export", *given]) == 0
+    assert [options.output for options in seen] == [Path(output)]
+
+
+def test_heads_is_given_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    monkeypatch.setattr("export.heads.cli.main", note(seen))
+    assert main(["export", "heads", "artifacts/mine", "--corpus", "texts.txt"]) == 0
+    assert seen == [["artifacts/mine", "--corpus", "texts.txt"]]
+
+
+def test_the_environment_s_model_is_served_rather_than_the_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[list[str]] = []
+    write_fake_artifact(tmp_path / "artifacts" / "all-MiniLM-L6-v2")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("service.__main__.main", note(seen))
+    main(["serve"])
+    monkeypatch.setenv("POLYHEAD_MODEL", "/models/mine")
+    main(["serve"])
+    assert seen == [["--model", "artifacts/all-MiniLM-L6-v2"], []]
 
 
 def test_a_port_that_is_taken_names_who_has_it() -> None:

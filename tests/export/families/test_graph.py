@@ -124,8 +124,8 @@ def test_a_text_gives_the_same_bits_alone_and_in_any_batch(
         ("alibi", "a gated feed-forward, products without bias"),
         (
             "local",
-            "norms before attention and feed-forward, LayerNorm without bias, a gated feed-forward, rotary positions, "
-            "products without bias",
+            "norms before attention and feed-forward, LayerNorm without bias, a first attention without a norm, "
+            "a gated feed-forward, rotary positions, products without bias",
         ),
         ("root-mean-square", "RMSNorm, a gated feed-forward"),
     ],

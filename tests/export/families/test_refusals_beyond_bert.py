@@ -122,7 +122,7 @@ def test_rows_that_do_not_divide(folders: dict[str, Path], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("wanted", "message"), [(0, "a longest text of 0 tokens: expected 1 to 40"), (41, "a longest text of 41 tokens")]
+    ("wanted", "message"), [(0, "a longest text of 0 tokens: expected 3 to 40"), (41, "a longest text of 41 tokens")]
 )
 def test_a_longest_text_that_the_network_does_not_take(folders: dict[str, Path], wanted: int, message: str) -> None:
 

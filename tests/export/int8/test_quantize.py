@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir
@@ -5,11 +6,11 @@ import pytest
 import torch
 
 from export.checkpoint import Checkpoint
-from export.errors import QualityError, SourceError
+from export.errors import QualityError, SourceError, UnsupportedModel
 from export.graph import trace
 from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts, see_ranges, token_batches, truncate
 from export.int8.quality import Quality, measure_quality
-from export.int8.quantize import Range, quantize_encoder, steps_for
+from export.int8.quantize import Range, quantize_encoder, require_quantizable, steps_for
 from export.precision import TOLERANCES
 from export.verify import verify
 from model.config import EncoderConfig
@@ -137,3 +138,8 @@ def test_batches_hold_every_text_once(default_checkpoint: Checkpoint) -> None:
 def test_truncation_keeps_the_closing_token() -> None:
     assert truncate([1, 2, 3, 4, 9], 3) == [1, 2, 9]
     assert truncate([1, 9], 3) == [1, 9]
+
+
+def test_refuses_a_first_attention_without_a_norm() -> None:
+    with pytest.raises(UnsupportedModel, match="int8 knows no 8-bit form of a first attention without a norm"):
+        require_quantizable(replace(TINY, first_attention_norm=False))
