@@ -48,7 +48,7 @@ class Quality:
             QualityError: the embeddings are too far from those of float32.
         """
         mean, worst = float(self.cosines.mean()), float(self.cosines.min())
-        if mean < MEAN_COSINE or worst < WORST_COSINE:
+        if not (mean >= MEAN_COSINE and worst >= WORST_COSINE):  # so that NaN does not pass
             raise QualityError(
                 f"cosine to float32 over {len(self.cosines)} held-out texts is {mean:.5f} on average and {worst:.5f} "
                 f"at worst; expected at least {MEAN_COSINE} and {WORST_COSINE}. Calibrate with text that is closer to "

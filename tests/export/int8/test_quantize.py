@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 
 import onnx_ir
@@ -89,7 +90,12 @@ def test_steps_cover_what_calibration_saw_with_room_to_spare() -> None:
 
 @pytest.mark.parametrize(
     ("cosines", "passes"),
-    [([0.999] * 99 + [0.991], True), ([0.9975] * 100, False), ([0.9999] * 99 + [0.985], False)],
+    [
+        ([0.999] * 99 + [0.991], True),
+        ([0.9975] * 100, False),
+        ([0.9999] * 99 + [0.985], False),
+        ([0.9999] * 99 + [math.nan], False),
+    ],
 )
 def test_the_gate_looks_at_the_mean_and_the_worst(cosines: list[float], passes: bool) -> None:
     quality = Quality(torch.tensor(cosines, dtype=torch.float64).numpy(), [])
