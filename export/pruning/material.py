@@ -1,7 +1,7 @@
 """What heads are chosen by, and what the choice is judged by: two halves of the text, which share nothing.
 
-With rated pairs half of them, drawn at random, are for one and the rest for the other. Without, heads are chosen by the text that int8
-is calibrated with (or the user's), and judged by the text that int8 is judged by.
+With rated pairs half of them, drawn at random, are for one and the rest for the other. Without, heads are chosen by the
+text that int8 is calibrated with (or the user's), and judged by the text that int8 is judged by.
 """
 
 from collections.abc import Sequence
