@@ -63,8 +63,8 @@ class Parity:
             rounded: PyTorch's in the encoder's own precision, for `tolerance.rounding`.
 
         Raises:
-            ParityError: another shape, a value that is not finite, or a difference above the tolerance; where rounding
-                is allowed for, only one far above, since `judge` knows how much at the end.
+            ParityError: another shape, a value on either side that is not finite, or a difference above the tolerance;
+                where rounding is allowed for, only one far above, since `judge` knows how much at the end.
         """
         if found.shape != expected.shape:
             raise ParityError(f"{name} has shape {found.shape}, the encoder gives {expected.shape}")
@@ -72,11 +72,13 @@ class Parity:
             return
         if not np.isfinite(found).all():
             raise ParityError(f"{name} holds values that are not finite")
+        if not (np.isfinite(expected).all() and (rounded is None or np.isfinite(rounded).all())):
+            raise ParityError(f"the PyTorch encoder's {name} holds values that are not finite: are its weights?")
         scale = max(1.0, float(np.abs(expected).max()))
         error = np.abs(found - expected)
         worst, mean = float(error.max()) / scale, float(error.mean()) / scale
         largest = tolerance.largest if rounded is None else FAR_ABOVE * tolerance.largest
-        if worst > largest or mean > tolerance.mean:
+        if not (worst <= largest and mean <= tolerance.mean):  # so that NaN does not pass
             raise ParityError(
                 f"{name} differs from the PyTorch encoder by {worst:.2e} at most and {mean:.2e} on average, relative "
                 f"to {scale:.3g}; allowed are {tolerance.largest:.0e} and {tolerance.mean:.0e}"
@@ -94,7 +96,7 @@ class Parity:
         """
         for name, worst in self.differences.items():
             rounding = self.rounding.get(_output(name), 0.0)
-            if worst > max(tolerance.largest, tolerance.rounding * rounding):
+            if not (worst <= tolerance.largest or worst <= tolerance.rounding * rounding):
                 raise ParityError(
                     f"{name} differs from the PyTorch encoder by {worst:.2e} at most; allowed are "
                     f"{tolerance.largest:.0e}, or {tolerance.rounding:g} times PyTorch's own rounding of {rounding:.2e}"

@@ -13,7 +13,7 @@ import torch
 
 from export.checkpoint import Checkpoint
 from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts, see_ranges, token_batches
-from export.int8.quality import measure_quality
+from export.int8.quality import Gate, measure_quality
 from export.int8.quantize import quantize_encoder, require_quantizable
 from export.parity import Tolerance
 from model.encoder import Encoder
@@ -32,6 +32,16 @@ TOLERANCES: Mapping[Precision, Tolerance] = {
     "fp16": Tolerance(largest=1e-2, mean=5e-3),
     "bf16": Tolerance(largest=8e-2, mean=4e-2),
     "int8": Tolerance(largest=0.5, mean=3e-2),
+}
+# fp16: verification's tolerance is relative to 1, so embeddings smaller than it are this gate's question.
+# bf16: none, since the CPU has no kernels for it.
+GATES: Mapping[Precision, Gate] = {
+    "fp16": Gate(0.9995, 0.9995, "Serve fp32"),
+    "int8": Gate(
+        0.998,
+        0.99,
+        "Calibrate with text that is closer to what the model is used on (--calibration FILE), or serve fp32",
+    ),
 }
 DTYPES: Mapping[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -75,12 +85,13 @@ def judge(path: Path, checkpoint: Checkpoint, precision: Precision) -> dict[str,
     """Figures of the quality gate for the graph at a path; none for precisions that verification alone judges.
 
     Raises:
-        QualityError: int8 embeddings are too far from float32's on held-out text.
+        QualityError: the embeddings are too far from float32's on held-out text.
     """
-    if precision != "int8":
+    gate = GATES.get(precision)
+    if gate is None:
         return {}
     texts = read_texts(HELD_OUT_TEXTS)
     batches = list(token_batches(texts, checkpoint.tokenizer, checkpoint.max_sequence_length))
     quality = measure_quality(path, checkpoint.encoder, batches)
-    quality.check()
+    quality.check(gate)
     return {"quality": quality.to_dict()}

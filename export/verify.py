@@ -39,6 +39,7 @@ from model.dot_product import Implementation
 from model.encoder import Encoder, EncoderOutput
 
 SEED = 20240229
+LONGEST_SWITCHED = 16  # tokens a row of the runs for one layer; switches do not know lengths
 GATED = "gated"  # prefix of what is compared under gates
 
 
@@ -57,7 +58,7 @@ def verify(path: Path, encoder: Encoder, *, tolerance: Tolerance) -> tuple[dict[
 
     Raises:
         FusionError: attention is not fused in every layer that has heads.
-        ParityError: a tensor differs, or depends on whether attention was asked for.
+        ParityError: a tensor differs, depends on whether attention was asked for, or is another layer's than asked for.
         VerificationError: the inputs or outputs are not those of the contract.
     """
     config = encoder.config
@@ -71,6 +72,7 @@ def verify(path: Path, encoder: Encoder, *, tolerance: Tolerance) -> tuple[dict[
     plain = encoder if tolerance.rounding else None
     for case in tqdm(list(grid(config)), desc="verifying", unit="batch", leave=False):
         _check_case(case, session, (reference, plain), parity, tolerance)
+    _check_switches(session, config)
     parity.judge(tolerance)
     return fused, parity.to_dict(tolerance)
 
@@ -187,6 +189,28 @@ def _check_independence(
         for name in (attentions_name(layer), value_norms_name(layer)):
             if without[name].size:
                 raise ParityError(f"{name} is computed although it was not asked for")
+
+
+def _check_switches(session: Session, config: EncoderConfig) -> None:
+    """Each layer's weights alone, then each layer's norms: the bits of the run with everything, and nothing besides.
+
+    The grid asks every layer or none for both, so it would not tell one switch from another.
+    """
+    sequence = min(config.max_positions, LONGEST_SWITCHED)
+    case = Case((sequence, 1, (sequence + 1) // 2), sequence)
+    inputs = case.inputs(config, np.random.default_rng([SEED, *case.lengths]))
+    everything = session.run(inputs)
+    none = np.zeros(config.num_layers, np.bool_)
+    for switch, name_of in ((ATTENTION_LAYERS, attentions_name), (NORM_LAYERS, value_norms_name)):
+        for layer in range(config.num_layers):
+            only = np.arange(config.num_layers) == layer
+            found = session.run({**inputs, ATTENTION_LAYERS: none, NORM_LAYERS: none, switch: only})
+            wanted = (POOLED, LAST_HIDDEN_STATE, name_of(layer))
+            for name, tensor in found.items():
+                if name in wanted and not np.array_equal(tensor, everything[name]):
+                    raise ParityError(f"{name} changes where {switch} asks for layer {layer} alone")
+                if name not in wanted and tensor.size:
+                    raise ParityError(f"{name} is computed where {switch} asks for layer {layer} alone")
 
 
 def _run_reference(reference: Encoder, inputs: dict[str, NDArray[np.generic]]) -> EncoderOutput:

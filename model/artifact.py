@@ -210,8 +210,12 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """What `manifest.json` holds."""
-    return (json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False) + "\n").encode()
+    """What `manifest.json` holds.
+
+    Raises:
+        ValueError: a figure is not finite, which JSON cannot say.
+    """
+    return (json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def describe_files(directory: Path) -> dict[str, FileEntry]:

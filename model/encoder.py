@@ -25,8 +25,10 @@ class EncoderOutput(NamedTuple):
     """What one forward pass gives.
 
     Attributes:
-        pooled: [B, D], before truncation to fewer dimensions and before normalisation.
-        last_hidden_state: [B, S, D]; rows at or after a text's length repeat its last token.
+        pooled: [B, D], before truncation to fewer dimensions and before normalisation; for a text of length 0 it
+            means nothing.
+        last_hidden_state: [B, S, D]; rows at or after a text's length repeat its last token, or hold another text's
+            where it has none.
         attentions: one a layer, [B, H_l, S, S], or None where the implementation has none.
         value_norms: one a layer, [B, H_l, S], ||f(x_j)|| of `model.analysis.norms`; None where none were asked for.
     """
@@ -147,7 +149,8 @@ class Encoder(nn.Module):
 
         Args:
             input_ids: int64 [B, S].
-            lengths: int64 [B], real tokens a row; at least one of them above 0.
+            lengths: int64 [B], real tokens a row; at least one of them above 0. A row of length 0 is padding as a
+                whole: finite, and its embedding means nothing.
             attention_layers: bool [L], the layers whose weights will be read; None for none. The `onnx` implementation
                 computes those only; `eager` returns all regardless, `sdpa` none.
             token_type_ids: int64 [B, S]; None for all 0.

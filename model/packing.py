@@ -18,7 +18,8 @@ class Packing(NamedTuple):
         real: bool [B, S], True where a token is real.
         packed: int64 [T], place in the flattened batch of each real token, text by text.
         padded: int64 [B, S], place in the row of real tokens; padding points to the text's last real token, so that
-            padded rows hold finite values of the same text.
+            padded rows hold finite values of the same text. A text of length 0 has none: its row holds another text's
+            last real token, finite and without meaning.
         lengths: int64 [B].
     """
 

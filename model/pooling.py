@@ -1,5 +1,8 @@
 """From one vector a token to one vector a text. Padded rows must be finite; their values do not matter.
 
+A text of length 0 has no vector, and what it gets means nothing: 0 as a mean, the lowest number as a maximum, and
+whatever stands in its padding as its first or last token.
+
 It does not normalise and does not truncate: that is the service's, a request at a time.
 """
 

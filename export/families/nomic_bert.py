@@ -124,7 +124,7 @@ def _own_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def _read_rope(config: Mapping[str, Any]) -> Rope:
     parameters = dict(config.get("rope_parameters") or {})
     if parameters.get("rope_type") == "dynamic":
-        parameters = {"rope_theta": parameters["rope_theta"]}
+        parameters = {name: value for name, value in parameters.items() if name not in ("rope_type", "type", "factor")}
     rope = read_rope(parameters, theta=config.get("rotary_emb_base")) if parameters else None
     own = read_rope({}, theta=config["rotary_emb_base"]) if "rotary_emb_base" in config else None
     if rope and own and rope != own:

@@ -9,7 +9,7 @@ from export.checkpoint import Checkpoint
 from export.errors import SourceError
 from export.heads.corpus import FEWEST_TEXTS, sample_corpus
 from export.heads.measure import measure_behaviour, measure_importance, measure_relations, spread
-from export.heads.pairs import TokenizedPairs, read_pairs, tokenize_pairs
+from export.heads.pairs import TokenizedPairs, read_pairs, require_ratings, shuffle_places, tokenize_pairs
 from export.heads.parses import Sentence, read_parses
 from export.heads.report import Measured, build_report
 from export.heads.tokens import tokenize
@@ -82,13 +82,13 @@ def make_report(
 
 
 def _choose_pairs(checkpoint: Checkpoint, request: Request, longest: int) -> TokenizedPairs:
-    """Pairs evenly over the file: such files are sorted by where they come from."""
+    """Pairs drawn from the whole file."""
     if request.pairs is None:
         raise ValueError("no pairs were asked for")
     pairs = read_pairs(request.pairs)
-    count = min(request.importance_texts, len(pairs.left))
-    places = [index * len(pairs.left) // count for index in range(count)]
-    return tokenize_pairs(pairs.choose(places), checkpoint.tokenizer, longest)
+    places = sorted(shuffle_places(len(pairs.left))[: request.importance_texts])
+    chosen = tokenize_pairs(pairs.choose(places), checkpoint.tokenizer, longest)
+    return require_ratings(chosen, request.pairs, "to measure importance on")
 
 
 def _describe_parses(path: Path, parses: Sequence[Sentence]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from export.heads.tokens import TokenizedText, tokenize
 from model.analysis.arrays import Float64Array
 
 FEWEST_PAIRS = 8
+SEED = 20240229
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,35 @@ def tokenize_pairs(pairs: Pairs, tokenizer: Tokenizer, longest: int) -> Tokenize
     renumbered = [left[place].at(row) for row, place in enumerate(both)]
     mates = [right[place].at(len(both) + row) for row, place in enumerate(both)]
     return TokenizedPairs(renumbered, mates, pairs.ratings[both])
+
+
+def shuffle_places(count: int) -> list[int]:
+    """Places of so many pairs, in an order that looks random and is the same every time.
+
+    Files of pairs are sorted by where they come from, or alternate between ratings: any stride may meet a pattern.
+    """
+    places: list[int] = np.random.default_rng(SEED).permutation(count).tolist()
+    return places
+
+
+def require_ratings(pairs: TokenizedPairs, path: Path, purpose: str) -> TokenizedPairs:
+    """The pairs, where a correlation with their ratings says something.
+
+    Args:
+        pairs: what was drawn from the file.
+        path: the file.
+        purpose: what they are drawn for, as in "to measure importance".
+
+    Raises:
+        SourceError: there are fewer than 8, or all have the same rating.
+    """
+    different = len(set(pairs.ratings.tolist()))
+    if len(pairs.left) < FEWEST_PAIRS or different < 2:
+        raise SourceError(
+            f"{path}: {len(pairs.left)} pairs with {different} different ratings {purpose}; at least {FEWEST_PAIRS} "
+            "with 2 different ratings are needed"
+        )
+    return pairs
 
 
 def _rating(text: str) -> float:

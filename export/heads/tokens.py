@@ -9,6 +9,7 @@ import torch
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor
 
+from export.errors import SourceError
 from model.analysis.arrays import BoolArray, IntArray
 from model.analysis.punctuation import punctuation_mask
 
@@ -41,7 +42,17 @@ class TextBatch:
 
 
 def tokenize(texts: Sequence[str], tokenizer: Tokenizer, longest: int) -> list[TokenizedText]:
-    """Every text with at least one ordinary token, cut to `longest` tokens; `place` is its index among `texts`."""
+    """Every text with at least one ordinary token, cut to `longest` tokens; `place` is its index among `texts`.
+
+    Raises:
+        SourceError: no ordinary token fits into `longest`, where the tokenizer would not cut at all.
+    """
+    special = tokenizer.num_special_tokens_to_add(is_pair=False)
+    if longest <= special:
+        raise SourceError(
+            f"texts cut to {longest} tokens hold nothing but the tokenizer's {special} special ones; "
+            f"at least {special + 1} are needed"
+        )
     cutting = Tokenizer.from_str(tokenizer.to_str())
     cutting.enable_truncation(longest)
     tokenized = [_tokenized(place, text, cutting.encode(text)) for place, text in enumerate(texts)]

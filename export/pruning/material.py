@@ -1,7 +1,7 @@
 """What heads are chosen by, and what the choice is judged by: two halves of the text, which share nothing.
 
-With rated pairs every other pair is for one and the rest for the other. Without, heads are chosen by the text that int8
-is calibrated with (or the user's), and judged by the text that int8 is judged by.
+With rated pairs half of them, drawn at random, are for one and the rest for the other. Without, heads are chosen by the
+text that int8 is calibrated with (or the user's), and judged by the text that int8 is judged by.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from export.checkpoint import Checkpoint
-from export.heads.pairs import TokenizedPairs, read_pairs, tokenize_pairs
+from export.heads.pairs import TokenizedPairs, read_pairs, require_ratings, shuffle_places, tokenize_pairs
 from export.heads.tokens import TokenizedText, tokenize
 from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts
 from export.pruning.quality import Judge, judge_by_pairs, judge_by_texts
@@ -42,16 +42,24 @@ def read_material(checkpoint: Checkpoint, pairs: Path | None, calibration: Path 
     """Reads the halves.
 
     Raises:
-        SourceError: a file cannot be used.
+        SourceError: a file cannot be used, or half of its pairs are too few or all rated alike.
     """
     return _from_pairs(checkpoint, pairs) if pairs else _from_texts(checkpoint, calibration or TEXTS)
+
+
+def halve(count: int) -> tuple[list[int], list[int]]:
+    """Places of the pairs that heads are chosen by, and of those that the choice is judged by."""
+    places, half = shuffle_places(count), (count + 1) // 2
+    return sorted(places[:half][:MOST_CHOOSING]), sorted(places[half:][:MOST_JUDGED])
 
 
 def _from_pairs(checkpoint: Checkpoint, path: Path) -> Material:
     pairs = read_pairs(path)
     longest = min(LONGEST, checkpoint.max_sequence_length)
-    halves = _spread(range(0, len(pairs.left), 2), MOST_CHOOSING), _spread(range(1, len(pairs.left), 2), MOST_JUDGED)
-    chosen, judged = (tokenize_pairs(pairs.choose(half), checkpoint.tokenizer, longest) for half in halves)
+    chosen, judged = (
+        require_ratings(tokenize_pairs(pairs.choose(half), checkpoint.tokenizer, longest), path, purpose)
+        for half, purpose in zip(halve(len(pairs.left)), ("to choose heads by", "to judge by"), strict=True)
+    )
     described = {
         "text": {"name": path.name, "sha256": hash_file(path)},
         "chosen_on_pairs": len(chosen.left),
@@ -71,9 +79,3 @@ def _from_texts(checkpoint: Checkpoint, path: Path) -> Material:
         "judged_on_texts": len(held_out),
     }
     return Material(texts, None, judge_by_texts(checkpoint.encoder, held_out), described)
-
-
-def _spread(places: range, most: int) -> list[int]:
-    """At most so many places, evenly: such files are sorted by where the pairs come from."""
-    count = min(most, len(places))
-    return [places[index * len(places) // count] for index in range(count)]

@@ -29,7 +29,8 @@ def rollout(attentions: Sequence[Float32Array], start: Float32Array | Float64Arr
     Raises:
         ValueError: no layer tells n, a layer is not whole, or shapes differ.
     """
-    num_tokens = max((weights.shape[-1] for weights in attentions), default=0)
+    telling = [weights for weights in attentions if len(weights)] or attentions  # no layer has heads: all shapes count
+    num_tokens = max((weights.shape[-1] for weights in telling), default=0)
     rows = np.eye(num_tokens) if start is None else start.astype(np.float64)
     if not num_tokens or rows.ndim != 2 or rows.shape[-1] != num_tokens:
         raise ValueError(

@@ -41,6 +41,18 @@ def test_rounding_does_not_excuse_a_wrong_mean() -> None:
         Parity().record("pooled", OFF, EXACT, Tolerance(1e-5, 1e-5, rounding=2.0), rounded=OFF)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_reference_that_is_not_finite_is_refused(value: float) -> None:
+    for expected, rounded in ((EXACT + value, None), (EXACT, OFF + np.float32(value))):
+        with pytest.raises(ParityError, match="the PyTorch encoder's pooled holds values that are not finite"):
+            Parity().record("pooled", OFF * 0, expected, Tolerance(1e-5, 1e-5, rounding=2.0), rounded)
+
+
+def test_a_difference_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ParityError, match="pooled differs from the PyTorch encoder by nan"):
+        Parity(differences={"pooled": np.nan}).judge(Tolerance(1e-5, 1e-5))
+
+
 def test_differences_are_relative_to_large_references_only() -> None:
     parity = Parity()
     parity.record("last_hidden_state", np.array([1000.01], np.float32), np.array([1000.0]), Tolerance(2e-5, 2e-5))

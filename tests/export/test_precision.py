@@ -2,10 +2,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from export.checkpoint import Checkpoint
-from export.errors import VerificationError
+from export.errors import QualityError, VerificationError
 from export.exporter import export_artifact
 from export.runtime import Session
 from model.artifact import ATTENTION_LAYERS, GRAPH, HEAD_GATES, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
@@ -25,6 +26,7 @@ def test_half_precision_verifies_and_keeps_float32_outputs(tiny_checkpoint: Chec
     assert manifest.precision == "fp16"
     assert 1e-5 < manifest.parity["pooled"] < 1e-2
     assert manifest.fused_attention == {"ai.onnx.Attention": 3}
+    assert 0.9995 <= manifest.parity["quality"]["cosine_worst"] <= manifest.parity["quality"]["cosine_mean"]
     ids = np.arange(8).reshape(1, 8)
     found = Session(tmp_path / "half" / GRAPH).run(
         {
@@ -35,6 +37,19 @@ def test_half_precision_verifies_and_keeps_float32_outputs(tiny_checkpoint: Chec
         }
     )
     assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("size", [1e-7, 1e-9])  # next to float16's smallest number, and below it
+def test_half_precision_of_embeddings_that_vanish_in_it_leaves_no_artifact(
+    tiny_checkpoint: Checkpoint, tmp_path: Path, size: float
+) -> None:
+    last = tiny_checkpoint.encoder.get_submodule("layers.3.feed_forward_norm")
+    with torch.no_grad():
+        for parameter in last.parameters():
+            parameter.mul_(size)
+    with pytest.raises(QualityError, match="held-out texts .* expected at least 0.9995 and 0.9995. Serve fp32"):
+        export_artifact(tiny_checkpoint, tmp_path / "half", precision="fp16")
+    assert not list(tmp_path.iterdir())
 
 
 def test_bfloat16_without_kernels_for_it_leaves_no_artifact(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -171,6 +171,37 @@ def test_refuses_weights_that_do_not_reach_the_output(tiny_checkpoint: Checkpoin
         verify(save(tiny_checkpoint.encoder, tmp_path, scale_weights), tiny_checkpoint.encoder)
 
 
+def test_refuses_attention_and_norms_that_answer_to_each_others_switch(
+    tiny_checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    def swap(model: onnx_ir.Model) -> None:
+        inputs = {value.name: value for value in model.graph.inputs}
+        attention, norms = inputs["attention_layers"], inputs["norm_layers"]
+        places = [model.graph.inputs.index(value) for value in (attention, norms)]
+        attention.name, norms.name = "swapped", "attention_layers"
+        attention.name = "norm_layers"
+        model.graph.inputs[places[0]], model.graph.inputs[places[1]] = onnx_ir.Value(), onnx_ir.Value()
+        model.graph.inputs[places[0]], model.graph.inputs[places[1]] = norms, attention
+
+    with pytest.raises(ParityError, match="attentions.0 changes where attention_layers asks for layer 0 alone"):
+        verify(save(tiny_checkpoint.encoder, tmp_path, swap), tiny_checkpoint.encoder)
+
+
+def test_refuses_layers_that_answer_to_each_others_switch(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    def exchange(model: onnx_ir.Model) -> None:
+        first, *_, last = (node for node in model.graph if node.op_type == "AttentionWeights")
+        ours, theirs = first.inputs[3], last.inputs[3]
+        assert theirs is not None
+        producer = theirs.producer()
+        assert producer is not None
+        first.replace_input_with(3, theirs)
+        last.replace_input_with(3, ours)
+        model.graph.insert_before(first, producer)
+
+    with pytest.raises(ParityError, match="attentions.0 changes where attention_layers asks for layer 0 alone"):
+        verify(save(tiny_checkpoint.encoder, tmp_path, exchange), tiny_checkpoint.encoder)
+
+
 def test_the_grid_covers_single_ragged_padded_and_longest_batches() -> None:
     cases = list(grid(dataclasses.replace(TINY, max_positions=300)))
     assert any(case.lengths == (300,) for case in cases)

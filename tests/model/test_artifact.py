@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from model.artifact import (
     Manifest,
     Source,
     describe_files,
+    manifest_bytes,
     read_manifest,
     write_manifest,
 )
@@ -48,6 +50,12 @@ def test_the_manifest_survives_a_round_trip(directory: Path) -> None:
     assert Manifest.from_dict(manifest.to_dict()) == manifest
     assert manifest.config == TINY
     assert set(manifest.files) == {GRAPH, TOKENIZER}
+
+
+def test_a_figure_that_is_not_finite_is_not_written(directory: Path) -> None:
+    manifest = replace(read_manifest(directory), parity={"pooled": float("nan")})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        manifest_bytes(manifest)
 
 
 def test_opens_an_untouched_artifact(directory: Path) -> None:

@@ -37,6 +37,11 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("nomic", NOMIC_OWN, "does not say 'qkv_proj_bias'"),
     ("nomic", {"rotary_emb_base": 10000}, "rotary_emb_base says 10000.0 and rope_parameters 1000.0"),
     ("nomic", {"rope_parameters": {"rope_theta": 10.0, "beta": 1}}, "rope_parameters has beta"),
+    (
+        "nomic",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e3, "factor": 2.0, "partial_rotary_factor": 0.5}},
+        "rope_parameters has partial_rotary_factor",
+    ),
     ("gte", {"layer_norm_type": "rms_norm"}, "layer_norm_type 'rms_norm': 'layer_norm' is supported"),
     ("gte", {"position_embedding_type": "absolute"}, "position_embedding_type 'absolute': 'rope' is supported"),
     ("gte", {"logn_attention_scale": True}, "logn_attention_scale True: False is supported"),

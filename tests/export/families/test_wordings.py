@@ -113,6 +113,13 @@ def test_dynamic_frequencies_are_plain_up_to_the_trained_length(tmp_path: Path) 
     assert (config.max_positions, config.rope_theta, config.rope_divisor) == (20, 1000.0, 1.0)
 
 
+def test_dynamic_frequencies_are_plain_in_the_words_of_transformers_too(tmp_path: Path) -> None:
+    saved("nomic", tmp_path)
+    parameters = {"rope_type": "dynamic", "type": "dynamic", "rope_theta": 1000.0, "factor": 2.0}
+    config = reword(tmp_path, lambda config: {**config, "rope_parameters": parameters}).config
+    assert (config.rope_theta, config.rope_divisor) == (1000.0, 1.0)
+
+
 def test_ntk_scaling_of_gte_is_that_of_its_source(tmp_path: Path) -> None:
     """kexue.fm/archives/9706, equation 6: frequency i is theta^(-2i/K) f^(-2(i+1)/K); the lowest is divided by f."""
     model, theirs = saved("gte", tmp_path)

@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from export.errors import SourceError
-from export.heads.pairs import read_pairs, tokenize_pairs
+from export.heads.pairs import read_pairs, require_ratings, shuffle_places, tokenize_pairs
 
 
 def write(path: Path, text: str) -> Path:
@@ -36,3 +36,12 @@ def test_pairs_stay_together_and_empty_ones_go(tmp_path: Path, tokenizer: Tokeni
 def test_refuses_what_is_no_pairs(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         read_pairs(write(tmp_path / "p.csv", content))
+
+
+def test_a_draw_from_alternating_ratings_has_both(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    pairs = read_pairs(write(tmp_path / "p.csv", "cat,dog,0\ncat,mat,1\n" * 40))
+    drawn = tokenize_pairs(pairs.choose(shuffle_places(80)[:40]), tokenizer, 40)
+    assert require_ratings(drawn, tmp_path, "to measure importance on") is drawn
+    alike = tokenize_pairs(pairs.choose(range(0, 80, 2)), tokenizer, 40)
+    with pytest.raises(SourceError, match="40 pairs with 1 different ratings to measure importance on; at least 8"):
+        require_ratings(alike, tmp_path, "to measure importance on")

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from export.graph import trace
 from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts, see_ranges, token_batches, truncate
 from export.int8.quality import Quality, measure_quality
 from export.int8.quantize import Range, quantize_encoder, require_quantizable, steps_for
-from export.precision import TOLERANCES
+from export.precision import GATES, TOLERANCES
 from export.verify import verify
 from model.config import EncoderConfig
 from model.encoder import Encoder
@@ -90,15 +91,20 @@ def test_steps_cover_what_calibration_saw_with_room_to_spare() -> None:
 
 @pytest.mark.parametrize(
     ("cosines", "passes"),
-    [([0.999] * 99 + [0.991], True), ([0.9975] * 100, False), ([0.9999] * 99 + [0.985], False)],
+    [
+        ([0.999] * 99 + [0.991], True),
+        ([0.9975] * 100, False),
+        ([0.9999] * 99 + [0.985], False),
+        ([0.9999] * 99 + [math.nan], False),
+    ],
 )
 def test_the_gate_looks_at_the_mean_and_the_worst(cosines: list[float], passes: bool) -> None:
     quality = Quality(torch.tensor(cosines, dtype=torch.float64).numpy(), [])
     if passes:
-        quality.check()
+        quality.check(GATES["int8"])
     else:
         with pytest.raises(QualityError, match="over 100 held-out texts .* expected at least 0.998 and 0.99"):
-            quality.check()
+            quality.check(GATES["int8"])
 
 
 def test_a_network_that_quantises_badly_makes_no_artifact(
@@ -106,7 +112,7 @@ def test_a_network_that_quantises_badly_makes_no_artifact(
 ) -> None:
     from export.exporter import export_artifact  # noqa: PLC0415
 
-    monkeypatch.setattr("export.int8.quality.WORST_COSINE", 0.99999)
+    monkeypatch.setattr("export.precision.GATES", {"int8": GATES["int8"]._replace(worst=0.99999)})
     with pytest.raises(QualityError):
         export_artifact(tiny_checkpoint, tmp_path / "int8", precision="int8")
     assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ from export.heads.pairs import read_pairs
 from export.pruning.curve import counts, draw_curve, most_within
 from export.pruning.driver import Request, prune
 from export.pruning.latency import Timing
-from export.pruning.material import read_material
+from export.pruning.material import halve, read_material
 from export.pruning.orders import Definition, importance, least_first, random_orders
 from export.pruning.quality import Judge, Quality
 from export.pruning.removal import apply_removal, remove_heads
@@ -52,12 +52,14 @@ def test_quality_is_that_of_the_half_that_was_not_chosen_by(planted: Checkpoint,
     pruned = prune(planted, Request(share=0.5, pairs=pairs_file, with_curve=False))
     record = pruned.record
     assert (record["chosen_on_pairs"], record["judged_on_pairs"]) == (20, 20)
-    odd = read_pairs(pairs_file).choose(range(1, 40, 2))
+    judged = read_pairs(pairs_file).choose(halve(40)[1])
     for encoder, found in ((planted.encoder, "before"), (pruned.checkpoint.encoder, "after")):
-        left, right = (embedded(planted, encoder, texts) for texts in (odd.left, odd.right))
-        expected = 100 * spearmanr((left * right).sum(axis=1), odd.ratings)[0]
+        left, right = (embedded(planted, encoder, texts) for texts in (judged.left, judged.right))
+        expected = 100 * spearmanr((left * right).sum(axis=1), judged.ratings)[0]
         assert record[found]["points"] == pytest.approx(expected, abs=1e-3)
-    whole, cut = (embedded(planted, e, odd.left + odd.right) for e in (planted.encoder, pruned.checkpoint.encoder))
+    whole, cut = (
+        embedded(planted, e, judged.left + judged.right) for e in (planted.encoder, pruned.checkpoint.encoder)
+    )
     assert record["after"]["cosine_mean"] == pytest.approx((whole * cut).sum(axis=1).mean(), abs=1e-5)
     assert record["masked_difference"] <= 1e-6
 
@@ -104,6 +106,40 @@ def test_pruning_to_quality_holds_what_it_promises(planted: Checkpoint, pairs_fi
     if count < 8:  # one more would break it
         next_one = material.judge.judge(remove_heads(planted.encoder, order[: count + 1]))
         assert record["before"]["points"] - next_one.points > 2.0
+
+
+def test_ratings_that_alternate_do_not_split_by_rating(planted: Checkpoint, tmp_path: Path) -> None:
+    left, right = draw_texts(40, seed=1), draw_texts(40, seed=2)
+    path = tmp_path / "alternating.csv"
+    path.write_text("".join(f"{a},{b},{i % 2}\n" for i, (a, b) in enumerate(zip(left, right, strict=True))))
+    material = read_material(planted, path, None)
+    assert material.pairs is not None
+    assert material.judge.ratings is not None
+    assert set(material.pairs.ratings) == set(material.judge.ratings) == {0.0, 1.0}
+    assert abs(material.judge.judge_whole().points) > 0
+
+
+def test_halves_share_nothing_and_leave_nothing_out() -> None:
+    chosen, judged = halve(41)
+    assert (len(chosen), len(judged)) == (21, 20)
+    assert sorted(chosen + judged) == list(range(41))
+    assert tuple(map(len, halve(3000))) == (200, 500)
+
+
+@pytest.mark.parametrize(
+    ("ratings", "message"),
+    [
+        ([0, 1] * 7, "7 pairs with 2 different ratings to choose heads by; at least 8 with 2"),
+        ([0] * 39 + [1], "20 pairs with 1 different ratings to "),
+    ],
+)
+def test_refuses_halves_that_judge_nothing(
+    planted: Checkpoint, tmp_path: Path, ratings: list[int], message: str
+) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("".join(f"the cat,a dog,{rating}\n" for rating in ratings))
+    with pytest.raises(SourceError, match=message):
+        prune(planted, Request(lose=2.0, pairs=path, with_curve=False))
 
 
 def test_a_curve_has_every_step_in_every_order(planted: Checkpoint, pairs_file: Path) -> None:

@@ -92,6 +92,8 @@ def test_layers_without_heads_pass_through(generator: np.random.Generator) -> No
     none = np.zeros((0, 6, 6), dtype=np.float32)
     np.testing.assert_array_equal(rollout([none, layer, none]), rollout([layer]))
     np.testing.assert_array_equal(rollout([none, none]), np.eye(6))
+    for other in (0, 5, 9):  # its n means nothing
+        np.testing.assert_array_equal(rollout([layer, np.zeros((0, other, other), np.float32)]), rollout([layer]))
 
 
 def test_rows_of_lost_mass_are_made_whole() -> None:
