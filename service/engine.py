@@ -14,7 +14,7 @@ may ask for: long lists go through the queue in portions.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from types import TracebackType
@@ -68,7 +68,8 @@ class Engine(Runner):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self._room = _Room(QUEUED_TOKENS)
+        self._queued_tokens = min(QUEUED_TOKENS, batcher.max_queue_tokens)
+        self._room = _Room(self._queued_tokens)
 
     def encode(
         self,
@@ -134,10 +135,10 @@ class Engine(Runner):
         try:
             async for portion in self._portions(plan):
                 tokenized += portion
-                tokens = sum(len(item.input_ids) for item in portion)
-                await self._room.take(tokens)
-                running.append(asyncio.create_task(self._run_portion(plan, portion, tokens, progress)))
-            results = [result for portion in await asyncio.gather(*running) for result in portion]
+                for run, tokens in _cut(portion, self._queued_tokens):
+                    await self._room.take(tokens)
+                    running.append(asyncio.create_task(self._run(plan, run, tokens, progress)))
+            results = [result for run in await asyncio.gather(*running) for result in run]
         except BaseException:
             for task in running:
                 task.cancel()
@@ -161,14 +162,14 @@ class Engine(Runner):
                 inputs, truncate=plan.request.truncate, start=start, ids_only=plan.selection is None
             )
 
-    async def _run_portion(
-        self, plan: EncodePlan, portion: list[TokenizedInput], tokens: int, progress: Progress
+    async def _run(
+        self, plan: EncodePlan, inputs: list[TokenizedInput], tokens: int, progress: Progress
     ) -> list[JobResult]:
         try:
-            results = await self.run(portion, **plan.run_options)
+            results = await self.run(inputs, **plan.run_options)
         finally:
             self._room.give(tokens)
-        progress(len(portion))
+        progress(len(inputs))
         return results
 
 
@@ -181,7 +182,7 @@ class _Room:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, tokens: int) -> None:
-        """Waits until there is room; a portion that alone is too large waits until nothing else is there."""
+        """Waits until there is room; a run that alone is too large waits until nothing else is there."""
         place = (tokens, asyncio.get_running_loop().create_future())
         self._waiting.append(place)
         self._let_in()
@@ -201,6 +202,21 @@ class _Room:
                 self._taken += tokens
                 place.set_result(None)
             self._waiting.popleft()
+
+
+def _cut(portion: list[TokenizedInput], most: int) -> Iterator[tuple[list[TokenizedInput], int]]:
+    """A portion as runs of at most `most` tokens, each with how many it has; a longer text is a run alone."""
+    run: list[TokenizedInput] = []
+    tokens = 0
+    for item in portion:
+        length = len(item.input_ids)
+        if run and tokens + length > most:
+            yield run, tokens
+            run, tokens = [], 0
+        run.append(item)
+        tokens += length
+    if run:
+        yield run, tokens
 
 
 def _request(body: dict[str, Any]) -> EncodeRequest:

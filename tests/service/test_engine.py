@@ -101,6 +101,17 @@ def test_the_queue_never_holds_more_than_its_share(engine: Engine, backend: Fake
     assert max(most) <= QUEUED_TOKENS
 
 
+def test_long_texts_are_cut_into_runs_that_the_queue_takes(settings: Settings, backend: FakeBackend) -> None:
+    backend.seconds = 0.001
+    texts = [*random_texts(30), "cat " * (MAX_LENGTH - 2), *random_texts(PORTION_TEXTS)]
+    expected = np.array([expected_vector(ids_of(text)) for text in texts])
+    done: list[int] = []
+    with load_fake_engine(settings.model_copy(update={"max_queue_tokens": MAX_LENGTH}), None, backend) as engine:
+        encoded = engine.encode(texts, progress=done.append)
+    np.testing.assert_allclose(encoded.embeddings, expected, rtol=1e-5, atol=1e-6)
+    assert sum(done) == len(texts)
+
+
 @pytest.mark.parametrize(
     ("call", "error"),
     [
