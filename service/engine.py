@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -133,17 +134,17 @@ class Engine(Runner):
         running: list[asyncio.Task[list[JobResult]]] = []
         tokenized: list[TokenizedInput] = []
         try:
-            async for portion in self._portions(plan):
-                tokenized += portion
-                for run, tokens in _cut(portion, self._queued_tokens):
-                    await self._room.take(tokens)
-                    running.append(asyncio.create_task(self._run(plan, run, tokens, progress)))
-            results = [result for run in await asyncio.gather(*running) for result in run]
-        except BaseException:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-            raise
+            async with asyncio.TaskGroup() as group:
+                async for portion in self._portions(plan):
+                    tokenized += portion
+                    for run, tokens in _cut(portion, self._queued_tokens):
+                        await self._room.take(tokens)
+                        running.append(group.create_task(self._run(plan, run, progress)))
+                        running[-1].add_done_callback(partial(self._room.give_back, tokens))
+        except BaseExceptionGroup as failed:
+            error = failed.exceptions[0]
+            raise error from error.__cause__  # and not from the group
+        results = [result for run in running for result in run.result()]
         return await asyncio.to_thread(self._encoded, plan, tokenized, results)
 
     def _encoded(self, plan: EncodePlan, tokenized: list[TokenizedInput], results: list[JobResult]) -> Encoded:
@@ -162,13 +163,8 @@ class Engine(Runner):
                 inputs, truncate=plan.request.truncate, start=start, ids_only=plan.selection is None
             )
 
-    async def _run(
-        self, plan: EncodePlan, inputs: list[TokenizedInput], tokens: int, progress: Progress
-    ) -> list[JobResult]:
-        try:
-            results = await self.run(inputs, **plan.run_options)
-        finally:
-            self._room.give(tokens)
+    async def _run(self, plan: EncodePlan, inputs: list[TokenizedInput], progress: Progress) -> list[JobResult]:
+        results = await self.run(inputs, **plan.run_options)
         progress(len(inputs))
         return results
 
@@ -186,10 +182,14 @@ class _Room:
         place = (tokens, asyncio.get_running_loop().create_future())
         self._waiting.append(place)
         self._let_in()
-        await place[1]
+        try:
+            await place[1]
+        except asyncio.CancelledError:
+            self.give_back(0 if place[1].cancelled() else tokens)  # it may have been let in and not know yet
+            raise
 
-    def give(self, tokens: int) -> None:
-        """Gives room back."""
+    def give_back(self, tokens: int, _of: object = None) -> None:
+        """Makes room for others."""
         self._taken -= tokens
         self._let_in()
 

@@ -1,5 +1,6 @@
 """The encoder as a Python object, over a fake backend: any number of texts, from any thread, until it is closed."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from service.engine import PORTION_TEXTS, QUEUED_TOKENS, Engine
-from service.errors import Invalid, NotReady, TooLarge
+from service.engine import PORTION_TEXTS, QUEUED_TOKENS, Engine, _Room
+from service.errors import InferenceFailed, Invalid, NotReady, TooLarge
 from service.runner import Runner
 from service.settings import Settings
 from tests.service.conftest import Served
@@ -130,6 +131,35 @@ def test_what_cannot_be_encoded_is_refused(
     with pytest.raises(error):
         call(engine)
     assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
+
+
+def test_a_call_that_fails_runs_nothing_more(engine: Engine, backend: FakeBackend) -> None:
+    backend.fails, backend.seconds = True, 0.001
+    done: list[int] = []
+    with pytest.raises(InferenceFailed) as caught:
+        engine.encode(["slow", *["cat " * (MAX_LENGTH - 2)] * (4 * QUEUED_TOKENS // MAX_LENGTH)], progress=done.append)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert sum(done) <= QUEUED_TOKENS // MAX_LENGTH
+    assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
+
+
+def test_a_failing_callback_fails_the_call(engine: Engine) -> None:
+    done: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        engine.encode(random_texts(3 * PORTION_TEXTS), progress=lambda count: done.append(count // 0))
+
+
+def test_room_is_given_back_by_who_is_let_in_and_then_cancelled() -> None:
+    async def taken_twice() -> None:
+        room = _Room(10)
+        await room.take(10)
+        second, third = asyncio.create_task(room.take(10)), asyncio.create_task(room.take(10))
+        await asyncio.sleep(0)
+        room.give_back(10)
+        second.cancel()
+        await asyncio.wait_for(third, 1)
+
+    asyncio.run(taken_twice())
 
 
 def test_a_refused_text_is_named_by_its_place_among_all(engine: Engine) -> None:
