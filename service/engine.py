@@ -15,7 +15,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -95,17 +95,22 @@ class Engine(Runner):
         request = _request({"inputs": values, **options})
         given = read_inputs(values, max_texts=len(values)) if values else Inputs(texts=[values] if values == "" else [])
         plan = plan_encoding(request, given, self.manifest)
-        loop = self._private_loop()
+        encoded = self._start(plan, progress or _ignore)
         try:
-            return asyncio.run_coroutine_threadsafe(self._encode(plan, progress or _ignore), loop).result()
+            return encoded.result()
         except CancelledError:
             raise NotReady("the engine was closed") from None
+        except BaseException:  # Ctrl-C: nobody waits for the rest
+            encoded.cancel()
+            raise
 
     def close(self, timeout: float = CLOSE_SECONDS) -> bool:
-        """As `Runner.close`; ends the engine's own thread too."""
+        """As `Runner.close`; ends the engine's own thread too. A call not wholly queued yet fails with `NotReady`."""
+        with self._starting:
+            self._is_closed = True
         done = super().close(timeout)
         with self._starting:
-            loop, self._loop, self._is_closed = self._loop, None, True
+            loop, self._loop = self._loop, None
         if loop is not None and self._thread is not None:
             loop.call_soon_threadsafe(loop.stop)
             self._thread.join()
@@ -119,16 +124,16 @@ class Engine(Runner):
         """Closes it."""
         self.close()
 
-    def _private_loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop on which calls wait, on a thread of its own; the service has its own and starts none."""
-        with self._starting:
+    def _start(self, plan: EncodePlan, progress: Progress) -> Future[Encoded]:
+        """Starts a call on the event loop where calls wait, on a thread of its own; the service has its own loop."""
+        with self._starting:  # `close` stops the loop after what was started before
             if self._is_closed:
                 raise NotReady("the engine is closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name="engine", daemon=True)
                 self._thread.start()
-            return self._loop
+            return asyncio.run_coroutine_threadsafe(self._encode(plan, progress), self._loop)
 
     async def _encode(self, plan: EncodePlan, progress: Progress) -> Encoded:
         running: list[asyncio.Task[list[JobResult]]] = []

@@ -1,6 +1,7 @@
 """The encoder as a Python object, over a fake backend: any number of texts, from any thread, until it is closed."""
 
 import asyncio
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -188,6 +189,60 @@ def test_closing_ends_calls_that_wait(settings: Settings, backend: FakeBackend) 
         backend.gate.set()
         with pytest.raises(NotReady):
             call.result(30)
+
+
+def test_closing_ends_a_call_that_still_tokenises(settings: Settings, backend: FakeBackend) -> None:
+    engine = load_fake_engine(settings, None, backend)
+    backend.seconds = 0.01
+    texts = ["the cat sat on the mat " * 8] * (2 * QUEUED_TOKENS // MAX_LENGTH)
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(engine.encode, texts)
+        while not backend.batches:
+            threading.Event().wait(0.002)
+        assert engine.close()
+        with pytest.raises(NotReady):
+            call.result(30)
+
+
+def test_nothing_is_begun_while_the_engine_closes(settings: Settings, backend: FakeBackend) -> None:
+    engine = load_fake_engine(settings, None, backend)
+    backend.gate.clear()
+    with ThreadPoolExecutor(2) as threads:
+        call = threads.submit(engine.encode, TEXT)
+        while not backend.batches:
+            threading.Event().wait(0.002)
+        closing = threads.submit(engine.close)
+        while engine.is_alive():
+            threading.Event().wait(0.002)
+        with pytest.raises(NotReady, match="the engine is closed"):
+            engine.encode(TEXT)
+        backend.gate.set()
+        assert closing.result(30)
+        assert call.exception(30) is None or isinstance(call.exception(), NotReady)
+
+
+def test_an_interrupted_call_leaves_nothing_in_the_queue(engine: Engine, backend: FakeBackend) -> None:
+    backend.gate.clear()
+
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        while not backend.batches:
+            threading.Event().wait(0.002)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        engine.encode(random_texts(3 * PORTION_TEXTS))
+    thread.join(30)
+    for _ in range(500):
+        if not engine.queued_texts:
+            break
+        threading.Event().wait(0.01)
+    left = engine.queued_texts
+    backend.gate.set()
+    assert not left
 
 
 def test_the_service_needs_no_thread_of_its_own(served: Served) -> None:
