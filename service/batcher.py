@@ -30,11 +30,14 @@ class Batcher:
 
     `submit` is called on an event loop; everything else may be called from any thread.
 
+    Attributes:
+        max_queue_tokens: tokens that may wait, of all requests together, and so the most one request may have.
+
     Args:
         backend: what runs a batch; closed with the batcher.
         workers: threads that run batches.
         max_batch_tokens: padded tokens of a batch; a longer text runs alone.
-        max_queue_tokens: tokens that may wait, of all requests together.
+        max_queue_tokens: the attribute.
         max_age: seconds after which a request that nothing was run for goes first.
         max_queue_delay: seconds a request may have to wait, beside 16 times its own run; one that would is refused.
         on_batch: called on the worker's thread after every batch, once its results are on their way.
@@ -69,7 +72,7 @@ class Batcher:
             max_age=max_age,
             max_full_padding=_FULL_PADDING,
         )
-        self._max_queue_tokens = max_queue_tokens
+        self.max_queue_tokens = max_queue_tokens
         self._max_queue_delay = max_queue_delay
         self._state: Literal["new", "open", "closed"] = "new"
         self._lock = threading.Lock()
@@ -186,10 +189,10 @@ class Batcher:
             return NotReady(UNAVAILABLE, retry_after=RETRY_AFTER)
         if not pending.is_wanted(now):
             return _deadline_exceeded()
-        if tokens > self._max_queue_tokens:
-            limit = self._max_queue_tokens
+        if tokens > self.max_queue_tokens:
+            limit = self.max_queue_tokens
             return TooLarge(f"the request has {tokens} tokens, the queue takes {limit} at most: send fewer texts")
-        if (excess := self._queue.tokens + tokens - self._max_queue_tokens) > 0:
+        if (excess := self._queue.tokens + tokens - self.max_queue_tokens) > 0:
             retry_after = self._workers.rate.retry_after(excess, self._workers.size)
             return Overloaded("too many tokens are waiting; try again later", retry_after=retry_after)
         time_left = math.inf if pending.deadline is None else pending.deadline - now

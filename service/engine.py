@@ -14,9 +14,10 @@ may ask for: long lists go through the queue in portions.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -68,7 +69,8 @@ class Engine(Runner):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self._room = _Room(QUEUED_TOKENS)
+        self._queued_tokens = min(QUEUED_TOKENS, batcher.max_queue_tokens)
+        self._room = _Room(self._queued_tokens)
 
     def encode(
         self,
@@ -93,17 +95,22 @@ class Engine(Runner):
         request = _request({"inputs": values, **options})
         given = read_inputs(values, max_texts=len(values)) if values else Inputs(texts=[values] if values == "" else [])
         plan = plan_encoding(request, given, self.manifest)
-        loop = self._private_loop()
+        encoded = self._start(plan, progress or _ignore)
         try:
-            return asyncio.run_coroutine_threadsafe(self._encode(plan, progress or _ignore), loop).result()
+            return encoded.result()
         except CancelledError:
             raise NotReady("the engine was closed") from None
+        except BaseException:  # Ctrl-C: nobody waits for the rest
+            encoded.cancel()
+            raise
 
     def close(self, timeout: float = CLOSE_SECONDS) -> bool:
-        """As `Runner.close`; ends the engine's own thread too."""
+        """As `Runner.close`; ends the engine's own thread too. A call not wholly queued yet fails with `NotReady`."""
+        with self._starting:
+            self._is_closed = True
         done = super().close(timeout)
         with self._starting:
-            loop, self._loop, self._is_closed = self._loop, None, True
+            loop, self._loop = self._loop, None
         if loop is not None and self._thread is not None:
             loop.call_soon_threadsafe(loop.stop)
             self._thread.join()
@@ -117,32 +124,32 @@ class Engine(Runner):
         """Closes it."""
         self.close()
 
-    def _private_loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop on which calls wait, on a thread of its own; the service has its own and starts none."""
-        with self._starting:
+    def _start(self, plan: EncodePlan, progress: Progress) -> Future[Encoded]:
+        """Starts a call on the event loop where calls wait, on a thread of its own; the service has its own loop."""
+        with self._starting:  # `close` stops the loop after what was started before
             if self._is_closed:
                 raise NotReady("the engine is closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name="engine", daemon=True)
                 self._thread.start()
-            return self._loop
+            return asyncio.run_coroutine_threadsafe(self._encode(plan, progress), self._loop)
 
     async def _encode(self, plan: EncodePlan, progress: Progress) -> Encoded:
         running: list[asyncio.Task[list[JobResult]]] = []
         tokenized: list[TokenizedInput] = []
         try:
-            async for portion in self._portions(plan):
-                tokenized += portion
-                tokens = sum(len(item.input_ids) for item in portion)
-                await self._room.take(tokens)
-                running.append(asyncio.create_task(self._run_portion(plan, portion, tokens, progress)))
-            results = [result for portion in await asyncio.gather(*running) for result in portion]
-        except BaseException:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-            raise
+            async with asyncio.TaskGroup() as group:
+                async for portion in self._portions(plan):
+                    tokenized += portion
+                    for run, tokens in _cut(portion, self._queued_tokens):
+                        await self._room.take(tokens)
+                        running.append(group.create_task(self._run(plan, run, progress)))
+                        running[-1].add_done_callback(partial(self._room.give_back, tokens))
+        except BaseExceptionGroup as failed:
+            error = failed.exceptions[0]
+            raise error from error.__cause__  # and not from the group
+        results = [result for run in running for result in run.result()]
         return await asyncio.to_thread(self._encoded, plan, tokenized, results)
 
     def _encoded(self, plan: EncodePlan, tokenized: list[TokenizedInput], results: list[JobResult]) -> Encoded:
@@ -161,14 +168,9 @@ class Engine(Runner):
                 inputs, truncate=plan.request.truncate, start=start, ids_only=plan.selection is None
             )
 
-    async def _run_portion(
-        self, plan: EncodePlan, portion: list[TokenizedInput], tokens: int, progress: Progress
-    ) -> list[JobResult]:
-        try:
-            results = await self.run(portion, **plan.run_options)
-        finally:
-            self._room.give(tokens)
-        progress(len(portion))
+    async def _run(self, plan: EncodePlan, inputs: list[TokenizedInput], progress: Progress) -> list[JobResult]:
+        results = await self.run(inputs, **plan.run_options)
+        progress(len(inputs))
         return results
 
 
@@ -181,14 +183,18 @@ class _Room:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, tokens: int) -> None:
-        """Waits until there is room; a portion that alone is too large waits until nothing else is there."""
+        """Waits until there is room; a run that alone is too large waits until nothing else is there."""
         place = (tokens, asyncio.get_running_loop().create_future())
         self._waiting.append(place)
         self._let_in()
-        await place[1]
+        try:
+            await place[1]
+        except asyncio.CancelledError:
+            self.give_back(0 if place[1].cancelled() else tokens)  # it may have been let in and not know yet
+            raise
 
-    def give(self, tokens: int) -> None:
-        """Gives room back."""
+    def give_back(self, tokens: int, _of: object = None) -> None:
+        """Makes room for others."""
         self._taken -= tokens
         self._let_in()
 
@@ -201,6 +207,21 @@ class _Room:
                 self._taken += tokens
                 place.set_result(None)
             self._waiting.popleft()
+
+
+def _cut(portion: list[TokenizedInput], most: int) -> Iterator[tuple[list[TokenizedInput], int]]:
+    """A portion as runs of at most `most` tokens, each with how many it has; a longer text is a run alone."""
+    run: list[TokenizedInput] = []
+    tokens = 0
+    for item in portion:
+        length = len(item.input_ids)
+        if run and tokens + length > most:
+            yield run, tokens
+            run, tokens = [], 0
+        run.append(item)
+        tokens += length
+    if run:
+        yield run, tokens
 
 
 def _request(body: dict[str, Any]) -> EncodeRequest:

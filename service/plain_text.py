@@ -26,11 +26,18 @@ class PlainText:
 
     @classmethod
     def of(cls, tokenizer: FastTokenizer) -> "PlainText | None":
-        """The shorter way of a tokenizer that truncates; None where it has none."""
+        """The shorter way of a tokenizer that truncates; None where it has none.
+
+        An added token beyond printable ASCII can be found in a text that looks plain: a newline is one split as good as
+        another no longer, and `café` is normalised to `cafe`.
+        """
         normalizer, splitter = tokenizer.normalizer, tokenizer.pre_tokenizer
         is_bert = isinstance(normalizer, BertNormalizer) and isinstance(splitter, BertPreTokenizer)
         truncation = tokenizer.truncation
-        return cls(tokenizer, normalizer, truncation) if is_bert and truncation else None
+        added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+        if not (is_bert and truncation and all(map(_is_printable_ascii, added))):
+            return None
+        return cls(tokenizer, normalizer, truncation)
 
     def prepare(self, text: str) -> str | None:
         """The text as the normaliser would leave it; None where that takes more than lower case.
@@ -38,7 +45,7 @@ class PlainText:
         An added token such as `[SEP]` is found in a text before it is normalised: that takes more, too.
         """
         prepared = text.replace("\n", " ")  # one split as good as the other
-        if not (prepared.isascii() and prepared.isprintable()):
+        if not _is_printable_ascii(prepared):
             return None
         lower = prepared.lower()
         if any(token in lower for token in self._added):
@@ -48,3 +55,7 @@ class PlainText:
     def encode(self, prepared: Sequence[str]) -> list[Encoding]:
         """Texts that `prepare` gave; only their ids are those of the text, offsets are not kept."""
         return self._tokenizer.encode_batch_fast(prepared)
+
+
+def _is_printable_ascii(text: str) -> bool:
+    return text.isascii() and text.isprintable()

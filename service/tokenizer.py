@@ -17,7 +17,7 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as FastTokenizer
 
 from service.backend import Int64Array
-from service.errors import InternalError
+from service.errors import InternalError, NotReady
 from service.plain_text import PlainText
 
 # Up to here a thread hand-off costs more than it frees the event loop for: about a millisecond of tokenising.
@@ -88,6 +88,7 @@ class Tokenizer:
         self._special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
         self.special_ends = _special_ends(tokenizer)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenize")
+        self._is_closed = False
         self.max_sequence_length = max_sequence_length
 
     @classmethod
@@ -110,11 +111,21 @@ class Tokenizer:
         Args:
             texts: what to tokenise.
             ids_only: whether tokens and offsets can be left out, a fifth of the time.
+
+        Raises:
+            InternalError: the library panicked.
+            NotReady: closed.
         """
         tokenize = partial(self.encode_now, texts, ids_only=ids_only)
         if sum(map(len, texts)) <= INLINE_CHARACTERS:
             return tokenize()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, tokenize)
+        try:
+            tokenized = asyncio.get_running_loop().run_in_executor(self._threads, tokenize)
+        except RuntimeError:
+            if not self._is_closed:
+                raise
+            raise NotReady("closed: no more texts are tokenised") from None
+        return await tokenized
 
     def encode_now(self, texts: Sequence[str], *, ids_only: bool = False) -> list[TokenizedInput]:
         """Tokenises texts on the calling thread.
@@ -157,6 +168,7 @@ class Tokenizer:
 
     def close(self) -> None:
         """Ends the threads without waiting for them."""
+        self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _tokenized(self, text: str, encoding: Encoding, kept: Encoding | KeptEncoding | None) -> TokenizedInput:

@@ -1,5 +1,7 @@
 """The encoder as a Python object, over a fake backend: any number of texts, from any thread, until it is closed."""
 
+import asyncio
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from service.engine import PORTION_TEXTS, QUEUED_TOKENS, Engine
-from service.errors import Invalid, NotReady, TooLarge
+from service.engine import PORTION_TEXTS, QUEUED_TOKENS, Engine, _Room
+from service.errors import InferenceFailed, Invalid, NotReady, TooLarge
 from service.runner import Runner
 from service.settings import Settings
 from tests.service.conftest import Served
@@ -101,6 +103,17 @@ def test_the_queue_never_holds_more_than_its_share(engine: Engine, backend: Fake
     assert max(most) <= QUEUED_TOKENS
 
 
+def test_long_texts_are_cut_into_runs_that_the_queue_takes(settings: Settings, backend: FakeBackend) -> None:
+    backend.seconds = 0.001
+    texts = [*random_texts(30), "cat " * (MAX_LENGTH - 2), *random_texts(PORTION_TEXTS)]
+    expected = np.array([expected_vector(ids_of(text)) for text in texts])
+    done: list[int] = []
+    with load_fake_engine(settings.model_copy(update={"max_queue_tokens": MAX_LENGTH}), None, backend) as engine:
+        encoded = engine.encode(texts, progress=done.append)
+    np.testing.assert_allclose(encoded.embeddings, expected, rtol=1e-5, atol=1e-6)
+    assert sum(done) == len(texts)
+
+
 @pytest.mark.parametrize(
     ("call", "error"),
     [
@@ -119,6 +132,35 @@ def test_what_cannot_be_encoded_is_refused(
     with pytest.raises(error):
         call(engine)
     assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
+
+
+def test_a_call_that_fails_runs_nothing_more(engine: Engine, backend: FakeBackend) -> None:
+    backend.fails, backend.seconds = True, 0.001
+    done: list[int] = []
+    with pytest.raises(InferenceFailed) as caught:
+        engine.encode(["slow", *["cat " * (MAX_LENGTH - 2)] * (4 * QUEUED_TOKENS // MAX_LENGTH)], progress=done.append)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert sum(done) <= QUEUED_TOKENS // MAX_LENGTH
+    assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
+
+
+def test_a_failing_callback_fails_the_call(engine: Engine) -> None:
+    done: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        engine.encode(random_texts(3 * PORTION_TEXTS), progress=lambda count: done.append(count // 0))
+
+
+def test_room_is_given_back_by_who_is_let_in_and_then_cancelled() -> None:
+    async def taken_twice() -> None:
+        room = _Room(10)
+        await room.take(10)
+        second, third = asyncio.create_task(room.take(10)), asyncio.create_task(room.take(10))
+        await asyncio.sleep(0)
+        room.give_back(10)
+        second.cancel()
+        await asyncio.wait_for(third, 1)
+
+    asyncio.run(taken_twice())
 
 
 def test_a_refused_text_is_named_by_its_place_among_all(engine: Engine) -> None:
@@ -147,6 +189,60 @@ def test_closing_ends_calls_that_wait(settings: Settings, backend: FakeBackend) 
         backend.gate.set()
         with pytest.raises(NotReady):
             call.result(30)
+
+
+def test_closing_ends_a_call_that_still_tokenises(settings: Settings, backend: FakeBackend) -> None:
+    engine = load_fake_engine(settings, None, backend)
+    backend.seconds = 0.01
+    texts = ["the cat sat on the mat " * 8] * (2 * QUEUED_TOKENS // MAX_LENGTH)
+    with ThreadPoolExecutor(1) as threads:
+        call = threads.submit(engine.encode, texts)
+        while not backend.batches:
+            threading.Event().wait(0.002)
+        assert engine.close()
+        with pytest.raises(NotReady):
+            call.result(30)
+
+
+def test_nothing_is_begun_while_the_engine_closes(settings: Settings, backend: FakeBackend) -> None:
+    engine = load_fake_engine(settings, None, backend)
+    backend.gate.clear()
+    with ThreadPoolExecutor(2) as threads:
+        call = threads.submit(engine.encode, TEXT)
+        while not backend.batches:
+            threading.Event().wait(0.002)
+        closing = threads.submit(engine.close)
+        while engine.is_alive():
+            threading.Event().wait(0.002)
+        with pytest.raises(NotReady, match="the engine is closed"):
+            engine.encode(TEXT)
+        backend.gate.set()
+        assert closing.result(30)
+        assert call.exception(30) is None or isinstance(call.exception(), NotReady)
+
+
+def test_an_interrupted_call_leaves_nothing_in_the_queue(engine: Engine, backend: FakeBackend) -> None:
+    backend.gate.clear()
+
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        while not backend.batches:
+            threading.Event().wait(0.002)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        engine.encode(random_texts(3 * PORTION_TEXTS))
+    thread.join(30)
+    for _ in range(500):
+        if not engine.queued_texts:
+            break
+        threading.Event().wait(0.01)
+    left = engine.queued_texts
+    backend.gate.set()
+    assert not left
 
 
 def test_the_service_needs_no_thread_of_its_own(served: Served) -> None:

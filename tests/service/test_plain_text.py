@@ -8,6 +8,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.normalizers import BertNormalizer, Lowercase
 
 from service.plain_text import PlainText
+from service.tokenizer import Tokenizer
 from tests.tokenizers import bpe, unigram, wordpiece
 
 LONGEST = 16
@@ -72,3 +73,22 @@ def test_other_tokenizers_have_no_shorter_way() -> None:
         assert PlainText.of(made) is None
     untruncated = FastTokenizer.from_str(wordpiece().to_str())
     assert PlainText.of(untruncated) is None
+
+
+@pytest.mark.parametrize(
+    ("added", "text"),
+    [
+        (AddedToken("caf\u00e9", normalized=True), "my cafe here"),
+        (AddedToken("\n", special=True), "a\nb"),
+        (AddedToken("\n", normalized=False), "a\nb"),
+        (AddedToken("\u212ag", normalized=True), "ten Kg"),  # the kelvin sign, which lowers to an ASCII k
+        (AddedToken("new york", normalized=True), "my New\nYork here"),
+        (AddedToken("New York", normalized=False), "my New York here, new york"),
+    ],
+)
+def test_a_text_with_an_added_token_in_it_has_the_ids_of_the_whole_way(added: AddedToken, text: str) -> None:
+    made = FastTokenizer.from_str(wordpiece().to_str())
+    made.add_tokens([added])
+    tokenizer = Tokenizer(made, LONGEST, threads=1)
+    (alone,), (whole,) = tokenizer.encode_now([text], ids_only=True), tokenizer.encode_now([text])
+    assert alone.input_ids.tolist() == whole.input_ids.tolist()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
-from service.errors import InternalError
+from service.errors import InternalError, NotReady
 from service.logs import describe
 from service.tokenizer import INLINE_CHARACTERS, MAX_FILE_BYTES, KeptEncoding, Tokenizer
 from tests.service.fake_engine import MAX_LENGTH, make_tokenizer
@@ -140,6 +140,13 @@ def test_ids_alone_are_the_same_ids_for_every_kind_of_tokenizer(kind: str) -> No
     alone, whole = tokenizer.encode_now(texts, ids_only=True), tokenizer.encode_now(texts)
     assert [item.input_ids.tolist() for item in alone] == [item.input_ids.tolist() for item in whole]
     assert [item.full_length for item in alone] == [item.full_length for item in whole]
+
+
+def test_a_closed_tokenizer_says_so() -> None:
+    tokenizer = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
+    tokenizer.close()
+    with pytest.raises(NotReady, match="closed"):
+        asyncio.run(tokenizer.encode(["on a mat " * INLINE_CHARACTERS]))
 
 
 class Panic(BaseException):
