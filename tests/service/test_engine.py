@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -221,14 +222,23 @@ def test_nothing_is_begun_while_the_engine_closes(settings: Settings, backend: F
         assert call.exception(30) is None or isinstance(call.exception(), NotReady)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises, also where the tests run in the background of a shell, which has it ignored there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_call_leaves_nothing_in_the_queue(engine: Engine, backend: FakeBackend) -> None:
     backend.gate.clear()
 
     main = threading.get_ident()
 
     def interrupt() -> None:
-        while not backend.batches:
-            threading.Event().wait(0.002)
+        while not (backend.batches and sys._current_frames()[main].f_code.co_name == "wait"):
+            threading.Event().wait(0.002)  # until the call waits for its future; before, there is nothing to cancel
         signal.pthread_kill(main, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
