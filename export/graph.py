@@ -128,8 +128,21 @@ def _finish(model: onnx_ir.Model) -> onnx_ir.Model:
     for output in model.graph.outputs:
         if output.name and output.name.startswith(("attentions.", "value_norms.")) and output.shape is not None:
             heads, sequences = output.shape[1], len(output.shape) - 2
-            output.shape = onnx_ir.Shape([f"{output.name}.{BATCH}", heads, *[f"{output.name}.{SEQUENCE}"] * sequences])
+            shape = onnx_ir.Shape([f"{output.name}.{BATCH}", heads, *[f"{output.name}.{SEQUENCE}"] * sequences])
+            for value in _with_casts(output):
+                value.shape = shape.copy()
     return model
+
+
+def _with_casts(value: onnx_ir.Value) -> Iterator[onnx_ir.Value]:
+    """A value and, where it is a cast one, what it was cast from.
+
+    ONNX Runtime gives two values of one symbolic shape one buffer, and a layer's weights are not of another's shape.
+    """
+    yield value
+    while (node := value.producer()) is not None and node.op_type == "Cast" and node.inputs[0] is not None:
+        value = node.inputs[0]
+        yield value
 
 
 @contextmanager
