@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from model.dot_product import IMPLEMENTATIONS, Implementation
+from model.dot_product import IMPLEMENTATIONS, AttentionInputs, Implementation
 from model.gating import HeadOutputs, LayerRequest, pack_gated
 from model.packing import Packing
 from model.positions import PositionTerms
@@ -58,14 +58,7 @@ def attend(
     """
     query, key, value = map(tokens.pad, projected)
     context, weights = IMPLEMENTATIONS[heads.implementation](
-        query,
-        key,
-        value,
-        tokens.lengths,
-        request.weights,
-        num_heads=heads.num_heads,
-        scale=heads.scale,
-        bias=bias,
+        AttentionInputs(query, key, value, tokens.lengths, request.weights, heads.num_heads, heads.scale, bias)
     )
     norms = None
     if request.value_norms is not None:

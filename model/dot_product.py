@@ -4,9 +4,9 @@ The reference, PyTorch's fused kernels, and the fused operator of a graph. Shape
 S sequence, H heads, K = d_k, V = d_v.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,98 +23,68 @@ WEIGHTS_OP = "AttentionWeights"
 BIASED_WEIGHTS_OP = "BiasedAttentionWeights"
 
 
-class AttentionImplementation(Protocol):
-    """softmax(Q K^T * scale + bias + padding) V for every head (Vaswani et al. 2017, equation 1)."""
+class AttentionInputs(NamedTuple):
+    """What attention is computed from.
 
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        lengths: Tensor,
-        wanted: Tensor,
-        *,
-        num_heads: int,
-        scale: float,
-        bias: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attends within each row's real tokens.
+    Attributes:
+        query: [B, S, H*K].
+        key: [B, S, H*K].
+        value: [B, S, H*V].
+        lengths: [B], real tokens a row; keys at or after it get probability 0.
+        wanted: bool [1], whether the weights will be read; an implementation may return them regardless.
+        num_heads: H.
+        scale: factor on the scores before the softmax.
+        bias: [1, H or 1, S, S], added to the scores after scaling; None for none.
+    """
 
-        Args:
-            query: [B, S, H*K].
-            key: [B, S, H*K].
-            value: [B, S, H*V].
-            lengths: [B], real tokens a row; keys at or after it get probability 0.
-            wanted: bool [1], whether the weights will be read; an implementation may return them regardless.
-            num_heads: H.
-            scale: factor on the scores before the softmax.
-            bias: [1, H or 1, S, S], added to the scores after scaling; None for none.
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    lengths: Tensor
+    wanted: Tensor
+    num_heads: int
+    scale: float
+    bias: Tensor | None = None
 
-        Returns:
-            The context [B, S, H*V], and the weights [B, H, S, S] or None where the implementation has none. Rows of
-            padded queries hold anything; a row of length 0 gives weights and context of 0.
-        """
-        ...
+    def heads(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Query and key [B, H, S, K], value [B, H, S, V]."""
+        query, key, value = (split_heads(x, self.num_heads) for x in (self.query, self.key, self.value))
+        return query, key, value
 
 
-def eager_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lengths: Tensor,
-    wanted: Tensor,
-    *,
-    num_heads: int,
-    scale: float,
-    bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
+# softmax(Q K^T * scale + bias + padding) V for every head (Vaswani et al. 2017, equation 1). Returns the context
+# [B, S, H*V], and the weights [B, H, S, S] or None where the implementation has none. Rows of padded queries hold
+# anything; a row of length 0 gives weights and context of 0.
+AttentionImplementation = Callable[[AttentionInputs], tuple[Tensor, Tensor | None]]
+
+
+def eager_attention(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
     """The reference: materialises the weights and always returns them."""
-    del wanted
-    query, key, value = (split_heads(x, num_heads) for x in (query, key, value))  # [B, H, S, K or V]
-    real = key_mask(lengths, key.shape[-2])  # [B, 1, 1, S]
-    scores = (query @ key.transpose(-2, -1)) * scale  # [B, H, S, S]
-    scores = scores if bias is None else scores + bias
+    query, key, value = inputs.heads()
+    real = key_mask(inputs.lengths, key.shape[-2])  # [B, 1, 1, S]
+    scores = (query @ key.transpose(-2, -1)) * inputs.scale  # [B, H, S, S]
+    scores = scores if inputs.bias is None else scores + inputs.bias
     weights = scores.masked_fill(~real, torch.finfo(scores.dtype).min).softmax(dim=-1).masked_fill(~real, 0.0)
     return merge_heads(weights @ value), weights
 
 
-def sdpa_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lengths: Tensor,
-    wanted: Tensor,
-    *,
-    num_heads: int,
-    scale: float,
-    bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
+def sdpa_attention(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
     """PyTorch's fused kernels, for training and PyTorch inference; has no weights."""
-    del wanted
-    query, key, value = (split_heads(x, num_heads) for x in (query, key, value))
-    real = key_mask(lengths, key.shape[-2])
+    query, key, value = inputs.heads()
+    real, bias = key_mask(inputs.lengths, key.shape[-2]), inputs.bias
     mask = real if bias is None else bias.masked_fill(~real, torch.finfo(bias.dtype).min)
-    context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
-    return merge_heads(context.masked_fill((lengths == 0)[:, None, None, None], 0.0)), None
+    context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=inputs.scale)
+    return merge_heads(context.masked_fill((inputs.lengths == 0)[:, None, None, None], 0.0)), None
 
 
-def onnx_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    lengths: Tensor,
-    wanted: Tensor,
-    *,
-    num_heads: int,
-    scale: float,
-    bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
+def onnx_attention(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
     """Emits the standard fused op and, beside it, the local function that computes the weights when wanted.
 
     Only for export: the values computed while tracing are placeholders. The fused op is ONNX `Attention` version 24 on
     3-D inputs, whose input 3, `attn_mask`, is the bias and whose input 6, `nonpad_kv_seqlen`, is the right-padding. The
     weights are a computation of their own, so that asking for them cannot change the context.
     """
+    query, key, value, lengths, wanted, num_heads, scale, bias = inputs
     batch, sequence, _ = query.shape
     context = torch.onnx.ops.symbolic(
         f"{FUSED_DOMAIN}::{FUSED_OP}" if FUSED_DOMAIN else FUSED_OP,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from model.attention import MultiHeadAttention
-from model.dot_product import IMPLEMENTATIONS, eager_attention, sdpa_attention
+from model.dot_product import IMPLEMENTATIONS, AttentionInputs, eager_attention, sdpa_attention
 from model.gating import LayerRequest
 from model.packing import packing
 
@@ -21,7 +21,7 @@ def attend(
     implementation = {"eager": eager_attention, "sdpa": sdpa_attention}[name]
     scale = 1 / math.sqrt(query.shape[-1] // heads)
     wanted = torch.tensor(True)
-    return implementation(query, key, value, torch.tensor(lengths), wanted, num_heads=heads, scale=scale)
+    return implementation(AttentionInputs(query, key, value, torch.tensor(lengths), wanted, heads, scale))
 
 
 def draw(batch: int, sequence: int, heads: int, d_k: int, d_v: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from model.analysis.arrays import BoolArray, Float32Array, IntArray
 from model.analysis.statistics import STATISTICS, head_statistics, row_entropy
 from model.attention import MultiHeadAttention
-from model.dot_product import eager_attention
+from model.dot_product import AttentionInputs, eager_attention
 from tests.model.analysis.maps import draw_maps, looking, uniform
 
 
@@ -187,15 +187,9 @@ def previous_token_head(tokens: int, beta: float) -> Float32Array:
     positions = torch.eye(tokens)
     query = beta * math.sqrt(tokens) * positions.roll(-1, dims=1)  # row i asks for position i - 1
     query[0] = 0
-    _, weights = eager_attention(
-        (positions @ query)[None],
-        positions[None],
-        positions[None, :, :1],
-        torch.tensor([tokens]),
-        torch.tensor(True),
-        num_heads=1,
-        scale=attention.scale,
-    )
+    projected = ((positions @ query)[None], positions[None], positions[None, :, :1])
+    lengths, wanted = torch.tensor([tokens]), torch.tensor(True)
+    _, weights = eager_attention(AttentionInputs(*projected, lengths, wanted, num_heads=1, scale=attention.scale))
     assert weights is not None
     found: Float32Array = weights[0, 0].numpy()
     return found
