@@ -13,9 +13,9 @@ import torch
 
 from export.checkpoint import Checkpoint
 from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts, see_ranges, token_batches
-from export.int8.quality import Gate, measure_quality
 from export.int8.quantize import quantize_encoder, require_quantizable
 from export.parity import Tolerance
+from export.quality import Gate, measure_quality
 from model.encoder import Encoder
 
 Precision = Literal["fp32", "fp16", "bf16", "int8"]

@@ -237,11 +237,9 @@ def _check_file(directory: Path, name: str, entry: FileEntry) -> None:
     if not path.is_file():
         raise ArtifactError(f"{path} is missing; export it again")
     _check_place(directory, path)
-    size = path.stat().st_size
-    if size != entry.size:
+    if (size := path.stat().st_size) != entry.size:
         raise ArtifactError(f"{path} has {size} bytes, the manifest says {entry.size}; export it again")
-    digest = hash_file(path)
-    if digest != entry.sha256:
+    if (digest := hash_file(path)) != entry.sha256:
         raise ArtifactError(f"{path} has SHA-256 {digest}, the manifest says {entry.sha256}; export it again")
 
 

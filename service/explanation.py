@@ -137,7 +137,7 @@ def _check_size(
             param=SIDES[lengths.index(max(lengths))],
         )
     axes = plan_axes(selection.options, texts, engine.tokenizer)
-    cells = len(texts[0].input_ids) * len(texts[1].input_ids)
+    cells = lengths[0] * lengths[1]
     if (size := cells * FLOAT_BYTES) > settings.max_attention_bytes:
         raise TooLarge(
             f"the answer would hold {size} bytes of contributions, at most {settings.max_attention_bytes} are allowed; "

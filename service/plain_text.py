@@ -4,7 +4,7 @@ BERT's normaliser takes four passes over a text (control characters, Chinese cha
 track of where every character came from. On printable ASCII only the last one does anything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tokenizers import Encoding
@@ -16,9 +16,11 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 class PlainText:
     """Knows which texts need no normaliser, and tokenises them without. Shares the vocabulary of its tokenizer."""
 
-    def __init__(self, tokenizer: FastTokenizer, normalizer: BertNormalizer, truncation: dict[str, Any]) -> None:
-        self._has_lower_case = normalizer.lowercase
-        self._added = tuple(token.content.lower() for token in tokenizer.get_added_tokens_decoder().values())
+    def __init__(
+        self, tokenizer: FastTokenizer, *, lowercase: bool, truncation: dict[str, Any], added: Iterable[str]
+    ) -> None:
+        self._has_lower_case = lowercase
+        self._added = tuple(token.lower() for token in added)
         self._tokenizer = FastTokenizer(tokenizer.model)
         self._tokenizer.pre_tokenizer = tokenizer.pre_tokenizer
         self._tokenizer.post_processor = tokenizer.post_processor
@@ -37,7 +39,7 @@ class PlainText:
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         if not (is_bert and truncation and all(map(_is_printable_ascii, added))):
             return None
-        return cls(tokenizer, normalizer, truncation)
+        return cls(tokenizer, lowercase=normalizer.lowercase, truncation=truncation, added=added)
 
     def prepare(self, text: str) -> str | None:
         """The text as the normaliser would leave it; None where that takes more than lower case.

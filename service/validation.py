@@ -12,7 +12,7 @@ _NAME_SHOWN = 64  # characters of a field name, which may be a caller's own
 def explain_validation(error: ValidationError) -> ServiceError:
     """The failure that the problems amount to: `MalformedBody` for no JSON, else `Invalid`."""
     if (count := error.error_count()) > _PROBLEMS_READ:  # a description of each would take more than the body
-        return Invalid(f"{count} values are not what this route takes; the first few of such a request say more")
+        return Invalid(f"{count} values are not what this route takes; send one of them alone to be told why")
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     if problems[0]["type"] == "json_invalid":
         return MalformedBody(f"the body is no valid JSON: {problems[0]['msg'].removeprefix('Invalid JSON: ')}")

@@ -29,8 +29,6 @@ EXAMPLE = {
     "items": [{"tokens": 7, "truncated": False}],
 }
 Targets = Annotated[list[str], Field(min_length=1, fail_fast=True)]  # a million problems would take a gigabyte
-
-
 _TEXTS = "texts"  # source and targets as one request's inputs
 
 

@@ -44,17 +44,19 @@ def test_refuses_a_wrong_command_line(tmp_path: Path) -> None:
     assert caught.value.code == 2
 
 
-def test_settings_from_the_environment_are_checked(
-    default_artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("variable", "value", "status", "said"),
+    [("POLYHEAD_PORT", "abc", 2, "POLYHEAD_PORT"), ("POLYHEAD_PROVIDER", "cuda", 1, "CUDA")],
+)
+def test_settings_come_from_the_environment(
+    default_artifact: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    variable: str,
+    value: str,
+    status: int,
+    said: str,
 ) -> None:
-    monkeypatch.setenv("POLYHEAD_PORT", "abc")
-    assert main(["--model", str(default_artifact)]) == 2
-    assert "POLYHEAD_PORT" in capsys.readouterr().err
-
-
-def test_a_missing_provider_is_one_line(
-    default_artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("POLYHEAD_PROVIDER", "cuda")
-    assert main(["--model", str(default_artifact)]) == 1
-    assert "CUDA" in capsys.readouterr().err
+    monkeypatch.setenv(variable, value)
+    assert main(["--model", str(default_artifact)]) == status
+    assert said in capsys.readouterr().err

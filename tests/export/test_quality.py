@@ -1,0 +1,26 @@
+import math
+
+import pytest
+import torch
+
+from export.errors import QualityError
+from export.precision import GATES
+from export.quality import Quality
+
+
+@pytest.mark.parametrize(
+    ("cosines", "passes"),
+    [
+        ([0.999] * 99 + [0.991], True),
+        ([0.9975] * 100, False),
+        ([0.9999] * 99 + [0.985], False),
+        ([0.9999] * 99 + [math.nan], False),
+    ],
+)
+def test_the_gate_looks_at_the_mean_and_the_worst(cosines: list[float], passes: bool) -> None:
+    quality = Quality(torch.tensor(cosines, dtype=torch.float64).numpy(), [])
+    if passes:
+        quality.check(GATES["int8"])
+    else:
+        with pytest.raises(QualityError, match="over 100 held-out texts .* expected at least 0.998 and 0.99"):
+            quality.check(GATES["int8"])
