@@ -1,12 +1,15 @@
 """`POST /tokenize`: what the model would see of a text, without running it."""
 
+import asyncio
+from typing import Any
+
 import orjson
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answer import describe_item
-from service.encoding import timed
+from service.encoding import check_tokens, timed
 from service.errors import Invalid
 from service.exchange import exchange_of
 from service.failures import BODY_FAILURES, failure_documents
@@ -15,6 +18,7 @@ from service.openapi import REQUEST, answer_document
 from service.prompts import with_prompt
 from service.schemas import TokenizeAnswer, TokenizeRequest
 from service.services import services_of
+from service.tokenizer import TokenizedInput
 
 EXAMPLE = {
     "model": "sentence-transformers/all-MiniLM-L6-v2",
@@ -54,19 +58,21 @@ async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
     refuse_long_texts(inputs.texts or (), services.settings.max_text_characters)
     with timed(services.metrics, "tokenize"):
         tokenized = await engine.tokenize(inputs, truncate=body.truncate)
-    items = [
-        {
-            "input_ids": item.input_ids,
-            "tokens": engine.tokenizer.tokens(item),
-            "offsets": item.offsets,
-            **{name: value for name, value in describe_item(item).items() if name != "tokens"},
-        }
-        for item in tokenized
-    ]
-    usage = {"tokens": sum(len(item.input_ids) for item in tokenized)}
+    lengths = [len(item.input_ids) for item in tokenized]
+    check_tokens(lengths, services.settings.max_request_tokens)
+    items = []
+    for item in tokenized:
+        items.append(_describe(item, engine.tokenizer.tokens(item)))
+        await asyncio.sleep(0)  # some 0.6 ms a thousand tokens: the event loop is let in between
+    usage = {"tokens": sum(lengths)}
     answer = {"model": engine.manifest.model, "items": items, "usage": usage}
     if prompt is not None:
         answer |= prompt.document()
     exchange.texts, exchange.tokens = len(tokenized), usage["tokens"]
     exchange.truncated = sum(item.truncated for item in tokenized)
     return Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
+
+
+def _describe(item: TokenizedInput, tokens: list[str]) -> dict[str, Any]:
+    rest = {name: value for name, value in describe_item(item).items() if name != "tokens"}
+    return {"input_ids": item.input_ids, "tokens": tokens, "offsets": item.offsets, **rest}

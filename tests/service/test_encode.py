@@ -250,6 +250,14 @@ def test_limits_are_checked_before_anything_runs(
     assert not served.backend.batches
 
 
+def test_tokenizing_has_the_limit_of_what_would_be_encoded(serve: Serve) -> None:
+    served = serve("--max-request-tokens", "5")
+    refused = served.client.post("/tokenize", json={"inputs": ["cat", "dog"]})
+    assert refused.status_code == 413
+    assert refused.json()["error"]["message"] == "inputs: 6 tokens, at most 5 a request are taken; send fewer inputs"
+    assert served.client.post("/tokenize", json={"inputs": ["the cat sat"]}).json()["usage"] == {"tokens": 5}
+
+
 def test_vectors_that_are_not_finite_are_an_error_not_null(serve: Serve) -> None:
     class BrokenBackend(FakeBackend):
         def run(self, batch: Any) -> Any:
