@@ -75,9 +75,7 @@ def read_pipeline(folder: Path) -> Pipeline:
     if "projection" in values and modules[-1][0] == "Dense" and values.get("normalize"):
         raise UnsupportedModel("a Dense layer after Normalize is not supported: only before it")
     values.update(_read_transformer_settings(values["transformer"]))
-    prompts = read_json(folder / "config_sentence_transformers.json", optional=True)
-    values["prompts"] = {name: text for name, text in (prompts.get("prompts") or {}).items() if text is not None}
-    values["default_prompt_name"] = prompts.get("default_prompt_name")
+    values.update(_read_prompts(folder / "config_sentence_transformers.json"))
     return Pipeline(**values)
 
 
@@ -160,6 +158,17 @@ def _read_transformer_settings(folder: Path) -> dict[str, Any]:
         "max_sequence_length": None if length is None else _whole(length, folder),
         "do_lower_case": bool(settings.get("do_lower_case")),
     }
+
+
+def _read_prompts(path: Path) -> dict[str, Any]:
+    settings = read_json(path, optional=True)
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
+        raise SourceError(f"{path} gives prompts of {prompts!r:.100}: expected an object, a text a name")
+    prompts = {name: text for name, text in prompts.items() if text is not None}
+    if default is not None and default not in list(prompts):  # whatever it is
+        raise SourceError(f"{path} has no prompt for its default_prompt_name {default!r:.100}: {list(prompts)}")
+    return {"prompts": prompts, "default_prompt_name": default}
 
 
 def _whole(length: object, folder: Path) -> int:

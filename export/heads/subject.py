@@ -37,12 +37,15 @@ def find_subject(model: str | None, *, weights: str | None = None, revision: str
         revision: on the hub.
 
     Raises:
-        SourceError: the artifact is broken, or its weights cannot be found, or are others.
+        SourceError: the artifact is broken, or its weights cannot be found, or are others; or a revision of an
+            artifact, whose manifest names its own.
     """
     if model is None or not (Path(model) / MANIFEST).is_file():
         if weights:
             raise SourceError(f"--weights names the weights of an artifact, and {model or DEFAULT_MODEL} is none")
         return Subject(read_checkpoint(find_folder(model, revision)), None)
+    if revision is not None:
+        raise SourceError(f"--revision {revision} is of a model on the hub, and {model} is an artifact")
     try:
         artifact = Artifact.open(Path(model))
     except ArtifactError as error:

@@ -156,3 +156,19 @@ def test_reads_the_settings_under_every_name_they_had(tmp_path: Path, kind: str)
     assert (pipeline.max_sequence_length, pipeline.do_lower_case) == (16, True)
     write(tmp_path, "sentence_bert_config.json", {"max_seq_length": 8})
     assert read_pipeline(tmp_path).max_sequence_length == 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"prompts": ["query: "]}, r"gives prompts of \['query: '\]: expected an object"),
+        ({"prompts": {"query": 1}}, "gives prompts of {'query': 1}: expected an object"),
+        ({"prompts": {"query": "query: "}, "default_prompt_name": "passage"}, "no prompt for .* 'passage': .'query'"),
+        ({"default_prompt_name": "query"}, "no prompt for its default_prompt_name 'query'"),
+        ({"prompts": {"query": "q"}, "default_prompt_name": ["query"]}, "no prompt for its default_prompt_name"),
+    ],
+)
+def test_refuses_malformed_prompts(tmp_path: Path, settings: dict[str, object], message: str) -> None:
+    write(tmp_path, "config_sentence_transformers.json", settings)
+    with pytest.raises(SourceError, match=message):
+        read_pipeline(tmp_path)

@@ -103,6 +103,7 @@ def test_reports_on_a_folder_into_a_directory(bert_folder: Path, corpus: Path, t
         (["{artifact}", "--corpus", "{corpus}"], "was made from bert <&> one, a folder: the report needs its weights"),
         (["{folder}", "--corpus", "{corpus}"], "is no artifact to write the report into"),
         (["{folder}", "--corpus", "{corpus}", "--weights", "{folder}"], "names the weights of an artifact"),
+        (["{artifact}", "--corpus", "{corpus}", "--revision", "v1"], "is of a model on the hub, and {artifact} is an"),
         (["{folder}", "--corpus", "./none.txt", "--output", "{out}"], "cannot be read as UTF-8 text"),
         (["{folder}", "--corpus", "{corpus}", "--pairs", "{corpus}", "--output", "{out}"], "expected text,text,rating"),
     ],
@@ -115,7 +116,7 @@ def test_a_mistake_is_one_line_and_changes_nothing(
     assert main(["heads", *(argument.format(**places) for argument in arguments)]) == 1
     printed = capsys.readouterr().err
     assert printed.startswith("head report failed: SourceError: ")
-    assert message in printed
+    assert message.format(**places) in printed
     assert printed.count("\n") == 1
     assert {path.name: path.read_bytes() for path in artifact.iterdir()} == before
     assert not (tmp_path / "out").exists()
