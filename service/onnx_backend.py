@@ -45,10 +45,10 @@ _FUSED_OP = "Attention"
 _SEVERITY_FATAL = 4  # whatever is an error comes as an exception too; the log line would not be ours
 _LARGE_OUTPUT = 8 * 2**20  # bytes of one run's outputs after which the arena is worth shrinking
 _SHRINK_AFTER = 1.0  # seconds: by then such an answer has been sent; memory still in use cannot be given back
-_WARM_UP_LENGTHS = (1, 8, 32, 128)  # kernels choose their tiling by length; the longest text is added, up to
-_LONGEST_WARM_UP = (
-    512  # tokens: scores grow with the square, and at 8,192 tokens take gigabytes that may never be needed
-)
+# Kernels choose their tiling by length. The longest text is added, up to a limit: scores grow with the square, and at
+# 8,192 tokens take gigabytes that may never be needed.
+_WARM_UP_LENGTHS = (1, 8, 32, 128)
+_LONGEST_WARM_UP = 512
 _LARGE_SCORES = 64 * 2**20  # bytes of one layer's scores, likewise
 
 Feed = Callable[[Batch], NDArray[Any]]
