@@ -7,7 +7,7 @@ nearly every client says that it takes gzip, and next to the server it would onl
 
 import asyncio
 import zlib
-from functools import partial
+from collections.abc import Sequence
 
 from service.media import accepts_gzip
 
@@ -18,8 +18,13 @@ _GZIP = 16 + zlib.MAX_WBITS  # zlib's way to ask for a gzip header
 HEADERS = {"content-encoding": "gzip", "vary": "accept-encoding"}
 
 
-async def compress(body: bytes, accept_encoding: bytes | None) -> tuple[bytes, dict[str, str]]:
+async def compress(pieces: Sequence[bytes], accept_encoding: bytes | None) -> tuple[Sequence[bytes], dict[str, str]]:
     """A body and its headers, compressed where it is large and the caller takes that; on a thread, without the GIL."""
-    if len(body) < SMALLEST_BYTES or not accepts_gzip(accept_encoding):
-        return body, {}
-    return await asyncio.to_thread(partial(zlib.compress, body, LEVEL, _GZIP)), HEADERS
+    if sum(map(len, pieces)) < SMALLEST_BYTES or not accepts_gzip(accept_encoding):
+        return pieces, {}
+    return await asyncio.to_thread(_compress, pieces), HEADERS
+
+
+def _compress(pieces: Sequence[bytes]) -> list[bytes]:
+    compressor = zlib.compressobj(LEVEL, wbits=_GZIP)
+    return [*map(compressor.compress, pieces), compressor.flush()]

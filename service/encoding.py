@@ -20,7 +20,7 @@ from service.metrics import Metrics, Stage
 from service.packing import pack_base64, pack_safetensors
 from service.request_trace import note_stage
 from service.schemas import EncodeRequest
-from service.serialize import serialize
+from service.serialize import serialize_in_pieces
 from service.services import Services
 from service.tokenizer import TokenizedInput
 
@@ -45,8 +45,8 @@ class Encoded:
 
 async def encode(
     services: Services, exchange: Exchange, request: EncodeRequest, *, as_safetensors: bool = False
-) -> bytes:
-    """Answers one encode request, as JSON unless told otherwise.
+) -> list[bytes]:
+    """Answers one encode request, as JSON unless told otherwise; in pieces, where that is megabytes.
 
     Raises:
         ServiceError: whatever keeps it from being answered.
@@ -122,13 +122,13 @@ async def aside(build: Callable[[], T], floats: int) -> T:
     return build() if floats <= INLINE_FLOATS else await asyncio.to_thread(build)
 
 
-async def _write(answer: dict[str, Any], request: EncodeRequest, sizes: Sizes, *, as_safetensors: bool) -> bytes:
+async def _write(answer: dict[str, Any], request: EncodeRequest, sizes: Sizes, *, as_safetensors: bool) -> list[bytes]:
     if as_safetensors:
         is_half = request.encoding_format == "float16"
-        return await aside(partial(pack_safetensors, answer, is_half=is_half), sizes.floats)
+        return [await aside(partial(pack_safetensors, answer, is_half=is_half), sizes.floats)]
     if request.encoding_format == "base64":
         answer = await aside(partial(pack_base64, answer), sizes.floats)
-    return await serialize(answer, floats=sizes.floats)
+    return await serialize_in_pieces(answer, floats=sizes.floats)
 
 
 def _check_encoding(request: EncodeRequest, *, as_safetensors: bool) -> None:

@@ -24,31 +24,53 @@ async def serialize(answer: Any, *, floats: int) -> bytes:
         answer: JSON types and arrays.
         floats: how many floats its arrays hold, about.
     """
-    if floats > PIECE_FLOATS:
-        answer = await _written(answer)
-    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    return b"".join(await serialize_in_pieces(answer, floats=floats))
 
 
-async def _written(value: Any) -> Any:
-    """The same with every array written already."""
+async def serialize_in_pieces(answer: Any, *, floats: int) -> list[bytes]:
+    """As `serialize`, for answers of megabytes, which are better not copied as a whole."""
+    if floats <= PIECE_FLOATS:
+        return [_dump(answer)]
+    pieces: list[bytes] = []
+    await _write(answer, pieces)
+    return pieces
+
+
+def _dump(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+async def _write(value: Any, pieces: list[bytes]) -> None:
+    """Adds a value to the pieces, every array in it by itself."""
     if isinstance(value, ndarray):
-        return orjson.Fragment(await _write(value))
-    if isinstance(value, dict):
-        return {key: await _written(item) for key, item in value.items()}
-    if isinstance(value, list) and value and isinstance(value[0], ndarray | dict):
-        return [await _written(item) for item in value]
-    return value
+        await _write_array(value, pieces)
+    elif isinstance(value, dict):
+        for index, (key, item) in enumerate(value.items()):
+            pieces += (b"," if index else b"{", _dump(key), b":")
+            await _write(item, pieces)
+        pieces.append(b"}" if value else b"{}")
+    elif isinstance(value, list) and value and isinstance(value[0], ndarray | dict):
+        for index, item in enumerate(value):
+            pieces.append(b"," if index else b"[")
+            await _write(item, pieces)
+        pieces.append(b"]")
+    else:
+        pieces.append(_dump(value))
 
 
-async def _write(array: Float32Array) -> bytes:
-    """An array as JSON, by blocks of rows, or of numbers, where it is large."""
+async def _write_array(array: Float32Array, pieces: list[bytes]) -> None:
+    """Adds an array, by blocks of rows, or of numbers, where it is large."""
     if array.size <= PIECE_FLOATS:
         await asyncio.sleep(0)
-        return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
-    row_size = array.size // len(array)
-    if row_size > PIECE_FLOATS:
-        parts = [await _write(row) for row in array]
-    else:
-        rows = PIECE_FLOATS // row_size
-        parts = [(await _write(array[start : start + rows]))[1:-1] for start in range(0, len(array), rows)]
-    return b"[" + b",".join(parts) + b"]"
+        pieces.append(_dump(array))
+        return
+    rows = max(1, PIECE_FLOATS * len(array) // array.size)
+    for start in range(0, len(array), rows):
+        pieces.append(b"," if start else b"[")
+        block = array[start : start + rows]
+        if rows == 1:
+            await _write_array(block[0], pieces)
+        else:
+            await asyncio.sleep(0)
+            pieces.append(_dump(block)[1:-1])
+    pieces.append(b"]")

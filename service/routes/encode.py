@@ -11,6 +11,7 @@ from service.failures import INFERENCE_FAILURES, failure_documents
 from service.media import JSON, SAFETENSORS, prefers_safetensors
 from service.openapi import QUEUED_REQUEST, answer_document
 from service.packing import SAFETENSORS_LAYOUT
+from service.pieces import respond
 from service.schemas import EncodeAnswer, EncodeRequest
 from service.services import services_of
 
@@ -49,10 +50,10 @@ async def answer_encode(request: Request, body: EncodeRequest) -> Response:
     """One embedding an input, in their order; attention weights where they are asked for."""
     exchange = exchange_of(request.scope)
     wants_tensors = prefers_safetensors(exchange.headers.get(b"accept"))
-    answer = await encode(services_of(request), exchange, body, as_safetensors=wants_tensors)
+    pieces = await encode(services_of(request), exchange, body, as_safetensors=wants_tensors)
     if wants_tensors:
-        return Response(answer, media_type=SAFETENSORS)
-    headers: dict[str, str] = {}
-    if body.attention is not None and body.encoding_format == "float":
-        answer, headers = await compress(answer, exchange.headers.get(b"accept-encoding"))
-    return Response(answer, media_type=JSON, headers=headers)
+        return respond(pieces, SAFETENSORS)
+    if body.attention is None or body.encoding_format != "float":
+        return respond(pieces, JSON)
+    compressed, headers = await compress(pieces, exchange.headers.get(b"accept-encoding"))
+    return respond(compressed, JSON, headers)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from service.pieces import SENT_AT_ONCE
 from tests.service.process import ServerProcess, wait_until
 from tests.service.test_server import fake_server
 
@@ -291,11 +292,25 @@ def test_answer_that_nobody_reads_is_cut_off(strict_server: ServerProcess) -> No
         assert 1 <= received.count(b"HTTP/1.1 200 OK") < 8
 
 
-def test_answer_that_is_read_steadily_arrives_whole(strict_server: ServerProcess) -> None:
-    body = {"inputs": ["cat " * 14] * 256, "output": "tokens", "attention": {"layers": "all"}}
+@pytest.mark.parametrize("texts", [100, 1000])  # one write, and several
+def test_answer_that_is_read_steadily_arrives_whole(strict_server: ServerProcess, texts: int) -> None:
+    body = {"inputs": ["cat " * 14] * texts, "output": "tokens", "attention": {"layers": "all"}}
     with strict_server.connect() as connection:
         connection.sendall(request_bytes(body))
-        assert len(json.loads(read_answer(connection)[2])["embeddings"]) == 256
+        answer = read_answer(connection)[2]
+        assert (len(answer) > SENT_AT_ONCE) == (texts > 100)
+        assert len(json.loads(answer)["embeddings"]) == texts
+
+
+def test_client_that_leaves_amid_a_large_answer_is_counted(strict_server: ServerProcess) -> None:
+    body = {"inputs": ["cat " * 14] * 1000, "output": "tokens", "attention": {"layers": "all"}}
+    name = "polyhead_client_disconnects_total"
+    before = metric(strict_server, name)
+    with strict_server.connect() as connection:
+        connection.sendall(request_bytes(body))
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"
+    wait_until(lambda: metric(strict_server, name) == before + 1)
+    wait_until(lambda: metric(strict_server, "polyhead_requests_in_flight") == 1)  # the one that asks
 
 
 def is_established(connection: socket.socket) -> bool:

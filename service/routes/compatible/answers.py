@@ -10,8 +10,9 @@ from service.errors import ModelNotFound
 from service.exchange import exchange_of
 from service.media import JSON
 from service.openapi import answer_document
+from service.pieces import respond
 from service.schemas import EncodeRequest
-from service.serialize import serialize
+from service.serialize import serialize_in_pieces
 from service.services import services_of
 
 TRUNCATED = "X-Truncated-Inputs"
@@ -34,8 +35,8 @@ async def run_for(request: Request, wanted: EncodeRequest, *, param: str = "inpu
 async def json_response(request: Request, answer: Any, encoded: Encoded) -> Response:
     """An answer made from `encoded`, arrays still arrays, as JSON."""
     with timed(services_of(request).metrics, "serialize"):
-        body = await serialize(answer, floats=encoded.sizes.floats)
-    return Response(body, media_type=JSON, headers=truncation_header(request))
+        pieces = await serialize_in_pieces(answer, floats=encoded.sizes.floats)
+    return respond(pieces, JSON, truncation_header(request))
 
 
 def truncation_header(request: Request) -> dict[str, str]:
