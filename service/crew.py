@@ -121,10 +121,22 @@ class Crew:
 
     def _watch(self) -> None:
         tick = min(_TICK, self._max_run_seconds / 4)
+        looked = time.monotonic()
         with self._lock:
             while not self._stopped:
-                self._tend(time.monotonic())
+                self._tend(looked)
                 self._changed.wait(tick)
+                before, looked = looked, time.monotonic()
+                self._count_out(looked - before - tick, looked)
+
+    def _count_out(self, late: float, now: float) -> None:
+        """Takes out of every run what the monitor woke too late: it hung nowhere while the process was stopped.
+
+        Ctrl-Z, a paused container or a frozen machine would else be taken for hanging workers, all at once. Lock held.
+        """
+        for member in self._members:
+            if late > 0 and member.busy_since is not None:
+                member.busy_since = min(now, member.busy_since + late)
 
     def _tend(self, now: float) -> None:
         """Replaces who died or hangs. Lock held."""

@@ -233,9 +233,7 @@ def _request(body: dict[str, Any]) -> EncodeRequest:
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
-    if left := asyncio.all_tasks(loop):
-        for task in left:
-            task.cancel()
+    if left := asyncio.all_tasks(loop):  # none is cancelled: one may hold its results, and the others find all closed
         loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()

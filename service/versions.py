@@ -1,5 +1,6 @@
 """Versions of what answers."""
 
+import functools
 import importlib.metadata
 import platform
 
@@ -13,6 +14,7 @@ def own_version() -> str:
     return installed_versions().get(DISTRIBUTION, "unknown")
 
 
+@functools.cache  # read from files, for which a process may have no descriptor left later, nor an event loop the time
 def installed_versions() -> dict[str, str]:
     """By package; of the two onnxruntime packages only one is there."""
     versions = {"python": platform.python_version()}

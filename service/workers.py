@@ -217,6 +217,8 @@ class Workers:
         entries = hand.wanted_again(now)
         self._queue.put_back(entries, now)
         self._has_work.notify(len(entries))
+        if self.has_failed:  # nobody is hired any more, and the worker lost may have been the last
+            self._give_up()
 
     def _give_up(self) -> None:
         """Fails what is queued, for good; workers that still answer finish what they have in hand. Lock held."""

@@ -1,12 +1,11 @@
 """A clock for the monitor of a crew: what hangs is noticed when a test says so, not when the machine is slow."""
 
 import threading
-import time
-from types import SimpleNamespace
 
 import pytest
 
 from service import crew
+from service.crew import Crew
 from tests.service.fake_backend import PATIENCE
 
 
@@ -16,7 +15,14 @@ class MonitorClock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._offset = 0.0
         self._has_looked = threading.Event()
-        monkeypatch.setattr(crew, "time", SimpleNamespace(monotonic=self._monotonic))
+        tend = Crew._tend
+
+        def tend_later(watched: Crew, now: float) -> None:
+            offset, self._offset = self._offset, 0.0
+            self._has_looked.set()
+            tend(watched, now + offset)
+
+        monkeypatch.setattr(Crew, "_tend", tend_later)
         monkeypatch.setattr(crew, "_TICK", 0.005)
 
     def look_later_by(self, seconds: float) -> None:
@@ -29,10 +35,3 @@ class MonitorClock:
         for _ in range(2):
             assert self._has_looked.wait(PATIENCE)
             self._has_looked.clear()
-
-    def _monotonic(self) -> float:
-        if threading.current_thread().name != "polyhead-monitor":
-            return time.monotonic()
-        offset, self._offset = self._offset, 0.0
-        self._has_looked.set()
-        return time.monotonic() + offset

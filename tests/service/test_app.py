@@ -1,5 +1,6 @@
 """The app as a whole: its document, its probes, its other routes, and what it does not send anywhere."""
 
+import errno
 import json
 import os
 import subprocess
@@ -180,6 +181,17 @@ def test_info_holds_manifest_limits_and_versions(serve: Serve) -> None:
     assert info.limits["max_sequence_length"] == MAX_LENGTH
     assert info.runtime == {"provider": "cpu", "workers": 1, "intra_op_threads": 1}
     assert {"python", "numpy", "tokenizers"} <= set(info.versions)
+
+
+def test_versions_are_not_read_again_where_no_file_can_be_opened(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(_package: str) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("importlib.metadata.version", exhausted)
+    assert {"python", "numpy", "tokenizers"} <= set(served.client.get("/info").json()["versions"])
+    assert served.client.get("/v2").status_code == 200
 
 
 def test_heads_says_that_there_is_no_report(served: Served) -> None:

@@ -2,6 +2,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -167,6 +168,26 @@ def test_hanging_threads_that_come_back_are_no_longer_counted(monkeypatch: pytes
         finish.set()
         scene.lost[-1].thread.join(PATIENCE)
     assert (scene.failures, scene.crew.is_alive()) == (0, True)
+    assert scene.end()
+
+
+def test_a_process_that_was_stopped_for_a_while_has_no_hanging_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, pause = MonitorClock(monkeypatch), 0.0
+    monkeypatch.setattr(crew_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + pause))
+    scene, began, finish = Scene(max_abandoned=0), threading.Event(), threading.Event()
+    scene.crew.start()
+
+    def order(_member: Member) -> None:
+        began.set()
+        assert finish.wait(PATIENCE)
+
+    scene.order(order)
+    assert began.wait(PATIENCE)
+    clock.wait_for_look()
+    pause = 3600.0
+    clock.wait_for_look()
+    assert (scene.lost, scene.failures, scene.crew.is_alive()) == ([], 0, True)
+    finish.set()
     assert scene.end()
 
 

@@ -1,11 +1,13 @@
 """Workers that die, hang and are replaced, seen through the batcher."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable
 
 import pytest
 
+from service import crew
 from service.errors import InferenceFailed, NotReady
 from tests.service.fake_backend import PATIENCE, FakeBackend, job
 from tests.service.monitor_clock import MonitorClock
@@ -136,6 +138,48 @@ def test_too_many_hanging_workers_are_the_end_and_everybody_is_told(monkeypatch:
                 await batcher.submit([job(9)])
             assert not batcher.is_alive(), "for good"
             assert not await asyncio.to_thread(batcher.close, PATIENCE)
+
+    within_patience(test)
+
+
+def test_after_the_crew_gave_up_a_lost_worker_leaves_nothing_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "_TICK", 0.005)
+
+    async def test() -> None:
+        backend, again = FakeBackend(), threading.Event()
+        one_goes, other_goes, again_goes, unstuck = (threading.Event() for _ in range(4))
+
+        def fail_then_die() -> None:
+            if len(backend.runs[-1]) > 1:
+                raise OSError
+            again.set()
+            assert again_goes.wait(PATIENCE)
+            raise SystemExit
+
+        def hang() -> None:
+            members = batcher._workers._crew._members
+            next(one for one in members if one.thread is threading.current_thread()).busy_since = -math.inf
+            assert unstuck.wait(PATIENCE)
+
+        ends = {token: hanging(threading.Event(), goes) for token, goes in ((1, one_goes), (2, other_goes))}
+        backend.on_token = {**ends, 5: hang, 6: fail_then_die}
+        with running(backend, workers=2, max_abandoned=0) as batcher:
+            busy = [await begin(batcher, job(1)), await begin(batcher, job(2))]
+            await asyncio.to_thread(backend.wait_for_runs, 2)
+            dying, mate, stuck = [await begin(batcher, job(token)) for token in (6, 7, 5)]
+            one_goes.set()
+            assert await asyncio.to_thread(again.wait, PATIENCE), "the batch of 6 and 7 failed, 6 runs alone"
+            other_goes.set()
+            with pytest.raises(InferenceFailed):
+                await stuck
+            again_goes.set()
+            with pytest.raises(InferenceFailed):
+                await dying
+            with pytest.raises(NotReady):
+                await mate
+            assert batcher.queued_tokens == 0
+            unstuck.set()
+            await asyncio.gather(*busy)
 
     within_patience(test)
 
