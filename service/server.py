@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from service.app import create_app
 from service.connection import ConnectionLimits
 from service.cpu import core_limit
+from service.descriptors import make_room
 from service.engine import Engine
 from service.jobs import BatchRecord
 from service.keys import KeysError
@@ -66,7 +67,7 @@ def serve(settings: Settings, load: Load | None = None) -> int:
         raise StartFailure(str(error)) from error
     app, services = _create_app(settings, readiness, admin, tracing)
     limits = ConnectionLimits(
-        max_connections=settings.max_connections,
+        max_connections=make_room(settings.max_connections),
         max_header_bytes=settings.max_header_bytes,
         receive_timeout=settings.receive_timeout,
         send_timeout=settings.send_timeout,

@@ -1,10 +1,11 @@
 """The real process with a fake backend: `python -m tests.service.fake_server --model DIR ...`.
 
 Told through the environment, because every flag is the service's own: FAKE_LOAD_SECONDS, FAKE_RUN_SECONDS,
-FAKE_LOAD_ERROR.
+FAKE_LOAD_ERROR, FAKE_DESCRIPTORS (as `ulimit -n`).
 """
 
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -26,4 +27,6 @@ def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
 
 
 if __name__ == "__main__":
+    if descriptors := int(os.environ.get("FAKE_DESCRIPTORS", "0")):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
     sys.exit(main(load=load))
