@@ -35,7 +35,7 @@ def build_tokenizer(folder: Path) -> Tokenizer:
         SourceError: no vocabulary, one of another kind, or one that does not hold what the tokenizer needs.
     """
     settings = read_json(folder / "tokenizer_config.json", optional=True)
-    kind = _kind(settings, read_json(folder / "config.json", optional=True))
+    kind = tokenizer_kind(settings, read_json(folder / "config.json", optional=True))
     present = {path.name for path in folder.iterdir()}
     if kind in WORDPIECE_KINDS and present.issuperset(WORDPIECE):
         tokenizer, special = _wordpiece(folder, settings)
@@ -48,7 +48,7 @@ def build_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def _kind(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+def tokenizer_kind(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """`bert` of BertTokenizer or BertTokenizerFast, where the folder names a class; else the network's own type."""
     name = str(settings.get("tokenizer_class") or "").removesuffix("Fast").removesuffix("Tokenizer")
     return name.lower() or str(config.get("model_type"))

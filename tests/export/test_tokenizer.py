@@ -1,0 +1,57 @@
+"""tokenizer.json beside a tokenizer_config.json that says otherwise: what `transformers` makes of both counts."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from export.tokenizer import read_tokenizer
+from tests.tokenizers import bpe, wordpiece
+
+TEXTS = ["The CAT sat", " the cat", "Ünïcödé ÀÉ", "你好 世界", "a [SEP] b </s>", "don't  stop", ""]
+
+
+def write(folder: Path, made: Tokenizer, model_type: str, settings: dict[str, Any] | None) -> Path:
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    if settings is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def cased() -> Tokenizer:
+    made = Tokenizer.from_str(wordpiece().to_str())
+    normalizer = made.normalizer
+    normalizer.lowercase, normalizer.handle_chinese_chars = False, False
+    made.normalizer = normalizer
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "model_type", "settings"),
+    [
+        (cased, "bert", None),
+        (cased, "electra", {"tokenizer_class": "BertTokenizer", "do_lower_case": True}),
+        (cased, "nomic_bert", {"do_lower_case": False}),
+        (cased, "distilbert", {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}),
+        (wordpiece, "distilbert", {"do_lower_case": False, "tokenize_chinese_chars": False}),
+        (wordpiece, "bert", {"tokenizer_class": "BertTokenizerFast", "strip_accents": False}),
+        (bpe, "roberta", {"add_prefix_space": True}),
+        (bpe, "roberta", {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": True}),
+        (bpe, "modernbert", {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True}),
+    ],
+    ids=str,
+)
+def test_tokenizer_config_overrules_as_in_transformers(
+    tmp_path: Path, made: Callable[[], Tokenizer], model_type: str, settings: dict[str, Any] | None
+) -> None:
+    folder = write(tmp_path, made(), model_type, settings)
+    theirs, ours = AutoTokenizer.from_pretrained(folder), read_tokenizer(folder)
+    for text in TEXTS:
+        expected = theirs(text, return_offsets_mapping=True)
+        found = ours.encode(text)
+        assert (found.ids, found.offsets) == (expected["input_ids"], expected["offset_mapping"]), text
