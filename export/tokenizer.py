@@ -15,7 +15,7 @@ from tokenizers.normalizers import BertNormalizer, Lowercase
 from tokenizers.normalizers import Sequence as NormalizerSequence
 from tokenizers.pre_tokenizers import ByteLevel
 
-from export.errors import SourceError
+from export.errors import SourceError, UnsupportedModel
 from export.pipeline import read_json
 from export.vocabulary import BYTE_LEVEL_KINDS, WORDPIECE_KINDS, build_tokenizer, tokenizer_kind
 
@@ -32,9 +32,11 @@ def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
 
     Raises:
         SourceError: no tokenizer.json, or not one, and nothing that can be turned into one exactly.
+        UnsupportedModel: it cuts long texts at their beginning.
     """
     path = folder / "tokenizer.json"
     tokenizer = _overrule(_load(path), folder) if path.is_file() else build_tokenizer(folder)
+    _refuse_left_truncation(tokenizer, folder)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if do_lower_case:
@@ -72,3 +74,11 @@ def _with_prefix(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> Tokenizer
         if "add_prefix_space" in part:
             part["add_prefix_space"] = settings.get("add_prefix_space", False)
     return Tokenizer.from_str(json.dumps(described))
+
+
+def _refuse_left_truncation(tokenizer: Tokenizer, folder: Path) -> None:
+    """The service keeps a long text's beginning; what `transformers` keeps, tokenizer_config.json says first."""
+    stored = (tokenizer.truncation or {}).get("direction", "right")
+    side = read_json(folder / "tokenizer_config.json", optional=True).get("truncation_side", stored)
+    if side != "right":
+        raise UnsupportedModel(f"{folder}: truncation_side {side!r} is not supported: long texts are cut at the right")

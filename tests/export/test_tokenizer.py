@@ -9,6 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
+from export.errors import UnsupportedModel
 from export.tokenizer import read_tokenizer
 from tests.tokenizers import bpe, wordpiece
 
@@ -55,3 +56,24 @@ def test_tokenizer_config_overrules_as_in_transformers(
         expected = theirs(text, return_offsets_mapping=True)
         found = ours.encode(text)
         assert (found.ids, found.offsets) == (expected["input_ids"], expected["offset_mapping"]), text
+
+
+@pytest.mark.parametrize(
+    ("stored", "settings"), [("left", {}), ("right", {"truncation_side": "left"}), (None, {"truncation_side": "left"})]
+)
+def test_refuses_to_cut_at_the_left(tmp_path: Path, stored: str | None, settings: dict[str, Any]) -> None:
+    made = Tokenizer.from_str(wordpiece().to_str())
+    if stored:
+        made.enable_truncation(9, direction=stored)
+    folder = write(tmp_path, made, "bert", settings)
+    assert AutoTokenizer.from_pretrained(folder).truncation_side == "left"
+    with pytest.raises(UnsupportedModel, match="truncation_side 'left' is not supported"):
+        read_tokenizer(folder)
+
+
+def test_what_tokenizer_config_says_of_the_side_counts_first(tmp_path: Path) -> None:
+    made = Tokenizer.from_str(wordpiece().to_str())
+    made.enable_truncation(9, direction="left")
+    folder = write(tmp_path, made, "bert", {"truncation_side": "right"})
+    assert AutoTokenizer.from_pretrained(folder).truncation_side == "right"
+    assert read_tokenizer(folder).truncation is None
