@@ -28,6 +28,7 @@ SETTINGS = tuple(  # sentence-transformers reads the first of these files that s
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+DEFAULT_ACTIVATION = "torch.nn.Tanh"  # of a Dense module that names none
 PROJECTION_ACTIVATIONS: Mapping[str, ProjectionActivation] = {"Tanh": "tanh", "Identity": "identity"}
 
 
@@ -136,18 +137,26 @@ def _read_pooling(config: Mapping[str, Any]) -> Pooling:
 
 def _read_dense(folder: Path) -> dict[str, Any]:
     config = read_json(folder / "config.json")
-    activation = str(config.get("activation_function") or "Identity").rsplit(".", 1)[-1]
-    if activation not in PROJECTION_ACTIVATIONS:
-        raise UnsupportedModel(f"dense activation {activation} is not supported: Tanh and Identity are")
-    names = {config.get(name) or "sentence_embedding" for name in ("module_input_name", "module_output_name")}
-    if config.get("use_residual") or names != {"sentence_embedding"}:
-        raise UnsupportedModel("a dense layer with a residual, or on anything but the pooled vector, is not supported")
+    named = str(config.get("activation_function", DEFAULT_ACTIVATION))
+    activation = named.rpartition(".")[-1]
+    if activation not in PROJECTION_ACTIVATIONS or not named.startswith("torch."):
+        raise UnsupportedModel(f"dense activation {named} is not supported: torch's Tanh and Identity are")
+    _require_pooled(config, "a dense layer")
+    if config.get("use_residual"):
+        raise UnsupportedModel("a dense layer with a residual is not supported")
     tensors, _ = read_weights(folder)
     projection = Projection(
         size=config["out_features"], bias=config.get("bias", True), activation=PROJECTION_ACTIVATIONS[activation]
     )
     state = {name.replace("linear.", "projection."): tensor for name, tensor in tensors.items()}
     return {"projection": projection, "projection_state": state}
+
+
+def _require_pooled(config: Mapping[str, Any], what: str) -> None:
+    """Refuses a module that reads or writes something else than the pooled vector."""
+    names = {config.get(name) or "sentence_embedding" for name in ("module_input_name", "module_output_name")}
+    if names != {"sentence_embedding"}:
+        raise UnsupportedModel(f"{what} on anything but the pooled vector is not supported")
 
 
 def _read_transformer_settings(folder: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from sentence_transformers.sentence_transformer.modules import Dense
 
 from export.errors import ExportError, SourceError, UnsupportedModel
 from export.pipeline import read_json, read_pipeline
@@ -109,7 +110,8 @@ def test_refuses_modules_it_would_not_reproduce(tmp_path: Path, modules: list[di
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"activation_function": "torch.nn.modules.activation.GELU"}, "dense activation GELU is not supported"),
+        ({"activation_function": "torch.nn.modules.activation.GELU"}, "dense activation .*GELU is not supported"),
+        ({"activation_function": "mine.Identity"}, "dense activation mine.Identity is not supported"),
         ({"use_residual": True}, "with a residual"),
         ({"module_input_name": "token_embeddings"}, "anything but the pooled vector"),
     ],
@@ -172,3 +174,11 @@ def test_refuses_malformed_prompts(tmp_path: Path, settings: dict[str, object], 
     write(tmp_path, "config_sentence_transformers.json", settings)
     with pytest.raises(SourceError, match=message):
         read_pipeline(tmp_path)
+
+
+def test_a_dense_layer_that_names_no_activation_has_that_of_its_class(tmp_path: Path) -> None:
+    dense(tmp_path)
+    write(tmp_path, "2_Dense/config.json", {"in_features": 4, "out_features": 3})
+    assert isinstance(Dense.load(str(tmp_path / "2_Dense")).activation_function, torch.nn.Tanh)
+    pipeline = read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING, DENSE]))
+    assert pipeline.projection == Projection(size=3, bias=True, activation="tanh")
