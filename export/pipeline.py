@@ -116,6 +116,7 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
 
 def _read_module(kind: str, folder: Path) -> dict[str, Any]:
     if kind == "Normalize":
+        _require_pooled(read_json(folder / "config.json", optional=True), "a Normalize module")
         return {"normalize": True}
     if kind == "Pooling":
         return {"pooling": _read_pooling(read_json(folder / "config.json"))}

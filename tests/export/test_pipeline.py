@@ -182,3 +182,13 @@ def test_a_dense_layer_that_names_no_activation_has_that_of_its_class(tmp_path: 
     assert isinstance(Dense.load(str(tmp_path / "2_Dense")).activation_function, torch.nn.Tanh)
     pipeline = read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING, DENSE]))
     assert pipeline.projection == Projection(size=3, bias=True, activation="tanh")
+
+
+@pytest.mark.parametrize("name", ["module_input_name", "module_output_name"])
+def test_normalize_is_of_the_pooled_vector_or_refused(tmp_path: Path, name: str) -> None:
+    sentence_transformer(tmp_path, [TRANSFORMER, POOLING, NORMALIZE])
+    write(tmp_path, "3_Normalize/config.json", {name: "sentence_embedding"})
+    assert read_pipeline(tmp_path).normalize
+    write(tmp_path, "3_Normalize/config.json", {name: "token_embeddings"})
+    with pytest.raises(UnsupportedModel, match="a Normalize module on anything but the pooled vector"):
+        read_pipeline(tmp_path)
