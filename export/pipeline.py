@@ -103,9 +103,12 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
     if not path.is_file():
         return []
     try:
-        modules = [(entry["type"].rsplit(".", 1)[-1], entry["path"]) for entry in json.loads(path.read_bytes())]
+        named = [(entry["type"], entry["path"]) for entry in json.loads(path.read_bytes())]
+        modules = [(kind.rsplit(".", 1)[-1], subfolder) for kind, subfolder in named]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SourceError(f"{path} is malformed: {error!r}") from error
+    if foreign := [kind for kind, _ in named if not kind.startswith("sentence_transformers.")]:
+        raise UnsupportedModel(f"{path} names {foreign[0]}: a module with code of its own, which is never run")
     if [kind for kind, _ in modules[:2]] != ["Transformer", "Pooling"]:
         raise UnsupportedModel(f"{path} begins with {[kind for kind, _ in modules[:2]]}: expected Transformer, Pooling")
     kinds = [kind for kind, _ in modules]

@@ -95,9 +95,13 @@ def test_refuses_pooling_it_would_not_reproduce(tmp_path: Path, pooling: dict[st
     ("modules", "message"),
     [
         ([POOLING, TRANSFORMER], "expected Transformer, Pooling"),
-        ([TRANSFORMER, POOLING, {"path": "x", "type": "a.LayerNorm"}], "module LayerNorm is not supported"),
+        (
+            [TRANSFORMER, POOLING, {"path": "x", "type": "sentence_transformers.models.LayerNorm"}],
+            "module LayerNorm is not supported",
+        ),
         ([TRANSFORMER, POOLING, NORMALIZE, NORMALIZE], "several modules Normalize"),
         ([TRANSFORMER, POOLING, NORMALIZE, DENSE], "Dense layer after Normalize"),
+        ([{"path": "", "type": "custom_st.Transformer"}, POOLING], "names custom_st.Transformer: a module with code"),
         ([{"path": ""}], "is malformed"),
     ],
 )
