@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from export.errors import SourceError, UnsupportedModel
+from export.families.settings import require_settings
 from export.weights import read_weights
 from model.config import Pooling, Projection, ProjectionActivation
 
@@ -29,6 +30,17 @@ SETTINGS = tuple(  # sentence-transformers reads the first of these files that s
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 DEFAULT_ACTIVATION = "torch.nn.Tanh"  # of a Dense module that names none
+REPRODUCED: Mapping[str, tuple[object, ...]] = {
+    "transformer_task": ("feature-extraction",),
+    "module_output_name": ("token_embeddings",),
+    "modality_config": ({"text": {"method": "forward", "method_output_name": "last_hidden_state"}},),
+    "processing_kwargs": ({}, None),
+}
+ARGUMENTS = ("model_args", "tokenizer_args", "config_args", "model_kwargs", "processor_kwargs", "config_kwargs")
+HARMLESS_ARGUMENTS = {  # how the original computes, not what
+    *("trust_remote_code", "attn_implementation", "torch_dtype", "dtype", "add_pooling_layer", "use_fast"),
+    *("use_memory_efficient_attention", "unpad_inputs"),
+}
 PROJECTION_ACTIVATIONS: Mapping[str, ProjectionActivation] = {"Tanh": "tanh", "Identity": "identity"}
 
 
@@ -165,12 +177,21 @@ def _require_pooled(config: Mapping[str, Any], what: str) -> None:
 
 def _read_transformer_settings(folder: Path) -> dict[str, Any]:
     settings = next(filter(None, (read_json(folder / name, optional=True) for name in SETTINGS)), {})
+    require_settings(settings, REPRODUCED)
+    _refuse_arguments(settings)
     tokenizer = read_json(folder / "tokenizer_config.json", optional=True)
     length = settings.get("max_seq_length") or tokenizer.get("model_max_length")
     return {
         "max_sequence_length": None if length is None else _whole(length, folder),
         "do_lower_case": bool(settings.get("do_lower_case")),
     }
+
+
+def _refuse_arguments(settings: Mapping[str, Any]) -> None:
+    """Refuses what sentence-transformers would hand on, and what would change the network, the tokens or the length."""
+    for name in ARGUMENTS:
+        if changing := sorted(set(settings.get(name) or {}) - HARMLESS_ARGUMENTS):
+            raise UnsupportedModel(f"{name} with {', '.join(changing)} is not supported: config.json and its kin count")
 
 
 def _read_prompts(path: Path) -> dict[str, Any]:

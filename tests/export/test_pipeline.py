@@ -196,3 +196,31 @@ def test_normalize_is_of_the_pooled_vector_or_refused(tmp_path: Path, name: str)
     write(tmp_path, "3_Normalize/config.json", {name: "token_embeddings"})
     with pytest.raises(UnsupportedModel, match="a Normalize module on anything but the pooled vector"):
         read_pipeline(tmp_path)
+
+
+def test_takes_settings_that_change_nothing(tmp_path: Path) -> None:
+    text = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+    kept = {"transformer_task": "feature-extraction", "modality_config": text, "module_output_name": "token_embeddings"}
+    arguments = {"model_args": {"torch_dtype": "float16"}, "config_args": {"trust_remote_code": True}}
+    write(tmp_path, "sentence_bert_config.json", {**kept, **arguments, "max_seq_length": 9, "processing_kwargs": None})
+    assert read_pipeline(tmp_path).max_sequence_length == 9
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"transformer_task": "fill-mask"}, "transformer_task 'fill-mask': 'feature-extraction' is supported"),
+        ({"module_output_name": "sentence_embedding"}, "module_output_name 'sentence_embedding'"),
+        (
+            {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
+            "modality_config",
+        ),
+        ({"processing_kwargs": {"text": {"max_length": 5}}}, "processing_kwargs {'text': {'max_length': 5}}"),
+        ({"tokenizer_args": {"model_max_length": 5}}, "tokenizer_args with model_max_length is not supported"),
+        ({"config_kwargs": {"hidden_act": "relu"}}, "config_kwargs with hidden_act is not supported"),
+    ],
+)
+def test_refuses_settings_it_would_not_reproduce(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    write(tmp_path, "sentence_bert_config.json", settings)
+    with pytest.raises(UnsupportedModel, match=message):
+        read_pipeline(tmp_path)
