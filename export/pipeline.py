@@ -41,6 +41,7 @@ HARMLESS_ARGUMENTS = {  # how the original computes, not what
     *("trust_remote_code", "attn_implementation", "torch_dtype", "dtype", "add_pooling_layer", "use_fast"),
     *("use_memory_efficient_attention", "unpad_inputs"),
 }
+WHOLE: Mapping[str, tuple[object, ...]] = {"model_type": ("SentenceTransformer",), "truncate_dim": (None,)}
 PROJECTION_ACTIVATIONS: Mapping[str, ProjectionActivation] = {"Tanh": "tanh", "Identity": "identity"}
 
 
@@ -196,6 +197,7 @@ def _refuse_arguments(settings: Mapping[str, Any]) -> None:
 
 def _read_prompts(path: Path) -> dict[str, Any]:
     settings = read_json(path, optional=True)
+    require_settings(settings, WHOLE)
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         raise SourceError(f"{path} gives prompts of {prompts!r:.100}: expected an object, a text a name")

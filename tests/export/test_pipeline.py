@@ -224,3 +224,16 @@ def test_refuses_settings_it_would_not_reproduce(tmp_path: Path, settings: dict[
     write(tmp_path, "sentence_bert_config.json", settings)
     with pytest.raises(UnsupportedModel, match=message):
         read_pipeline(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"truncate_dim": 4}, "truncate_dim 4: None is supported"),
+        ({"model_type": "CrossEncoder"}, "model_type 'CrossEncoder': 'SentenceTransformer' is supported"),
+    ],
+)
+def test_refuses_other_vectors_than_the_modules_make(tmp_path: Path, settings: dict[str, object], message: str) -> None:
+    write(tmp_path, "config_sentence_transformers.json", {"model_type": "SentenceTransformer", **settings})
+    with pytest.raises(UnsupportedModel, match=message):
+        read_pipeline(tmp_path)
