@@ -4,6 +4,7 @@ A folder without modules.json gets what sentence-transformers gives it: mean poo
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,7 +118,7 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
         return []
     try:
         named = [(entry["type"], entry["path"]) for entry in json.loads(path.read_bytes())]
-        modules = [(kind.rsplit(".", 1)[-1], subfolder) for kind, subfolder in named]
+        modules = [(kind.rsplit(".", 1)[-1], os.fspath(subfolder)) for kind, subfolder in named]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SourceError(f"{path} is malformed: {error!r}") from error
     if foreign := [kind for kind, _ in named if not kind.startswith("sentence_transformers.")]:
@@ -191,6 +192,8 @@ def _read_transformer_settings(folder: Path) -> dict[str, Any]:
 def _refuse_arguments(settings: Mapping[str, Any]) -> None:
     """Refuses what sentence-transformers would hand on, and what would change the network, the tokens or the length."""
     for name in ARGUMENTS:
+        if not isinstance(settings.get(name) or {}, dict):
+            raise SourceError(f"{name} is {settings[name]!r:.100}: expected an object")
         if changing := sorted(set(settings.get(name) or {}) - HARMLESS_ARGUMENTS):
             raise UnsupportedModel(f"{name} with {', '.join(changing)} is not supported: config.json and its kin count")
 

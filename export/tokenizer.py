@@ -31,11 +31,15 @@ def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
         do_lower_case: put a lowering in front of the normaliser (idempotent where it lowers already).
 
     Raises:
-        SourceError: no tokenizer.json, or not one, and nothing that can be turned into one exactly.
+        SourceError: no tokenizer.json, or not one, and nothing that can be turned into one exactly; or malformed
+            settings.
         UnsupportedModel: it cuts long texts at their beginning.
     """
     path = folder / "tokenizer.json"
-    tokenizer = _overrule(_load(path), folder) if path.is_file() else build_tokenizer(folder)
+    try:
+        tokenizer = _overrule(_load(path), folder) if path.is_file() else build_tokenizer(folder)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # a value of another type
+        raise SourceError(f"{folder}: the settings beside the tokenizer are malformed: {error!r}") from error
     _refuse_left_truncation(tokenizer, folder)
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -69,10 +73,13 @@ def _overrule(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
 
 def _with_prefix(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> Tokenizer:
     """Byte-level pieces with or without a space put in front of the text; its offsets follow from the same setting."""
+    prefix = settings.get("add_prefix_space", False)
+    if not isinstance(prefix, bool):
+        raise TypeError(f"add_prefix_space is {prefix!r:.100}")
     described = json.loads(tokenizer.to_str())
     for part in (described["pre_tokenizer"], described["post_processor"] or {}):
         if "add_prefix_space" in part:
-            part["add_prefix_space"] = settings.get("add_prefix_space", False)
+            part["add_prefix_space"] = prefix
     return Tokenizer.from_str(json.dumps(described))
 
 

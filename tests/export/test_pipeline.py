@@ -24,7 +24,7 @@ def write(folder: Path, name: str, data: object) -> None:
     path.write_text(json.dumps(data))
 
 
-def sentence_transformer(folder: Path, modules: list[dict[str, str]], pooling: dict[str, Any] | None = None) -> Path:
+def sentence_transformer(folder: Path, modules: list[dict[str, Any]], pooling: dict[str, Any] | None = None) -> Path:
     write(folder, "modules.json", modules)
     write(folder, "1_Pooling/config.json", pooling or {"pooling_mode_mean_tokens": True})
     return folder
@@ -103,9 +103,10 @@ def test_refuses_pooling_it_would_not_reproduce(tmp_path: Path, pooling: dict[st
         ([TRANSFORMER, POOLING, NORMALIZE, DENSE], "Dense layer after Normalize"),
         ([{"path": "", "type": "custom_st.Transformer"}, POOLING], "names custom_st.Transformer: a module with code"),
         ([{"path": ""}], "is malformed"),
+        ([TRANSFORMER, {**POOLING, "path": 1}], "is malformed"),
     ],
 )
-def test_refuses_modules_it_would_not_reproduce(tmp_path: Path, modules: list[dict[str, str]], message: str) -> None:
+def test_refuses_modules_it_would_not_reproduce(tmp_path: Path, modules: list[dict[str, Any]], message: str) -> None:
     dense(tmp_path)
     with pytest.raises(ExportError, match=message):
         read_pipeline(sentence_transformer(tmp_path, modules))
@@ -218,11 +219,12 @@ def test_takes_settings_that_change_nothing(tmp_path: Path) -> None:
         ({"processing_kwargs": {"text": {"max_length": 5}}}, "processing_kwargs {'text': {'max_length': 5}}"),
         ({"tokenizer_args": {"model_max_length": 5}}, "tokenizer_args with model_max_length is not supported"),
         ({"config_kwargs": {"hidden_act": "relu"}}, "config_kwargs with hidden_act is not supported"),
+        ({"model_args": True}, "model_args is True: expected an object"),
     ],
 )
 def test_refuses_settings_it_would_not_reproduce(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     write(tmp_path, "sentence_bert_config.json", settings)
-    with pytest.raises(UnsupportedModel, match=message):
+    with pytest.raises(ExportError, match=message):
         read_pipeline(tmp_path)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from export.errors import UnsupportedModel
+from export.errors import SourceError, UnsupportedModel
 from export.tokenizer import read_tokenizer
 from tests.tokenizers import bpe, wordpiece
 
@@ -77,3 +77,29 @@ def test_what_tokenizer_config_says_of_the_side_counts_first(tmp_path: Path) -> 
     folder = write(tmp_path, made, "bert", {"truncation_side": "right"})
     assert AutoTokenizer.from_pretrained(folder).truncation_side == "right"
     assert read_tokenizer(folder).truncation is None
+
+
+@pytest.mark.parametrize("has_json", [True, False])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"do_lower_case": "yes"},
+        {"strip_accents": 1},
+        {"added_tokens_decoder": ["[PAD]"], "do_lower_case": None},
+        {"pad_token": 1, "tokenize_chinese_chars": {}},
+    ],
+    ids=str,
+)
+def test_malformed_settings_are_one_line(tmp_path: Path, has_json: bool, settings: dict[str, Any]) -> None:
+    folder = write(tmp_path, wordpiece(), "bert", settings)
+    if not has_json:
+        (folder / "tokenizer.json").unlink()
+        wordpiece().model.save(str(folder))
+    with pytest.raises(SourceError, match="the settings beside the tokenizer are malformed: ") as caught:
+        read_tokenizer(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_malformed_prefix_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="are malformed: TypeError.'add_prefix_space is -1'"):
+        read_tokenizer(write(tmp_path, bpe(), "roberta", {"add_prefix_space": -1}))
