@@ -17,7 +17,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from export.errors import SourceError, UnsupportedModel
 from export.pipeline import read_json
-from export.vocabulary import BYTE_LEVEL_KINDS, WORDPIECE_KINDS, build_tokenizer, tokenizer_kind
+from export.vocabulary import BYTE_LEVEL_KINDS, WORDPIECE_KINDS, build_tokenizer, refuse_added_tokens, tokenizer_kind
 
 OVERRULED_WORDPIECE_KINDS = (*WORDPIECE_KINDS, "mpnet", "nomic_bert")
 AS_THEY_STAND = ("modernbert",)  # networks whose tokenizer.json `transformers` takes whatever class is named
@@ -60,6 +60,7 @@ def _overrule(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     """The tokenizer as its class in `transformers` sets it up."""
     settings = read_json(folder / "tokenizer_config.json", optional=True)
     network = read_json(folder / "config.json", optional=True)
+    refuse_added_tokens(folder, settings, {token.content for token in tokenizer.get_added_tokens_decoder().values()})
     kind = "" if network.get("model_type") in AS_THEY_STAND else tokenizer_kind(settings, network)
     if kind in OVERRULED_WORDPIECE_KINDS and isinstance(normalizer := tokenizer.normalizer, BertNormalizer):
         normalizer.lowercase = settings.get("do_lower_case", True)

@@ -43,7 +43,7 @@ def build_tokenizer(folder: Path) -> Tokenizer:
         tokenizer, special = _byte_level(folder, settings)
     else:
         raise SourceError(_missing(folder, kind, present))
-    _refuse_added_tokens(folder, settings, {token.content for token in special})
+    refuse_added_tokens(folder, settings, {token.content for token in special})
     tokenizer.add_special_tokens(special)
     return tokenizer
 
@@ -118,8 +118,12 @@ def _special_tokens(
     return found
 
 
-def _refuse_added_tokens(folder: Path, settings: Mapping[str, Any], known: set[str]) -> None:
-    """Refuses words that were added beside the vocabulary: how they match a text is not written there."""
+def refuse_added_tokens(folder: Path, settings: Mapping[str, Any], known: set[str]) -> None:
+    """Refuses words added beside the tokenizer: `transformers` finds them whole, and how is not written there.
+
+    Raises:
+        SourceError: names the first.
+    """
     decoder = settings.get("added_tokens_decoder") or {}
     added = {*read_json(folder / "added_tokens.json", optional=True), *(entry["content"] for entry in decoder.values())}
     if others := sorted(added - known):

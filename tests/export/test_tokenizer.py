@@ -100,6 +100,17 @@ def test_malformed_settings_are_one_line(tmp_path: Path, has_json: bool, setting
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["BertTokenizer", "PreTrainedTokenizerFast"])
+def test_refuses_tokens_that_tokenizer_json_does_not_hold(tmp_path: Path, name: str) -> None:
+    known, new = ({str(number): {"content": text, "special": True}} for number, text in ((4, "[MASK]"), (400, "<new>")))
+    folder = write(tmp_path, wordpiece(), "bert", {"tokenizer_class": name, "added_tokens_decoder": known})
+    assert read_tokenizer(folder).encode("<new>").tokens == ["[CLS]", "<", "new", ">", "[SEP]"]
+    write(tmp_path, wordpiece(), "bert", {"tokenizer_class": name, "added_tokens_decoder": new})
+    assert AutoTokenizer.from_pretrained(folder).tokenize("<new>") == ["<new>"]
+    with pytest.raises(SourceError, match="added tokens such as '<new>' cannot be converted exactly"):
+        read_tokenizer(folder)
+
+
 def test_a_malformed_prefix_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="are malformed: TypeError.'add_prefix_space is -1'"):
         read_tokenizer(write(tmp_path, bpe(), "roberta", {"add_prefix_space": -1}))
