@@ -4,6 +4,7 @@ A folder without modules.json gets what sentence-transformers gives it: mean poo
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from export.errors import SourceError, UnsupportedModel
+from export.families.settings import require_settings
 from export.weights import read_weights
 from model.config import Pooling, Projection, ProjectionActivation
 
@@ -28,6 +30,19 @@ SETTINGS = tuple(  # sentence-transformers reads the first of these files that s
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
+DEFAULT_ACTIVATION = "torch.nn.Tanh"  # of a Dense module that names none
+REPRODUCED: Mapping[str, tuple[object, ...]] = {
+    "transformer_task": ("feature-extraction",),
+    "module_output_name": ("token_embeddings",),
+    "modality_config": ({"text": {"method": "forward", "method_output_name": "last_hidden_state"}},),
+    "processing_kwargs": ({}, None),
+}
+ARGUMENTS = ("model_args", "tokenizer_args", "config_args", "model_kwargs", "processor_kwargs", "config_kwargs")
+HARMLESS_ARGUMENTS = {  # how the original computes, not what
+    *("trust_remote_code", "attn_implementation", "torch_dtype", "dtype", "add_pooling_layer", "use_fast"),
+    *("use_memory_efficient_attention", "unpad_inputs"),
+}
+WHOLE: Mapping[str, tuple[object, ...]] = {"model_type": ("SentenceTransformer",), "truncate_dim": (None,)}
 PROJECTION_ACTIVATIONS: Mapping[str, ProjectionActivation] = {"Tanh": "tanh", "Identity": "identity"}
 
 
@@ -102,9 +117,12 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
     if not path.is_file():
         return []
     try:
-        modules = [(entry["type"].rsplit(".", 1)[-1], entry["path"]) for entry in json.loads(path.read_bytes())]
+        named = [(entry["type"], entry["path"]) for entry in json.loads(path.read_bytes())]
+        modules = [(kind.rsplit(".", 1)[-1], os.fspath(subfolder)) for kind, subfolder in named]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SourceError(f"{path} is malformed: {error!r}") from error
+    if foreign := [kind for kind, _ in named if not kind.startswith("sentence_transformers.")]:
+        raise UnsupportedModel(f"{path} names {foreign[0]}: a module with code of its own, which is never run")
     if [kind for kind, _ in modules[:2]] != ["Transformer", "Pooling"]:
         raise UnsupportedModel(f"{path} begins with {[kind for kind, _ in modules[:2]]}: expected Transformer, Pooling")
     kinds = [kind for kind, _ in modules]
@@ -115,6 +133,7 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
 
 def _read_module(kind: str, folder: Path) -> dict[str, Any]:
     if kind == "Normalize":
+        _require_pooled(read_json(folder / "config.json", optional=True), "a Normalize module")
         return {"normalize": True}
     if kind == "Pooling":
         return {"pooling": _read_pooling(read_json(folder / "config.json"))}
@@ -136,12 +155,13 @@ def _read_pooling(config: Mapping[str, Any]) -> Pooling:
 
 def _read_dense(folder: Path) -> dict[str, Any]:
     config = read_json(folder / "config.json")
-    activation = str(config.get("activation_function") or "Identity").rsplit(".", 1)[-1]
-    if activation not in PROJECTION_ACTIVATIONS:
-        raise UnsupportedModel(f"dense activation {activation} is not supported: Tanh and Identity are")
-    names = {config.get(name) or "sentence_embedding" for name in ("module_input_name", "module_output_name")}
-    if config.get("use_residual") or names != {"sentence_embedding"}:
-        raise UnsupportedModel("a dense layer with a residual, or on anything but the pooled vector, is not supported")
+    named = str(config.get("activation_function", DEFAULT_ACTIVATION))
+    activation = named.rpartition(".")[-1]
+    if activation not in PROJECTION_ACTIVATIONS or not named.startswith("torch."):
+        raise UnsupportedModel(f"dense activation {named} is not supported: torch's Tanh and Identity are")
+    _require_pooled(config, "a dense layer")
+    if config.get("use_residual"):
+        raise UnsupportedModel("a dense layer with a residual is not supported")
     tensors, _ = read_weights(folder)
     projection = Projection(
         size=config["out_features"], bias=config.get("bias", True), activation=PROJECTION_ACTIVATIONS[activation]
@@ -150,8 +170,17 @@ def _read_dense(folder: Path) -> dict[str, Any]:
     return {"projection": projection, "projection_state": state}
 
 
+def _require_pooled(config: Mapping[str, Any], what: str) -> None:
+    """Refuses a module that reads or writes something else than the pooled vector."""
+    names = {config.get(name) or "sentence_embedding" for name in ("module_input_name", "module_output_name")}
+    if names != {"sentence_embedding"}:
+        raise UnsupportedModel(f"{what} on anything but the pooled vector is not supported")
+
+
 def _read_transformer_settings(folder: Path) -> dict[str, Any]:
     settings = next(filter(None, (read_json(folder / name, optional=True) for name in SETTINGS)), {})
+    require_settings(settings, REPRODUCED)
+    _refuse_arguments(settings)
     tokenizer = read_json(folder / "tokenizer_config.json", optional=True)
     length = settings.get("max_seq_length") or tokenizer.get("model_max_length")
     return {
@@ -160,8 +189,18 @@ def _read_transformer_settings(folder: Path) -> dict[str, Any]:
     }
 
 
+def _refuse_arguments(settings: Mapping[str, Any]) -> None:
+    """Refuses what sentence-transformers would hand on, and what would change the network, the tokens or the length."""
+    for name in ARGUMENTS:
+        if not isinstance(settings.get(name) or {}, dict):
+            raise SourceError(f"{name} is {settings[name]!r:.100}: expected an object")
+        if changing := sorted(set(settings.get(name) or {}) - HARMLESS_ARGUMENTS):
+            raise UnsupportedModel(f"{name} with {', '.join(changing)} is not supported: config.json and its kin count")
+
+
 def _read_prompts(path: Path) -> dict[str, Any]:
     settings = read_json(path, optional=True)
+    require_settings(settings, WHOLE)
     prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         raise SourceError(f"{path} gives prompts of {prompts!r:.100}: expected an object, a text a name")

@@ -1,17 +1,26 @@
 """Turns a checkpoint's tokenizer.json into the artifact's: no truncation, no padding, lowering made explicit.
 
 A stored tokenizer carries the truncation and padding of whoever saved it last (128 tokens in all-MiniLM-L6-v2, whose
-limit is 256); the service does both itself.
+limit is 256); the service does both itself. Where tokenizer_config.json says otherwise, tokenizer.json is overruled as
+`transformers` overrules it: its classes for BERT and RoBERTa set what they are told, or their defaults, over the file.
 """
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
-from tokenizers.normalizers import Lowercase
+from tokenizers.normalizers import BertNormalizer, Lowercase
 from tokenizers.normalizers import Sequence as NormalizerSequence
+from tokenizers.pre_tokenizers import ByteLevel
 
-from export.errors import SourceError
-from export.vocabulary import build_tokenizer
+from export.errors import SourceError, UnsupportedModel
+from export.pipeline import read_json
+from export.vocabulary import BYTE_LEVEL_KINDS, WORDPIECE_KINDS, build_tokenizer, refuse_added_tokens, tokenizer_kind
+
+OVERRULED_WORDPIECE_KINDS = (*WORDPIECE_KINDS, "mpnet", "nomic_bert")
+AS_THEY_STAND = ("modernbert",)  # networks whose tokenizer.json `transformers` takes whatever class is named
 
 
 def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
@@ -22,10 +31,16 @@ def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
         do_lower_case: put a lowering in front of the normaliser (idempotent where it lowers already).
 
     Raises:
-        SourceError: no tokenizer.json, or not one, and nothing that can be turned into one exactly.
+        SourceError: no tokenizer.json, or not one, and nothing that can be turned into one exactly; or malformed
+            settings.
+        UnsupportedModel: it cuts long texts at their beginning.
     """
     path = folder / "tokenizer.json"
-    tokenizer = _load(path) if path.is_file() else build_tokenizer(folder)
+    try:
+        tokenizer = _overrule(_load(path), folder) if path.is_file() else build_tokenizer(folder)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # a value of another type
+        raise SourceError(f"{folder}: the settings beside the tokenizer are malformed: {error!r}") from error
+    _refuse_left_truncation(tokenizer, folder)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if do_lower_case:
@@ -39,3 +54,39 @@ def _load(path: Path) -> Tokenizer:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the Rust side raises bare Exception
         raise SourceError(f"{path} is not a tokenizer: {error}") from error
+
+
+def _overrule(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
+    """The tokenizer as its class in `transformers` sets it up."""
+    settings = read_json(folder / "tokenizer_config.json", optional=True)
+    network = read_json(folder / "config.json", optional=True)
+    refuse_added_tokens(folder, settings, {token.content for token in tokenizer.get_added_tokens_decoder().values()})
+    kind = "" if network.get("model_type") in AS_THEY_STAND else tokenizer_kind(settings, network)
+    if kind in OVERRULED_WORDPIECE_KINDS and isinstance(normalizer := tokenizer.normalizer, BertNormalizer):
+        normalizer.lowercase = settings.get("do_lower_case", True)
+        normalizer.strip_accents = settings.get("strip_accents")
+        normalizer.handle_chinese_chars = settings.get("tokenize_chinese_chars", True)
+        tokenizer.normalizer = normalizer
+    if kind in BYTE_LEVEL_KINDS and isinstance(tokenizer.pre_tokenizer, ByteLevel):
+        return _with_prefix(tokenizer, settings)
+    return tokenizer
+
+
+def _with_prefix(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> Tokenizer:
+    """Byte-level pieces with or without a space put in front of the text; its offsets follow from the same setting."""
+    prefix = settings.get("add_prefix_space", False)
+    if not isinstance(prefix, bool):
+        raise TypeError(f"add_prefix_space is {prefix!r:.100}")
+    described = json.loads(tokenizer.to_str())
+    for part in (described["pre_tokenizer"], described["post_processor"] or {}):
+        if "add_prefix_space" in part:
+            part["add_prefix_space"] = prefix
+    return Tokenizer.from_str(json.dumps(described))
+
+
+def _refuse_left_truncation(tokenizer: Tokenizer, folder: Path) -> None:
+    """The service keeps a long text's beginning; what `transformers` keeps, tokenizer_config.json says first."""
+    stored = (tokenizer.truncation or {}).get("direction", "right")
+    side = read_json(folder / "tokenizer_config.json", optional=True).get("truncation_side", stored)
+    if side != "right":
+        raise UnsupportedModel(f"{folder}: truncation_side {side!r} is not supported: long texts are cut at the right")

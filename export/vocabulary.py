@@ -35,7 +35,7 @@ def build_tokenizer(folder: Path) -> Tokenizer:
         SourceError: no vocabulary, one of another kind, or one that does not hold what the tokenizer needs.
     """
     settings = read_json(folder / "tokenizer_config.json", optional=True)
-    kind = _kind(settings, read_json(folder / "config.json", optional=True))
+    kind = tokenizer_kind(settings, read_json(folder / "config.json", optional=True))
     present = {path.name for path in folder.iterdir()}
     if kind in WORDPIECE_KINDS and present.issuperset(WORDPIECE):
         tokenizer, special = _wordpiece(folder, settings)
@@ -43,12 +43,12 @@ def build_tokenizer(folder: Path) -> Tokenizer:
         tokenizer, special = _byte_level(folder, settings)
     else:
         raise SourceError(_missing(folder, kind, present))
-    _refuse_added_tokens(folder, settings, {token.content for token in special})
+    refuse_added_tokens(folder, settings, {token.content for token in special})
     tokenizer.add_special_tokens(special)
     return tokenizer
 
 
-def _kind(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+def tokenizer_kind(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """`bert` of BertTokenizer or BertTokenizerFast, where the folder names a class; else the network's own type."""
     name = str(settings.get("tokenizer_class") or "").removesuffix("Fast").removesuffix("Tokenizer")
     return name.lower() or str(config.get("model_type"))
@@ -118,8 +118,12 @@ def _special_tokens(
     return found
 
 
-def _refuse_added_tokens(folder: Path, settings: Mapping[str, Any], known: set[str]) -> None:
-    """Refuses words that were added beside the vocabulary: how they match a text is not written there."""
+def refuse_added_tokens(folder: Path, settings: Mapping[str, Any], known: set[str]) -> None:
+    """Refuses words added beside the tokenizer: `transformers` finds them whole, and how is not written there.
+
+    Raises:
+        SourceError: names the first.
+    """
     decoder = settings.get("added_tokens_decoder") or {}
     added = {*read_json(folder / "added_tokens.json", optional=True), *(entry["content"] for entry in decoder.values())}
     if others := sorted(added - known):

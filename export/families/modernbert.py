@@ -89,7 +89,7 @@ def _ropes(config: Mapping[str, Any]) -> tuple[Rope, Rope]:
     """Of global and of local layers."""
     if (parameters := config.get("rope_parameters")) is None:
         far = read_rope({}, theta=config["global_rope_theta"])
-        near = config.get("local_rope_theta")
+        near = config["local_rope_theta"]  # null for the global one; not said, it would be the original's default
         return far, far if near is None else read_rope({}, theta=near)
     if unknown := sorted(set(parameters) - {GLOBAL, LOCAL}):
         raise UnsupportedModel(f"rope_parameters has {', '.join(unknown)}: {GLOBAL} and {LOCAL} are known")

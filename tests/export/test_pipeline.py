@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from sentence_transformers.sentence_transformer.modules import Dense
 
 from export.errors import ExportError, SourceError, UnsupportedModel
 from export.pipeline import read_json, read_pipeline
@@ -23,7 +24,7 @@ def write(folder: Path, name: str, data: object) -> None:
     path.write_text(json.dumps(data))
 
 
-def sentence_transformer(folder: Path, modules: list[dict[str, str]], pooling: dict[str, Any] | None = None) -> Path:
+def sentence_transformer(folder: Path, modules: list[dict[str, Any]], pooling: dict[str, Any] | None = None) -> Path:
     write(folder, "modules.json", modules)
     write(folder, "1_Pooling/config.json", pooling or {"pooling_mode_mean_tokens": True})
     return folder
@@ -94,13 +95,18 @@ def test_refuses_pooling_it_would_not_reproduce(tmp_path: Path, pooling: dict[st
     ("modules", "message"),
     [
         ([POOLING, TRANSFORMER], "expected Transformer, Pooling"),
-        ([TRANSFORMER, POOLING, {"path": "x", "type": "a.LayerNorm"}], "module LayerNorm is not supported"),
+        (
+            [TRANSFORMER, POOLING, {"path": "x", "type": "sentence_transformers.models.LayerNorm"}],
+            "module LayerNorm is not supported",
+        ),
         ([TRANSFORMER, POOLING, NORMALIZE, NORMALIZE], "several modules Normalize"),
         ([TRANSFORMER, POOLING, NORMALIZE, DENSE], "Dense layer after Normalize"),
+        ([{"path": "", "type": "custom_st.Transformer"}, POOLING], "names custom_st.Transformer: a module with code"),
         ([{"path": ""}], "is malformed"),
+        ([TRANSFORMER, {**POOLING, "path": 1}], "is malformed"),
     ],
 )
-def test_refuses_modules_it_would_not_reproduce(tmp_path: Path, modules: list[dict[str, str]], message: str) -> None:
+def test_refuses_modules_it_would_not_reproduce(tmp_path: Path, modules: list[dict[str, Any]], message: str) -> None:
     dense(tmp_path)
     with pytest.raises(ExportError, match=message):
         read_pipeline(sentence_transformer(tmp_path, modules))
@@ -109,7 +115,8 @@ def test_refuses_modules_it_would_not_reproduce(tmp_path: Path, modules: list[di
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"activation_function": "torch.nn.modules.activation.GELU"}, "dense activation GELU is not supported"),
+        ({"activation_function": "torch.nn.modules.activation.GELU"}, "dense activation .*GELU is not supported"),
+        ({"activation_function": "mine.Identity"}, "dense activation mine.Identity is not supported"),
         ({"use_residual": True}, "with a residual"),
         ({"module_input_name": "token_embeddings"}, "anything but the pooled vector"),
     ],
@@ -171,4 +178,64 @@ def test_reads_the_settings_under_every_name_they_had(tmp_path: Path, kind: str)
 def test_refuses_malformed_prompts(tmp_path: Path, settings: dict[str, object], message: str) -> None:
     write(tmp_path, "config_sentence_transformers.json", settings)
     with pytest.raises(SourceError, match=message):
+        read_pipeline(tmp_path)
+
+
+def test_a_dense_layer_that_names_no_activation_has_that_of_its_class(tmp_path: Path) -> None:
+    dense(tmp_path)
+    write(tmp_path, "2_Dense/config.json", {"in_features": 4, "out_features": 3})
+    assert isinstance(Dense.load(str(tmp_path / "2_Dense")).activation_function, torch.nn.Tanh)
+    pipeline = read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING, DENSE]))
+    assert pipeline.projection == Projection(size=3, bias=True, activation="tanh")
+
+
+@pytest.mark.parametrize("name", ["module_input_name", "module_output_name"])
+def test_normalize_is_of_the_pooled_vector_or_refused(tmp_path: Path, name: str) -> None:
+    sentence_transformer(tmp_path, [TRANSFORMER, POOLING, NORMALIZE])
+    write(tmp_path, "3_Normalize/config.json", {name: "sentence_embedding"})
+    assert read_pipeline(tmp_path).normalize
+    write(tmp_path, "3_Normalize/config.json", {name: "token_embeddings"})
+    with pytest.raises(UnsupportedModel, match="a Normalize module on anything but the pooled vector"):
+        read_pipeline(tmp_path)
+
+
+def test_takes_settings_that_change_nothing(tmp_path: Path) -> None:
+    text = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+    kept = {"transformer_task": "feature-extraction", "modality_config": text, "module_output_name": "token_embeddings"}
+    arguments = {"model_args": {"torch_dtype": "float16"}, "config_args": {"trust_remote_code": True}}
+    write(tmp_path, "sentence_bert_config.json", {**kept, **arguments, "max_seq_length": 9, "processing_kwargs": None})
+    assert read_pipeline(tmp_path).max_sequence_length == 9
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"transformer_task": "fill-mask"}, "transformer_task 'fill-mask': 'feature-extraction' is supported"),
+        ({"module_output_name": "sentence_embedding"}, "module_output_name 'sentence_embedding'"),
+        (
+            {"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}},
+            "modality_config",
+        ),
+        ({"processing_kwargs": {"text": {"max_length": 5}}}, "processing_kwargs {'text': {'max_length': 5}}"),
+        ({"tokenizer_args": {"model_max_length": 5}}, "tokenizer_args with model_max_length is not supported"),
+        ({"config_kwargs": {"hidden_act": "relu"}}, "config_kwargs with hidden_act is not supported"),
+        ({"model_args": True}, "model_args is True: expected an object"),
+    ],
+)
+def test_refuses_settings_it_would_not_reproduce(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    write(tmp_path, "sentence_bert_config.json", settings)
+    with pytest.raises(ExportError, match=message):
+        read_pipeline(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"truncate_dim": 4}, "truncate_dim 4: None is supported"),
+        ({"model_type": "CrossEncoder"}, "model_type 'CrossEncoder': 'SentenceTransformer' is supported"),
+    ],
+)
+def test_refuses_other_vectors_than_the_modules_make(tmp_path: Path, settings: dict[str, object], message: str) -> None:
+    write(tmp_path, "config_sentence_transformers.json", {"model_type": "SentenceTransformer", **settings})
+    with pytest.raises(UnsupportedModel, match=message):
         read_pipeline(tmp_path)

@@ -26,6 +26,7 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("modernbert", {"rope_parameters": {"chunked": {}}}, "rope_parameters has chunked: full_attention and sliding"),
     ("modernbert", {"rope_scaling": {"type": "ntk"}}, "rope_scaling {'type': 'ntk'}: None is supported"),
     ("modernbert", {"local_attention": None}, "does not say 'local_attention'"),
+    ("modernbert", {"rope_parameters": None, "global_rope_theta": 9.0}, "does not say 'local_rope_theta'"),
     ("modernbert", {"hidden_activation": "softplus"}, "hidden_act 'softplus'"),
     ("modernbert", {"norm_bias": "no"}, "norm_bias is 'no': expected true or false"),
     ("nomic", {"prenorm": True}, "prenorm True: False is supported"),

@@ -1,0 +1,116 @@
+"""tokenizer.json beside a tokenizer_config.json that says otherwise: what `transformers` makes of both counts."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from export.errors import SourceError, UnsupportedModel
+from export.tokenizer import read_tokenizer
+from tests.tokenizers import bpe, wordpiece
+
+TEXTS = ["The CAT sat", " the cat", "Ünïcödé ÀÉ", "你好 世界", "a [SEP] b </s>", "don't  stop", ""]
+
+
+def write(folder: Path, made: Tokenizer, model_type: str, settings: dict[str, Any] | None) -> Path:
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    if settings is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def cased() -> Tokenizer:
+    made = Tokenizer.from_str(wordpiece().to_str())
+    normalizer = made.normalizer
+    normalizer.lowercase, normalizer.handle_chinese_chars = False, False
+    made.normalizer = normalizer
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "model_type", "settings"),
+    [
+        (cased, "bert", None),
+        (cased, "electra", {"tokenizer_class": "BertTokenizer", "do_lower_case": True}),
+        (cased, "nomic_bert", {"do_lower_case": False}),
+        (cased, "distilbert", {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True}),
+        (wordpiece, "distilbert", {"do_lower_case": False, "tokenize_chinese_chars": False}),
+        (wordpiece, "bert", {"tokenizer_class": "BertTokenizerFast", "strip_accents": False}),
+        (bpe, "roberta", {"add_prefix_space": True}),
+        (bpe, "roberta", {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": True}),
+        (bpe, "modernbert", {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True}),
+    ],
+    ids=str,
+)
+def test_tokenizer_config_overrules_as_in_transformers(
+    tmp_path: Path, made: Callable[[], Tokenizer], model_type: str, settings: dict[str, Any] | None
+) -> None:
+    folder = write(tmp_path, made(), model_type, settings)
+    theirs, ours = AutoTokenizer.from_pretrained(folder), read_tokenizer(folder)
+    for text in TEXTS:
+        expected = theirs(text, return_offsets_mapping=True)
+        found = ours.encode(text)
+        assert (found.ids, found.offsets) == (expected["input_ids"], expected["offset_mapping"]), text
+
+
+@pytest.mark.parametrize(
+    ("stored", "settings"), [("left", {}), ("right", {"truncation_side": "left"}), (None, {"truncation_side": "left"})]
+)
+def test_refuses_to_cut_at_the_left(tmp_path: Path, stored: str | None, settings: dict[str, Any]) -> None:
+    made = Tokenizer.from_str(wordpiece().to_str())
+    if stored:
+        made.enable_truncation(9, direction=stored)
+    folder = write(tmp_path, made, "bert", settings)
+    assert AutoTokenizer.from_pretrained(folder).truncation_side == "left"
+    with pytest.raises(UnsupportedModel, match="truncation_side 'left' is not supported"):
+        read_tokenizer(folder)
+
+
+def test_what_tokenizer_config_says_of_the_side_counts_first(tmp_path: Path) -> None:
+    made = Tokenizer.from_str(wordpiece().to_str())
+    made.enable_truncation(9, direction="left")
+    folder = write(tmp_path, made, "bert", {"truncation_side": "right"})
+    assert AutoTokenizer.from_pretrained(folder).truncation_side == "right"
+    assert read_tokenizer(folder).truncation is None
+
+
+@pytest.mark.parametrize("has_json", [True, False])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"do_lower_case": "yes"},
+        {"strip_accents": 1},
+        {"added_tokens_decoder": ["[PAD]"], "do_lower_case": None},
+        {"pad_token": 1, "tokenize_chinese_chars": {}},
+    ],
+    ids=str,
+)
+def test_malformed_settings_are_one_line(tmp_path: Path, has_json: bool, settings: dict[str, Any]) -> None:
+    folder = write(tmp_path, wordpiece(), "bert", settings)
+    if not has_json:
+        (folder / "tokenizer.json").unlink()
+        wordpiece().model.save(str(folder))
+    with pytest.raises(SourceError, match="the settings beside the tokenizer are malformed: ") as caught:
+        read_tokenizer(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["BertTokenizer", "PreTrainedTokenizerFast"])
+def test_refuses_tokens_that_tokenizer_json_does_not_hold(tmp_path: Path, name: str) -> None:
+    known, new = ({str(number): {"content": text, "special": True}} for number, text in ((4, "[MASK]"), (400, "<new>")))
+    folder = write(tmp_path, wordpiece(), "bert", {"tokenizer_class": name, "added_tokens_decoder": known})
+    assert read_tokenizer(folder).encode("<new>").tokens == ["[CLS]", "<", "new", ">", "[SEP]"]
+    write(tmp_path, wordpiece(), "bert", {"tokenizer_class": name, "added_tokens_decoder": new})
+    assert AutoTokenizer.from_pretrained(folder).tokenize("<new>") == ["<new>"]
+    with pytest.raises(SourceError, match="added tokens such as '<new>' cannot be converted exactly"):
+        read_tokenizer(folder)
+
+
+def test_a_malformed_prefix_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="are malformed: TypeError.'add_prefix_space is -1'"):
+        read_tokenizer(write(tmp_path, bpe(), "roberta", {"add_prefix_space": -1}))
