@@ -8,11 +8,15 @@ from service.wire import AnswerModel, RequestModel
 
 Choice = Annotated[
     Any,
-    WithJsonSchema({"anyOf": [{"enum": ["all"]}, {"type": "array", "items": {"type": "integer", "minimum": 0}}]}),
+    WithJsonSchema(
+        {"anyOf": [{"enum": ["all"]}, {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}]}
+    ),
 ]
 LayerChoice = Annotated[
     Any,
-    WithJsonSchema({"anyOf": [{"enum": ["all", "last"]}, {"type": "array", "items": {"type": "integer"}}]}),
+    WithJsonSchema(
+        {"anyOf": [{"enum": ["all", "last"]}, {"type": "array", "items": {"type": "integer"}, "minItems": 1}]}
+    ),
 ]
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from service.encode_plan import Sizes, check_sizes, plan_encoding
 from service.errors import Invalid, TooLarge
 from service.exchange import Exchange
-from service.inputs import read_inputs, refuse_long_texts
+from service.inputs import read_inputs, refuse_empty, refuse_long_texts
 from service.jobs import JobResult
 from service.metrics import Metrics, Stage
 from service.packing import pack_base64, pack_safetensors
@@ -78,6 +78,7 @@ async def run(services: Services, exchange: Exchange, request: EncodeRequest, *,
         tokenized = await engine.tokenize(
             plan.inputs, truncate=request.truncate, param=param, ids_only=plan.selection is None
         )
+    refuse_empty(tokenized, param=param)
     lengths = [len(item.input_ids) for item in tokenized]
     check_tokens(lengths, settings.max_request_tokens, param=param)
     attention = plan.plan_attention(tokenized, engine)

@@ -29,7 +29,7 @@ from service.backend import Float32Array
 from service.batcher import Batcher
 from service.encode_plan import EncodePlan, plan_encoding
 from service.errors import NotReady
-from service.inputs import Inputs, read_inputs
+from service.inputs import Inputs, read_inputs, refuse_empty
 from service.jobs import JobResult
 from service.runner import Runner, Runtime
 from service.schemas import EncodeRequest
@@ -164,9 +164,11 @@ class Engine(Runner):
         for start in range(0, len(plan.inputs), PORTION_TEXTS):
             part = slice(start, start + PORTION_TEXTS)
             inputs = Inputs(texts=texts[part]) if token_ids is None else Inputs(token_ids=token_ids[part])
-            yield await self.tokenize(
+            portion = await self.tokenize(
                 inputs, truncate=plan.request.truncate, start=start, ids_only=plan.selection is None
             )
+            refuse_empty(portion, start=start)
+            yield portion
 
     async def _run(self, plan: EncodePlan, inputs: list[TokenizedInput], progress: Progress) -> list[JobResult]:
         results = await self.run(inputs, **plan.run_options)

@@ -23,7 +23,7 @@ from service.errors import Invalid, TooLarge
 from service.exchange import Exchange
 from service.explain_schemas import ExplainRequest
 from service.head_mask import read_head_mask
-from service.inputs import Inputs, refuse_long_texts
+from service.inputs import Inputs, refuse_empty, refuse_long_texts
 from service.jobs import JobResult
 from service.prompts import with_prompt
 from service.selection import FLOAT_BYTES, AttentionSelection, select_attention
@@ -64,9 +64,10 @@ async def explain(services: Services, exchange: Exchange, request: ExplainReques
     head_gates = read_head_mask(request.head_mask, engine.manifest)
     given = Inputs(texts=(request.a, request.b))
     prompt, inputs = with_prompt(engine.manifest.defaults, given, name=request.prompt_name, text=request.prompt)
-    refuse_long_texts(inputs.texts or (), settings.max_text_characters, names=("a", "b"))
+    refuse_long_texts(inputs.texts or (), settings.max_text_characters, names=SIDES)
     with timed(metrics, "tokenize"):
         texts = await engine.tokenize(inputs, truncate=True)
+    refuse_empty(texts, names=SIDES)
     if not request.truncate:
         _refuse_truncated(texts, engine.tokenizer.max_sequence_length)
     lengths = [len(text.input_ids) for text in texts]

@@ -114,6 +114,29 @@ def refuse_truncated(
             )
 
 
+def refuse_empty(
+    tokenized: Sequence[TokenizedInput], *, param: str = "inputs", start: int = 0, names: Sequence[str] = ()
+) -> None:
+    """Refuses a text that is no token at all, where a tokenizer adds none of its own: there is nothing to pool.
+
+    Args:
+        tokenized: what would run; the first is number `start`.
+        param: the caller's name for the list of them.
+        start: number of the first of them.
+        names: the caller's name for each, where they are not a list.
+
+    Raises:
+        Invalid: naming the text's place.
+    """
+    for index, item in enumerate(tokenized):
+        if not len(item.input_ids):
+            name = names[index] if names else f"{param}[{start + index}]"
+            raise Invalid(
+                f"{name}: no tokens, and this model's tokenizer adds none; give a text with at least one",
+                param=names[index] if names else f"{param}.{start + index}",
+            )
+
+
 def _check_lists(value: list[list[Any]], param: str) -> None:
     for index, ids in enumerate(value):
         place = f"{param}.{index}"

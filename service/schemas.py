@@ -57,7 +57,7 @@ class EncodeRequest(RequestModel):
     normalize: bool = True
     """divide each vector by its length, after `dimensions`"""
     truncate: bool = True
-    """cut texts that are longer than the model takes; false refuses them"""
+    """cut texts that are longer than the model takes; false refuses them, as token ids always are"""
     prompt_name: str | None = None
     """one of the model's prompts, put before every text; null takes the model's default, where it has one"""
     prompt: PromptText | None = None

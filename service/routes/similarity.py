@@ -150,7 +150,7 @@ def _renamed(error: ServiceError, *, is_tei: bool) -> ServiceError:
     found = re.match(rf"{_TEXTS}(?:\[(\d+)\])?: ", error.message)
     if found is None:
         return error
-    name, param = targets, targets
+    name, param = f"{source} and {targets}", targets
     if found[1] == "0":
         name = param = source
     elif found[1]:

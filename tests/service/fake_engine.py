@@ -102,11 +102,16 @@ def value_norms(input_ids: Int64Array, layer: int) -> Float32Array:
     return norms
 
 
-def write_fake_artifact(directory: Path, defaults: Defaults = NO_PROMPTS, *, inputs: tuple[str, ...] = INPUTS) -> Path:
-    """An artifact directory whose graph is never opened."""
+def write_fake_artifact(
+    directory: Path, defaults: Defaults = NO_PROMPTS, *, inputs: tuple[str, ...] = INPUTS, special_tokens: bool = True
+) -> Path:
+    """An artifact directory whose graph is never opened; its tokenizer adds special tokens unless told otherwise."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / GRAPH).write_bytes(b"no graph: a fake backend stands in")
-    make_tokenizer().save(str(directory / TOKENIZER))
+    tokenizer = make_tokenizer()
+    if not special_tokens:
+        tokenizer.post_processor = None
+    tokenizer.save(str(directory / TOKENIZER))
     write_manifest(directory, make_manifest(directory, defaults, inputs=inputs))
     return directory
 

@@ -345,6 +345,15 @@ def test_the_document_describes_both_answers(served: Served) -> None:
     assert document["components"]["schemas"]["AttentionRequest"]["properties"]["renormalise"]["default"] is False
 
 
+@pytest.mark.parametrize("field", ["layers", "heads"])
+def test_an_empty_choice_is_refused_and_the_document_says_so(served: Served, field: str) -> None:
+    error = served.encode({"inputs": TEXT, "attention": {field: []}}).json()["error"]
+    assert error["param"] == f"attention.{field}"
+    schemas = served.client.get("/openapi.json").json()["components"]["schemas"]
+    _, indices = schemas["AttentionRequest"]["properties"][field]["anyOf"]
+    assert indices["minItems"] == 1
+
+
 def test_only_encode_answers_safetensors(served: Served) -> None:
     response = served.client.post("/tokenize", json={"inputs": TEXT}, headers={"accept": SAFETENSORS})
     assert (response.status_code, response.json()["error"]["param"]) == (415, "Accept")

@@ -90,7 +90,7 @@ LONG = "dog " * 40
     [
         ({"source": LONG, "targets": ["cat"], "truncate": False}, "source", "source"),
         ({"source": "cat", "targets": ["cat", LONG], "truncate": False}, "targets[1]", "targets.1"),
-        ({"source": "cat", "targets": ["cat"] * 3000}, "targets", "targets"),
+        ({"source": "cat", "targets": ["cat"] * 3000}, "source and targets", "targets"),
         (
             {"inputs": {"source_sentence": "cat", "sentences": [LONG]}, "parameters": {"truncate": False}},
             "inputs.sentences[0]",
