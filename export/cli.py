@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_options(made, options)
     try:
         _export(options)
-    except ExportError as error:
+    except (ExportError, OSError) as error:  # a full disk or a folder that cannot be written, besides
         if options.debug:
             traceback.print_exc()
         sys.stderr.write(f"export failed: {type(error).__name__}: {error}\n")

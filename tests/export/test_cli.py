@@ -54,3 +54,11 @@ def test_a_wrong_command_line_is_exit_code_2() -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--output", "x", "--precision", "fp4"])
     assert caught.value.code == 2
+
+
+def test_an_output_that_cannot_be_written_is_one_line(
+    bert_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main([str(bert_folder), "--output", str(tmp_path / "file" / "artifact")]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("export failed: FileExistsError: ")
