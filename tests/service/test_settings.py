@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from service.__main__ import main
 from service.settings import Settings, SettingsError, misspelt_variables, read_settings
 
 
@@ -90,3 +91,14 @@ def test_misspelt_variables() -> None:
         "POLYHEAD_QZXW": None,
     }
     assert misspelt_variables(["POLYHEAD_port", "polyhead_prot"]) == {"polyhead_prot": "POLYHEAD_PORT"}
+
+
+def test_a_setting_that_is_missing_names_the_variable_that_was_misspelt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POLYHEAD_MODL", "artifacts/mine")
+    assert main([]) == 2
+    message = (
+        "--model (POLYHEAD_MODEL): Field required; no setting is called POLYHEAD_MODL; did you mean POLYHEAD_MODEL?"
+    )
+    assert capsys.readouterr().err == f"python -m service: {message}\n"
