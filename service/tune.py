@@ -149,7 +149,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns the exit code."""
     options = parser().parse_args(arguments)
-    if options.seconds <= 0 or (options.cores is not None and options.cores < 1):
+    if not 0 < options.seconds < math.inf or (options.cores is not None and options.cores < 1):
         parser().error("--seconds and --cores must be above 0")
     try:
         artifact = Artifact.open(options.model)

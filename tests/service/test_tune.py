@@ -38,9 +38,10 @@ def test_says_in_one_line_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
     assert "holds no manifest.json" in capsys.readouterr().err
 
 
-def test_refuses_a_wrong_command_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seconds", ["0", "nan", "inf"])
+def test_refuses_a_wrong_command_line(tmp_path: Path, seconds: str) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["--model", str(tmp_path), "--seconds", "0"])
+        main(["--model", str(tmp_path), "--seconds", seconds])
     assert caught.value.code == 2
 
 
