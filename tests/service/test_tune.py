@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from service.tune import Layout, Measurement, layouts, main, natural_jobs, report
+from tests.service.fake_engine import write_fake_artifact
 
 
 def test_shares_out_all_cores() -> None:
@@ -61,3 +62,14 @@ def test_settings_come_from_the_environment(
     monkeypatch.setenv(variable, value)
     assert main(["--model", str(default_artifact)]) == status
     assert said in capsys.readouterr().err
+
+
+def test_an_interruption_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("service.tune.measure", interrupt)
+    assert main(["--model", str(write_fake_artifact(tmp_path / "artifact"))]) == 130
+    assert capsys.readouterr().err.endswith("each\ninterrupted\n")
