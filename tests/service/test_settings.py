@@ -69,12 +69,24 @@ def test_every_setting_has_a_flag_and_a_description(capsys: pytest.CaptureFixtur
             ("--model", "m", "--cors-origins", "http://a.example:8080, https://b.example/"),
             "cors-origins has 'https://b.example/': expected scheme://host or scheme://host:port, no path",
         ),
+        *(
+            (
+                ("--model", "m", "--allowed-hosts", f"good.example, {wrong}"),
+                f"allowed-hosts has {wrong!r}: expected a name without scheme, port and path",
+            )
+            for wrong in ("http://a.example", "a.example:8000", "a.example/x", "*", "::1")
+        ),
     ],
 )
 def test_wrong_settings_are_one_line(flags: tuple[str, ...], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings(flags)
     assert str(caught.value) == message
+
+
+def test_host_names_are_taken() -> None:
+    hosts = "a.example, *.b.example, localhost, 127.0.0.1, [::1], my_service"
+    assert read_settings(["--model", "m", "--allowed-hosts", hosts]).allowed_hosts == hosts
 
 
 def test_unknown_flag_ends_with_2() -> None:
