@@ -136,3 +136,11 @@ def test_a_closed_standard_output_is_said(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["encode", "cat"]) == 1
     assert capsys.readouterr().err == "polyhead encode: standard output is closed\n"
+
+
+def test_text_that_is_not_unicode_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["encode", "cat", "a\udcff"]) == 1  # as Python hands on an argument that is not UTF-8
+    assert capsys.readouterr().err == "polyhead encode: text 2: not UTF-8 (character 2 of the text)\n"
+    Path("in.jsonl").write_text(r'{"text": "\ud800"}')
+    assert main(["encode", "--input", "in.jsonl"]) == 1
+    assert capsys.readouterr().err == "polyhead encode: text 1: not UTF-8 (character 1 of the text)\n"
