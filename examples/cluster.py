@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from model.artifact import ArtifactError
 from service.engine import Engine
 
 STARTS, ROUNDS = 50, 100  # of k-means, which settles long before
@@ -63,13 +64,21 @@ def draw(places: NDArray[np.float32], labels: NDArray[np.int64], lines: Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Encodes, clusters, prints and draws."""
+    """Reads the command line; a failure is one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="one text a line")
     parser.add_argument("--clusters", type=int, default=4, help="how many (default: %(default)s)")
     parser.add_argument("--plot", type=Path, help="where to draw them: .png, .svg or .pdf (needs matplotlib)")
     parser.add_argument("--model", default="artifacts/all-MiniLM-L6-v2", help="artifact (default: %(default)s)")
     options = parser.parse_args(arguments)
+    try:
+        run(parser, options)
+    except (ArtifactError, OSError, ValueError) as error:  # no such model or file, or one of another kind
+        parser.exit(1, f"{parser.prog}: {error}\n")
+
+
+def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Encodes, clusters, prints and draws."""
     lines = list(dict.fromkeys(filter(None, map(str.strip, options.file.read_text(encoding="utf-8").splitlines()))))
     if not 1 <= options.clusters <= len(lines):
         parser.error(f"--clusters {options.clusters}: {options.file} has {len(lines)} different lines")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact import GRAPH
+from model.artifact import GRAPH, ArtifactError
 from service.engine import Engine
 
 Paragraphs = dict[str, tuple[float, list[str]]]
@@ -67,7 +67,7 @@ def search(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Indexes, searches, prints."""
+    """Reads the command line; a failure is one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the text files are, folders below included")
     parser.add_argument("query", help="what to look for, in words of your own")
@@ -76,6 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--index", type=Path, help="where vectors are kept (default: FOLDER/.search.npz)")
     parser.add_argument("--top", type=int, default=5, help="hits to print (default: %(default)s)")
     options = parser.parse_args(arguments)
+    try:
+        run(parser, options)
+    except (ArtifactError, OSError, ValueError) as error:  # no such model or file, or one of another kind
+        parser.exit(1, f"{parser.prog}: {error}\n")
+
+
+def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Indexes, searches, prints."""
     paragraphs = read_folder(options.folder, options.pattern)
     if not paragraphs:
         parser.error(f"{options.folder} holds no {options.pattern}")

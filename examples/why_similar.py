@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.analysis.contributions import contributions
+from model.artifact import ArtifactError
 from service.engine import Engine
 
 Pair = tuple[float, str, str]
@@ -35,13 +36,21 @@ def pair(cells: NDArray[np.float32], place: int, a: list[str], b: list[str]) -> 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Encodes both texts, prints the table."""
+    """Reads the command line; a failure is one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("a", help="a text")
     parser.add_argument("b", help="another")
     parser.add_argument("--model", default="artifacts/all-MiniLM-L6-v2", help="artifact (default: %(default)s)")
     parser.add_argument("--top", type=int, default=10, help="pairs to print (default: %(default)s)")
     options = parser.parse_args(arguments)
+    try:
+        run(options)
+    except (ArtifactError, OSError) as error:  # no such model
+        parser.exit(1, f"{parser.prog}: {error}\n")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Encodes both texts, prints the table."""
     with Engine.load(options.model) as engine:
         similarity, pairs = explain(engine, options.a, options.b)
     print(f"similarity {similarity:.4f} = sum over {len(pairs)} pairs of tokens, of which the largest:")

@@ -5,6 +5,7 @@ It brings together where the files are, what surrounds the network, the family's
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +19,7 @@ from export.pipeline import Pipeline, read_json, read_pipeline
 from export.sources import Folder
 from export.tokenizer import read_tokenizer
 from export.weights import read_weights
-from model.artifact import Defaults, Source
+from model.artifact import MANIFEST, Defaults, Source
 from model.config import EncoderConfig
 from model.config_checks import ConfigError
 from model.encoder import Encoder
@@ -64,7 +65,7 @@ def read_checkpoint(folder: Folder, *, name: str | None = None, max_length: int 
         UnsupportedModel: the network, or something around it, is not reproduced exactly by this version.
     """
     pipeline = read_pipeline(folder.path)
-    described = read_json(pipeline.transformer / "config.json")
+    described = _describe(pipeline.transformer)
     family, config = _read_config(described, pipeline)
     tensors, sha256 = read_weights(pipeline.transformer)
     if folder.sha256 and sha256 != folder.sha256:
@@ -87,6 +88,13 @@ def read_checkpoint(folder: Folder, *, name: str | None = None, max_length: int 
         ),
         max_sequence_length=_longest(max_length, pipeline, tokenizer, config),
     )
+
+
+def _describe(folder: Path) -> dict[str, Any]:
+    if not (folder / "config.json").is_file():
+        hint = ", and is an artifact already" if (folder / MANIFEST).is_file() else ""
+        raise SourceError(f"{folder} holds no config.json{hint}: name a sentence-transformers or Hugging Face folder")
+    return read_json(folder / "config.json")
 
 
 def _longest(wanted: int | None, pipeline: Pipeline, tokenizer: Tokenizer, config: EncoderConfig) -> int:

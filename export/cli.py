@@ -1,9 +1,11 @@
 """The command line of the exporter: `python -m export [MODEL] --output DIR`."""
 
 import argparse
+import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from export.errors import ExportError
@@ -71,8 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = made.parse_args(given)
     check_options(made, options)
     try:
-        _export(options)
-    except ExportError as error:
+        with _sigterm_interrupts():
+            _export(options)
+    except (ExportError, OSError) as error:  # a full disk or a folder that cannot be written, besides
         if options.debug:
             traceback.print_exc()
         sys.stderr.write(f"export failed: {type(error).__name__}: {error}\n")
@@ -81,6 +84,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("export interrupted: nothing was left behind\n")
         return 1
     return 0
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Whoever ends the process otherwise than with Ctrl-C finds nothing left behind either."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _export(options: argparse.Namespace) -> None:

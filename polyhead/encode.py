@@ -80,13 +80,23 @@ def _encode(engine: Engine, texts: Iterable[str], write: Write, options: argpars
         "prompt_name": options.prompt_name,
         "prompt": options.prompt,
     }
-    remaining, empty = iter(texts), True
+    remaining, empty = _checked(texts), True
     with _progress(options) as progress:
         while portion := list(itertools.islice(remaining, PORTION)):
             empty = False
             write(portion, engine.encode(portion, progress=progress, **chosen).embeddings)  # type: ignore[arg-type]  # pooled
     if empty:
         raise InputError("no texts were given")
+
+
+def _checked(texts: Iterable[str]) -> Iterator[str]:
+    """What tokenizers take: no bytes of another encoding (in arguments) and no halves of a character (in JSON)."""
+    for number, text in enumerate(texts, 1):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"text {number}: not UTF-8 (character {error.start + 1} of the text)") from error
+        yield text
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def open_output(target: str | None) -> AbstractContextManager[Write]:
         OutputError: another ending, or no such folder.
     """
     if target is None:
-        return _to_lines(sys.stdout.buffer)
+        return _on_standard_output()
     path = Path(target)
     if path.suffix not in WRITERS:
         raise OutputError(f"{target}: expected a file that ends in {', '.join(WRITERS)}")
@@ -53,6 +53,20 @@ def _whole(path: Path, write_to: Callable[[IO[bytes]], AbstractContextManager[Wr
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _on_standard_output() -> Iterator[Write]:
+    if sys.stdout is None:  # closed before we came
+        raise OutputError("standard output is closed")
+    try:
+        with _to_lines(sys.stdout.buffer) as write:
+            yield write
+    except BrokenPipeError:  # whoever reads has seen enough
+        raise
+    except OSError as error:
+        sys.stdout = None  # or Python writes what is left once more when it ends, and fails once more
+        raise OutputError(f"cannot write standard output: {error.strerror or error}") from error
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None, load: Load | None = None) -> in
     try:
         settings = read_settings(given)
     except SettingsError as error:
-        return _complain(error, WRONG_SETTINGS)
+        return _complain("; ".join([str(error), *_misspelt()]), WRONG_SETTINGS)
     # Tokenising has threads of its own; the library's would compete with the model's for the same cores.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     bound_heap(os.environ)
@@ -40,13 +40,19 @@ def main(arguments: Sequence[str] | None = None, load: Load | None = None) -> in
 
 
 def _report(settings: Settings) -> None:
-    for name, nearest in misspelt_variables(os.environ).items():
-        hint = f"; did you mean {nearest}?" if nearest else ""
-        logger.warning("no setting is called %s%s", name, hint)
+    for message in _misspelt():
+        logger.warning(message)
     logger.info("starting", extra={"fields": {"settings": settings.model_dump(mode="json")}})
 
 
-def _complain(error: Exception, code: int) -> int:
+def _misspelt() -> list[str]:
+    found = misspelt_variables(os.environ).items()
+    return [
+        f"no setting is called {name}" + (f"; did you mean {nearest}?" if nearest else "") for name, nearest in found
+    ]
+
+
+def _complain(error: Exception | str, code: int) -> int:
     sys.stderr.write(f"{PROGRAM}: {error}\n")
     return code
 

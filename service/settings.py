@@ -18,6 +18,7 @@ PROGRAM = "python -m service"
 _SECRETS = frozenset({"api_keys", "trace_endpoint"})  # what they are set to, or may be by mistake, is shown nowhere
 MIB = 2**20
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")  # as browsers write it; a slash behind it would never match
+_HOST = re.compile(r"(\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]", re.ASCII)  # another one would match no request at all
 
 
 class SettingsError(ValueError):
@@ -122,6 +123,13 @@ class Settings(BaseSettings):
         for origin in split_list(self.cors_origins):
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise ValueError(f"cors-origins has {origin!r}: expected scheme://host or scheme://host:port, no path")
+        return self
+
+    @model_validator(mode="after")
+    def _hosts_are_names(self) -> Self:
+        for host in split_list(self.allowed_hosts):
+            if not _HOST.fullmatch(host):
+                raise ValueError(f"allowed-hosts has {host!r}: expected a name without scheme, port and path")
         return self
 
     @model_validator(mode="after")

@@ -26,6 +26,7 @@ from service.settings import PROGRAM, Settings, SettingsError, read_settings
 CONCURRENCY = 64  # requests under way while throughput is measured: enough that batches fill
 LATENCY_SHARE = 0.5  # of the seconds of a layout, for texts that come one at a time
 SEED = 0
+INTERRUPTED = 130  # what shells expect after Ctrl-C
 # Lengths of English sentences and short paragraphs in tokens: log-normal, 33 on average, a tail to several hundred.
 MEDIAN_TOKENS, LENGTH_SPREAD = 25.0, 0.75
 
@@ -149,7 +150,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns the exit code."""
     options = parser().parse_args(arguments)
-    if options.seconds <= 0 or (options.cores is not None and options.cores < 1):
+    if not 0 < options.seconds < math.inf or (options.cores is not None and options.cores < 1):
         parser().error("--seconds and --cores must be above 0")
     try:
         artifact = Artifact.open(options.model)
@@ -158,6 +159,9 @@ def main(arguments: Sequence[str]) -> int:
         for layout in layouts(options.cores or usable_cores()):
             sys.stderr.write(f"measuring {layout.workers} workers with {layout.intra_op_threads} threads each\n")
             measured.append(measure(artifact, layout, options.seconds, settings))
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED
     except (ArtifactError, ProviderUnavailable, SettingsError) as error:
         sys.stderr.write(f"{PROGRAM} tune: {error}\n")
         return 2 if isinstance(error, SettingsError) else 1

@@ -9,8 +9,11 @@ from pathlib import Path
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports by default, and looks here when it is imported
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # an actor has one core
 
-import ray
-from pyarrow.fs import FileSystem
+try:
+    import ray
+    from pyarrow.fs import FileSystem
+except ImportError as error:
+    sys.exit(f"python -m deploy.bulk: {error.name} is missing: install the bulk extra, pip install '.[cpu,bulk]'")
 
 from deploy.bulk.encoder import MAX_BATCH_TOKENS
 from deploy.bulk.pipeline import Corpus, WrongCorpus, count_rows, encode_corpus

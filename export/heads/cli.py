@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     try:
         _report(options)
-    except ExportError as error:
+    except (ExportError, OSError) as error:  # a full disk or a folder that cannot be written, besides
         if options.debug:
             traceback.print_exc()
         sys.stderr.write(f"head report failed: {type(error).__name__}: {error}\n")

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from deploy.bulk.encoder import TextEncoder
 from service.errors import ServiceError
 from service.settings import Settings
+from tests.deploy.tools import ROOT
 from tests.service.fake_engine import FakeBackend, load_fake_engine, write_fake_artifact
 from tests.service.process import ServerProcess
 from tests.service.test_encode import expected_vector, ids_of
@@ -61,3 +64,12 @@ def test_gives_the_services_vectors(default_artifact: Path) -> None:
     assert status == 200
     served = [np.frombuffer(base64.b64decode(vector), dtype="<f4") for vector in json.loads(answer)["embeddings"]]
     np.testing.assert_array_equal(vectors, np.stack(served))
+
+
+def test_without_ray_the_command_says_what_to_install() -> None:
+    code = "import runpy, sys; sys.modules['ray'] = None; runpy.run_module('deploy.bulk', run_name='__main__')"
+    run = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", code, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    message = "python -m deploy.bulk: ray is missing: install the bulk extra, pip install '.[cpu,bulk]'\n"
+    assert (run.returncode, run.stderr) == (1, message)

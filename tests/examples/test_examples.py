@@ -157,3 +157,20 @@ def test_an_index_is_of_one_graph_and_keeps_its_name(tmp_path: Path) -> None:
 
 def test_a_single_line_has_a_place_on_the_plane() -> None:
     np.testing.assert_array_equal(cluster.flatten(np.ones((1, 6), np.float32)), [[0, 0]])
+
+
+def test_what_is_not_there_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines, model = str(folder / "animals.txt"), ["--model", str(folder / "no model")]
+    calls: list[tuple[Any, list[str], str]] = [
+        (cluster.main, [str(folder / "nowhere.txt")], "No such file"),
+        (cluster.main, [str(folder / "no text.bin")], "can't decode"),
+        (cluster.main, [lines, "--clusters", "2", *model], "holds no manifest.json"),
+        (search_folder.main, [str(folder), "a cat", *model], "holds no manifest.json"),
+        (why_similar.main, ["a cat", "a dog", *model], "holds no manifest.json"),
+    ]
+    for main, arguments, message in calls:
+        with pytest.raises(SystemExit, match="1"):
+            main(arguments)
+        printed = capsys.readouterr().err
+        assert message in printed
+        assert printed.count("\n") == 1

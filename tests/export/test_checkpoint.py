@@ -6,8 +6,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from export.checkpoint import read_checkpoint
-from export.errors import ExportError
+from export.errors import ExportError, SourceError
 from export.sources import Folder
+from model.artifact import MANIFEST
 from tests.networks import BERT_CONFIG
 
 
@@ -160,3 +161,13 @@ def test_refuses_a_folder_whose_own_length_has_no_room_for_text(bert_folder: Pat
     (bert_folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 2}))
     with pytest.raises(ExportError, match="a longest text of 2 tokens"):
         read_checkpoint(Folder(bert_folder, "bert"))
+
+
+def test_a_folder_without_a_configuration_is_told_from_an_artifact(tmp_path: Path) -> None:
+    with pytest.raises(
+        SourceError, match=r"holds no config\.json: name a sentence-transformers or Hugging Face folder"
+    ):
+        read_checkpoint(Folder(tmp_path, "empty"))
+    (tmp_path / MANIFEST).touch()
+    with pytest.raises(SourceError, match=r"holds no config\.json, and is an artifact already: name a"):
+        read_checkpoint(Folder(tmp_path, "artifact"))

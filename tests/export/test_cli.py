@@ -1,3 +1,5 @@
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,24 @@ def test_an_interruption_is_one_line(
     assert not (tmp_path / "x").exists()
 
 
+@pytest.fixture
+def sigterm_handler() -> Iterator[signal.Handlers]:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    yield signal.SIG_IGN
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_sigterm_leaves_nothing_behind(
+    bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sigterm_handler: signal.Handlers
+) -> None:
+    monkeypatch.setattr(export.exporter, "trace", lambda _: signal.raise_signal(signal.SIGTERM))
+    output = tmp_path / "made"
+    output.mkdir()
+    assert main([str(bert_folder), "--output", str(output / "x")]) == 1
+    assert not list(output.iterdir())
+    assert signal.getsignal(signal.SIGTERM) == sigterm_handler
+
+
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--help"])
@@ -54,3 +74,11 @@ def test_a_wrong_command_line_is_exit_code_2() -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--output", "x", "--precision", "fp4"])
     assert caught.value.code == 2
+
+
+def test_an_output_that_cannot_be_written_is_one_line(
+    bert_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main([str(bert_folder), "--output", str(tmp_path / "file" / "artifact")]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("export failed: FileExistsError: ")

@@ -2,7 +2,9 @@
 
 import io
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -116,3 +118,29 @@ def test_texts_and_a_file_are_too_much(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit, match="2"):
         main(["encode", "cat", "--input", "in.txt"])
     assert "not both" in capsys.readouterr().err
+
+
+def test_a_full_disk_behind_standard_output_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Full(io.RawIOBase):
+        def write(self, _: object) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=Full()))
+    assert main(["encode", "cat"]) == 1
+    assert capsys.readouterr().err == "polyhead encode: cannot write standard output: No space left on device\n"
+
+
+def test_a_closed_standard_output_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["encode", "cat"]) == 1
+    assert capsys.readouterr().err == "polyhead encode: standard output is closed\n"
+
+
+def test_text_that_is_not_unicode_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["encode", "cat", "a\udcff"]) == 1  # as Python hands on an argument that is not UTF-8
+    assert capsys.readouterr().err == "polyhead encode: text 2: not UTF-8 (character 2 of the text)\n"
+    Path("in.jsonl").write_text(r'{"text": "\ud800"}')
+    assert main(["encode", "--input", "in.jsonl"]) == 1
+    assert capsys.readouterr().err == "polyhead encode: text 1: not UTF-8 (character 1 of the text)\n"

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from service.__main__ import main
 from service.settings import Settings, SettingsError, misspelt_variables, read_settings
 
 
@@ -68,12 +69,24 @@ def test_every_setting_has_a_flag_and_a_description(capsys: pytest.CaptureFixtur
             ("--model", "m", "--cors-origins", "http://a.example:8080, https://b.example/"),
             "cors-origins has 'https://b.example/': expected scheme://host or scheme://host:port, no path",
         ),
+        *(
+            (
+                ("--model", "m", "--allowed-hosts", f"good.example, {wrong}"),
+                f"allowed-hosts has {wrong!r}: expected a name without scheme, port and path",
+            )
+            for wrong in ("http://a.example", "a.example:8000", "a.example/x", "*", "::1")
+        ),
     ],
 )
 def test_wrong_settings_are_one_line(flags: tuple[str, ...], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings(flags)
     assert str(caught.value) == message
+
+
+def test_host_names_are_taken() -> None:
+    hosts = "a.example, *.b.example, localhost, 127.0.0.1, [::1], my_service"
+    assert read_settings(["--model", "m", "--allowed-hosts", hosts]).allowed_hosts == hosts
 
 
 def test_unknown_flag_ends_with_2() -> None:
@@ -90,3 +103,14 @@ def test_misspelt_variables() -> None:
         "POLYHEAD_QZXW": None,
     }
     assert misspelt_variables(["POLYHEAD_port", "polyhead_prot"]) == {"polyhead_prot": "POLYHEAD_PORT"}
+
+
+def test_a_setting_that_is_missing_names_the_variable_that_was_misspelt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POLYHEAD_MODL", "artifacts/mine")
+    assert main([]) == 2
+    message = (
+        "--model (POLYHEAD_MODEL): Field required; no setting is called POLYHEAD_MODL; did you mean POLYHEAD_MODEL?"
+    )
+    assert capsys.readouterr().err == f"python -m service: {message}\n"

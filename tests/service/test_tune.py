@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from service.tune import Layout, Measurement, layouts, main, natural_jobs, report
+from tests.service.fake_engine import write_fake_artifact
 
 
 def test_shares_out_all_cores() -> None:
@@ -38,9 +39,10 @@ def test_says_in_one_line_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
     assert "holds no manifest.json" in capsys.readouterr().err
 
 
-def test_refuses_a_wrong_command_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seconds", ["0", "nan", "inf"])
+def test_refuses_a_wrong_command_line(tmp_path: Path, seconds: str) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["--model", str(tmp_path), "--seconds", "0"])
+        main(["--model", str(tmp_path), "--seconds", seconds])
     assert caught.value.code == 2
 
 
@@ -60,3 +62,14 @@ def test_settings_come_from_the_environment(
     monkeypatch.setenv(variable, value)
     assert main(["--model", str(default_artifact)]) == status
     assert said in capsys.readouterr().err
+
+
+def test_an_interruption_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("service.tune.measure", interrupt)
+    assert main(["--model", str(write_fake_artifact(tmp_path / "artifact"))]) == 130
+    assert capsys.readouterr().err.endswith("each\ninterrupted\n")

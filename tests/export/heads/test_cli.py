@@ -136,3 +136,14 @@ def test_a_wrong_count_is_a_wrong_command_line(capsys: Any) -> None:
         main(["heads", "x", "--corpus", "y", "--texts", "0"])
     assert caught.value.code == 2
     assert "0 is not above 0" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_line(
+    bert_folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("export.heads.driver.make_report", full)
+    assert main(["heads", str(bert_folder), "--corpus", str(corpus), "--output", str(tmp_path / "report")]) == 1
+    assert capsys.readouterr().err.endswith("head report failed: OSError: [Errno 28] No space left on device\n")
