@@ -150,8 +150,10 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns the exit code."""
     options = parser().parse_args(arguments)
-    if not 0 < options.seconds < math.inf or (options.cores is not None and options.cores < 1):
-        parser().error("--seconds and --cores must be above 0")
+    if not 0 < options.seconds < math.inf:
+        parser().error("--seconds must be above 0")
+    if options.cores is not None and not 1 <= options.cores <= usable_cores():
+        parser().error(f"--cores must be from 1 to {usable_cores()}, those this process may use")
     try:
         artifact = Artifact.open(options.model)
         settings = read_settings(["--model", str(options.model)])

@@ -34,7 +34,7 @@ NAMES: Mapping[str, str] = {
     "encoder.layer.{}.output.LayerNorm": "layers.{}.feed_forward_norm",
 }
 PREFIXES = ("bert.", "model.")
-IGNORED = ("pooler.", "cls.", "embeddings.position_ids")
+IGNORED = ("pooler.", "cls.", "classifier.", "qa_outputs.", "embeddings.position_ids")
 
 
 def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:

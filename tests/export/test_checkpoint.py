@@ -35,6 +35,15 @@ def test_reads_a_folder_whole(bert_folder: Path) -> None:
     assert len(checkpoint.source.sha256) == 64
 
 
+@pytest.mark.parametrize("head", ["classifier", "qa_outputs", "cls.predictions.transform.dense"])
+def test_a_head_for_another_task_is_left_out(bert_folder: Path, head: str) -> None:
+    plain = read_checkpoint(Folder(bert_folder, "bert")).encoder.state_dict()
+    folder = change_weights(bert_folder, {f"{head}.weight": torch.ones(2, 32), f"{head}.bias": torch.ones(2)})
+    found = read_checkpoint(folder).encoder.state_dict()
+    assert found.keys() == plain.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in plain.items())
+
+
 def test_the_stored_truncation_and_padding_of_the_tokenizer_are_removed(bert_folder: Path) -> None:
     checkpoint = read_checkpoint(Folder(bert_folder, "bert"))
     checkpoint.tokenizer.enable_truncation(4)

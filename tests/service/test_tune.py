@@ -39,10 +39,12 @@ def test_says_in_one_line_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
     assert "holds no manifest.json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("seconds", ["0", "nan", "inf"])
-def test_refuses_a_wrong_command_line(tmp_path: Path, seconds: str) -> None:
+@pytest.mark.parametrize(
+    "flags", [*(["--seconds", seconds] for seconds in ("0", "nan", "inf")), ["--cores", "0"], ["--cores", "9999"]]
+)
+def test_refuses_a_wrong_command_line(tmp_path: Path, flags: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["--model", str(tmp_path), "--seconds", seconds])
+        main(["--model", str(tmp_path), *flags])
     assert caught.value.code == 2
 
 
