@@ -51,6 +51,7 @@ async def _write(value: Any, pieces: list[bytes]) -> None:
         pieces.append(b"}" if value else b"{}")
     elif isinstance(value, list) and value and isinstance(value[0], ndarray | dict):
         for index, item in enumerate(value):
+            await asyncio.sleep(0)  # a text in it may be a megabyte of base64
             pieces.append(b"," if index else b"[")
             await _write(item, pieces)
         pieces.append(b"]")
