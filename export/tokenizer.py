@@ -33,7 +33,7 @@ def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
     Raises:
         SourceError: no tokenizer.json, or not one, and nothing that can be turned into one exactly; or malformed
             settings.
-        UnsupportedModel: it cuts long texts at their beginning.
+        UnsupportedModel: it cuts long texts at their beginning, or special tokens in a text.
     """
     path = folder / "tokenizer.json"
     try:
@@ -61,6 +61,8 @@ def _overrule(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
     settings = read_json(folder / "tokenizer_config.json", optional=True)
     network = read_json(folder / "config.json", optional=True)
     refuse_added_tokens(folder, settings, {token.content for token in tokenizer.get_added_tokens_decoder().values()})
+    if settings.get("split_special_tokens"):
+        raise UnsupportedModel(f"{folder}: split_special_tokens is not supported: special tokens in a text stay whole")
     kind = "" if network.get("model_type") in AS_THEY_STAND else tokenizer_kind(settings, network)
     if kind in OVERRULED_WORDPIECE_KINDS and isinstance(normalizer := tokenizer.normalizer, BertNormalizer):
         normalizer.lowercase = settings.get("do_lower_case", True)

@@ -124,7 +124,12 @@ def refuse_added_tokens(folder: Path, settings: Mapping[str, Any], known: set[st
     Raises:
         SourceError: names the first.
     """
-    decoder = settings.get("added_tokens_decoder") or {}
-    added = {*read_json(folder / "added_tokens.json", optional=True), *(entry["content"] for entry in decoder.values())}
+    named = {**read_json(folder / "special_tokens_map.json", optional=True), **settings}
+    entries = list((settings.get("added_tokens_decoder") or {}).values())
+    for field in ("additional_special_tokens", "extra_special_tokens"):
+        more = named.get(field) or []
+        entries += more.values() if isinstance(more, dict) else more
+    written = {entry if isinstance(entry, str) else entry["content"] for entry in entries}
+    added = {*read_json(folder / "added_tokens.json", optional=True), *written}
     if others := sorted(added - known):
         raise SourceError(f"{folder}: added tokens such as {others[0]!r} cannot be converted exactly; {SAVE_FAST}")

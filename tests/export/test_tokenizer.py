@@ -111,6 +111,23 @@ def test_refuses_tokens_that_tokenizer_json_does_not_hold(tmp_path: Path, name: 
         read_tokenizer(folder)
 
 
+@pytest.mark.parametrize("field", ["additional_special_tokens", "extra_special_tokens"])
+def test_refuses_special_tokens_that_tokenizer_json_does_not_hold(tmp_path: Path, field: str) -> None:
+    folder = write(tmp_path, wordpiece(), "bert", {"tokenizer_class": "BertTokenizer", field: ["[MASK]"]})
+    assert read_tokenizer(folder).encode("[MASK]").tokens == ["[CLS]", "[MASK]", "[SEP]"]
+    write(tmp_path, wordpiece(), "bert", {"tokenizer_class": "BertTokenizer", field: ["<new>"]})
+    assert AutoTokenizer.from_pretrained(folder).tokenize("<new>") == ["<new>"]
+    with pytest.raises(SourceError, match="added tokens such as '<new>' cannot be converted exactly"):
+        read_tokenizer(folder)
+
+
+def test_refuses_to_split_special_tokens(tmp_path: Path) -> None:
+    folder = write(tmp_path, wordpiece(), "bert", {"tokenizer_class": "BertTokenizer", "split_special_tokens": True})
+    assert AutoTokenizer.from_pretrained(folder).tokenize("[SEP]") != ["[SEP]"]
+    with pytest.raises(UnsupportedModel, match="split_special_tokens is not supported"):
+        read_tokenizer(folder)
+
+
 def test_a_malformed_prefix_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="are malformed: TypeError.'add_prefix_space is -1'"):
         read_tokenizer(write(tmp_path, bpe(), "roberta", {"add_prefix_space": -1}))
