@@ -23,7 +23,7 @@ from service.errors import Invalid, TooLarge
 from service.exchange import Exchange
 from service.explain_schemas import ExplainRequest
 from service.head_mask import read_head_mask
-from service.inputs import Inputs, refuse_empty, refuse_long_texts
+from service.inputs import Inputs, refuse_empty, refuse_long_texts, refuse_truncated
 from service.jobs import JobResult
 from service.prompts import with_prompt
 from service.selection import FLOAT_BYTES, AttentionSelection, select_attention
@@ -69,7 +69,7 @@ async def explain(services: Services, exchange: Exchange, request: ExplainReques
         texts = await engine.tokenize(inputs, truncate=True)
     refuse_empty(texts, names=SIDES)
     if not request.truncate:
-        _refuse_truncated(texts, engine.tokenizer.max_sequence_length)
+        refuse_truncated(texts, names=SIDES, max_length=engine.tokenizer.max_sequence_length)
     lengths = [len(text.input_ids) for text in texts]
     check_tokens(lengths, settings.max_request_tokens, param="a")
     floats = _check_size(texts, selection, engine, settings)
@@ -116,15 +116,6 @@ def _refuse_projection(engine: Engine) -> None:
             f"this model projects its pooled vector to {engine.config.projection.size} dimensions; the similarity of "
             "what comes out is no sum over pairs of tokens, so it cannot be explained by one"
         )
-
-
-def _refuse_truncated(texts: Sequence[TokenizedInput], max_length: int) -> None:
-    for side, text in zip(SIDES, texts, strict=True):
-        if text.truncated:
-            raise TooLarge(
-                f"{side}: {text.full_length} tokens, the model takes {max_length}; shorten the text or allow truncate",
-                param=side,
-            )
 
 
 def _check_size(

@@ -90,27 +90,31 @@ def refuse_long_texts(texts: Sequence[str], limit: int, *, param: str = "inputs"
     """
     for index, text in enumerate(texts):
         if len(text) > limit:
-            name = names[index] if names else f"{param}[{index}]"
+            name, field = _place(index, param, names)
             raise TooLarge(
-                f"{name}: {len(text)} characters, at most {limit} a text are taken; send it in parts",
-                param=names[index] if names else f"{param}.{index}",
+                f"{name}: {len(text)} characters, at most {limit} a text are taken; send it in parts", param=field
             )
 
 
 def refuse_truncated(
-    tokenized: Sequence[TokenizedInput], *, param: str = "inputs", start: int = 0, max_length: int
+    tokenized: Sequence[TokenizedInput],
+    *,
+    param: str = "inputs",
+    start: int = 0,
+    names: Sequence[str] = (),
+    max_length: int,
 ) -> None:
-    """What `truncate: false` asks for; the first text is number `start`.
+    """What `truncate: false` asks for; arguments as `refuse_empty` has them.
 
     Raises:
         TooLarge: a text is longer than the model takes; the message holds its length.
     """
     for index, item in enumerate(tokenized, start):
         if item.truncated:
+            name, field = _place(index, param, names)
             raise TooLarge(
-                f"{param}[{index}]: {item.full_length} tokens, the model takes {max_length}; "
-                "shorten the text or allow truncate",
-                param=f"{param}.{index}",
+                f"{name}: {item.full_length} tokens, the model takes {max_length}; shorten the text or allow truncate",
+                param=field,
             )
 
 
@@ -128,13 +132,17 @@ def refuse_empty(
     Raises:
         Invalid: naming the text's place.
     """
-    for index, item in enumerate(tokenized):
+    for index, item in enumerate(tokenized, start):
         if not len(item.input_ids):
-            name = names[index] if names else f"{param}[{start + index}]"
+            name, field = _place(index, param, names)
             raise Invalid(
-                f"{name}: no tokens, and this model's tokenizer adds none; give a text with at least one",
-                param=names[index] if names else f"{param}.{start + index}",
+                f"{name}: no tokens, and this model's tokenizer adds none; give a text with at least one", param=field
             )
+
+
+def _place(index: int, param: str, names: Sequence[str]) -> tuple[str, str]:
+    """What messages call a text, and what `param` calls it."""
+    return (names[index], names[index]) if names else (f"{param}[{index}]", f"{param}.{index}")
 
 
 def _check_lists(value: list[list[Any]], param: str) -> None:
