@@ -1,4 +1,4 @@
-"""Answers of megabytes, sent in pieces as the client takes them: joining one takes as long as sending it."""
+"""Answers of megabytes, sent in pieces as the client takes them: copied as a whole, one holds up the event loop."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 SENT_AT_ONCE = 4 * 2**20
-"""Bytes: a millisecond of copying; the client's time to read is counted anew for each (`ConnectionLimits`)."""
+"""Bytes: two milliseconds of copying. The client's time to read is counted anew for each (`ConnectionLimits`)."""
 
 
 def respond(pieces: Sequence[bytes], media_type: str, headers: Mapping[str, str] = NO_HEADERS) -> Response:
