@@ -1,13 +1,14 @@
 """What do pruned heads cost and bring? Quality on rated pairs, size and speed of pruned artifacts against the whole.
 
-Spearman on all pairs, and on every other pair, which `--prune-heads --pairs` does not choose heads by. Speed is CPU
-time on one thread, as a worker of the service runs, each artifact in turns with the first; the bound is 1 / (1 - s p),
-p the share of heads removed and s the share of time that goes without any head, where an artifact without any is given.
+Spearman on all pairs, and on those that `--prune-heads --pairs` does not choose heads by. Speed is CPU time on one
+thread, as a worker of the service runs, each artifact in turns with the first; the bound is 1 / (1 - s p), p the share
+of heads removed and s the share of time that goes without any head, where an artifact without any is given.
 """
 
 import argparse
 import csv
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.quality import embed
 from benchmarks.report import Table, emit
+from export.pruning.material import halve
 from model.artifact import GRAPH, TOKENIZER, Artifact
 from service.backend import Batch
 from service.jobs import Job, collate
@@ -54,10 +56,15 @@ class Pairs:
             rows = list(csv.reader(file))
         return cls([row[0] for row in rows] + [row[1] for row in rows], np.array([float(row[2]) for row in rows]))
 
-    def spearman(self, vectors: NDArray[np.float32], every: slice) -> float:
+    def not_chosen_by(self) -> list[int]:
+        """Places of the pairs that an export does not choose heads by."""
+        chosen, _ = halve(len(self.ratings))
+        return sorted(set(range(len(self.ratings))) - set(chosen))
+
+    def spearman(self, vectors: NDArray[np.float32], places: Sequence[int]) -> float:
         """Spearman x 100 of the cosines of some of the pairs with their ratings."""
         left, right = np.split(vectors, 2)
-        return 100 * float(spearmanr((left * right).sum(axis=1)[every], self.ratings[every])[0])
+        return 100 * float(spearmanr((left * right).sum(axis=1)[places], self.ratings[places])[0])
 
 
 class Quality:
@@ -74,7 +81,7 @@ class Quality:
         self._first = self._first or (artifact, vectors)
         first, whole = self._first
         cosines = (vectors * whole).sum(axis=1)
-        parts = (slice(None), slice(1, None, 2))
+        parts = (range(len(self._pairs.ratings)), self._pairs.not_chosen_by())
         points = [(self._pairs.spearman(vectors, part), self._pairs.spearman(whole, part)) for part in parts]
         scores = [value for after, before in points for value in (after, before - after)]
         described = [directory.name, sum(artifact.manifest.config.num_heads), 100 * share_removed(artifact, first)]
