@@ -25,7 +25,7 @@ from benchmarks.texts import fingerprint, load_texts
 from benchmarks.timing import Spread, in_turns, percentiles
 from benchmarks.tokens import load_tokenizer, text_of_tokens
 from model.artifact import TOKENIZER, Artifact
-from service.media import SAFETENSORS
+from service.http.media import SAFETENSORS
 
 CORPUS_TEXTS = 200  # whose words fill the texts
 PLAIN = "embedding alone"

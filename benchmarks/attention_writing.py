@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks.report import Table
 from benchmarks.timing import Spread, in_turns
+from service.attention.packing import pack_base64, pack_safetensors
 from service.backend import Float32Array
-from service.packing import pack_base64, pack_safetensors
-from service.serialize import serialize
+from service.encoding.serialize import serialize
 
 LAYERS = HEADS = 12  # of the networks that most encoders are
 HIDDEN_SIZE = 768

@@ -16,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 from model.artifact import TOKENIZER, Artifact
 from service.__main__ import main as serve
 from service.backend import Batch, BatchOutput
+from service.batching.jobs import BatchRecord
 from service.engine import Engine
-from service.jobs import BatchRecord
 from service.runner import make_batcher, plan_runtime
 from service.settings import Settings
 from service.tokenizer import Tokenizer

@@ -23,7 +23,7 @@ from benchmarks.report import Table, emit
 from export.pruning.material import halve
 from model.artifact import GRAPH, TOKENIZER, Artifact
 from service.backend import Batch
-from service.jobs import Job, collate
+from service.batching.jobs import Job, collate
 from service.onnx_backend import OnnxBackend
 
 BATCH_SIZES = (1, 8, 32)

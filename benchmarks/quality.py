@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from tokenizers import Tokenizer
 
 from model.artifact import TOKENIZER, Artifact
-from service.jobs import Job, collate
+from service.batching.jobs import Job, collate
 from service.onnx_backend import OnnxBackend
 
 BATCH_TEXTS = 16

@@ -12,7 +12,7 @@ from polyhead.texts import STANDARD_INPUT, InputError, read_texts
 from polyhead.vectors import OutputError, Write, open_output
 from service.engine import Engine
 from service.errors import ServiceError
-from service.heap import bound_heap
+from service.machine.heap import bound_heap
 
 PORTION = 4096  # texts in memory at once
 EXAMPLES = """\

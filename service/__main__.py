@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from service import logs, tune
-from service.heap import bound_heap
-from service.listener import StartFailure
+from service import tune
+from service.machine.heap import bound_heap
+from service.machine.listener import StartFailure
+from service.observability import logs
 from service.server import FAILED, Load, serve
 from service.settings import PROGRAM, Settings, SettingsError, misspelt_variables, read_settings
 

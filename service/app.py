@@ -11,22 +11,22 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from service.body import DirectRoute
-from service.body_budget import BodyBudget
 from service.errors import InternalError, MethodNotAllowed, NotFound, ServiceError
-from service.failures import add_failure_handlers
-from service.keys import KeyRing
-from service.metrics import CLIENT_CLOSED, Metrics
-from service.middleware import OTHER, Gate
-from service.openapi import DESCRIPTION, add_openapi_route
-from service.ports import Doors
+from service.http.body import DirectRoute
+from service.http.body_budget import BodyBudget
+from service.http.failures import add_failure_handlers
+from service.http.keys import KeyRing
+from service.http.middleware import OTHER, Gate
+from service.http.openapi import DESCRIPTION, add_openapi_route
+from service.http.ports import Doors
+from service.http.shortcut import Shortcut
+from service.observability.metrics import CLIENT_CLOSED, Metrics
+from service.observability.request_trace import Tracing
 from service.readiness import Readiness
-from service.request_trace import Tracing
 from service.routes import encode, explain, health, info, metrics, pages, similarity, tokenize
 from service.routes.compatible import inference_protocol, infinity, openai, tei
 from service.services import Services
 from service.settings import Settings, split_list
-from service.shortcut import Shortcut
 from service.versions import own_version
 
 # FastAPI 0.165 instruments itself by default and, told so by an environment variable, sends request data to a

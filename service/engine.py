@@ -26,15 +26,15 @@ from pydantic import ValidationError
 
 from model.artifact import Artifact
 from service.backend import Float32Array
-from service.batcher import Batcher
-from service.encode_plan import EncodePlan, plan_encoding
+from service.batching.batcher import Batcher
+from service.batching.jobs import JobResult
+from service.encoding.inputs import Inputs, read_inputs, refuse_empty
+from service.encoding.plan import EncodePlan, plan_encoding
+from service.encoding.schemas import EncodeRequest
+from service.encoding.validation import explain_validation
 from service.errors import NotReady
-from service.inputs import Inputs, read_inputs, refuse_empty
-from service.jobs import JobResult
 from service.runner import Runner, Runtime
-from service.schemas import EncodeRequest
 from service.tokenizer import TokenizedInput, Tokenizer
-from service.validation import explain_validation
 
 PORTION_TEXTS = 256  # tokenised at once, while the workers run the portion before
 QUEUED_TOKENS = 32_768  # of one engine's calls, in the queue at once: enough to find texts of equal length among

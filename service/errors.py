@@ -19,7 +19,8 @@
     ├── NotReady             503  starting, draining, or without workers (Retry-After)
     └── DeadlineExceeded     504  the caller's time was up
 
-`ClientLeft` stands outside: nobody is there to answer. It does not know FastAPI; `service.failures` makes responses.
+`ClientLeft` stands outside: nobody is there to answer. It does not know FastAPI; `service.http.failures` makes
+responses.
 """
 
 from http import HTTPStatus

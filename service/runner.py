@@ -14,14 +14,14 @@ from typing import Self
 from model.artifact import MANIFEST, TOKENIZER, Artifact, ArtifactError, Manifest
 from model.config import EncoderConfig
 from service.backend import Backend, Float32Array
-from service.batcher import Batcher, Job, JobResult
-from service.cpu import has_integer_products, usable_cores
+from service.batching.batcher import Batcher, Job, JobResult
+from service.batching.jobs import BatchRecord
+from service.encoding.inputs import Inputs, as_tokenized, refuse_truncated
 from service.errors import ServiceError
-from service.inputs import Inputs, as_tokenized, refuse_truncated
-from service.jobs import BatchRecord
+from service.machine.cpu import has_integer_products, usable_cores
 from service.near_misses import nearby_artifacts
+from service.observability.request_trace import note_runs, note_stage
 from service.onnx_backend import OnnxBackend
-from service.request_trace import note_runs, note_stage
 from service.settings import Settings
 from service.tokenizer import TokenizedInput, Tokenizer
 

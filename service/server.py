@@ -20,19 +20,19 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from service.app import create_app
-from service.connection import ConnectionLimits
-from service.cpu import core_limit
-from service.descriptors import make_room
+from service.batching.jobs import BatchRecord
 from service.engine import Engine
-from service.jobs import BatchRecord
-from service.keys import KeysError
-from service.listener import StartFailure, address_of, bind
-from service.logs import group_request_lines
-from service.loop_lag import watch_loop_lag
-from service.memory import memory_limit
-from service.protocol import BoundedProtocol
+from service.http.connection import ConnectionLimits
+from service.http.keys import KeysError
+from service.http.protocol import BoundedProtocol
+from service.machine.cpu import core_limit
+from service.machine.descriptors import make_room
+from service.machine.listener import StartFailure, address_of, bind
+from service.machine.loop_lag import watch_loop_lag
+from service.machine.memory import memory_limit
+from service.observability.logs import group_request_lines
+from service.observability.request_trace import Tracing, TracingUnavailable, open_tracing
 from service.readiness import Readiness
-from service.request_trace import Tracing, TracingUnavailable, open_tracing
 from service.services import Services
 from service.settings import Settings
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from service.body_budget import BodyBudget
-from service.metrics import Metrics
+from service.http.body_budget import BodyBudget
+from service.observability.metrics import Metrics
 from service.readiness import Readiness
 from service.settings import Settings
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from model.artifact import Artifact, ArtifactError
-from service.batcher import Batcher, Job
-from service.cpu import usable_cores
+from service.batching.batcher import Batcher, Job
+from service.machine.cpu import usable_cores
 from service.onnx_backend import OnnxBackend, ProviderUnavailable
 from service.runner import make_batcher
 from service.settings import PROGRAM, Settings, SettingsError, read_settings

@@ -6,7 +6,7 @@ from typing import Any
 from deploy.observability.objectives import AVAILABILITY, BURNS, LATENCY, LATENCY_SECONDS
 from deploy.observability.process_rows import MEMORY, STARTED
 from deploy.observability.rules import Document, errors, slow
-from service import metric_names as names
+from service.observability import metric_names as names
 
 RUNBOOK = "deploy/RUNBOOK.md"  # in this repository; --runbook-url says where people can read it
 JOB = 'job=~"(.*/)?polyhead"'  # the scrape job, or the namespace and name of a PodMonitor

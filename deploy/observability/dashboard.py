@@ -8,7 +8,7 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from deploy.observability import process_rows, request_rows
 from deploy.observability.panels import SOURCE
-from service import metric_names as names
+from service.observability import metric_names as names
 
 UID = "polyhead"
 ROWS = (

@@ -2,7 +2,7 @@
 
 from deploy.observability.panels import Panel, make_lines, make_table
 from deploy.observability.promql import ANSWERED, STEP, WORK, mean, quantile, rate, series, total
-from service import metric_names as names
+from service.observability import metric_names as names
 
 Row = tuple[str, list[Panel]]
 

@@ -5,7 +5,7 @@ from grafana_foundation_sdk.models.common import StackingMode
 from deploy.observability.objectives import AVAILABILITY, LATENCY, LATENCY_SECONDS
 from deploy.observability.panels import Levels, Panel, make_heatmap, make_lines, make_stat
 from deploy.observability.promql import ANSWERED, CHOSEN, FAILED, WORK, buckets, mean, quantile, rate, total
-from service import metric_names as names
+from service.observability import metric_names as names
 
 Row = tuple[str, list[Panel]]
 

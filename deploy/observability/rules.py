@@ -4,7 +4,7 @@ from typing import Any
 
 from deploy.observability.objectives import LATENCY_SECONDS, WINDOWS
 from deploy.observability.promql import ANSWERED, FAILED, WORK
-from service import metric_names as names
+from service.observability import metric_names as names
 
 Document = dict[str, Any]
 

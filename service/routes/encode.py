@@ -4,15 +4,15 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.compression import compress
-from service.encoding import encode
-from service.exchange import exchange_of
-from service.failures import INFERENCE_FAILURES, failure_documents
-from service.media import JSON, SAFETENSORS, prefers_safetensors
-from service.openapi import QUEUED_REQUEST, answer_document
-from service.packing import SAFETENSORS_LAYOUT
-from service.pieces import respond
-from service.schemas import EncodeAnswer, EncodeRequest
+from service.attention.packing import SAFETENSORS_LAYOUT
+from service.encoding.encode import encode
+from service.encoding.schemas import EncodeAnswer, EncodeRequest
+from service.http.compression import compress
+from service.http.exchange import exchange_of
+from service.http.failures import INFERENCE_FAILURES, failure_documents
+from service.http.media import JSON, SAFETENSORS, prefers_safetensors
+from service.http.openapi import QUEUED_REQUEST, answer_document
+from service.http.pieces import respond
 from service.services import services_of
 
 EXAMPLE = {

@@ -4,12 +4,12 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.exchange import exchange_of
-from service.explain_schemas import ExplainAnswer, ExplainRequest
-from service.explanation import explain
-from service.failures import INFERENCE_FAILURES, failure_documents
-from service.media import JSON
-from service.openapi import QUEUED_REQUEST, answer_document
+from service.encoding.explain_schemas import ExplainAnswer, ExplainRequest
+from service.encoding.explanation import explain
+from service.http.exchange import exchange_of
+from service.http.failures import INFERENCE_FAILURES, failure_documents
+from service.http.media import JSON
+from service.http.openapi import QUEUED_REQUEST, answer_document
 from service.services import services_of
 
 EXAMPLE = {

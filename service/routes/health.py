@@ -4,10 +4,10 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.encoding.schemas import Status
 from service.errors import InternalError, NotReady
-from service.failures import failure_documents
-from service.openapi import answer_document
-from service.schemas import Status
+from service.http.failures import failure_documents
+from service.http.openapi import answer_document
 from service.services import services_of
 
 

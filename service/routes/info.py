@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from model.artifact import HEADS
+from service.encoding.schemas import HeadReport, Info
 from service.engine import Engine
 from service.errors import InternalError, NotFound, NotReady, Unauthorized
-from service.failures import failure_documents
-from service.openapi import answer_document
-from service.schemas import HeadReport, Info
+from service.http.failures import failure_documents
+from service.http.openapi import answer_document
 from service.services import services_of
 from service.settings import Settings
 from service.versions import installed_versions

@@ -5,8 +5,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.errors import InternalError
-from service.exchange import exchange_of
-from service.failures import failure_documents
+from service.http.exchange import exchange_of
+from service.http.failures import failure_documents
 from service.services import services_of
 
 

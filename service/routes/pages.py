@@ -12,10 +12,10 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.body import Handler
 from service.errors import InternalError, NotFound
-from service.exchange import exchange_of
-from service.failures import failure_documents
+from service.http.body import Handler
+from service.http.exchange import exchange_of
+from service.http.failures import failure_documents
 
 STATIC = Path(__file__).parent.parent / "static"
 INDEX, DOCS = "viewer/index.html", "docs.html"

@@ -10,14 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.backend import Float32Array
-from service.encoding import Encoded
+from service.encoding.encode import Encoded
+from service.encoding.prompts import choose_prompt
+from service.encoding.schemas import EncodeRequest, Item, Usage
 from service.errors import ServiceError
-from service.failures import INFERENCE_FAILURES, failure_documents
-from service.openapi import QUEUED_REQUEST
-from service.prompts import choose_prompt
+from service.http.failures import INFERENCE_FAILURES, failure_documents
+from service.http.openapi import QUEUED_REQUEST
 from service.routes.compatible.answers import embeddings_document, json_response, run_for
 from service.runner import Runner
-from service.schemas import EncodeRequest, Item, Usage
 from service.services import services_of
 from service.wire import AnswerModel, RequestModel
 

@@ -8,15 +8,15 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.answer import describe_item
-from service.encoding import check_tokens, timed
+from service.encoding.answer import describe_item
+from service.encoding.encode import check_tokens, timed
+from service.encoding.inputs import read_inputs, refuse_long_texts
+from service.encoding.prompts import with_prompt
+from service.encoding.schemas import TokenizeAnswer, TokenizeRequest
 from service.errors import Invalid
-from service.exchange import exchange_of
-from service.failures import BODY_FAILURES, failure_documents
-from service.inputs import read_inputs, refuse_long_texts
-from service.openapi import REQUEST, answer_document
-from service.prompts import with_prompt
-from service.schemas import TokenizeAnswer, TokenizeRequest
+from service.http.exchange import exchange_of
+from service.http.failures import BODY_FAILURES, failure_documents
+from service.http.openapi import REQUEST, answer_document
 from service.services import services_of
 from service.tokenizer import TokenizedInput
 

@@ -17,7 +17,7 @@ from service.settings import Settings
 from tests.deploy.tools import ROOT
 from tests.service.fake_engine import FakeBackend, load_fake_engine, write_fake_artifact
 from tests.service.process import ServerProcess
-from tests.service.test_encode import expected_vector, ids_of
+from tests.service.routes.test_encode import expected_vector, ids_of
 from tests.texts import varied_texts
 
 WORDS = ("a", "cat", "sat", "on", "the", "mat")

@@ -14,7 +14,7 @@ from benchmarks.texts import load_texts
 from deploy.observability.scrape import NoPrometheus, Prometheus, Series, scraping
 from deploy.observability.shown import ShownPanel, read_panels
 from model.artifact import Artifact
-from service import metric_names as names
+from service.observability import metric_names as names
 
 SECONDS = 12.0
 STEP = "5s"

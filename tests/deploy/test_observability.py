@@ -17,7 +17,7 @@ from deploy.observability.objectives import LATENCY_SECONDS
 from deploy.observability.shown import DASHBOARD, ShownPanel, read_panels
 from deploy.observability.unused import UNUSED
 from service.app import create_app
-from service.metrics import REQUEST_BUCKETS
+from service.observability.metrics import REQUEST_BUCKETS
 from service.readiness import Readiness
 from service.settings import read_settings
 

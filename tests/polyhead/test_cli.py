@@ -12,8 +12,8 @@ import pytest
 
 from polyhead.cli import COMMANDS, main
 from polyhead.completion import whole_parser
+from service.machine.port_owner import find_listener
 from service.near_misses import nearby_artifacts
-from service.port_owner import find_listener
 from service.settings import Settings
 from tests.service.fake_engine import write_fake_artifact
 

@@ -16,7 +16,7 @@ from polyhead.cli import main
 from service.engine import Engine
 from service.settings import Settings
 from tests.service.fake_engine import HIDDEN_SIZE, FakeBackend, load_fake_engine, write_fake_artifact
-from tests.service.test_encode import expected_vector, ids_of
+from tests.service.routes.test_encode import expected_vector, ids_of
 
 TEXTS = ["the cat sat", "", "a dog on the mat"]
 

@@ -8,8 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.app import create_app
+from service.observability.request_trace import Tracing
 from service.readiness import Readiness
-from service.request_trace import Tracing
 from service.services import Services
 from service.settings import Settings, read_settings
 from tests.service.fake_engine import FakeBackend, load_fake_engine, write_fake_artifact

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from service.backend import Batch, BatchOutput
-from service.jobs import Job
+from service.batching.jobs import Job
 
 PATIENCE = 20.0  # seconds after which a test is broken, not slow
 

@@ -15,9 +15,9 @@ from tokenizers.processors import TemplateProcessing
 from model.artifact import GRAPH, TOKENIZER, Artifact, Defaults, Manifest, Source, describe_files, write_manifest
 from model.config import EncoderConfig
 from service.backend import Batch, BatchOutput, Float32Array, Int64Array
-from service.batcher import Batcher
+from service.batching.batcher import Batcher
+from service.batching.jobs import BatchRecord
 from service.engine import Engine
-from service.jobs import BatchRecord
 from service.runner import plan_runtime
 from service.settings import Settings
 from service.tokenizer import Tokenizer

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 
 from service.__main__ import main
+from service.batching.jobs import BatchRecord
 from service.engine import Engine
-from service.jobs import BatchRecord
 from service.settings import Settings
 from tests.service.fake_engine import FakeBackend, load_fake_engine
 

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from service import crew
-from service.crew import Crew
+from service.batching import crew
+from service.batching.crew import Crew
 from tests.service.fake_backend import PATIENCE
 
 

@@ -16,7 +16,7 @@ from service.runner import Runner
 from service.settings import Settings
 from tests.service.conftest import Served
 from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, SEP, VOCABULARY, FakeBackend, load_fake_engine
-from tests.service.test_encode import expected_vector, ids_of
+from tests.service.routes.test_encode import expected_vector, ids_of
 
 TEXT = "the cat sat"
 

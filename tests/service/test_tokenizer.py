@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from transformers import PreTrainedTokenizerFast
 
 from service.errors import InternalError, NotReady
-from service.logs import describe
+from service.observability.logs import describe
 from service.tokenizer import INLINE_CHARACTERS, MAX_FILE_BYTES, KeptEncoding, Tokenizer
 from tests.service.fake_engine import MAX_LENGTH, make_tokenizer
 from tests.texts import varied_texts

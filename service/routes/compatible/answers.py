@@ -5,14 +5,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.encoding import Encoded, run, timed
+from service.encoding.encode import Encoded, run, timed
+from service.encoding.schemas import EncodeRequest
+from service.encoding.serialize import serialize_in_pieces
 from service.errors import ModelNotFound
-from service.exchange import exchange_of
-from service.media import JSON
-from service.openapi import answer_document
-from service.pieces import respond
-from service.schemas import EncodeRequest
-from service.serialize import serialize_in_pieces
+from service.http.exchange import exchange_of
+from service.http.media import JSON
+from service.http.openapi import answer_document
+from service.http.pieces import respond
 from service.services import services_of
 
 TRUNCATED = "X-Truncated-Inputs"

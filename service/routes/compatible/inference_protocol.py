@@ -13,15 +13,15 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.body import Handler, read_body
-from service.encoding import timed
-from service.error_shapes import INFERENCE_PROTOCOL
+from service.encoding.encode import timed
 from service.errors import InternalError, ModelNotFound, NotReady, Unauthorized, UnsupportedMedia
-from service.exchange import exchange_of
-from service.failures import INFERENCE_FAILURES, failure_documents
-from service.keys import OPEN_ROUTES
-from service.media import JSON
-from service.openapi import QUEUED_REQUEST, answer_document
+from service.http.body import Handler, read_body
+from service.http.error_shapes import INFERENCE_PROTOCOL
+from service.http.exchange import exchange_of
+from service.http.failures import INFERENCE_FAILURES, failure_documents
+from service.http.keys import OPEN_ROUTES
+from service.http.media import JSON
+from service.http.openapi import QUEUED_REQUEST, answer_document
 from service.routes.compatible.answers import check_model, run_for, truncation_header
 from service.routes.compatible.inference_schemas import (
     InferenceAnswer,

@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 
 from service.backend import Float32Array
-from service.body import validate
-from service.encoding import Encoded, aside
+from service.encoding.encode import Encoded, aside
+from service.encoding.serialize import serialize
 from service.errors import Invalid, MalformedBody
+from service.http.body import validate
 from service.routes.compatible.inference_schemas import InferenceInput, InferenceRequest
-from service.serialize import serialize
 
 HEADER_LENGTH = b"inference-header-content-length"
 OUTPUT = "embeddings"

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.errors import InternalError, NotReady, Unauthorized
-from service.failures import INFERENCE_FAILURES, failure_documents
-from service.media import JSON
-from service.openapi import QUEUED_REQUEST, answer_document
+from service.http.failures import INFERENCE_FAILURES, failure_documents
+from service.http.media import JSON
+from service.http.openapi import QUEUED_REQUEST, answer_document
 from service.routes.compatible.answers import embeddings_document
 from service.routes.compatible.openai import (
     EXAMPLE,

@@ -16,15 +16,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from model.artifact import MANIFEST
-from service.encoding import Encoded, aside
+from service.attention.packing import as_base64
+from service.encoding.encode import Encoded, aside
+from service.encoding.schemas import EncodeRequest, Inputs, PromptText
 from service.errors import InternalError, Invalid, ModelNotFound, NotReady, Unauthorized
-from service.failures import INFERENCE_FAILURES, failure_documents
-from service.media import JSON
-from service.openapi import QUEUED_REQUEST, answer_document
-from service.packing import as_base64
+from service.http.failures import INFERENCE_FAILURES, failure_documents
+from service.http.media import JSON
+from service.http.openapi import QUEUED_REQUEST, answer_document
 from service.routes.compatible.answers import check_model, embeddings_document, json_response, run_for
 from service.runner import Runner
-from service.schemas import EncodeRequest, Inputs, PromptText
 from service.services import services_of
 from service.wire import AnswerModel, RequestModel
 

@@ -1,0 +1,234 @@
+"""From requests to results: one queue, and worker threads that pull from it themselves.
+
+It knows neither HTTP nor what a backend is made of. The event loop only puts requests into the queue; a worker that
+becomes free forms its next batches, runs them, and wakes the loop for the requests whose last text is done. There is
+no dispatcher, no executor and no polling.
+"""
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from service.backend import Backend
+from service.batching.jobs import BatchRecord, Job, JobResult
+from service.batching.pending import Pending
+from service.batching.queue import SENTENCE_TOKENS, BatchLimits, JobQueue
+from service.batching.workers import RETRY_AFTER, UNAVAILABLE, Workers
+from service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError, TooLarge
+
+_FULL_PADDING = 0.1  # of a batch from a full queue: 3 % more texts a second than a quarter; of an emptier one 3 % fewer
+_PATIENCE = 16  # times its own run that a request may wait besides; sixteen equal clients are not an overload
+
+__all__ = ["BatchRecord", "Batcher", "Job", "JobResult"]
+
+
+class Batcher:
+    """Runs texts on a backend, in batches, fairly between requests.
+
+    `submit` is called on an event loop; everything else may be called from any thread.
+
+    Attributes:
+        max_queue_tokens: tokens that may wait, of all requests together, and so the most one request may have.
+
+    Args:
+        backend: what runs a batch; closed with the batcher.
+        workers: threads that run batches.
+        max_batch_tokens: padded tokens of a batch; a longer text runs alone.
+        max_queue_tokens: the attribute.
+        max_age: seconds after which a request that nothing was run for goes first.
+        max_queue_delay: seconds a request may have to wait, beside 16 times its own run; one that would is refused.
+        on_batch: called on the worker's thread after every batch, once its results are on their way.
+        max_padding: share of a batch's padded tokens that may be padding. It costs in attention only, the rest of the
+            network runs on real tokens; what it buys is that texts find batch mates at all.
+        max_batch_pairs: attention weights of a batch a head, over all wanted layers: 2**19 are 25 MB at 12 heads.
+        max_run_seconds: a run that takes longer is taken for hanging.
+        max_abandoned: hanging threads to leave behind before giving up for good.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        workers: int,
+        max_batch_tokens: int,
+        max_queue_tokens: int,
+        max_age: float,
+        max_queue_delay: float = math.inf,
+        on_batch: Callable[[BatchRecord], None] | None = None,
+        max_padding: float = 0.25,
+        max_batch_pairs: int = 2**19,
+        max_run_seconds: float = 60.0,
+        max_abandoned: int = 2,
+    ) -> None:
+        if workers < 1 or max_queue_tokens < 1:
+            raise ValueError(f"workers and max_queue_tokens are {workers}, {max_queue_tokens}: expected at least 1")
+        limits = BatchLimits(
+            max_tokens=max_batch_tokens,
+            max_padding=max_padding,
+            max_pairs=max_batch_pairs,
+            max_age=max_age,
+            max_full_padding=_FULL_PADDING,
+        )
+        self.max_queue_tokens = max_queue_tokens
+        self._max_queue_delay = max_queue_delay
+        self._state: Literal["new", "open", "closed"] = "new"
+        self._lock = threading.Lock()
+        self._queue: JobQueue[Pending] = JobQueue(limits)
+        self._workers = Workers(
+            backend,
+            self._queue,
+            self._lock,
+            size=workers,
+            on_batch=on_batch,
+            max_run_seconds=max_run_seconds,
+            max_abandoned=max_abandoned,
+        )
+
+    def start(self) -> None:
+        """Starts the workers; once."""
+        if self._state != "new":
+            raise RuntimeError(f"the batcher is {self._state}: it starts once")
+        self._workers.start()
+        self._state = "open"
+
+    async def submit(self, jobs: Sequence[Job], *, deadline: float | None = None) -> list[JobResult]:
+        """Runs the texts of one request and returns their results in the same order.
+
+        A caller that stops waiting, and a deadline that passes, take what is left of the request out of the queue at
+        once. A run is ended early where nobody waits for any of its texts any more; else a text already in it finishes
+        there, unheard.
+
+        Args:
+            jobs: the texts.
+            deadline: `time.monotonic()` value after which the answer is worth nothing.
+
+        Raises:
+            TooLarge: the request alone is larger than the whole queue. Not `Overloaded`: trying again cannot help.
+            Overloaded: the queue is full; `retry_after` is when it will have room, by the measured drain rate.
+            DeadlineExceeded: the deadline passed, before or while the request waited.
+            InferenceFailed: the backend failed on a text of the request, when run alone.
+            NotReady: not started, closed, or without workers.
+        """
+        if not jobs:
+            return []
+        pending = Pending(jobs, deadline, asyncio.get_running_loop())
+        self._enqueue(pending)
+        timer = None
+        if deadline is not None:
+            timer = pending.loop.call_later(deadline - time.monotonic(), self._expire, pending)
+        try:
+            return await pending.future
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if not pending.is_settled:
+                self._withdraw(pending)
+
+    def refuse_early(self) -> None:
+        """Refuses a request nobody has read yet, when even a sentence would be refused.
+
+        Under overload most requests are; reading, parsing and tokenising them first would cost those that are not.
+
+        Raises:
+            Overloaded: with the seconds after which trying again makes sense.
+        """
+        with self._lock:
+            refusal = self._delay_refusal(SENTENCE_TOKENS, self._queue.ahead_of_sentence)
+        if refusal is not None:
+            raise refusal
+
+    @property
+    def queued_texts(self) -> int:
+        """Texts that wait for a worker."""
+        return self._queue.texts
+
+    @property
+    def queued_tokens(self) -> int:
+        """Their tokens."""
+        return self._queue.tokens
+
+    @property
+    def oldest_age(self) -> float:
+        """Seconds that the oldest waiting request has been there; 0 for an empty queue."""
+        with self._lock:
+            return self._queue.oldest_age(time.monotonic())
+
+    def is_alive(self) -> bool:
+        """Whether every worker thread lives and none has been in one run for too long."""
+        return self._state == "open" and self._workers.is_alive()
+
+    def close(self, timeout: float) -> bool:
+        """Takes nothing more, finishes what is queued, joins the workers and closes the backend. Blocks.
+
+        Returns:
+            False if work was left after `timeout` seconds; its requests have failed with `NotReady`. True the second
+            time, when there is nothing to do.
+        """
+        with self._lock:
+            before, self._state = self._state, "closed"
+        return before == "closed" or self._workers.close(timeout)
+
+    def _enqueue(self, pending: Pending) -> None:
+        """Queues a request, or refuses it before anything of it is queued."""
+        entries = pending.entries()
+        if not all(entry.length for entry in entries):
+            raise ValueError("a job has no input_ids: at least one token a text is needed")
+        tokens = sum(entry.length for entry in entries)
+        now = time.monotonic()
+        with self._lock:
+            if (refusal := self._refusal(pending, tokens, now)) is not None:
+                raise refusal
+            self._queue.add(pending, entries, now)
+            self._workers.wake(len(entries))
+
+    def _refusal(self, pending: Pending, tokens: int, now: float) -> ServiceError | None:
+        if self._state != "open" or self._workers.has_failed:
+            return NotReady(UNAVAILABLE, retry_after=RETRY_AFTER)
+        if not pending.is_wanted(now):
+            return _deadline_exceeded()
+        if tokens > self.max_queue_tokens:
+            limit = self.max_queue_tokens
+            return TooLarge(f"the request has {tokens} tokens, the queue takes {limit} at most: send fewer texts")
+        if (excess := self._queue.tokens + tokens - self.max_queue_tokens) > 0:
+            retry_after = self._workers.rate.retry_after(excess, self._workers.size)
+            return Overloaded("too many tokens are waiting; try again later", retry_after=retry_after)
+        time_left = math.inf if pending.deadline is None else pending.deadline - now
+        return self._delay_refusal(tokens, self._queue.ahead_of(tokens), time_left)
+
+    def _delay_refusal(self, tokens: int, ahead: int, time_left: float = math.inf) -> Overloaded | None:
+        """Refuses early what would wait long: a full queue makes every answer late, an empty place costs nothing.
+
+        A large request takes long anyway and may wait in proportion; it has its share of the workers all the while.
+        Nothing is taken whose turn would come after its own deadline, in `time_left` seconds.
+        """
+        rate, workers = self._workers.rate, self._workers.size
+        delay = rate.seconds_for(ahead, workers)
+        patience = min(self._max_queue_delay + _PATIENCE * rate.seconds_for(tokens, workers), time_left)
+        if delay <= patience:
+            return None
+        return Overloaded(
+            f"the expected wait is {delay:.2f} s; try again later",
+            retry_after=rate.retry_after(round(ahead * (delay - patience) / delay), workers),
+        )
+
+    def _expire(self, pending: Pending) -> None:
+        with self._lock:
+            has_failed = pending.fail(_deadline_exceeded())
+            if has_failed:
+                self._queue.remove(pending)
+                self._workers.end_unwanted_runs()
+        if has_failed:
+            pending.resolve()
+
+    def _withdraw(self, pending: Pending) -> None:
+        with self._lock:
+            pending.is_settled = True
+            self._queue.remove(pending)
+            self._workers.end_unwanted_runs()
+
+
+def _deadline_exceeded() -> DeadlineExceeded:
+    return DeadlineExceeded("the deadline passed before the answer was there")

@@ -1,0 +1,83 @@
+"""A request that waits for its results: one future, resolved on its own event loop.
+
+It does not know the queue. What the batcher's threads do to it happens under the batcher's lock.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+
+from service.batching.entries import Entry, Flow
+from service.batching.jobs import Job, JobResult
+
+
+class Pending(Flow):
+    """A request in the batcher.
+
+    Attributes:
+        jobs: its texts.
+        deadline: `time.monotonic()` value after which nothing more is run for it, or None.
+        loop: the event loop that waits for it.
+        future: resolved with its results, or with the failure of the first text that failed.
+        is_settled: whether its outcome is known, or nobody waits for it any more; nothing is run for it then.
+    """
+
+    __slots__ = ("_error", "_missing", "_results", "deadline", "future", "is_settled", "jobs", "loop")
+
+    def __init__(self, jobs: Sequence[Job], deadline: float | None, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self.jobs = jobs
+        self.deadline = deadline
+        self.loop = loop
+        self.future: asyncio.Future[list[JobResult]] = loop.create_future()
+        self.is_settled = False
+        self._error: Exception | None = None
+        self._results: dict[int, JobResult] = {}
+
+    def entries(self) -> list[Entry["Pending"]]:
+        """Its texts, as the queue takes them."""
+        return [Entry(self, i, len(job.input_ids), job.attention_layers) for i, job in enumerate(self.jobs)]
+
+    def is_wanted(self, now: float) -> bool:
+        """Whether anybody still waits for it."""
+        return not self.is_settled and (self.deadline is None or now < self.deadline)
+
+    def complete(self, index: int, result: JobResult) -> bool:
+        """Takes in one text's result; whether that settled the request, as its last one."""
+        if self.is_settled:
+            return False
+        self._results[index] = result
+        self.is_settled = len(self._results) == len(self.jobs)
+        return self.is_settled
+
+    def fail(self, error: Exception) -> bool:
+        """Fails the whole request; whether that settled it."""
+        if self.is_settled:
+            return False
+        self._error = error
+        self.is_settled = True
+        return True
+
+    def resolve(self) -> None:
+        """Hands the outcome to whoever waits, on the request's event loop."""
+        if self.future.done():
+            return
+        if self._error is not None:
+            self.future.set_exception(self._error)
+        else:
+            self.future.set_result([self._results[index] for index in range(len(self.jobs))])
+
+
+def deliver(settled: Iterable[Pending]) -> None:
+    """Resolves settled requests from another thread, waking each event loop once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Pending]] = {}
+    for pending in settled:
+        by_loop.setdefault(pending.loop, []).append(pending)
+    for loop, pendings in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+            loop.call_soon_threadsafe(_resolve, pendings)
+
+
+def _resolve(pendings: list[Pending]) -> None:
+    for pending in pendings:
+        pending.resolve()

@@ -1,0 +1,157 @@
+"""The encode path, from a validated request to the answer's bytes; every route that encodes goes through here.
+
+Limits are checked in the order of what checking costs: number of inputs, tokens, bytes of the answer; then it runs.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from service.attention.packing import pack_base64, pack_safetensors
+from service.batching.jobs import JobResult
+from service.encoding.inputs import read_inputs, refuse_empty, refuse_long_texts
+from service.encoding.plan import Sizes, check_sizes, plan_encoding
+from service.encoding.schemas import EncodeRequest
+from service.encoding.serialize import serialize_in_pieces
+from service.errors import Invalid, TooLarge
+from service.http.exchange import Exchange
+from service.observability.metrics import Metrics, Stage
+from service.observability.request_trace import note_stage
+from service.services import Services
+from service.tokenizer import TokenizedInput
+
+# Up to here building an answer is quicker than handing it to a thread; megabytes would hold up the event loop.
+INLINE_FLOATS = 2**18
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What came of a request, before it is written: each API writes it in its own shape.
+
+    Attributes:
+        answer: as `service.encoding.answer.build_answer` gives it, arrays still arrays.
+        sizes: of that answer.
+    """
+
+    answer: dict[str, Any]
+    sizes: Sizes
+
+
+async def encode(
+    services: Services, exchange: Exchange, request: EncodeRequest, *, as_safetensors: bool = False
+) -> list[bytes]:
+    """Answers one encode request, as JSON unless told otherwise; in pieces, where that is megabytes.
+
+    Raises:
+        ServiceError: whatever keeps it from being answered.
+    """
+    _check_encoding(request, as_safetensors=as_safetensors)
+    encoded = await run(services, exchange, request)
+    with timed(services.metrics, "serialize"):
+        return await _write(encoded.answer, request, encoded.sizes, as_safetensors=as_safetensors)
+
+
+async def run(services: Services, exchange: Exchange, request: EncodeRequest, *, param: str = "inputs") -> Encoded:
+    """Encodes, up to the answer's arrays.
+
+    Args:
+        services: of the app.
+        exchange: the request's own, for its deadline and its counts.
+        request: what to encode.
+        param: the caller's name for `inputs`, for errors.
+
+    Raises:
+        ServiceError: whatever keeps it from being encoded.
+    """
+    engine, settings, metrics = services.readiness.engine(), services.settings, services.metrics
+    deadline = exchange.deadline(settings.request_timeout)
+    inputs = read_inputs(request.inputs, param=param, max_texts=settings.max_texts)
+    plan = plan_encoding(request, inputs, engine.manifest)
+    refuse_long_texts(plan.inputs.texts or (), settings.max_text_characters, param=param)
+    with timed(metrics, "tokenize"):
+        tokenized = await engine.tokenize(
+            plan.inputs, truncate=request.truncate, param=param, ids_only=plan.selection is None
+        )
+    refuse_empty(tokenized, param=param)
+    lengths = [len(item.input_ids) for item in tokenized]
+    check_tokens(lengths, settings.max_request_tokens, param=param)
+    attention = plan.plan_attention(tokenized, engine)
+    sizes = check_sizes(plan, lengths, attention, settings)
+    results = await engine.run(tokenized, **plan.run_options, deadline=deadline)
+    observe_results(metrics, results)
+    with timed(metrics, "postprocess"):
+        answer = await aside(partial(plan.answer, tokenized, results, attention, engine), sizes.built_from)
+    count(metrics, exchange, tokenized, attention_bytes=sizes.attention_bytes if attention else None)
+    return Encoded(answer, sizes)
+
+
+def check_tokens(lengths: Sequence[int], limit: int, *, param: str = "inputs") -> None:
+    """Refuses a request with more tokens than allowed.
+
+    Raises:
+        TooLarge: naming both numbers.
+    """
+    if (tokens := sum(lengths)) > limit:
+        raise TooLarge(f"{param}: {tokens} tokens, at most {limit} a request are taken; send fewer inputs", param=param)
+
+
+@contextmanager
+def timed(metrics: Metrics, stage: Stage) -> Iterator[None]:
+    """Counts the time of a stage, failed or not, and notes it in the request's trace."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        metrics.stages[stage].observe(time.monotonic() - started)
+        note_stage(stage, started)
+
+
+def observe_results(metrics: Metrics, results: Sequence[JobResult]) -> None:
+    """Counts what a request waited for a worker, and what it waited for the model."""
+    metrics.stages["queue"].observe(max(result.queue_seconds for result in results))
+    metrics.stages["inference"].observe(max(result.inference_seconds for result in results))
+
+
+async def aside(build: Callable[[], T], floats: int) -> T:
+    """What `build` returns; on a thread where it touches many floats."""
+    return build() if floats <= INLINE_FLOATS else await asyncio.to_thread(build)
+
+
+async def _write(answer: dict[str, Any], request: EncodeRequest, sizes: Sizes, *, as_safetensors: bool) -> list[bytes]:
+    if as_safetensors:
+        is_half = request.encoding_format == "float16"
+        return [await aside(partial(pack_safetensors, answer, is_half=is_half), sizes.floats)]
+    if request.encoding_format == "base64":
+        answer = await aside(partial(pack_base64, answer), sizes.floats)
+    return await serialize_in_pieces(answer, floats=sizes.floats)
+
+
+def _check_encoding(request: EncodeRequest, *, as_safetensors: bool) -> None:
+    if request.encoding_format == "float16" and not as_safetensors:
+        raise Invalid(
+            'encoding_format: "float16" is for Accept: application/vnd.safetensors; JSON is "float" or "base64"',
+            param="encoding_format",
+        )
+    if request.encoding_format == "base64" and as_safetensors:
+        raise Invalid(
+            'encoding_format: a safetensors answer is "float" or "float16"; base64 is for JSON', param="encoding_format"
+        )
+
+
+def count(
+    metrics: Metrics, exchange: Exchange, tokenized: Sequence[TokenizedInput], *, attention_bytes: int | None
+) -> None:
+    """Counts an answered request: its texts and tokens, and its attention where it has any."""
+    lengths = [len(item.input_ids) for item in tokenized]
+    exchange.texts = len(lengths)
+    exchange.tokens = sum(lengths)
+    exchange.truncated = sum(item.truncated for item in tokenized)
+    metrics.observe_texts(lengths, truncated=exchange.truncated)
+    if attention_bytes is not None:
+        metrics.observe_attention(attention_bytes)

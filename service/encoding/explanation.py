@@ -1,0 +1,172 @@
+"""Two texts compared: their similarity, what each pair of tokens adds to it, and where each text's vector came from.
+
+Goes the way of `service.encoding.encode`: limits are checked in the order of what checking costs, then both texts
+run, in one batch where they fit. It knows no HTTP.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from model.analysis.arrays import Float32Array, Float64Array
+from model.analysis.contributions import contributions, token_shares
+from model.analysis.rollout import saliency
+from service.attention.axes import plan_axes
+from service.attention.head_mask import read_head_mask
+from service.attention.schemas import AttentionRequest
+from service.attention.selection import FLOAT_BYTES, AttentionSelection, select_attention
+from service.batching.jobs import JobResult
+from service.encoding.answer import make_vectors
+from service.encoding.encode import aside, check_tokens, count, observe_results, timed
+from service.encoding.explain_schemas import ExplainRequest
+from service.encoding.inputs import Inputs, refuse_empty, refuse_long_texts, refuse_truncated
+from service.encoding.plan import check_dimensions
+from service.encoding.prompts import with_prompt
+from service.encoding.serialize import serialize
+from service.engine import Engine
+from service.errors import Invalid, TooLarge
+from service.http.exchange import Exchange
+from service.services import Services
+from service.settings import Settings
+from service.tokenizer import TokenizedInput
+
+SIDES = ("a", "b")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was found of two texts with n and m tokens.
+
+    Attributes:
+        similarity: of their pooled vectors.
+        contributions: [n, m], the sum of its cells is the similarity.
+        saliencies: [n] and [m], each sums to 1.
+    """
+
+    similarity: np.float32
+    contributions: Float32Array
+    saliencies: tuple[Float32Array, Float32Array]
+
+
+async def explain(services: Services, exchange: Exchange, request: ExplainRequest) -> bytes:
+    """Answers one request, as JSON.
+
+    Raises:
+        ServiceError: whatever keeps it from being answered.
+    """
+    engine, settings, metrics = services.readiness.engine(), services.settings, services.metrics
+    deadline = exchange.deadline(settings.request_timeout)
+    _refuse_projection(engine)
+    check_dimensions(request.dimensions, engine.config.hidden_size)
+    selection = select_attention(AttentionRequest(reduce="rollout"), engine.config.num_heads)
+    head_gates = read_head_mask(request.head_mask, engine.manifest)
+    given = Inputs(texts=(request.a, request.b))
+    prompt, inputs = with_prompt(engine.manifest.defaults, given, name=request.prompt_name, text=request.prompt)
+    refuse_long_texts(inputs.texts or (), settings.max_text_characters, names=SIDES)
+    with timed(metrics, "tokenize"):
+        texts = await engine.tokenize(inputs, truncate=True)
+    refuse_empty(texts, names=SIDES)
+    if not request.truncate:
+        refuse_truncated(texts, names=SIDES, max_length=engine.tokenizer.max_sequence_length)
+    lengths = [len(text.input_ids) for text in texts]
+    check_tokens(lengths, settings.max_request_tokens, param="a")
+    floats = _check_size(texts, selection, engine, settings)
+    results = await engine.run(
+        texts, attention_layers=selection.computed_layers, wants_tokens=True, head_gates=head_gates, deadline=deadline
+    )
+    observe_results(metrics, results)
+    with timed(metrics, "postprocess"):
+        comparison = await aside(lambda: compare(request, results, engine), floats)
+    with timed(metrics, "serialize"):
+        answer = _answer(comparison, texts, engine) | (prompt.document() if prompt else {})
+        body = await serialize(answer, floats=comparison.contributions.size)
+    count(metrics, exchange, texts, attention_bytes=FLOAT_BYTES * sum(lengths))
+    return body
+
+
+def compare(request: ExplainRequest, results: Sequence[JobResult], engine: Engine) -> Comparison:
+    """The comparison of two texts from what the model computed of each.
+
+    Raises:
+        Invalid: a cosine with a vector of length 0.
+        InferenceFailed: a vector is not finite.
+    """
+    pooled = make_vectors(
+        np.stack([result.pooled for result in results]),
+        dimensions=request.dimensions,
+        normalize=request.similarity == "cosine",
+    )
+    hidden = [_hidden(result)[:, : request.dimensions] for result in results]
+    pooling = engine.config.pooling
+    try:
+        cells = contributions(*hidden, pooling=pooling, similarity=request.similarity)
+    except ValueError as error:
+        raise Invalid(f"similarity: {error}", param="similarity") from None
+    first, second = (
+        _saliency(result, token_shares(part, pooling)) for result, part in zip(results, hidden, strict=True)
+    )
+    return Comparison(np.float32(pooled[0] @ pooled[1]), cells, (first, second))
+
+
+def _refuse_projection(engine: Engine) -> None:
+    if engine.config.projection is not None:
+        raise Invalid(
+            f"this model projects its pooled vector to {engine.config.projection.size} dimensions; the similarity of "
+            "what comes out is no sum over pairs of tokens, so it cannot be explained by one"
+        )
+
+
+def _check_size(
+    texts: Sequence[TokenizedInput], selection: AttentionSelection, engine: Engine, settings: Settings
+) -> int:
+    """How many floats building the answer reads, about; refuses what is too large before it runs."""
+    lengths = [len(text.input_ids) for text in texts]
+    if (work := selection.work_bytes(lengths)) > (limit := settings.max_attention_work_bytes):
+        raise TooLarge(
+            f"{work} bytes of attention weights would be computed, at most {limit} are allowed; send shorter texts",
+            param=SIDES[lengths.index(max(lengths))],
+        )
+    axes = plan_axes(selection.options, texts, engine.tokenizer)
+    cells = lengths[0] * lengths[1]
+    if (size := cells * FLOAT_BYTES) > settings.max_attention_bytes:
+        raise TooLarge(
+            f"the answer would hold {size} bytes of contributions, at most {settings.max_attention_bytes} are allowed; "
+            "send shorter texts",
+            param="a",
+        )
+    return max(cells, selection.build_floats(axes))
+
+
+def _hidden(result: JobResult) -> Float32Array:
+    if result.last_hidden_state is None:
+        raise TypeError("last_hidden_state is missing from a result that asked for it")
+    return result.last_hidden_state
+
+
+def _saliency(result: JobResult, shares: Float64Array) -> Float32Array:
+    """[n], sums to 1; without any head nothing moves between tokens and the shares themselves are the answer."""
+    layers = [result.attentions[layer] for layer in sorted(result.attentions)]
+    if not any(len(weights) for weights in layers):
+        return shares.astype(np.float32)
+    return saliency(layers, shares)
+
+
+def _answer(comparison: Comparison, texts: Sequence[TokenizedInput], engine: Engine) -> dict[str, Any]:
+    sides = {
+        side: {
+            "tokens": engine.tokenizer.tokens(text),
+            "offsets": text.offsets,
+            "saliency": np.ascontiguousarray(shares),
+            "truncated": text.truncated,
+        }
+        for side, text, shares in zip(SIDES, texts, comparison.saliencies, strict=True)
+    }
+    return {
+        "model": engine.manifest.model,
+        "similarity": comparison.similarity,
+        "contributions": comparison.contributions,
+        **sides,
+        "usage": {"tokens": sum(len(text.input_ids) for text in texts)},
+    }

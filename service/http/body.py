@@ -1,0 +1,122 @@
+"""Request bodies: bounded while they are read, then validated by pydantic straight from the bytes.
+
+A route is declared as for FastAPI, `async def f(request, body: Model)`, and OpenAPI is derived from that; but FastAPI's
+dependency solving is left out, which takes about half of what its layers cost a request, and would answer failures in
+another shape.
+"""
+
+import typing
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive
+
+from service.encoding.validation import explain_validation
+from service.errors import ClientLeft, TooLarge, UnsupportedMedia
+from service.http.body_budget import BodyShare
+from service.http.exchange import exchange_of
+from service.http.media import JSON, quality
+from service.services import services_of
+
+M = TypeVar("M", bound=BaseModel)
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class DirectRoute(APIRoute):
+    """Calls its endpoint with the request and, where it takes one, the validated body.
+
+    What it answers is what its document lists for 200; a caller who accepts none of that is refused.
+
+    Attributes:
+        handler: the same without FastAPI around it.
+    """
+
+    handler: Handler
+
+    def get_route_handler(self) -> Handler:
+        """Replaces FastAPI's handler; called once a route."""
+        self.handler = self._make_handler()
+        return self.handler
+
+    def _make_handler(self) -> Handler:
+        endpoint: Callable[..., Awaitable[Response]] = self.endpoint
+        model: type[BaseModel] | None = typing.get_type_hints(endpoint).get("body")
+        answers = tuple(self.responses.get(200, {}).get("content", {JSON: {}}))
+
+        async def handle(request: Request) -> Response:
+            if model is None:
+                return await endpoint(request)
+            services = services_of(request)
+            services.readiness.engine()  # not ready: say so before the body is read
+            headers = exchange_of(request.scope).headers
+            check_media(headers, answers)
+            with services.body_budget.share() as share:
+                raw = await read_body(request.receive, headers, services.settings.max_body_bytes, share)
+                return await endpoint(request, validate(model, raw))
+
+        return handle
+
+
+def check_media(headers: Mapping[bytes, bytes], answers: Sequence[str]) -> None:
+    """Takes JSON, and answers one of the types given.
+
+    Raises:
+        UnsupportedMedia: the body is of another type or compressed, or the caller accepts none of the types.
+    """
+    content_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if content_type != JSON.encode("ascii"):
+        raise UnsupportedMedia("Content-Type: expected application/json", param="Content-Type")
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise UnsupportedMedia("Content-Encoding: the body must not be compressed", param="Content-Encoding")
+    accept = headers.get(b"accept")
+    if accept is None or accept == b"*/*":
+        return
+    if not any(quality(accept, answer) for answer in answers):
+        raise UnsupportedMedia(f"Accept: this route answers {' and '.join(answers)} only", param="Accept")
+
+
+async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int, share: BodyShare) -> bytes:
+    """Reads a body and never holds much more than `limit` bytes of it.
+
+    Raises:
+        TooLarge: by its Content-Length before anything is read, or as soon as more than the limit arrived.
+        Overloaded: all requests together hold as much as they may.
+        ClientLeft: the connection closed before the end.
+    """
+    if int(headers.get(b"content-length", b"0")) > limit:
+        raise _body_too_large(limit)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientLeft
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        share.take(len(part))
+        if size > limit:
+            raise _body_too_large(limit)
+        if not message.get("more_body", False):
+            return b"".join([*parts, part]) if parts else part
+        parts.append(part)
+
+
+def validate(model: type[M], raw: bytes) -> M:
+    """A body as its model.
+
+    Raises:
+        MalformedBody: no JSON.
+        Invalid: JSON, but not what the model takes. The message never holds a value that was sent.
+    """
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError as error:
+        raise explain_validation(error) from None
+
+
+def _body_too_large(limit: int) -> TooLarge:
+    return TooLarge(f"the body is larger than {limit} bytes; send fewer inputs a request")

@@ -1,0 +1,91 @@
+"""What the protocol and the requests on a connection know of each other, and what one client may hold."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from service.errors import ServiceError
+from service.http.headers import SECURITY_HEADERS, retry_after_seconds
+
+CONNECTION_KEY = "polyhead.connection"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConnectionLimits:
+    """What one client may hold.
+
+    Attributes:
+        max_connections: open connections of all clients.
+        max_header_bytes: request line and headers of one request.
+        receive_timeout: seconds from a request's first byte to its last, and from connecting to the first.
+        send_timeout: seconds that an answer, or each part of a large one (`service.http.pieces`), may stay unread, plus
+            those that it takes at `min_send_rate`.
+        min_send_rate: bytes a second.
+    """
+
+    max_connections: int
+    max_header_bytes: int
+    receive_timeout: float
+    send_timeout: float
+    min_send_rate: int
+
+    @property
+    def check_interval(self) -> float:
+        """Seconds between two looks at every connection: close enough to the shortest limit."""
+        return min(1.0, self.receive_timeout / 4, self.send_timeout / 4)
+
+
+class Connection:
+    """What a request may know of its client's connection.
+
+    Attributes:
+        running: the task that answers its current request, or None.
+        is_lost: whether the client is gone.
+        failure: why the current request cannot be answered otherwise: its body is broken or does not come.
+    """
+
+    __slots__ = ("failure", "is_lost", "running")
+
+    def __init__(self) -> None:
+        self.running: asyncio.Task[Any] | None = None
+        self.is_lost = False
+        self.failure: ServiceError | None = None
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Makes the current task the one that answers."""
+        task = self.running = asyncio.current_task()
+        try:
+            yield
+        finally:
+            if self.running is task:  # else a pipelined request has begun already
+                self.running = None
+
+    def fail(self, error: ServiceError) -> None:
+        """Ends the current request with an error; one that has not started yet finds it when it does."""
+        self.failure = error
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Ends the current request, where there is one."""
+        if self.running is not None:
+            self.running.cancel()
+
+
+def refusal_bytes(error: ServiceError) -> bytes:
+    """A whole HTTP/1.1 answer for what never became a request."""
+    body = orjson.dumps(error.body())
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+        *SECURITY_HEADERS,
+    ]
+    if error.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % retry_after_seconds(error)))
+    head = b"".join(b"%s: %s\r\n" % header for header in headers)
+    return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (error.status, error.reason.encode("ascii"), head, body)

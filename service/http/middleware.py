@@ -1,0 +1,165 @@
+"""The one layer around the app: request id, security headers, log line, metrics, trace, clients that leave.
+
+One ASGI callable instead of a stack of them: it costs microseconds, and a request is worth a few milliseconds. It does
+not read bodies and knows no route beyond its template.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import ClientLeft, InternalError, NotReady, Overloaded, ServiceError
+from service.http.connection import CONNECTION_KEY, Connection
+from service.http.exchange import SCOPE_KEY, Exchange
+from service.http.failures import failure_response
+from service.http.headers import SECURITY_HEADERS
+from service.http.keys import KeyRing
+from service.http.ports import Doors
+from service.observability.logs import REQUEST_LOGGER
+from service.observability.metrics import CLIENT_CLOSED, Metrics
+from service.observability.request_trace import RequestTrace, Tracing, tracing_request
+from service.readiness import RETRY_AFTER_SECONDS, Readiness
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+OTHER = "other"
+QUEUED_ROUTES = frozenset(
+    {
+        *("/", "/embed", "/embed_all", "/embeddings", "/encode", "/explain", "/similarity", "/v1/embeddings"),
+        "/v2/models/{model:path}/infer",
+    }
+)
+"""POST requests to these wait for workers."""
+
+logger = logging.getLogger(__name__)
+request_logger = logging.getLogger(REQUEST_LOGGER)
+
+
+class Gate:
+    """Wraps the app; every request passes here first and last."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        route_of: Callable[[str], str],
+        metrics: Metrics,
+        readiness: Readiness,
+        keys: KeyRing,
+        doors: Doors,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._app = app
+        self._route_of = route_of
+        self._keys = keys
+        self._doors = doors
+        self._tracing = tracing
+        self._metrics = metrics
+        self._readiness = readiness
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request; nothing is raised out of here."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        method = scope["method"]
+        exchange = Exchange(self._route_of(scope["path"]), method if method in METHODS else OTHER, scope["headers"])
+        connection: Connection = scope.get(CONNECTION_KEY) or Connection()
+        scope[SCOPE_KEY] = exchange
+        if method == "HEAD":  # answered as GET is; the protocol, which keeps the first scope, drops the body
+            scope = {**scope, "method": "GET"}
+        trace = self._tracing.start(exchange) if self._tracing is not None else None
+        self._metrics.in_flight.inc()
+        try:
+            with connection.serving(), tracing_request(trace):
+                await self._run(exchange, connection, scope, receive, self._sender(exchange, connection, send, trace))
+        finally:
+            self._metrics.in_flight.dec()
+            self._finish(exchange, trace)
+
+    async def _run(
+        self, exchange: Exchange, connection: Connection, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        failure = connection.failure or self._turned_away(exchange, scope) or self._early_refusal(exchange)
+        if failure is None:
+            try:
+                await self._app(scope, receive, send)
+            except ClientLeft:
+                exchange.is_abandoned = True
+            except asyncio.CancelledError:
+                exchange.is_abandoned = connection.is_lost
+                failure = connection.failure or NotReady(
+                    "the process ended before this request did", retry_after=RETRY_AFTER_SECONDS
+                )
+            except Exception:
+                logger.exception("unexpected failure", extra={"fields": {"request_id": exchange.request_id}})
+                failure = InternalError(InternalError.fixed_text)
+        if failure is not None and not exchange.status and not exchange.is_abandoned:
+            await failure_response(failure, exchange)(scope, receive, send)
+
+    def _turned_away(self, exchange: Exchange, scope: Scope) -> ServiceError | None:
+        """What keeps a request out whatever it asks: another port's route, another host's name, no key."""
+        try:
+            self._doors.check(exchange.route, scope.get("server"), exchange.headers.get(b"host"))
+            self._keys.check(exchange.method, exchange.route, exchange.headers)
+        except ServiceError as refusal:
+            return refusal
+        return None
+
+    def _early_refusal(self, exchange: Exchange) -> ServiceError | None:
+        """What the queue would answer anyway, before routing, reading and parsing: refusing must cost little."""
+        engine = self._readiness.loaded_engine
+        if engine is None or exchange.method != "POST" or exchange.route not in QUEUED_ROUTES:
+            return None
+        try:
+            engine.refuse_early()
+        except Overloaded as refusal:
+            return refusal
+        return None
+
+    def _sender(self, exchange: Exchange, connection: Connection, send: Send, trace: RequestTrace | None) -> Send:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                exchange.status = message["status"]
+                headers: list[Any] = message.setdefault("headers", [])
+                headers.extend(SECURITY_HEADERS)
+                headers.append((b"x-request-id", exchange.request_id.encode("ascii")))
+                if trace is not None:
+                    headers.extend(trace.headers)
+                if self._readiness.is_draining:
+                    headers.append((b"connection", b"close"))
+            elif not message.get("more_body", False):
+                connection.running = None  # as good as answered: who leaves now abandons nothing
+            await send(message)
+
+        return send_with_headers
+
+    def _finish(self, exchange: Exchange, trace: RequestTrace | None) -> None:
+        if exchange.is_abandoned:
+            exchange.status = CLIENT_CLOSED
+        seconds = time.monotonic() - exchange.started
+        self._metrics.observe_exchange(exchange, seconds)
+        if trace is not None:
+            trace.finish(exchange)
+        if request_logger.isEnabledFor(logging.INFO):
+            request_logger.info("request", extra={"fields": _line(exchange, seconds)})
+
+
+def _line(exchange: Exchange, seconds: float) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "request_id": exchange.request_id,
+        "route": exchange.route,
+        "method": exchange.method,
+        "status": exchange.status,
+        "duration_s": round(seconds, 6),
+    }
+    if exchange.trace_id is not None:
+        line["trace_id"] = exchange.trace_id
+    if exchange.texts:
+        line |= {"texts": exchange.texts, "tokens": exchange.tokens, "truncated": exchange.truncated}
+    if exchange.error_code:
+        line["error"] = exchange.error_code
+    return line

@@ -1,0 +1,94 @@
+"""How many cores this process may keep busy: its affinity and its cgroup's quota, whichever is less.
+
+ONNX Runtime and `os.cpu_count` see the whole machine, inside a container too; threads beyond the quota only make the
+kernel stop all of them, the event loop's included, for the rest of each period.
+"""
+
+import contextlib
+import math
+import os
+import sys
+import threading
+from pathlib import Path
+
+from service.machine.cgroup import cgroup_directories, read_number, read_text
+
+_ROOT = Path("/")
+
+_INTEGER_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"})
+
+
+def usable_cores(root: Path = _ROOT) -> int:
+    """Cores to plan compute threads for, at least 1.
+
+    A fraction is rounded down: with a quota of 1.5 a second compute thread would have the kernel stop the whole process
+    for a quarter of the time, while the half that is left over is what the event loop runs on.
+    """
+    return max(1, math.floor(core_limit(root)))
+
+
+def core_limit(root: Path = _ROOT) -> float:
+    """Cores this process may keep busy, fractions too."""
+    quota = cgroup_quota(root)
+    cores = float(len(os.sched_getaffinity(0)))
+    return cores if quota is None else min(cores, quota)
+
+
+def cgroup_quota(root: Path = _ROOT) -> float | None:
+    """CPU quota in cores: the least on the way from this process's cgroup up to the mount; None where none is set.
+
+    Args:
+        root: the directory that holds `proc` and `sys`, other than `/` in tests only.
+    """
+    found = (_READERS[version](directory) for version, directory in cgroup_directories(root, "cpu"))
+    return min((quota for quota in found if quota is not None), default=None)
+
+
+def _read_v2(directory: Path) -> float | None:
+    """`cpu.max`: quota and period in microseconds, or `max` and a period."""
+    fields = (read_text(directory / "cpu.max") or "").split()
+    if len(fields) != 2 or not all(field.isdecimal() for field in fields):
+        return None
+    return _divide(int(fields[0]), int(fields[1]))
+
+
+def _read_v1(directory: Path) -> float | None:
+    """`cpu.cfs_quota_us` (-1 is none) over `cpu.cfs_period_us`."""
+    return _divide(read_number(directory / "cpu.cfs_quota_us"), read_number(directory / "cpu.cfs_period_us"))
+
+
+def _divide(quota: int | None, period: int | None) -> float | None:
+    return quota / period if quota and period and quota > 0 and period > 0 else None
+
+
+_READERS = {2: _read_v2, 1: _read_v1}
+
+
+def has_integer_products(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
+    """Whether the processor multiplies 8-bit integers in one instruction; None where the system does not say.
+
+    Without that (VNNI or AMX on x86, the dot product extension on Arm) int8 is no faster than fp32, and on x86 the
+    kernels' 16-bit sums can saturate (onnxruntime, `mlas/lib/platform.cpp`).
+    """
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        return None
+    for line in text.splitlines():
+        name, _, values = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return not _INTEGER_PRODUCTS.isdisjoint(values.split())
+    return None
+
+
+def lower_thread_priority(niceness: int) -> None:
+    """Makes the calling thread yield to the process's others, by so many steps.
+
+    Linux gives each thread its own nice value; elsewhere the call would slow the whole process, so it is not made.
+    Steps from where the thread is: in a process that is nice already, a fixed value could mean a higher priority, which
+    only the privileged may take. A sandbox that forbids the call altogether costs latency, not the service.
+    """
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        with contextlib.suppress(OSError):  # EPERM, or what a sandbox's filter answers
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + niceness)

@@ -1,0 +1,48 @@
+"""The sockets that the service listens on, and what to say where it cannot."""
+
+import errno
+import os
+import socket
+
+from service.machine.port_owner import find_listener
+
+BACKLOG = 2048  # connections the kernel holds for us while the event loop is busy
+
+
+class StartFailure(Exception):
+    """The process cannot start; the message is one line for a person."""
+
+
+def bind(host: str, port: int, *, flag: str = "--port") -> socket.socket:
+    """A socket that listens; connections wait in the kernel until the server takes them.
+
+    Args:
+        host: name or address.
+        port: 0 for any.
+        flag: the setting that the port came from, for errors.
+
+    Raises:
+        StartFailure: the address cannot be listened on; the message says what to change.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except UnicodeError as error:
+        raise StartFailure(f"cannot listen on {host}:{port}: that is no host name") from error
+    except OSError as error:
+        raise StartFailure(f"cannot listen on {host}:{port}: {_reason(error, port, flag)}") from error
+
+
+def address_of(listener: socket.socket) -> str:
+    """Where a socket listens, as a URL."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _reason(error: OSError, port: int, flag: str) -> str:
+    if isinstance(error, socket.gaierror) or error.errno is None:
+        return error.strerror or str(error)
+    if error.errno != errno.EADDRINUSE:
+        return os.strerror(error.errno)
+    owner = find_listener(port) or "another process"
+    return f"{os.strerror(error.errno)}; {owner} listens there, choose another {flag}"

@@ -1,0 +1,97 @@
+"""What tracing asks of the rest of the service: stages, noted as they end. It knows no tracing library.
+
+Where tracing is off nothing of it runs but a look at a context variable, which holds None.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+from service.batching.jobs import JobResult
+from service.http.exchange import Exchange
+
+
+class RequestTrace(Protocol):
+    """One request in a trace. Times are `time.monotonic()`'s."""
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What the answer says of the trace."""
+        ...
+
+    def add_stage(self, name: str, started: float, ended: float) -> None:
+        """Notes a stage of the request that has ended."""
+        ...
+
+    def finish(self, exchange: Exchange) -> None:
+        """Notes the end of the request, and what became of it."""
+        ...
+
+
+class Tracing(Protocol):
+    """Starts traces."""
+
+    def start(self, exchange: Exchange) -> RequestTrace | None:
+        """The trace of a request that begins, its trace id noted in the exchange; None for one that is not traced."""
+        ...
+
+    def close(self) -> None:
+        """Sends what is left, for seconds at most. Blocks."""
+        ...
+
+
+class TracingUnavailable(Exception):
+    """Tracing is asked for and its packages are not installed; the message says which extra has them."""
+
+
+current_trace: ContextVar[RequestTrace | None] = ContextVar("polyhead_current_trace", default=None)
+
+
+@contextmanager
+def tracing_request(trace: RequestTrace | None) -> Iterator[None]:
+    """Makes a trace the current one for what runs inside, on whatever task or thread."""
+    if trace is None:
+        yield
+        return
+    token = current_trace.set(trace)
+    try:
+        yield
+    finally:
+        current_trace.reset(token)
+
+
+def note_stage(name: str, started: float) -> None:
+    """Notes a stage of the current request that ends now."""
+    if (trace := current_trace.get()) is not None:
+        trace.add_stage(name, started, time.monotonic())
+
+
+def note_runs(submitted: float, results: Sequence[JobResult]) -> None:
+    """Notes the wait for the first run of the current request's texts, and the time from there to the end of the last.
+
+    Between the two ends texts of a large request may wait again for a worker.
+    """
+    trace = current_trace.get()
+    if trace is None or not results:
+        return
+    began = submitted + min(result.queue_seconds for result in results)
+    ended = submitted + max(result.queue_seconds + result.inference_seconds for result in results)
+    trace.add_stage("queue", submitted, began)
+    trace.add_stage("inference", began, ended)
+
+
+def open_tracing(endpoint: str, share: float) -> Tracing | None:
+    """Tracing to a collector; None, and nothing of it loaded, for an empty endpoint.
+
+    Raises:
+        TracingUnavailable: the extra `tracing` is not installed.
+    """
+    if not endpoint:
+        return None
+    try:
+        from service.observability.tracing import OpenTelemetryTracing  # noqa: PLC0415 - hundreds of modules, and an extra
+    except ModuleNotFoundError as error:
+        raise TracingUnavailable(f"--trace-endpoint needs the extra `tracing`: no module {error.name}") from error
+    return OpenTelemetryTracing.to_collector(endpoint, share=share)

@@ -1,0 +1,119 @@
+"""Spans of requests, sent to a collector by OpenTelemetry's SDK: the extra `tracing`.
+
+Nothing imports this module where tracing is off. Spans hold routes, statuses, counts and times; never a text.
+"""
+
+import time
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from service.http.exchange import Exchange
+from service.versions import DISTRIBUTION, own_version
+
+UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})  # asked for every few seconds, by machines
+EXPORT_SECONDS = 5.0  # for one batch to reach the collector; also what the end of the process may wait
+
+_PROPAGATOR = TraceContextTextMapPropagator()
+_NANOSECONDS = 1_000_000_000
+
+
+class OpenTelemetryTracing:
+    """Starts a span for every request, sampled as its caller decided, else by `share`.
+
+    Args:
+        processor: where ended spans go.
+        share: of the requests without a caller's decision that are traced.
+    """
+
+    def __init__(self, processor: SpanProcessor, *, share: float) -> None:
+        resource = Resource.create({SERVICE_NAME: DISTRIBUTION, SERVICE_VERSION: own_version()})
+        sampler = ParentBased(TraceIdRatioBased(share))
+        self._provider = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer(DISTRIBUTION, own_version())
+
+    @classmethod
+    def to_collector(cls, endpoint: str, *, share: float) -> "OpenTelemetryTracing":
+        """Sends spans in batches, from a thread, over OTLP and HTTP; drops what a collector does not take in time."""
+        return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS)), share=share)
+
+    def start(self, exchange: Exchange) -> "SpanTrace | None":
+        """The span of a request that begins; None for probes and scrapes."""
+        if exchange.route in UNTRACED:
+            return None
+        return SpanTrace(self._tracer, exchange)
+
+    def close(self) -> None:
+        """Sends what is left, for seconds at most."""
+        self._provider.force_flush(round(1000 * EXPORT_SECONDS))
+        self._provider.shutdown()
+
+
+class SpanTrace:
+    """A request's span; its stages become spans below it."""
+
+    def __init__(self, tracer: trace.Tracer, exchange: Exchange) -> None:
+        self._tracer = tracer
+        self._epoch = time.time_ns() - round(time.monotonic() * _NANOSECONDS)
+        self._span = tracer.start_span(
+            f"{exchange.method} {exchange.route}",
+            context=_PROPAGATOR.extract(_carrier(exchange)),
+            kind=SpanKind.SERVER,
+            attributes={
+                "http.request.method": exchange.method,
+                "http.route": exchange.route,
+                "polyhead.request_id": exchange.request_id,
+            },
+            start_time=self._nanoseconds(exchange.started),
+        )
+        self._context = trace.set_span_in_context(self._span)
+        if self._span.is_recording():
+            exchange.trace_id = trace.format_trace_id(self._span.get_span_context().trace_id)
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """`traceparent` of this request's span, and `tracestate` where there is one."""
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(carrier, self._context)
+        return [(name.encode("ascii"), value.encode("latin-1")) for name, value in carrier.items()]
+
+    def add_stage(self, name: str, started: float, ended: float) -> None:
+        """A span below the request's."""
+        if self._span.is_recording():
+            span = self._tracer.start_span(name, self._context, start_time=self._nanoseconds(started))
+            span.end(self._nanoseconds(ended))
+
+    def finish(self, exchange: Exchange) -> None:
+        """Ends the request's span. By OpenTelemetry's conventions only a server's own fault is an error."""
+        if not self._span.is_recording():
+            return
+        attributes: dict[str, Any] = {"http.response.status_code": exchange.status}
+        if exchange.error_code is not None:
+            attributes["error.type"] = exchange.error_code
+        if exchange.texts:
+            attributes["polyhead.texts"] = exchange.texts
+            attributes["polyhead.tokens"] = exchange.tokens
+            attributes["polyhead.truncated"] = exchange.truncated
+        self._span.set_attributes(attributes)
+        if exchange.status >= 500:
+            self._span.set_status(Status(StatusCode.ERROR))
+        self._span.end()
+
+    def _nanoseconds(self, moment: float) -> int:
+        """A `time.monotonic()` as nanoseconds since 1970, all of one request by the same difference of the clocks."""
+        return self._epoch + round(moment * _NANOSECONDS)
+
+
+def _carrier(exchange: Exchange) -> dict[str, str]:
+    names = (b"traceparent", b"tracestate")
+    return {
+        name.decode("ascii"): exchange.headers[name].decode("latin-1") for name in names if name in exchange.headers
+    }

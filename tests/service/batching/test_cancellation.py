@@ -1,0 +1,128 @@
+"""Runs that nobody waits for any more are ended, and only those."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model.artifact import Artifact
+from service.backend import Batch, BatchOutput, Cancellation
+from service.batching.batcher import Batcher
+from service.errors import DeadlineExceeded, Overloaded
+from service.onnx_backend import OnnxBackend
+from tests.service.batching.test_batcher import begin, pooled, within_patience
+from tests.service.fake_backend import PATIENCE, job
+
+
+class EndableBackend:
+    """Runs texts of one token at once, longer ones until they are cancelled."""
+
+    def __init__(self) -> None:
+        self.started = threading.Semaphore(0)
+        self.cancelled = threading.Event()
+        self.batches: list[Batch] = []
+
+    def run(self, batch: Batch) -> BatchOutput:
+        self.batches.append(batch)
+        self.started.release()
+        if batch.lengths.max() > 1:
+            assert batch.cancellation is not None
+            batch.cancellation.on_cancel(self.cancelled.set)
+            assert self.cancelled.wait(PATIENCE)
+            raise RuntimeError("ended early")
+        return BatchOutput(batch.input_ids.astype(np.float32), None, {})
+
+    def close(self) -> None:
+        pass
+
+
+def batcher_over(backend: EndableBackend) -> Batcher:
+    made = Batcher(backend, workers=1, max_batch_tokens=64, max_queue_tokens=1000, max_age=1.0)
+    made.start()
+    return made
+
+
+@pytest.mark.parametrize("has_deadline", [False, True])
+def test_a_run_ends_when_its_only_request_is_given_up(has_deadline: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        backend = EndableBackend()
+        batcher = batcher_over(backend)
+        task = await begin(batcher, job(1, 2, 3), deadline=time.monotonic() + 0.3 if has_deadline else None)
+        assert await asyncio.to_thread(backend.started.acquire, timeout=PATIENCE)
+        if not has_deadline:
+            task.cancel()
+        with pytest.raises(DeadlineExceeded if has_deadline else asyncio.CancelledError):
+            await task
+        assert backend.cancelled.wait(PATIENCE)
+        assert pooled(await batcher.submit([job(7)])) == [[7]], "the worker goes on"
+        assert await asyncio.to_thread(batcher.close, PATIENCE)
+
+    within_patience(test)
+    assert "failed" not in caplog.text
+
+
+def test_a_run_goes_on_while_one_request_waits_for_it() -> None:
+    async def test() -> None:
+        backend = EndableBackend()
+        batcher = batcher_over(backend)
+        first = await begin(batcher, job(1, 2), job(3, 4))
+        second = await begin(batcher, job(5, 6))
+        assert await asyncio.to_thread(backend.started.acquire, timeout=PATIENCE)
+        mates = len(backend.batches[0].lengths)
+        for task in (second, first) if mates > 2 else (first,):
+            assert not backend.cancelled.is_set()
+            task.cancel()
+            await asyncio.wait([task])
+        assert backend.cancelled.wait(PATIENCE)
+        second.cancel()
+        assert await asyncio.to_thread(batcher.close, PATIENCE)
+
+    within_patience(test)
+
+
+def test_cancelling_late_or_twice_calls_once() -> None:
+    calls: list[int] = []
+    cancellation = Cancellation()
+    cancellation.cancel()
+    cancellation.on_cancel(lambda: calls.append(1))
+    cancellation.cancel()
+    assert calls == [1]
+
+
+def test_nothing_is_taken_whose_turn_comes_after_its_deadline() -> None:
+    async def test() -> None:
+        backend = EndableBackend()
+        batcher = batcher_over(backend)
+        batcher._workers.rate.add(10, 1.0)  # ten tokens a second
+        waiting = [await begin(batcher, job(*[1] * 50)) for _ in range(4)]
+        with pytest.raises(Overloaded, match="the expected wait is"):
+            await batcher.submit([job(2, 2)], deadline=time.monotonic() + 0.5)
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        assert await asyncio.to_thread(batcher.close, PATIENCE)
+
+    within_patience(test)
+
+
+def test_onnx_runtime_stops_in_the_middle(default_artifact: Path) -> None:
+    backend = OnnxBackend(Artifact.open(default_artifact))
+    ids = np.random.default_rng(0).integers(1000, 30000, (8, 256))
+
+    def run(cancellation: Cancellation | None) -> float:
+        started = time.perf_counter()
+        backend.run(Batch(ids, np.full(8, 256), cancellation=cancellation))
+        return time.perf_counter() - started
+
+    run(None)
+    whole = run(Cancellation())
+    cancellation = Cancellation()
+    threading.Timer(whole / 10, cancellation.cancel).start()
+    started = time.perf_counter()
+    with pytest.raises(Exception, match="terminate"):
+        run(cancellation)
+    assert time.perf_counter() - started < 0.7 * whole
+    assert run(None) > 0

@@ -1,0 +1,33 @@
+import pytest
+
+from service.batching.drain_rate import DrainRate
+
+
+def measured(batches: list[tuple[int, float]]) -> DrainRate:
+    rate = DrainRate()
+    for tokens, seconds in batches:
+        rate.add(tokens, seconds)
+    return rate
+
+
+def test_divides_the_work_by_what_all_workers_drain() -> None:
+    rate = measured([(100, 0.1)] * 5)  # 1000 tokens a second a worker
+    assert rate.retry_after(5000, workers=1) == pytest.approx(5.0)
+    assert rate.retry_after(5000, workers=2) == pytest.approx(2.5)
+
+
+def test_follows_a_machine_that_became_slower() -> None:
+    rate = measured([(100, 0.1)] * 1000 + [(100, 1.0)] * 200)
+    assert rate.retry_after(1000, workers=1) == pytest.approx(10.0, rel=0.05)
+
+
+def test_weighs_batches_by_their_time_not_by_their_number() -> None:
+    rate = measured([(1, 0.001), (999, 0.999)])
+    assert rate.retry_after(1000, workers=1) == pytest.approx(1.0)
+
+
+def test_is_bounded_and_says_a_second_where_nothing_is_known() -> None:
+    assert measured([]).retry_after(10**9, workers=1) == 1.0
+    assert measured([]).seconds_for(10**9, workers=1) == 0.0
+    assert measured([(1, 10.0)]).retry_after(10**9, workers=1) == 60.0
+    assert measured([(1000, 0.0)]).retry_after(10**9, workers=1) == 0.1

@@ -1,0 +1,41 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from service.http.pieces import SENT_AT_ONCE, respond
+
+
+def sent(pieces: list[bytes], **headers: str) -> list[dict[str, Any]]:
+    """The messages of a response."""
+    messages: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("a response asks for nothing")
+
+    asyncio.run(respond(pieces, "text/plain", headers)({"type": "http"}, receive, send))
+    return messages
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts"),
+    [
+        ([0], [0]),
+        ([5], [5]),
+        ([2, 3], [5]),
+        ([SENT_AT_ONCE, 1], [SENT_AT_ONCE, 1]),
+        ([1, SENT_AT_ONCE - 2, 2, 7, SENT_AT_ONCE * 3, 4], [SENT_AT_ONCE + 1, SENT_AT_ONCE * 3 + 7, 4]),
+    ],
+)
+def test_a_body_is_sent_in_parts_whose_last_says_so(sizes: list[int], parts: list[int]) -> None:
+    pieces = [bytes([65 + index]) * size for index, size in enumerate(sizes)]
+    start, *bodies = sent(pieces, vary="accept-encoding")
+    assert dict(start["headers"])[b"content-length"] == b"%d" % sum(sizes)
+    assert dict(start["headers"])[b"content-type"] == b"text/plain; charset=utf-8"
+    assert dict(start["headers"])[b"vary"] == b"accept-encoding"
+    assert [len(message["body"]) for message in bodies] == parts
+    assert b"".join(message["body"] for message in bodies) == b"".join(pieces)
+    assert [message.get("more_body", False) for message in bodies] == [True] * (len(parts) - 1) + [False]

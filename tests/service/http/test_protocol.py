@@ -1,0 +1,366 @@
+"""Connections as clients misuse them: raw sockets against the real process."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.http.pieces import SENT_AT_ONCE
+from tests.service.process import ServerProcess, wait_until
+from tests.service.test_server import fake_server
+
+
+def request_bytes(body: Any, *headers: str, path: str = "/encode") -> bytes:
+    data = json.dumps(body).encode()
+    lines = [f"POST {path} HTTP/1.1", "Host: test", "Content-Type: application/json", f"Content-Length: {len(data)}"]
+    return "\r\n".join([*lines, *headers, "", ""]).encode() + data
+
+
+def read_answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """One answer and not a byte more: status, headers, body."""
+    received = b""
+    while not received.endswith(b"\r\n\r\n"):
+        part = connection.recv(1)
+        assert part, f"closed after {received!r}"
+        received += part
+    head, body = received[:-4], b""
+    first, *rest = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in rest)}
+    while missing := int(headers["content-length"]) - len(body):
+        part = connection.recv(missing)
+        assert part, "closed inside the body"
+        body += part
+    return int(first.split(" ")[1]), headers, body
+
+
+def metric(server: ServerProcess, name: str) -> float:
+    lines = server.request("GET", "/metrics")[2].decode().splitlines()
+    return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} "))
+
+
+@pytest.fixture(scope="module")
+def slow_server(fake_artifact: Path) -> Iterator[ServerProcess]:
+    """One worker, 0.4 s a run."""
+    with fake_server(fake_artifact, "--max-batch-tokens", "1", FAKE_RUN_SECONDS="0.4").wait_until_ready() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server(fake_artifact: Path) -> Iterator[ServerProcess]:
+    with fake_server(fake_artifact).wait_until_ready() as started:
+        yield started
+
+
+def test_client_that_leaves_frees_its_place_in_the_queue(slow_server: ServerProcess) -> None:
+    before = metric(slow_server, "polyhead_client_disconnects_total")
+    connection = slow_server.connect()
+    connection.sendall(request_bytes({"inputs": ["cat " * 14] * 200}))  # more than a worker takes in hand
+    wait_until(lambda: metric(slow_server, "polyhead_queue_texts") > 0)
+    connection.close()
+    wait_until(lambda: metric(slow_server, "polyhead_queue_texts") == 0, seconds=2)
+    assert metric(slow_server, "polyhead_client_disconnects_total") == before + 1
+    wait_until(lambda: metric(slow_server, "polyhead_requests_in_flight") == 1)
+    slow_server.wait_for_line('"status":499')
+    assert slow_server.request("POST", "/encode", {"inputs": "cat"})[0] == 200
+
+
+def test_client_that_leaves_inside_its_body_is_counted(server: ServerProcess) -> None:
+    before = metric(server, "polyhead_client_disconnects_total")
+    with server.connect() as connection:
+        connection.sendall(request_bytes({"inputs": "cat"})[:-5])
+        wait_until(lambda: metric(server, "polyhead_requests_in_flight") == 2)
+    wait_until(lambda: metric(server, "polyhead_client_disconnects_total") == before + 1)
+
+
+def test_client_that_leaves_after_its_answer_is_not_counted(server: ServerProcess) -> None:
+    before = metric(server, "polyhead_client_disconnects_total")
+    for path in ("/docs", "/info", "/healthz"):
+        with server.connect() as connection:
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+            assert read_answer(connection)[0] == 200
+    assert metric(server, "polyhead_client_disconnects_total") == before
+
+
+def test_requests_follow_each_other_on_one_connection(server: ServerProcess) -> None:
+    with server.connect() as connection:
+        for text in ("cat", "dog"):
+            connection.sendall(request_bytes({"inputs": text}))
+            assert read_answer(connection)[0] == 200
+        connection.sendall(request_bytes({"inputs": []}))
+        assert read_answer(connection)[0] == 422
+        connection.sendall(request_bytes({"inputs": "mat"}))
+        assert read_answer(connection)[0] == 200
+
+
+def test_pipelined_requests_are_answered_in_order(server: ServerProcess) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"".join(request_bytes({"inputs": ["cat"] * count}) for count in (1, 2, 3)))
+        received = b""
+        while received.count(b"HTTP/1.1 200") < 3 or not received.endswith(b"}]}"):
+            received += connection.recv(65536)
+    assert [received.find(f'"usage":{{"tokens":{3 * count}}}'.encode()) > 0 for count in (1, 2, 3)] == [True] * 3
+
+
+def test_body_without_a_length_is_limited_as_it_arrives(server: ServerProcess) -> None:
+    with server.connect() as connection:
+        connection.sendall(
+            b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        for _ in range(40):  # 2.5 MiB, the limit is 2
+            connection.sendall(chunk)
+        status, _, body = read_answer(connection)
+        assert (status, json.loads(body)["error"]["code"]) == (413, "too_large")
+
+
+def test_ten_megabytes_are_refused_by_their_length(server: ServerProcess) -> None:
+    status, _, body = server.request("POST", "/encode", {"inputs": "x" * 10_000_000})
+    assert (status, json.loads(body)["error"]["code"]) == (413, "too_large")
+    assert server.request("POST", "/encode", {"inputs": "cat"})[0] == 200
+
+
+def test_refused_length_is_answered_before_the_body_is_sent(server: ServerProcess) -> None:
+    with server.connect() as connection:
+        connection.sendall(
+            b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 10000000\r\nExpect: 100-continue\r\n\r\n"
+        )
+        assert read_answer(connection)[0] == 413
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /encode HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /encode HTTP/1.1\r\nContent-Length: abc\r\n\r\n",
+        b"POST /encode HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"POST /encode HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET / HTTP/1.1\r\nbad header\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),  # TLS
+    ],
+)
+def test_what_is_no_http_gets_400_in_the_one_body(server: ServerProcess, sent: bytes) -> None:
+    with server.connect() as connection:
+        connection.sendall(sent)
+        status, headers, body = read_answer(connection)
+        assert status == 400
+        assert headers["connection"] == "close"
+        assert headers["content-type"] == "application/json"
+        assert headers["x-content-type-options"] == "nosniff"
+        error = json.loads(body)["error"]
+        assert (error["code"], error["param"]) == ("malformed_request", None)
+        assert connection.recv(1) == b""
+
+
+def test_what_follows_a_request_is_refused_after_its_answer(slow_server: ServerProcess) -> None:
+    with slow_server.connect() as connection:
+        connection.sendall(request_bytes({"inputs": "cat"}) + request_bytes({"inputs": "dog"}) + b"nonsense\r\n\r\n")
+        assert [read_answer(connection)[0] for _ in range(3)] == [200, 200, 400]
+        assert connection.recv(1) == b""
+
+
+def test_body_that_breaks_off_into_nonsense_is_refused_once(server: ServerProcess) -> None:
+    before = metric(server, 'polyhead_requests_rejected_total{reason="malformed_request"}')
+    with server.connect() as connection:
+        connection.sendall(
+            b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+            b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"inp\r\nnonsense\r\n'
+        )
+        status, headers, body = read_answer(connection)
+        assert (status, headers["connection"], error_code(body)) == (400, "close", "malformed_request")
+        assert connection.recv(1) == b""
+    assert metric(server, 'polyhead_requests_rejected_total{reason="malformed_request"}') == before + 1
+
+
+def test_client_that_pipelines_and_leaves_frees_all_its_places(slow_server: ServerProcess) -> None:
+    before = len(slow_server.lines)
+    with slow_server.connect() as connection:
+        for _ in range(3):
+            connection.sendall(request_bytes({"inputs": ["cat"] * 3}))
+        wait_until(lambda: metric(slow_server, "polyhead_requests_in_flight") == 2)
+    wait_until(lambda: metric(slow_server, "polyhead_requests_in_flight") == 1)
+    assert not [line for line in slow_server.lines[before:] if '"level":"error"' in line]
+
+
+def test_offer_to_upgrade_is_declined_and_the_request_answered(server: ServerProcess) -> None:
+    """Java's HTTP client offers h2c with its first request, body and all."""
+    for path in ("/encode", "/tokenize"):
+        upgrade = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAAB")
+        with server.connect() as connection:
+            sent = request_bytes({"inputs": "cat"}, *upgrade, path=path)
+            for part in (sent[:40], sent[40:-5], sent[-5:], sent + request_bytes({"inputs": "dog"})):
+                connection.sendall(part)
+                time.sleep(0.05)
+            for _ in range(3):
+                status, _, body = read_answer(connection)
+                assert status == 200
+                assert json.loads(body)["usage"] == {"tokens": 3}
+
+
+def test_connect_is_no_request_here(server: ServerProcess) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"CONNECT /encode HTTP/1.1\r\nHost: test\r\n\r\n")
+        assert read_answer(connection)[0] == 400
+
+
+# A client's bounds, each with a server whose limit is short.
+
+LIMITS = ("--receive-timeout", "0.6", "--send-timeout", "0.6", "--max-header-bytes", "2000")
+
+
+@pytest.fixture(scope="module")
+def strict_server(fake_artifact: Path) -> Iterator[ServerProcess]:
+    with fake_server(fake_artifact, *LIMITS, "--min-send-rate", str(2**24)).wait_until_ready() as started:
+        yield started
+
+
+def error_code(body: bytes) -> str:
+    code: str = json.loads(body)["error"]["code"]
+    return code
+
+
+@pytest.mark.parametrize("drip", [b"", b"X-A: b\r\n"], ids=["stalls", "drips"])
+def test_headers_that_do_not_come_are_cut_off(strict_server: ServerProcess, drip: bytes) -> None:
+    started = time.monotonic()
+    with strict_server.connect() as connection:
+        connection.sendall(b"POST /encode HTTP/1.1\r\nHost: test\r\n")
+        connection.settimeout(0.1)
+        received = b""
+        while not received:
+            if drip:
+                connection.sendall(drip)
+            try:
+                received = connection.recv(65536)
+            except TimeoutError:
+                assert time.monotonic() < started + 5
+        assert received.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+        assert error_code(received.partition(b"\r\n\r\n")[2]) == "request_timeout"
+    assert 0.6 <= time.monotonic() - started < 3
+
+
+def test_body_that_does_not_come_is_cut_off(strict_server: ServerProcess) -> None:
+    before = metric(strict_server, 'polyhead_requests_rejected_total{reason="request_timeout"}')
+    with strict_server.connect() as connection:
+        connection.sendall(request_bytes({"inputs": "cat"})[:-3])
+        status, headers, body = read_answer(connection)
+        assert (status, headers["connection"], error_code(body)) == (408, "close", "request_timeout")
+        assert connection.recv(1) == b""
+    assert metric(strict_server, 'polyhead_requests_rejected_total{reason="request_timeout"}') == before + 1
+    line = json.loads(strict_server.wait_for_line('"status":408'))
+    assert (line["route"], line["error"]) == ("/encode", "request_timeout")
+
+
+def test_client_that_says_nothing_is_cut_off(strict_server: ServerProcess) -> None:
+    with strict_server.connect() as connection:
+        assert connection.recv(1) == b""
+
+
+def test_client_that_sends_on_after_its_refusal_is_cut_off(strict_server: ServerProcess) -> None:
+    with strict_server.connect() as connection:
+        connection.sendall(b"nonsense\r\n\r\n")
+        assert read_answer(connection)[0] == 400
+        with pytest.raises(OSError, match="reset|Broken pipe"):
+            send_for(10, connection)
+
+
+def send_for(seconds: float, connection: socket.socket) -> None:
+    started = time.monotonic()
+    while time.monotonic() < started + seconds:
+        connection.sendall(b"x")
+        time.sleep(0.05)
+
+
+def test_answer_that_nobody_reads_is_cut_off(strict_server: ServerProcess) -> None:
+    body = {"inputs": ["cat " * 14] * 256, "output": "tokens", "attention": {"layers": "all"}}
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(strict_server.address)
+        for _ in range(8):  # the kernel takes a few megabytes by itself
+            connection.sendall(request_bytes(body))
+        wait_until(lambda: metric(strict_server, "polyhead_texts_total") >= 256, seconds=20)
+        assert is_established(connection)
+        wait_until(lambda: not is_established(connection), seconds=20)
+        received = b""
+        with suppress(ConnectionResetError):  # where requests were left unread, the kernel takes back what was sent
+            while part := connection.recv(1 << 20):
+                received += part
+        assert received.count(b"HTTP/1.1 200 OK") < 8
+
+
+@pytest.mark.parametrize("texts", [100, 1000])  # one write, and several
+def test_answer_that_is_read_steadily_arrives_whole(strict_server: ServerProcess, texts: int) -> None:
+    body = {"inputs": ["cat " * 14] * texts, "output": "tokens", "attention": {"layers": "all"}}
+    with strict_server.connect() as connection:
+        connection.sendall(request_bytes(body))
+        answer = read_answer(connection)[2]
+        assert (len(answer) > SENT_AT_ONCE) == (texts > 100)
+        assert len(json.loads(answer)["embeddings"]) == texts
+
+
+def test_client_that_leaves_amid_a_large_answer_is_counted(strict_server: ServerProcess) -> None:
+    body = {"inputs": ["cat " * 14] * 1000, "output": "tokens", "attention": {"layers": "all"}}
+    name = "polyhead_client_disconnects_total"
+    before = metric(strict_server, name)
+    with strict_server.connect() as connection:
+        connection.sendall(request_bytes(body))
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"
+    wait_until(lambda: metric(strict_server, name) == before + 1)
+    wait_until(lambda: metric(strict_server, "polyhead_requests_in_flight") == 1)  # the one that asks
+
+
+def is_established(connection: socket.socket) -> bool:
+    """Whether the server's end of a connection still is (proc(5), /proc/net/tcp)."""
+    try:
+        connection.getpeername()
+    except OSError:  # reset
+        return False
+    client, server = (f":{end[1]:04X}" for end in (connection.getsockname(), connection.getpeername()))
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(row[1].endswith(server) and row[2].endswith(client) and row[3] == "01" for row in rows)
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: test\r\nX-Long: " + b"a" * 3000 + b"\r\n\r\n",
+        b"GET /healthz?" + b"a" * 3000 + b" HTTP/1.1\r\nHost: test\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n" + b"".join(b"X-%d: a\r\n" % index for index in range(300)) + b"\r\n",
+        b"GET /healthz HTTP/1.1\r\nX-Endless: " + b"a" * 1_000_000,
+        b"GET /" + b"a" * 1_000_000,
+    ],
+    ids=["one long", "long path", "many", "endless", "endless path"],
+)
+def test_headers_over_the_limit_get_431(strict_server: ServerProcess, head: bytes, pieces: int) -> None:
+    with strict_server.connect() as connection:
+        size = -(-len(head) // pieces)
+        for start in range(0, len(head), size):
+            connection.sendall(head[start : start + size])
+            time.sleep(0.02)
+        status, headers, body = read_answer(connection)
+        assert (status, headers["connection"], error_code(body)) == (431, "close", "headers_too_large")
+
+
+def test_headers_within_the_limit_pass(strict_server: ServerProcess) -> None:
+    status, _, _ = strict_server.request("GET", "/healthz", x_long="a" * 1700)
+    assert status == 200
+
+
+def test_connections_beyond_the_limit_are_told_so(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, "--max-connections", "3").wait_until_ready() as server, ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(server.connect())
+        with server.connect() as connection:
+            status, headers, body = read_answer(connection)
+            assert (status, headers["retry-after"], error_code(body)) == (503, "1", "too_many_connections")
+        held.close()
+        wait_until(lambda: server.request("GET", "/healthz")[0] == 200)
+        assert metric(server, 'polyhead_requests_rejected_total{reason="too_many_connections"}') >= 1

@@ -1,0 +1,186 @@
+"""What comes behind a request's head, or behind the request: trailers, blank lines, bodies that break off."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.service.http.test_protocol import error_code, metric, read_answer
+from tests.service.process import ServerProcess
+from tests.service.test_server import fake_server
+
+KEY = "sesame-sesame-sesame-sesame"
+BODY = json.dumps({"inputs": "cat"}).encode()
+
+
+def chunked_request(*headers: str) -> bytes:
+    """A request up to its trailers."""
+    lines = ["POST /encode HTTP/1.1", "Content-Type: application/json", "Transfer-Encoding: chunked", *headers, "", ""]
+    return "\r\n".join(lines).encode() + b"%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
+
+
+@pytest.fixture(scope="module")
+def guarded_server(fake_artifact: Path) -> Iterator[ServerProcess]:
+    """Takes one host's name and one key."""
+    flags = ("--allowed-hosts", "good.example")
+    with fake_server(fake_artifact, *flags, POLYHEAD_API_KEYS=KEY).wait_until_ready() as started:
+        yield started
+
+
+def answer_with_trailers(
+    server: ServerProcess, headers: list[str], trailers: list[str], pause: float
+) -> tuple[int, dict[str, str], bytes]:
+    sent = "\r\n".join([*trailers, "", ""]).encode()
+    with server.connect() as connection:
+        if pause:
+            connection.sendall(chunked_request(*headers))
+            time.sleep(pause)
+            connection.sendall(sent)
+        else:
+            connection.sendall(chunked_request(*headers) + sent)
+        return read_answer(connection)
+
+
+@pytest.mark.parametrize("pause", [0, 0.2], ids=["one packet", "two packets"])
+@pytest.mark.parametrize(
+    "trailer",
+    ["Host: evil.example", "Authorization: Bearer wrong", "X-Request-Id: trailer", "X-Request-Timeout: 0"],
+)
+def test_trailer_changes_no_header(guarded_server: ServerProcess, trailer: str, pause: float) -> None:
+    headers = ["Host: good.example", f"Authorization: Bearer {KEY}", "X-Request-Id: head", "X-Request-Timeout: 30"]
+    status, answered, _ = answer_with_trailers(guarded_server, headers, [trailer], pause)
+    assert (status, answered["x-request-id"]) == (200, "head")
+
+
+@pytest.mark.parametrize("pause", [0, 0.2], ids=["one packet", "two packets"])
+@pytest.mark.parametrize(
+    ("header", "expected"), [("Host: evil.example", 400), ("Authorization: Bearer wrong", 401)], ids=["host", "key"]
+)
+def test_trailers_let_nobody_in(guarded_server: ServerProcess, header: str, expected: int, pause: float) -> None:
+    good = ["Host: good.example", f"Authorization: Bearer {KEY}"]
+    headers = [header, *(line for line in good if not line.startswith(header.partition(":")[0]))]
+    assert answer_with_trailers(guarded_server, headers, good, pause)[0] == expected
+
+
+@pytest.fixture(scope="module")
+def strict_server(fake_artifact: Path) -> Iterator[ServerProcess]:
+    """Waits half a second for a request, and long for the next one."""
+    flags = ("--receive-timeout", "0.5", "--send-timeout", "0.5", "--max-header-bytes", "2000")
+    with fake_server(fake_artifact, *flags, "--keep-alive-timeout", "60").wait_until_ready() as started:
+        yield started
+
+
+def test_blank_line_between_requests_does_not_hold_the_connection(strict_server: ServerProcess) -> None:
+    with strict_server.connect() as connection:
+        for _ in range(2):  # a request behind a blank line is answered (RFC 9112, 2.2)
+            connection.sendall(b"\r\nGET /healthz HTTP/1.1\r\nHost: test\r\n\r\n")
+            assert read_answer(connection)[0] == 200
+            connection.sendall(b"\r\n")
+        assert_closed_in_time(connection)
+
+
+def test_rest_of_a_refused_body_does_not_hold_the_connection(strict_server: ServerProcess) -> None:
+    with strict_server.connect() as connection:
+        connection.sendall(
+            b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: text/csv\r\nContent-Length: 4\r\n\r\nab"
+        )
+        assert read_answer(connection)[0] == 415
+        connection.sendall(b"cd")
+        assert_closed_in_time(connection)
+
+
+def test_quiet_connection_is_kept(strict_server: ServerProcess) -> None:
+    with strict_server.connect() as connection:
+        for _ in range(2):
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n")
+            assert read_answer(connection)[0] == 200
+            time.sleep(1.2)
+
+
+def assert_closed_in_time(connection: socket.socket) -> None:
+    connection.settimeout(5)
+    assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("version", "said", "is_kept"),
+    [
+        ("1.1", "Upgrade", True),
+        ("1.1", "keep-alive, Upgrade, HTTP2-Settings", True),
+        ("1.1", "close, Upgrade", False),
+        ("1.1", "Upgrade,Close", False),
+        ("1.0", "Upgrade", False),
+    ],
+)
+def test_declined_upgrade_changes_nothing_else(
+    strict_server: ServerProcess, version: str, said: str, is_kept: bool
+) -> None:
+    with strict_server.connect() as connection:
+        head = f"GET /healthz HTTP/{version}\r\nHost: test\r\nConnection: {said}\r\nUpgrade: h2c\r\n\r\n".encode()
+        connection.sendall(head)
+        status, headers, _ = read_answer(connection)
+        assert (status, "connection" in headers) == (200, not is_kept)
+        if is_kept:
+            connection.sendall(head)
+            assert read_answer(connection)[0] == 200
+        else:
+            assert headers["connection"] == "close"
+            assert_closed_in_time(connection)
+
+
+def test_trailers_over_the_limit_close_the_connection(strict_server: ServerProcess) -> None:
+    with strict_server.connect() as connection:
+        connection.sendall(chunked_request("Host: test") + b"X-Long: " + b"a" * 3000 + b"\r\n\r\n")
+        status, headers, body = read_answer(connection)
+        assert (status, headers["connection"], error_code(body)) == (431, "close", "headers_too_large")
+        assert_closed_in_time(connection)
+
+
+@pytest.mark.parametrize("endless", [b"X-Long: ", b"5;extension="])
+def test_what_never_ends_behind_a_body_is_cut_off(strict_server: ServerProcess, endless: bytes) -> None:
+    """Each piece alone is within the limit, the last of them passes it; the parser would keep them all."""
+    start = chunked_request("Host: test")
+    with strict_server.connect() as connection:
+        connection.sendall((start if endless.startswith(b"X") else start.removesuffix(b"0\r\n")) + endless)
+        for _ in range(4):
+            time.sleep(0.02)
+            connection.sendall(b"a" * 510)
+        status, headers, body = read_answer(connection)
+        assert (status, headers["connection"], error_code(body)) == (431, "close", "headers_too_large")
+
+
+def test_a_body_in_many_pieces_is_no_header(strict_server: ServerProcess) -> None:
+    text = json.dumps({"inputs": "cat " * 2000}).encode()
+    head = b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    with strict_server.connect() as connection:
+        connection.sendall(head % len(text))
+        for start in range(0, len(text), 700):
+            connection.sendall(text[start : start + 700])
+            time.sleep(0.005)
+        assert read_answer(connection)[0] == 200
+
+
+@pytest.fixture
+def slow_server(fake_artifact: Path) -> Iterator[ServerProcess]:
+    """0.3 s a run."""
+    with fake_server(fake_artifact, FAKE_RUN_SECONDS="0.3").wait_until_ready() as started:
+        yield started
+
+
+@pytest.mark.parametrize("earlier", [1, 2])
+def test_body_that_breaks_off_waits_for_earlier_answers(slow_server: ServerProcess, earlier: int) -> None:
+    before = metric(slow_server, 'polyhead_requests_rejected_total{reason="malformed_request"}')
+    good = chunked_request("Host: test") + b"\r\n"
+    with slow_server.connect() as connection:
+        bad = chunked_request("Host: test", "X-Request-Id: bad").replace(b"\r\n0\r\n", b"nonsense")
+        connection.sendall(good * earlier + bad)
+        for _ in range(earlier):
+            assert read_answer(connection)[0] == 200
+        status, headers, body = read_answer(connection)
+        assert (status, headers["x-request-id"], error_code(body)) == (400, "bad", "malformed_request")
+        assert headers["connection"] == "close"
+        assert_closed_in_time(connection)
+    assert metric(slow_server, 'polyhead_requests_rejected_total{reason="malformed_request"}') == before + 1

@@ -1,0 +1,123 @@
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from service.errors import InferenceFailed, TooLarge
+from service.observability import logs
+
+TEXT = "a text that nobody may read"
+
+
+@pytest.fixture
+def lines() -> Iterator[io.BytesIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    stream = io.BytesIO()
+    logs.configure("info", stream)
+    yield stream
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def read(stream: io.BytesIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_line_is_one_json_object(lines: io.BytesIO) -> None:
+    logging.getLogger("some.module").warning("two\nlines %d", 2, extra={"fields": {"status": 200}})
+    (line,) = read(lines)
+    assert line.pop("time")
+    assert line == {"level": "warning", "logger": "some.module", "message": "two\nlines 2", "status": 200}
+
+
+def test_level_holds(lines: io.BytesIO) -> None:
+    logging.getLogger("some.module").debug("unseen")
+    logging.getLogger("uvicorn.error").info("unseen too")
+    assert not read(lines)
+
+
+def test_time_is_utc_to_the_millisecond() -> None:
+    assert logs.timestamp(1_700_000_000.0625) == "2023-11-14T22:13:20.062Z"
+
+
+def test_traceback_has_places_but_no_message(lines: io.BytesIO) -> None:
+    try:
+        try:
+            int(TEXT)
+        except ValueError as error:
+            raise RuntimeError(TEXT) from error
+    except RuntimeError:
+        logging.getLogger("some.module").exception("it failed")
+    (line,) = read(lines)
+    assert TEXT not in lines.getvalue().decode()
+    described = line["error"]
+    assert isinstance(described, dict)
+    assert described["type"] == "RuntimeError"
+    assert described["cause"]["type"] == "ValueError"
+    assert "test_traceback_has_places_but_no_message" in described["at"][0]
+
+
+def test_our_own_errors_keep_their_message() -> None:
+    assert logs.describe(TooLarge("over the limit"))["message"] == "over the limit"
+
+
+def test_cause_inside_the_backend_keeps_its_message() -> None:
+    error = InferenceFailed("inference failed")
+    error.__cause__ = RuntimeError("bad kernel")
+    assert logs.describe(error)["cause"]["message"] == "bad kernel"
+
+
+def test_stream_that_is_gone_fails_nothing() -> None:
+    stream = io.BytesIO()
+    handler = logs.JsonHandler(stream)
+    stream.close()
+    handler.emit(logging.makeLogRecord({"msg": "into the void"}))
+
+
+def test_lines_of_requests_are_written_in_groups_and_all_others_at_once(lines: io.BytesIO) -> None:
+    requests, others = logging.getLogger(logs.REQUEST_LOGGER), logging.getLogger("other")
+
+    def written() -> list[str]:
+        return [json.loads(line)["message"] for line in lines.getvalue().splitlines()]
+
+    async def serve() -> None:
+        grouping = asyncio.create_task(logs.group_request_lines(interval=3600))
+        await asyncio.sleep(0)
+        requests.info("first")
+        assert written() == []
+        others.info("second")
+        assert written() == ["first", "second"], "in their order"
+        for _ in range(logs.MOST_HELD):
+            requests.info("many")
+        assert len(written()) == 2 + logs.MOST_HELD, "no more are held"
+        requests.info("last")
+        grouping.cancel()
+        await asyncio.wait([grouping])
+        assert written()[-1] == "last"
+        requests.info("afterwards")
+        assert written()[-1] == "afterwards", "held no longer"
+
+    asyncio.run(serve())
+
+
+def test_lines_of_requests_are_written_within_the_interval(lines: io.BytesIO) -> None:
+    async def serve() -> None:
+        grouping = asyncio.create_task(logs.group_request_lines(interval=0.01))
+        await asyncio.sleep(0)
+        logging.getLogger(logs.REQUEST_LOGGER).info("first")
+        while not lines.getvalue():
+            await asyncio.sleep(0.001)
+        grouping.cancel()
+
+    asyncio.run(asyncio.wait_for(serve(), 10))
+
+
+def test_what_is_no_utf_8_is_written_as_escapes(lines: io.BytesIO) -> None:
+    logging.getLogger("some.module").info("starting %s", "/models/\udcff", extra={"fields": {"path": "\udcfe"}})
+    (line,) = read(lines)
+    assert line["message"] == "starting /models/\udcff"
+    assert line["path"] == "\udcfe"

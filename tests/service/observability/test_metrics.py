@@ -1,0 +1,207 @@
+"""Every metric of the contract: its name, its labels, its figures after known requests."""
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.batching.jobs import BatchRecord
+from service.observability import metric_names
+from service.observability.logs import REQUEST_LOGGER
+from tests.service.conftest import Serve, Served
+from tests.service.fake_engine import FakeBackend
+from tests.service.process import ServerProcess, wait_until
+
+CONTRACT = {
+    "polyhead_request_duration_seconds": {"route", "method", "status"},
+    "polyhead_stage_duration_seconds": {"stage"},
+    "polyhead_batch_texts": set(),
+    "polyhead_batch_tokens": set(),
+    "polyhead_batch_padding_ratio": set(),
+    "polyhead_queue_texts": set(),
+    "polyhead_queue_tokens": set(),
+    "polyhead_requests_in_flight": set(),
+    "polyhead_texts": set(),
+    "polyhead_tokens": set(),
+    "polyhead_truncated_texts": set(),
+    "polyhead_attention_requests": set(),
+    "polyhead_attention_bytes": set(),
+    "polyhead_requests_rejected": {"reason"},
+    "polyhead_client_disconnects": set(),
+    "polyhead_ready": set(),
+    "polyhead_input_tokens": set(),
+    "polyhead_padding_tokens": set(),
+    "polyhead_queue_limit_tokens": set(),
+    "polyhead_queue_oldest_age_seconds": set(),
+    "polyhead_event_loop_lag_seconds": set(),
+    "polyhead_cpu_limit_cores": set(),
+    "polyhead_memory_limit_bytes": set(),
+    "polyhead_model_load_seconds": set(),
+    "polyhead_worker_busy_seconds": set(),
+    "polyhead_workers": set(),
+    "polyhead_intra_op_threads": set(),
+}
+OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def families(served: Served) -> dict[str, Any]:
+    response = served.client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    return {family.name: family for family in text_string_to_metric_families(response.text)}
+
+
+def test_every_metric_is_there_before_the_first_request(served: Served) -> None:
+    found = families(served)
+    for name, labels in CONTRACT.items():
+        assert found[name].documentation, name
+        for sample in found[name].samples:
+            assert set(sample.labels) - {"le"} == labels, sample
+    assert "polyhead_model_info" in found
+    assert {"process_resident_memory_bytes", "process_start_time_seconds"} <= set(found)
+    assert {name for name in found if name.startswith("polyhead_")} == {*CONTRACT, "polyhead_model_info"}
+
+
+def test_names_are_the_module_of_names(served: Served) -> None:
+    listed = {value.removesuffix("_total") for key, value in vars(metric_names).items() if key.isupper()}
+    assert listed == {*CONTRACT, "polyhead_model_info"}
+
+
+def test_series_start_at_0(served: Served) -> None:
+    assert served.metric("polyhead_requests_rejected_total", reason="overloaded") == 0
+    for status in ("200", "422", "429", "499", "504"):
+        labels = {"route": "/encode", "method": "POST", "status": status}
+        assert served.metric("polyhead_request_duration_seconds_count", **labels) == 0
+    for stage in ("tokenize", "queue", "inference", "postprocess", "serialize"):
+        assert served.metric("polyhead_stage_duration_seconds_count", stage=stage) == 0
+
+
+def test_requests_texts_and_tokens(served: Served) -> None:
+    served.encode({"inputs": ["cat", "the cat " * 20], "attention": {"layers": [0]}})
+    served.encode({"inputs": "dog"})
+    served.encode({"inputs": []})
+    labels = {"route": "/encode", "method": "POST"}
+    assert served.metric("polyhead_request_duration_seconds_count", **labels, status="200") == 2
+    assert served.metric("polyhead_request_duration_seconds_count", **labels, status="422") == 1
+    assert served.metric("polyhead_texts_total") == 3
+    assert served.metric("polyhead_tokens_total") == 3 + 16 + 3
+    assert served.metric("polyhead_truncated_texts_total") == 1
+    assert served.metric("polyhead_attention_requests_total") == 1
+    assert served.metric("polyhead_attention_bytes_total") == 4 * 2 * (3 * 3 + 16 * 16)
+    assert served.metric("polyhead_requests_rejected_total", reason="invalid") == 1
+    assert served.metric("polyhead_requests_in_flight") == 0
+    for stage in ("queue", "inference", "postprocess", "serialize"):
+        assert served.metric("polyhead_stage_duration_seconds_count", stage=stage) == 2
+    assert served.metric("polyhead_batch_texts_sum") == 3
+    assert served.metric("polyhead_batch_tokens_sum") == 22
+    assert served.metric("polyhead_input_tokens_sum") == 22
+    assert served.metric("polyhead_input_tokens_bucket", le="4.0") == 2
+    assert served.metric("polyhead_input_tokens_bucket", le="16.0") == 3
+
+
+def test_stages_take_what_they_took(serve: Serve) -> None:
+    backend = FakeBackend()
+    backend.seconds = 0.06
+    served = serve(backend=backend)
+    served.encode({"inputs": "cat"})
+    assert 0.06 <= served.metric("polyhead_stage_duration_seconds_sum", stage="inference") < 0.5
+    labels = {"route": "/encode", "method": "POST", "status": "200"}
+    assert served.metric("polyhead_request_duration_seconds_bucket", **labels, le="0.05") == 0
+    assert served.metric("polyhead_request_duration_seconds_bucket", **labels, le="30.0") == 1
+
+
+def test_padding_ratio_is_the_share_of_padding(served: Served) -> None:
+    served.services.metrics.observe_batch(BatchRecord(texts=2, tokens=12, padded_tokens=16, inference_seconds=0.1))
+    assert served.metric("polyhead_batch_padding_ratio_sum") == 0.25
+    assert served.metric("polyhead_batch_padding_ratio_bucket", le="0.2") == 0
+    assert served.metric("polyhead_batch_padding_ratio_bucket", le="0.3") == 1
+    assert served.metric("polyhead_padding_tokens_total") == 4
+    assert served.metric("polyhead_worker_busy_seconds_total") == 0.1
+
+
+def test_label_values_are_bounded(served: Served) -> None:
+    for index in range(50):
+        served.client.request(f"M{index}", f"/path/{index}?q={index}")
+        served.client.get(f"/static/{index}.js")
+        served.client.get(f"/v1/models/{index}")
+        served.client.post(f"/v2/models/{index}/infer")
+    labels = {
+        (sample.labels["route"], sample.labels["method"])
+        for sample in families(served)["polyhead_request_duration_seconds"].samples
+    }
+    paths = served.client.get("/openapi.json").json()["paths"]
+    known = {path.replace("{model}", "{model:path}") for path in paths}
+    assert {route for route, _ in labels} <= known | {"/", "/docs", "/openapi.json", "/static/{path:path}", "unmatched"}
+    assert {method for _, method in labels} == {"GET", "POST", "other"}
+
+
+def test_openmetrics_where_it_is_accepted(served: Served) -> None:
+    response = served.client.get("/metrics", headers=OPENMETRICS)
+    assert response.headers["content-type"].startswith("application/openmetrics-text")
+    assert response.text.endswith("# EOF\n")
+    assert response.text.count("# EOF") == 1
+    assert {family.name for family in read_openmetrics(served)} >= set(CONTRACT)
+
+
+def read_openmetrics(served: Served) -> list[Any]:
+    page = served.client.get("/metrics", headers=OPENMETRICS).text
+    return list(parse_openmetrics(page))  # type: ignore[no-untyped-call]  # published without annotations
+
+
+def exemplars(served: Served) -> list[Any]:
+    samples = (sample for family in read_openmetrics(served) for sample in family.samples)
+    return [sample.exemplar.labels for sample in samples if sample.exemplar and sample.labels["route"] == "/encode"]
+
+
+def test_exemplar_is_the_request_id(served: Served) -> None:
+    served.encode({"inputs": "cat"}, X_Request_Id="req-1")
+    assert exemplars(served) == [{"request_id": "req-1"}]
+    assert "req-1" not in served.client.get("/metrics").text
+
+
+def test_exemplar_is_the_trace_id_where_there_is_one(served: Served) -> None:
+    served.encode({"inputs": "cat"}, X_Request_Id="req-1", traceparent=TRACEPARENT)
+    assert exemplars(served) == [{"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736"}]
+
+
+def test_request_id_that_is_too_long_for_an_exemplar_is_left_out(served: Served) -> None:
+    served.encode({"inputs": "cat"}, X_Request_Id="x" * 119)
+    assert exemplars(served) == []
+    assert served.metric("polyhead_request_duration_seconds_count", route="/encode", method="POST", status="200") == 1
+    served.encode({"inputs": "cat"}, X_Request_Id="x" * 118)
+    assert exemplars(served) == [{"request_id": "x" * 118}]
+
+
+def test_log_line_names_the_trace(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, REQUEST_LOGGER):
+        served.encode({"inputs": "cat"}, traceparent=TRACEPARENT)
+        served.encode({"inputs": "cat"}, traceparent="nonsense")
+    traced, untraced = (record.__dict__["fields"] for record in caplog.records)
+    assert traced["trace_id"] == "4bf92f3577b34da6a3ce929d0e0e4736"
+    assert "trace_id" not in untraced
+
+
+def test_figures_of_the_process(fake_artifact: Path) -> None:
+    """Limits are set by the server; what is unknown is no number, so that no alert compares with it."""
+    with ServerProcess(
+        "tests.service.fake_server", "--model", str(fake_artifact), "--max-queue-tokens", "70000"
+    ) as server:
+        server.wait_until_ready()
+        wait_until(lambda: scrape(server)["polyhead_event_loop_lag_seconds_count"] > 1)
+        found = scrape(server)
+    assert found["polyhead_queue_limit_tokens"] == 70_000
+    assert 0 < found["polyhead_cpu_limit_cores"] <= len(os.sched_getaffinity(0))
+    assert found["process_resident_memory_bytes"] < found["polyhead_memory_limit_bytes"]
+    assert 0 < found["polyhead_model_load_seconds"] < 60
+    assert abs(found["process_start_time_seconds"] - time.time()) < 120
+
+
+def scrape(server: ServerProcess) -> dict[str, float]:
+    page = server.request("GET", "/metrics")[2].decode()
+    families = text_string_to_metric_families(page)
+    return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
