@@ -14,6 +14,35 @@ _polyhead = Opset(FUNCTIONS_DOMAIN, FUNCTIONS_VERSION)
 
 
 @script(_polyhead, default_opset=op)
+def Scores(query, key, num_heads: int, scale: float):  # noqa: N802 - an operator
+    """Q K^T * scale per head. query, key: [B, S, H*K]. Returns [B, H, S, S]."""
+    heads = op.Reshape(op.Constant(value_int=num_heads), op.Constant(value_ints=[1]))
+    shape = op.Concat(op.Constant(value_ints=[0, 0]), heads, op.Constant(value_ints=[-1]), axis=0)
+    q = op.Transpose(op.Reshape(query, shape), perm=[0, 2, 1, 3])
+    k_transposed = op.Transpose(op.Reshape(key, shape), perm=[0, 2, 3, 1])
+    return op.Mul(op.MatMul(q, k_transposed), op.CastLike(op.Constant(value_float=scale), query))
+
+
+@script(_polyhead, default_opset=op)
+def MaskedSoftmax(scores, lengths):  # noqa: N802 - an operator
+    """Softmax over the real keys; scores: [B, H, S, S]; lengths: int64 [B]. Padded keys are exactly 0."""
+    sequence = op.Squeeze(op.Shape(scores, start=3))
+    positions = op.Range(op.Constant(value_int=0), sequence, op.Constant(value_int=1))
+    real = op.Unsqueeze(op.Less(positions, op.Unsqueeze(lengths, [1])), [1, 2])
+    never = op.CastLike(op.Constant(value_float=float("-inf")), scores)
+    zero = op.CastLike(op.Constant(value_float=0.0), scores)
+    return op.Where(real, op.Softmax(op.Where(real, scores, never), axis=-1), zero)
+
+
+@script(_polyhead, default_opset=op)
+def NoWeights(like, num_heads: int):  # noqa: N802 - an operator
+    """[0, H, 0, 0] of the type of `like`."""
+    heads = op.Reshape(op.Constant(value_int=num_heads), op.Constant(value_ints=[1]))
+    none = op.Concat(op.Constant(value_ints=[0]), heads, op.Constant(value_ints=[0, 0]), axis=0)
+    return op.CastLike(op.ConstantOfShape(none), like)
+
+
+@script(_polyhead, default_opset=op)
 def AttentionWeights(query, key, lengths, wanted, num_heads: int, scale: float):  # noqa: N802, PLR0917 - an operator
     """softmax(Q K^T * scale) per head over the real keys, where wanted.
 
@@ -21,69 +50,23 @@ def AttentionWeights(query, key, lengths, wanted, num_heads: int, scale: float):
     of padded queries anything; or [0, H, 0, 0] where not wanted.
     """
     if wanted:
-        heads = op.Constant(value_int=num_heads)
-        shape = op.Concat(
-            op.Constant(value_ints=[0, 0]),
-            op.Reshape(heads, op.Constant(value_ints=[1])),
-            op.Constant(value_ints=[-1]),
-            axis=0,
-        )
-        q = op.Transpose(op.Reshape(query, shape), perm=[0, 2, 1, 3])
-        k_transposed = op.Transpose(op.Reshape(key, shape), perm=[0, 2, 3, 1])
-        factor = op.CastLike(op.Constant(value_float=scale), query)
-        scores = op.Mul(op.MatMul(q, k_transposed), factor)
-        sequence = op.Squeeze(op.Shape(query, start=1, end=2))
-        positions = op.Range(op.Constant(value_int=0), sequence, op.Constant(value_int=1))
-        real = op.Unsqueeze(op.Less(positions, op.Unsqueeze(lengths, [1])), [1, 2])
-        never = op.CastLike(op.Constant(value_float=float("-inf")), query)
-        zero = op.CastLike(op.Constant(value_float=0.0), query)
-        weights = op.Where(real, op.Softmax(op.Where(real, scores, never), axis=-1), zero)
+        weights = MaskedSoftmax(Scores(query, key, num_heads=num_heads, scale=scale), lengths)
     else:
-        heads_ = op.Constant(value_int=num_heads)
-        none = op.Concat(
-            op.Constant(value_ints=[0]),
-            op.Reshape(heads_, op.Constant(value_ints=[1])),
-            op.Constant(value_ints=[0, 0]),
-            axis=0,
-        )
-        weights = op.CastLike(op.ConstantOfShape(none), query)
+        weights = NoWeights(query, num_heads=num_heads)
     return weights
 
 
 @script(_polyhead, default_opset=op)
 def BiasedAttentionWeights(query, key, lengths, wanted, bias, num_heads: int, scale: float):  # noqa: N802, PLR0917 - an operator
-    """softmax(Q K^T * scale + bias) per head over the real keys, where wanted.
+    """softmax(Q K^T * scale + bias) per head over the real keys, where wanted; bias: [1, H or 1, S, S].
 
-    As `AttentionWeights`, of which it is a copy but for one sum: a function's body cannot tell a missing input. bias:
-    [1, H or 1, S, S].
+    Else as `AttentionWeights`: a function's body cannot tell whether an input is missing.
     """
     if wanted:
-        heads = op.Constant(value_int=num_heads)
-        shape = op.Concat(
-            op.Constant(value_ints=[0, 0]),
-            op.Reshape(heads, op.Constant(value_ints=[1])),
-            op.Constant(value_ints=[-1]),
-            axis=0,
-        )
-        q = op.Transpose(op.Reshape(query, shape), perm=[0, 2, 1, 3])
-        k_transposed = op.Transpose(op.Reshape(key, shape), perm=[0, 2, 3, 1])
-        factor = op.CastLike(op.Constant(value_float=scale), query)
-        scores = op.Add(op.Mul(op.MatMul(q, k_transposed), factor), bias)
-        sequence = op.Squeeze(op.Shape(query, start=1, end=2))
-        positions = op.Range(op.Constant(value_int=0), sequence, op.Constant(value_int=1))
-        real = op.Unsqueeze(op.Less(positions, op.Unsqueeze(lengths, [1])), [1, 2])
-        never = op.CastLike(op.Constant(value_float=float("-inf")), query)
-        zero = op.CastLike(op.Constant(value_float=0.0), query)
-        weights = op.Where(real, op.Softmax(op.Where(real, scores, never), axis=-1), zero)
+        scores = op.Add(Scores(query, key, num_heads=num_heads, scale=scale), bias)
+        weights = MaskedSoftmax(scores, lengths)
     else:
-        heads_ = op.Constant(value_int=num_heads)
-        none = op.Concat(
-            op.Constant(value_ints=[0]),
-            op.Reshape(heads_, op.Constant(value_ints=[1])),
-            op.Constant(value_ints=[0, 0]),
-            axis=0,
-        )
-        weights = op.CastLike(op.ConstantOfShape(none), query)
+        weights = NoWeights(query, num_heads=num_heads)
     return weights
 
 
@@ -136,5 +119,8 @@ def ValueNorms(value, closed, factor, wanted, num_heads: int):  # noqa: N802 - a
 
 def local_functions() -> list[onnx_ir.Function]:
     """Every local function, ready to be added to a model."""
-    functions = (AttentionWeights, BiasedAttentionWeights, GatedContext, ValueNorms)
-    return [onnx_ir.serde.deserialize_function(function.to_function_proto()) for function in functions]
+    scripts = (Scores, MaskedSoftmax, NoWeights, AttentionWeights, BiasedAttentionWeights, GatedContext, ValueNorms)
+    functions = [onnx_ir.serde.deserialize_function(function.to_function_proto()) for function in scripts]
+    for function in functions:
+        function.opset_imports[FUNCTIONS_DOMAIN] = FUNCTIONS_VERSION  # some call others, which onnxscript does not note
+    return functions
