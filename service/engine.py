@@ -28,7 +28,7 @@ from model.artifact import Artifact
 from service.backend import Float32Array
 from service.batching.batcher import Batcher
 from service.batching.jobs import JobResult
-from service.encoding.inputs import Inputs, read_inputs, refuse_empty
+from service.encoding.inputs import InputNames, Inputs, read_inputs, refuse_empty
 from service.encoding.plan import EncodePlan, plan_encoding
 from service.encoding.schemas import EncodeRequest
 from service.encoding.validation import explain_validation
@@ -164,10 +164,11 @@ class Engine(Runner):
         for start in range(0, len(plan.inputs), PORTION_TEXTS):
             part = slice(start, start + PORTION_TEXTS)
             inputs = Inputs(texts=texts[part]) if token_ids is None else Inputs(token_ids=token_ids[part])
+            names = InputNames(start=start)
             portion = await self.tokenize(
-                inputs, truncate=plan.request.truncate, start=start, ids_only=plan.selection is None
+                inputs, truncate=plan.request.truncate, names=names, ids_only=plan.selection is None
             )
-            refuse_empty(portion, start=start)
+            refuse_empty(portion, names=names)
             yield portion
 
     async def _run(self, plan: EncodePlan, inputs: list[TokenizedInput], progress: Progress) -> list[JobResult]:

@@ -16,7 +16,7 @@ from model.config import EncoderConfig
 from service.backend import Backend, Float32Array
 from service.batching.batcher import Batcher, Job, JobResult
 from service.batching.jobs import BatchRecord
-from service.encoding.inputs import Inputs, as_tokenized, refuse_truncated
+from service.encoding.inputs import INPUTS, InputNames, Inputs, as_tokenized, refuse_surrogates, refuse_truncated
 from service.errors import ServiceError
 from service.machine.cpu import has_integer_products, usable_cores
 from service.near_misses import nearby_artifacts
@@ -124,27 +124,32 @@ class Runner:
         self._batcher.refuse_early()
 
     async def tokenize(
-        self, inputs: Inputs, *, truncate: bool, param: str = "inputs", start: int = 0, ids_only: bool = False
+        self, inputs: Inputs, *, truncate: bool, names: InputNames = INPUTS, ids_only: bool = False
     ) -> list[TokenizedInput]:
         """Inputs as the model sees them.
 
         Args:
             inputs: texts or token ids.
             truncate: whether longer texts are cut.
-            param: the caller's name for them, for errors.
-            start: number of the first of them, for errors.
+            names: what the caller calls them, for errors.
             ids_only: whether tokens and offsets can be left out.
 
         Raises:
-            Invalid, TooLarge: token ids that the model does not take, or a long text where cutting is not allowed.
+            Invalid, TooLarge: token ids that the model does not take, a text that is no Unicode, or a long one where
+                cutting is not allowed.
         """
         longest = self.tokenizer.max_sequence_length
         if inputs.token_ids is not None:
             size = self.config.vocab_size
-            return as_tokenized(inputs.token_ids, param=param, start=start, vocab_size=size, max_length=longest)
-        tokenized = await self.tokenizer.encode(inputs.texts or (), ids_only=ids_only)
+            return as_tokenized(inputs.token_ids, names=names, vocab_size=size, max_length=longest)
+        texts = inputs.texts or ()
+        try:
+            tokenized = await self.tokenizer.encode(texts, ids_only=ids_only)
+        except TypeError:  # what the library says of half a surrogate pair, which no JSON brings here
+            refuse_surrogates(texts, names=names)
+            raise
         if not truncate:
-            refuse_truncated(tokenized, param=param, start=start, max_length=longest)
+            refuse_truncated(tokenized, names=names, max_length=longest)
         return tokenized
 
     async def run(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from service.attention.packing import pack_base64, pack_safetensors
 from service.batching.jobs import JobResult
-from service.encoding.inputs import read_inputs, refuse_empty, refuse_long_texts
+from service.encoding.inputs import INPUTS, InputNames, read_inputs, refuse_empty, refuse_long_texts
 from service.encoding.plan import Sizes, check_sizes, plan_encoding
 from service.encoding.schemas import EncodeRequest
 from service.encoding.serialize import serialize_in_pieces
@@ -57,30 +57,30 @@ async def encode(
         return await _write(encoded.answer, request, encoded.sizes, as_safetensors=as_safetensors)
 
 
-async def run(services: Services, exchange: Exchange, request: EncodeRequest, *, param: str = "inputs") -> Encoded:
+async def run(services: Services, exchange: Exchange, request: EncodeRequest, *, names: InputNames = INPUTS) -> Encoded:
     """Encodes, up to the answer's arrays.
 
     Args:
         services: of the app.
         exchange: the request's own, for its deadline and its counts.
         request: what to encode.
-        param: the caller's name for `inputs`, for errors.
+        names: what the caller calls `inputs`, for errors.
 
     Raises:
         ServiceError: whatever keeps it from being encoded.
     """
     engine, settings, metrics = services.readiness.engine(), services.settings, services.metrics
     deadline = exchange.deadline(settings.request_timeout)
-    inputs = read_inputs(request.inputs, param=param, max_texts=settings.max_texts)
+    inputs = read_inputs(request.inputs, names=names, max_texts=settings.max_texts)
     plan = plan_encoding(request, inputs, engine.manifest)
-    refuse_long_texts(plan.inputs.texts or (), settings.max_text_characters, param=param)
+    refuse_long_texts(plan.inputs.texts or (), settings.max_text_characters, names=names)
     with timed(metrics, "tokenize"):
         tokenized = await engine.tokenize(
-            plan.inputs, truncate=request.truncate, param=param, ids_only=plan.selection is None
+            plan.inputs, truncate=request.truncate, names=names, ids_only=plan.selection is None
         )
-    refuse_empty(tokenized, param=param)
+    refuse_empty(tokenized, names=names)
     lengths = [len(item.input_ids) for item in tokenized]
-    check_tokens(lengths, settings.max_request_tokens, param=param)
+    check_tokens(lengths, settings.max_request_tokens, names=names)
     attention = plan.plan_attention(tokenized, engine)
     sizes = check_sizes(plan, lengths, attention, settings)
     results = await engine.run(tokenized, **plan.run_options, deadline=deadline)
@@ -91,14 +91,16 @@ async def run(services: Services, exchange: Exchange, request: EncodeRequest, *,
     return Encoded(answer, sizes)
 
 
-def check_tokens(lengths: Sequence[int], limit: int, *, param: str = "inputs") -> None:
+def check_tokens(lengths: Sequence[int], limit: int, *, names: InputNames = INPUTS) -> None:
     """Refuses a request with more tokens than allowed.
 
     Raises:
         TooLarge: naming both numbers.
     """
     if (tokens := sum(lengths)) > limit:
-        raise TooLarge(f"{param}: {tokens} tokens, at most {limit} a request are taken; send fewer inputs", param=param)
+        raise TooLarge(
+            f"{names.all}: {tokens} tokens, at most {limit} a request are taken; send fewer inputs", param=names.field
+        )
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from service.batching.jobs import JobResult
 from service.encoding.answer import make_vectors
 from service.encoding.encode import aside, check_tokens, count, observe_results, timed
 from service.encoding.explain_schemas import ExplainRequest
-from service.encoding.inputs import Inputs, refuse_empty, refuse_long_texts, refuse_truncated
+from service.encoding.inputs import InputNames, Inputs, refuse_empty, refuse_long_texts, refuse_truncated
 from service.encoding.plan import check_dimensions
 from service.encoding.prompts import with_prompt
 from service.encoding.serialize import serialize
@@ -33,6 +33,7 @@ from service.settings import Settings
 from service.tokenizer import TokenizedInput
 
 SIDES = ("a", "b")
+NAMES = InputNames(listed="", singles=SIDES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,14 @@ async def explain(services: Services, exchange: Exchange, request: ExplainReques
     head_gates = read_head_mask(request.head_mask, engine.manifest)
     given = Inputs(texts=(request.a, request.b))
     prompt, inputs = with_prompt(engine.manifest.defaults, given, name=request.prompt_name, text=request.prompt)
-    refuse_long_texts(inputs.texts or (), settings.max_text_characters, names=SIDES)
+    refuse_long_texts(inputs.texts or (), settings.max_text_characters, names=NAMES)
     with timed(metrics, "tokenize"):
         texts = await engine.tokenize(inputs, truncate=True)
-    refuse_empty(texts, names=SIDES)
+    refuse_empty(texts, names=NAMES)
     if not request.truncate:
-        refuse_truncated(texts, names=SIDES, max_length=engine.tokenizer.max_sequence_length)
+        refuse_truncated(texts, names=NAMES, max_length=engine.tokenizer.max_sequence_length)
     lengths = [len(text.input_ids) for text in texts]
-    check_tokens(lengths, settings.max_request_tokens, param="a")
+    check_tokens(lengths, settings.max_request_tokens, names=NAMES)
     floats = _check_size(texts, selection, engine, settings)
     results = await engine.run(
         texts, attention_layers=selection.computed_layers, wants_tokens=True, head_gates=head_gates, deadline=deadline

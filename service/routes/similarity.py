@@ -1,6 +1,5 @@
 """`POST /similarity`: one text against many, by the cosine of their embeddings. TEI's form of it is taken too."""
 
-import re
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -11,9 +10,9 @@ from starlette.responses import Response
 
 from service.backend import Float32Array
 from service.encoding.encode import Encoded
+from service.encoding.inputs import InputNames
 from service.encoding.prompts import choose_prompt
 from service.encoding.schemas import EncodeRequest, Item, Usage
-from service.errors import ServiceError
 from service.http.failures import INFERENCE_FAILURES, failure_documents
 from service.http.openapi import QUEUED_REQUEST
 from service.routes.compatible.answers import embeddings_document, json_response, run_for
@@ -29,7 +28,8 @@ EXAMPLE = {
     "items": [{"tokens": 7, "truncated": False}],
 }
 Targets = Annotated[list[str], Field(min_length=1, fail_fast=True)]  # a million problems would take a gigabyte
-_TEXTS = "texts"  # source and targets as one request's inputs
+OURS = InputNames("targets", singles=("source",))
+TEIS = InputNames("inputs.sentences", singles=("inputs.source_sentence",))
 
 
 class TeiSentences(RequestModel):
@@ -116,10 +116,7 @@ def add_routes(app: FastAPI) -> None:
 async def answer_similarity(request: Request, body: SimilarityRequest) -> Response:
     """The cosine of the source's embedding and each target's."""
     wanted = _to_encode(body, services_of(request).readiness.engine())
-    try:
-        encoded = await run_for(request, wanted, param=_TEXTS)
-    except ServiceError as error:
-        raise _renamed(error, is_tei=body.inputs is not None) from None
+    encoded = await run_for(request, wanted, names=OURS if body.inputs is None else TEIS)
     similarities = _cosines(encoded.answer["embeddings"])
     answer = similarities if body.inputs is not None else _full_answer(encoded, similarities)
     return await json_response(request, answer, encoded)
@@ -142,20 +139,6 @@ def _to_encode(body: SimilarityRequest, engine: Runner) -> EncodeRequest:
         prompt = choose_prompt(defaults, name=name, text=None, name_param=param)
         texts += group if prompt is None else prompt.before(group)
     return EncodeRequest(inputs=texts, truncate=truncate, prompt="")
-
-
-def _renamed(error: ServiceError, *, is_tei: bool) -> ServiceError:
-    """The failure of one text, or of all, by the names that the caller knows them by."""
-    source, targets = ("inputs.source_sentence", "inputs.sentences") if is_tei else ("source", "targets")
-    found = re.match(rf"{_TEXTS}(?:\[(\d+)\])?: ", error.message)
-    if found is None:
-        return error
-    name, param = f"{source} and {targets}", targets
-    if found[1] == "0":
-        name = param = source
-    elif found[1]:
-        name, param = f"{targets}[{int(found[1]) - 1}]", f"{targets}.{int(found[1]) - 1}"
-    return type(error)(f"{name}: {error.message[found.end() :]}", param=param, retry_after=error.retry_after)
 
 
 def _cosines(vectors: Float32Array) -> Float32Array:

@@ -169,6 +169,12 @@ def test_a_refused_text_is_named_by_its_place_among_all(engine: Engine) -> None:
         engine.encode([*random_texts(600), "cat " * 40], truncate=False)
 
 
+def test_half_a_surrogate_pair_is_refused_by_its_place(engine: Engine) -> None:
+    with pytest.raises(Invalid, match=r"inputs\[600\]: character 4 is half of a surrogate pair"):
+        engine.encode([*random_texts(600), "cat \ud800"])
+    assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
+
+
 def test_a_closed_engine_says_so(settings: Settings, backend: FakeBackend) -> None:
     engine = load_fake_engine(settings, None, backend)
     engine.encode(TEXT)

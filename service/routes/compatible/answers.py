@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.encoding.encode import Encoded, run, timed
+from service.encoding.inputs import INPUTS, InputNames
 from service.encoding.schemas import EncodeRequest
 from service.encoding.serialize import serialize_in_pieces
 from service.errors import ModelNotFound
@@ -27,9 +28,9 @@ def embeddings_document(model: Any, example: Any) -> dict[int | str, dict[str, A
     return document
 
 
-async def run_for(request: Request, wanted: EncodeRequest, *, param: str = "inputs") -> Encoded:
-    """Encodes for an HTTP request; `param` is the name of `inputs` in the API that it speaks."""
-    return await run(services_of(request), exchange_of(request.scope), wanted, param=param)
+async def run_for(request: Request, wanted: EncodeRequest, *, names: InputNames = INPUTS) -> Encoded:
+    """Encodes for an HTTP request; `names` are those of `inputs` in the API that it speaks."""
+    return await run(services_of(request), exchange_of(request.scope), wanted, names=names)
 
 
 async def json_response(request: Request, answer: Any, encoded: Encoded) -> Response:

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.encoding.encode import timed
+from service.encoding.inputs import InputNames
 from service.errors import InternalError, ModelNotFound, NotReady, Unauthorized, UnsupportedMedia
 from service.http.body import Handler, read_body
 from service.http.error_shapes import INFERENCE_PROTOCOL
@@ -139,7 +140,7 @@ async def answer_infer(request: Request) -> Response:
     with services.body_budget.share() as share:
         raw = await read_body(request.receive, headers, services.settings.max_body_bytes, share)
         inference, texts = read_request(raw, headers.get(HEADER_LENGTH))
-        encoded = await run_for(request, inference.to_encode(texts), param=DATA)
+        encoded = await run_for(request, inference.to_encode(texts), names=InputNames(DATA))
     with timed(services.metrics, "serialize"):
         body, header_length = await write_answer(inference, encoded, name, MODEL_VERSION)
     extra = truncation_header(request)

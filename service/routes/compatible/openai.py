@@ -18,6 +18,7 @@ from starlette.responses import Response
 from model.artifact import MANIFEST
 from service.attention.packing import as_base64
 from service.encoding.encode import Encoded, aside
+from service.encoding.inputs import InputNames
 from service.encoding.schemas import EncodeRequest, Inputs, PromptText
 from service.errors import InternalError, Invalid, ModelNotFound, NotReady, Unauthorized
 from service.http.failures import INFERENCE_FAILURES, failure_documents
@@ -170,7 +171,7 @@ async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
         prompt_name=body.prompt_name,
         prompt=body.prompt,
     )
-    encoded = await run_for(request, wanted, param="input")
+    encoded = await run_for(request, wanted, names=InputNames("input"))
     answer = await aside(partial(make_answer, encoded, body.encoding_format), encoded.sizes.floats)
     return await json_response(request, answer, encoded)
 
