@@ -15,14 +15,15 @@ from benchmarks.report import Table
 from benchmarks.timing import Spread, in_turns
 from service.attention.packing import pack_base64, pack_safetensors
 from service.backend import Float32Array
-from service.encoding.serialize import serialize
+from service.encoding.serialize import serialize_in_pieces
+from service.wire import Piece
 
 LAYERS = HEADS = 12  # of the networks that most encoders are
 HIDDEN_SIZE = 768
 SHARPNESS = 2.0  # standard deviation of the scores: a few weights of a row are large, most are small, as in real heads
 COLUMNS = ("tokens", "form", "ms", "spread", "MB", "MB_per_s")
 
-Write = Callable[[], bytes]
+Write = Callable[[], Sequence[Piece]]
 
 
 def writing_costs(lengths: Sequence[int], rounds: int, seconds: float) -> Table:
@@ -38,7 +39,7 @@ def writing_costs(lengths: Sequence[int], rounds: int, seconds: float) -> Table:
     with asyncio.Runner() as runner:
         forms = {(n, name): write for n in lengths for name, write in _forms(make_answer(n), runner).items()}
         share = seconds / (len(forms) * (rounds + 1))
-        sizes = {key: len(write()) for key, write in forms.items()}
+        sizes = {key: sum(map(len, write())) for key, write in forms.items()}
         found = in_turns({key: partial(seconds_each, write, share) for key, write in forms.items()}, rounds)
     for (tokens, name), each in found.items():
         spread = Spread.of(each)
@@ -82,8 +83,8 @@ def _forms(answer: Mapping[str, Any], runner: asyncio.Runner) -> dict[str, Write
     """What writes the answer, by form."""
     floats = sum(layer.size for layer in answer["attention"][0]["weights"])
 
-    def as_json(make: Callable[[], Mapping[str, Any]]) -> bytes:
-        return runner.run(serialize(make(), floats=floats))
+    def as_json(make: Callable[[], Mapping[str, Any]]) -> Sequence[Piece]:
+        return runner.run(serialize_in_pieces(make(), floats=floats))
 
     return {
         "JSON": partial(as_json, lambda: answer),

@@ -1,6 +1,9 @@
-"""How bodies are modelled: requests strictly, answers for their description."""
+"""How bodies are modelled: requests strictly, answers for their description; and what they are sent as."""
 
 from pydantic import BaseModel, ConfigDict
+
+Piece = bytes | memoryview
+"""Of an answer's body; a memoryview is of single bytes, and shares an array's memory."""
 
 
 class RequestModel(BaseModel):

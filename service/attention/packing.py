@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 from service.attention.answer import ARRAYS
 from service.attention.half import as_half
 from service.attention.safetensors import write_safetensors
+from service.wire import Piece
 
 Array = NDArray[Any]
+
+COPIED_BYTES = 65_536  # up to here one piece and one write are cheaper than pieces
 
 SAFETENSORS_LAYOUT = """\
 One safetensors body.
@@ -42,8 +45,8 @@ def pack_base64(answer: Mapping[str, Any]) -> dict[str, Any]:
     return packed
 
 
-def pack_safetensors(answer: Mapping[str, Any], *, is_half: bool) -> bytes:
-    """The answer as `SAFETENSORS_LAYOUT` says.
+def pack_safetensors(answer: Mapping[str, Any], *, is_half: bool) -> list[Piece]:
+    """The answer as `SAFETENSORS_LAYOUT` says, in pieces, which share the memory of its arrays where they are large.
 
     Args:
         answer: as `service.encoding.answer.build_answer` gives it.
@@ -51,7 +54,7 @@ def pack_safetensors(answer: Mapping[str, Any], *, is_half: bool) -> bytes:
     """
     embeddings = answer["embeddings"]
     whole = isinstance(embeddings, np.ndarray)
-    tensors = {"embeddings": embeddings} if whole else {f"embeddings.{i}": rows for i, rows in enumerate(embeddings)}
+    tensors = {"embeddings": [embeddings]} if whole else {f"embeddings.{i}": [v] for i, v in enumerate(embeddings)}
     rest = {name: value for name, value in answer.items() if name != "embeddings"}
     if "attention" in answer:
         for index, entry in enumerate(answer["attention"]):
@@ -60,27 +63,34 @@ def pack_safetensors(answer: Mapping[str, Any], *, is_half: bool) -> bytes:
             {name: value for name, value in entry.items() if name not in ARRAYS} for entry in answer["attention"]
         ]
     written = orjson.dumps(rest, option=orjson.OPT_SERIALIZE_NUMPY)
-    return write_safetensors(tensors, {"answer": written.decode("utf-8")})
+    pieces = write_safetensors(tensors, {"answer": written.decode("utf-8")})
+    return pieces if sum(map(len, pieces)) > COPIED_BYTES else [b"".join(pieces)]
 
 
-def _named(prefix: str, entry: Mapping[str, Any], *, is_half: bool) -> dict[str, Array]:
+def _named(prefix: str, entry: Mapping[str, Any], *, is_half: bool) -> dict[str, list[Array]]:
     """An entry's arrays by name: one of all layers, or one a layer where layers differ in heads."""
-    tensors: dict[str, Array] = {}
+    tensors: dict[str, list[Array]] = {}
     for field in ARRAYS:
         if field not in entry:
             continue
         suffix = "" if field == "weights" else f".{field}"
-        layers = [_shortened(array) if is_half else array for array in entry[field]]
+        layers = [_shortened(array) if is_half else _released(array) for array in entry[field]]
         if len({array.shape for array in layers}) == 1:
-            tensors[f"{prefix}{suffix}"] = np.stack(layers)
+            tensors[f"{prefix}{suffix}"] = [layer[np.newaxis] for layer in layers]
         else:
             names = [f"{prefix}.{layer}{suffix}" for layer in entry["layers"]]
-            tensors |= dict(zip(names, layers, strict=True))
+            tensors |= {name: [layer] for name, layer in zip(names, layers, strict=True)}
     return tensors
 
 
 def _shortened(array: Array) -> Array:
     return as_half(array) if array.dtype == np.float32 else array
+
+
+def _released(array: Array) -> Array:
+    """The array, without holding what others had of its batch until a slow client has read it."""
+    base = array.base
+    return array.copy() if isinstance(base, np.ndarray) and base.nbytes > array.nbytes else array
 
 
 def _tensor(array: Array) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from service.observability.metrics import Metrics, Stage
 from service.observability.request_trace import note_stage
 from service.services import Services
 from service.tokenizer import TokenizedInput
+from service.wire import Piece
 
 # Up to here building an answer is quicker than handing it to a thread; megabytes would hold up the event loop.
 INLINE_FLOATS = 2**18
@@ -45,7 +46,7 @@ class Encoded:
 
 async def encode(
     services: Services, exchange: Exchange, request: EncodeRequest, *, as_safetensors: bool = False
-) -> list[bytes]:
+) -> Sequence[Piece]:
     """Answers one encode request, as JSON unless told otherwise; in pieces, where that is megabytes.
 
     Raises:
@@ -125,10 +126,12 @@ async def aside(build: Callable[[], T], floats: int) -> T:
     return build() if floats <= INLINE_FLOATS else await asyncio.to_thread(build)
 
 
-async def _write(answer: dict[str, Any], request: EncodeRequest, sizes: Sizes, *, as_safetensors: bool) -> list[bytes]:
+async def _write(
+    answer: dict[str, Any], request: EncodeRequest, sizes: Sizes, *, as_safetensors: bool
+) -> Sequence[Piece]:
     if as_safetensors:
         is_half = request.encoding_format == "float16"
-        return [await aside(partial(pack_safetensors, answer, is_half=is_half), sizes.floats)]
+        return await aside(partial(pack_safetensors, answer, is_half=is_half), sizes.floats)
     if request.encoding_format == "base64":
         answer = await aside(partial(pack_base64, answer), sizes.floats)
     return await serialize_in_pieces(answer, floats=sizes.floats)

@@ -6,6 +6,8 @@ wake-ups at the client for a few kilobytes.
 
 import asyncio
 
+from service.wire import Piece
+
 _INTERIM = b"HTTP/1.1 100"  # Continue: not the head of an answer, and the client waits for it
 
 
@@ -20,12 +22,12 @@ class AnswerWriter:
         self._transport = transport
         self._head = b""
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: Piece) -> None:
         """Writes a piece of an answer; the first one waits for the second, or for `flush`."""
         if self._head:
             head, self._head = self._head, b""
             self._transport.writelines((head, data))
-        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(_INTERIM):
+        elif isinstance(data, bytes) and data.startswith(b"HTTP/1.1 ") and not data.startswith(_INTERIM):
             self._head = data
         else:
             self._transport.write(data)

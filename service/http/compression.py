@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Sequence
 
 from service.http.media import accepts_gzip
+from service.wire import Piece
 
 LEVEL = 1
 SMALLEST_BYTES = 64 * 1024  # below, an answer is a few round trips at most
@@ -18,13 +19,13 @@ _GZIP = 16 + zlib.MAX_WBITS  # zlib's way to ask for a gzip header
 HEADERS = {"content-encoding": "gzip", "vary": "accept-encoding"}
 
 
-async def compress(pieces: Sequence[bytes], accept_encoding: bytes | None) -> tuple[Sequence[bytes], dict[str, str]]:
+async def compress(pieces: Sequence[Piece], accept_encoding: bytes | None) -> tuple[Sequence[Piece], dict[str, str]]:
     """A body and its headers, compressed where it is large and the caller takes that; on a thread, without the GIL."""
     if sum(map(len, pieces)) < SMALLEST_BYTES or not accepts_gzip(accept_encoding):
         return pieces, {}
     return await asyncio.to_thread(_compress, pieces), HEADERS
 
 
-def _compress(pieces: Sequence[bytes]) -> list[bytes]:
+def _compress(pieces: Sequence[Piece]) -> list[bytes]:
     compressor = zlib.compressobj(LEVEL, wbits=_GZIP)
     return [*map(compressor.compress, pieces), compressor.flush()]

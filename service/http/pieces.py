@@ -6,12 +6,16 @@ from types import MappingProxyType
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from service.wire import Piece
+
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 SENT_AT_ONCE = 4 * 2**20
 """Bytes: two milliseconds of copying. The client's time to read is counted anew for each (`ConnectionLimits`)."""
+SENT_ALONE = 65_536
+"""Bytes: arrays of at least so many are sent from where they are, which costs a write of its own."""
 
 
-def respond(pieces: Sequence[bytes], media_type: str, headers: Mapping[str, str] = NO_HEADERS) -> Response:
+def respond(pieces: Sequence[Piece], media_type: str, headers: Mapping[str, str] = NO_HEADERS) -> Response:
     """A response whose body these pieces are, at least one."""
     if len(pieces) == 1:
         return Response(pieces[0], media_type=media_type, headers=headers)
@@ -19,9 +23,9 @@ def respond(pieces: Sequence[bytes], media_type: str, headers: Mapping[str, str]
 
 
 class PiecesResponse(Response):
-    """Sends its body in parts of `SENT_AT_ONCE`, each once the client has read most of the one before."""
+    """Sends its body in parts, each once the client has read most of the one before."""
 
-    def __init__(self, pieces: Sequence[bytes], media_type: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, pieces: Sequence[Piece], media_type: str, headers: Mapping[str, str]) -> None:
         size = sum(map(len, pieces))
         super().__init__(media_type=media_type, headers={**headers, "content-length": str(size)})
         self._pieces = pieces
@@ -32,17 +36,19 @@ class PiecesResponse(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         parts = _parts(self._pieces)
         for index, part in enumerate(parts, 1):
-            await send({"type": "http.response.body", "body": b"".join(part), "more_body": index < len(parts)})
+            body = part[0] if len(part) == 1 else b"".join(part)
+            await send({"type": "http.response.body", "body": body, "more_body": index < len(parts)})
 
 
-def _parts(pieces: Sequence[bytes]) -> list[list[bytes]]:
-    """The pieces in groups of at least `SENT_AT_ONCE`, but for the last."""
-    parts: list[list[bytes]] = [[]]
-    size = 0
+def _parts(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """The pieces in groups of at least `SENT_AT_ONCE`, or up to a large array, which is a group alone."""
+    parts: list[list[Piece]] = []
+    size = SENT_AT_ONCE
     for piece in pieces:
-        if size >= SENT_AT_ONCE:
+        is_alone = isinstance(piece, memoryview) and len(piece) >= SENT_ALONE
+        if is_alone or size >= SENT_AT_ONCE:
             parts.append([])
             size = 0
         parts[-1].append(piece)
-        size += len(piece)
+        size = SENT_AT_ONCE if is_alone else size + len(piece)
     return parts

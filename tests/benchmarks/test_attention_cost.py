@@ -29,7 +29,7 @@ def test_ratios_are_taken_within_a_round() -> None:
 
 def test_the_weights_written_are_rows_that_sum_to_1() -> None:
     answer = make_answer(5)
-    written = load(pack_safetensors(answer, is_half=False))["attention.0"]
+    written = load(b"".join(pack_safetensors(answer, is_half=False)))["attention.0"]
     assert written.shape == (12, 12, 5, 5)
     np.testing.assert_allclose(written.sum(axis=-1), 1, rtol=1e-6)
     read = json.loads(asyncio.run(serialize(answer, floats=written.size)))

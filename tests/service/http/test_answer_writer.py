@@ -58,3 +58,10 @@ def test_closing_leaves_nothing_behind(writer: AnswerWriter, transport: Transpor
 def test_a_client_that_waits_for_continue_gets_it_at_once(writer: AnswerWriter, transport: Transport) -> None:
     writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     assert len(transport.calls) == 1
+
+
+def test_an_array_is_written_as_it_is(writer: AnswerWriter, transport: Transport) -> None:
+    array = memoryview(b"numbers")
+    for data in (HEAD, b"header", array, array):
+        writer.write(data)
+    assert transport.calls == [(HEAD, b"header"), array, array]

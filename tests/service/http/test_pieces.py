@@ -3,10 +3,11 @@ from typing import Any
 
 import pytest
 
-from service.http.pieces import SENT_AT_ONCE, respond
+from service.http.pieces import SENT_ALONE, SENT_AT_ONCE, respond
+from service.wire import Piece
 
 
-def sent(pieces: list[bytes], **headers: str) -> list[dict[str, Any]]:
+def sent(pieces: list[Piece], **headers: str) -> list[dict[str, Any]]:
     """The messages of a response."""
     messages: list[dict[str, Any]] = []
 
@@ -31,7 +32,7 @@ def sent(pieces: list[bytes], **headers: str) -> list[dict[str, Any]]:
     ],
 )
 def test_a_body_is_sent_in_parts_whose_last_says_so(sizes: list[int], parts: list[int]) -> None:
-    pieces = [bytes([65 + index]) * size for index, size in enumerate(sizes)]
+    pieces: list[Piece] = [bytes([65 + index]) * size for index, size in enumerate(sizes)]
     start, *bodies = sent(pieces, vary="accept-encoding")
     assert dict(start["headers"])[b"content-length"] == b"%d" % sum(sizes)
     assert dict(start["headers"])[b"content-type"] == b"text/plain; charset=utf-8"
@@ -39,3 +40,16 @@ def test_a_body_is_sent_in_parts_whose_last_says_so(sizes: list[int], parts: lis
     assert [len(message["body"]) for message in bodies] == parts
     assert b"".join(message["body"] for message in bodies) == b"".join(pieces)
     assert [message.get("more_body", False) for message in bodies] == [True] * (len(parts) - 1) + [False]
+
+
+def test_large_arrays_are_sent_from_where_they_are() -> None:
+    large, small = memoryview(bytes(SENT_ALONE)), memoryview(bytes(SENT_ALONE - 1))
+    _, *bodies = sent([b"head", small, large, large, b"between", small, large])
+    assert [len(message["body"]) for message in bodies] == [
+        4 + SENT_ALONE - 1,
+        SENT_ALONE,
+        SENT_ALONE,
+        7 + SENT_ALONE - 1,
+        SENT_ALONE,
+    ]
+    assert bodies[1]["body"] is bodies[2]["body"] is bodies[4]["body"] is large
