@@ -59,3 +59,17 @@ def test_other_tasks_run_while_a_large_answer_is_written(shape: tuple[int, ...])
 
     asyncio.run(both())
     assert turns >= min(len(shape), 2) if len(shape) == 1 else turns >= 5
+
+
+@pytest.mark.parametrize("floats", [0, 10**6])
+def test_bytes_that_are_json_stand_in_the_answer_as_they_are(floats: int) -> None:
+    answer = {"a": [{"data": memoryview(b'"QUJD"'), "shape": [1]}], "b": memoryview(b"[1]")}
+    assert json.loads(asyncio.run(serialize(answer, floats=floats))) == {
+        "a": [{"data": "QUJD", "shape": [1]}],
+        "b": [1],
+    }
+
+
+def test_what_is_no_json_is_refused() -> None:
+    with pytest.raises(TypeError, match="not JSON|expected JSON types"):
+        asyncio.run(serialize({"a": object()}, floats=0))
