@@ -100,7 +100,7 @@ class Settings(BaseSettings):
     receive_timeout: float = Field(20.0, gt=0, allow_inf_nan=False)
     """seconds a client has to send a request, from its first byte to its last"""
     send_timeout: float = Field(20.0, gt=0, allow_inf_nan=False)
-    """seconds an answer, or 4 MiB of a larger one, may stay unread, plus those that it takes at min-send-rate"""
+    """seconds an answer may stay unread, plus those that it takes at min-send-rate"""
     min_send_rate: int = Field(256 * 1024, ge=1)
     """bytes a second that a client has to read at least"""
     keep_alive_timeout: float = Field(75.0, ge=0, allow_inf_nan=False)

@@ -22,8 +22,7 @@ class ConnectionLimits:
         max_connections: open connections of all clients.
         max_header_bytes: request line and headers of one request.
         receive_timeout: seconds from a request's first byte to its last, and from connecting to the first.
-        send_timeout: seconds that an answer, or each part of a large one (`service.http.pieces`), may stay unread, plus
-            those that it takes at `min_send_rate`.
+        send_timeout: seconds that an answer may stay unread, plus those that each piece takes at `min_send_rate`.
         min_send_rate: bytes a second.
     """
 

@@ -10,7 +10,7 @@ from service.wire import Piece
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 SENT_AT_ONCE = 4 * 2**20
-"""Bytes: two milliseconds of copying. The client's time to read is counted anew for each (`ConnectionLimits`)."""
+"""Bytes: two milliseconds of copying."""
 SENT_ALONE = 65_536
 """Bytes: arrays of at least so many are sent from where they are, which costs a write of its own."""
 

@@ -41,6 +41,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._answering: RequestResponseCycle | None = None  # the current one; `cycle` is the last that came in
         self._awaited_since: float | None = None  # what is being read, or a request's first byte
         self._unread_until: float | None = None  # an answer that the client has to read
+        self._patience = limits.send_timeout  # seconds that are left of it for the current answer
         self._closing_until: float | None = None
         self._is_deaf = False  # nothing more is read
         self._refusal: ServiceError | None = None  # to be written once earlier requests are answered
@@ -129,13 +130,15 @@ class BoundedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Starts the answer's clock: the client reads more slowly than it is written."""
         super().pause_writing()
-        seconds = self._limits.send_timeout + self.transport.get_write_buffer_size() / self._limits.min_send_rate
+        seconds = self._patience + self.transport.get_write_buffer_size() / self._limits.min_send_rate
         self._unread_until = self.loop.time() + seconds
 
     def resume_writing(self) -> None:
-        """Stops the answer's clock."""
+        """Stops the answer's clock; what this piece took beyond its share is missing for the next."""
         super().resume_writing()
-        self._unread_until = None
+        if self._unread_until is not None:
+            self._patience = min(self._patience, self._unread_until - self.loop.time())
+            self._unread_until = None
 
     def check(self, now: float) -> None:
         """Cuts the client off where its time is up."""
@@ -156,6 +159,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
+        self._patience = self._limits.send_timeout
         if self._refusal is not None and self._reading == "body" and cycle is self.cycle:
             self._connection.failure, self._refusal = self._refusal, None  # its own: the body is what was refused
         super()._start_asgi_task(cycle, app)

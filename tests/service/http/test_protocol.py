@@ -305,6 +305,22 @@ def test_answer_that_is_read_steadily_arrives_whole(strict_server: ServerProcess
         assert len(json.loads(answer)["embeddings"]) == texts
 
 
+def test_answer_that_is_read_too_slowly_piece_by_piece_is_cut_off(strict_server: ServerProcess) -> None:
+    body = {"inputs": ["cat " * 14] * 1000, "output": "tokens", "attention": {"layers": "all"}}
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        connection.connect(strict_server.address)
+        connection.sendall(request_bytes(body))
+        part = connection.recv(65_536)
+        size, received = int(part.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]), 0
+        with suppress(ConnectionResetError):
+            while part:
+                received += len(part)
+                time.sleep(0.008)  # no part of the answer takes longer than its rate and the timeout allow
+                part = connection.recv(65_536)
+        assert SENT_AT_ONCE < received < size
+
+
 def test_client_that_leaves_amid_a_large_answer_is_counted(strict_server: ServerProcess) -> None:
     body = {"inputs": ["cat " * 14] * 1000, "output": "tokens", "attention": {"layers": "all"}}
     name = "polyhead_client_disconnects_total"
