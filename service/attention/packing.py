@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from service.attention.answer import ARRAYS
 from service.attention.half import as_half
-from service.attention.safetensors import write_safetensors
+from service.attention.safetensors import bytes_of, write_safetensors
 from service.wire import Piece
 
 Array = NDArray[Any]
@@ -54,7 +54,8 @@ def pack_safetensors(answer: Mapping[str, Any], *, is_half: bool) -> list[Piece]
     """
     embeddings = answer["embeddings"]
     whole = isinstance(embeddings, np.ndarray)
-    tensors = {"embeddings": [embeddings]} if whole else {f"embeddings.{i}": [v] for i, v in enumerate(embeddings)}
+    listed = {"embeddings": embeddings} if whole else {f"embeddings.{i}": rows for i, rows in enumerate(embeddings)}
+    tensors = {name: [_released(array)] for name, array in listed.items()}
     rest = {name: value for name, value in answer.items() if name != "embeddings"}
     if "attention" in answer:
         for index, entry in enumerate(answer["attention"]):
@@ -99,6 +100,4 @@ def _tensor(array: Array) -> dict[str, Any]:
 
 
 def _encoded(array: Array) -> bytes:
-    return base64.b64encode(
-        np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
-    )
+    return base64.b64encode(bytes_of(array))

@@ -40,13 +40,14 @@ def write_safetensors(tensors: Mapping[str, Sequence[NDArray[Any]]], metadata: M
         end = offset + sum(array.nbytes for array in arrays)
         shape = (sum(map(len, arrays)), *arrays[0].shape[1:])
         header[name] = {"dtype": DTYPES[arrays[0].dtype.name], "shape": shape, "data_offsets": (offset, end)}
-        pieces += map(_bytes_of, arrays)
+        pieces += map(bytes_of, arrays)
         offset = end
     written = orjson.dumps(header)
     written += b" " * (-len(written) % _ALIGNMENT)
     return [len(written).to_bytes(8, "little") + written, *pieces]
 
 
-def _bytes_of(array: NDArray[Any]) -> memoryview:
+def bytes_of(array: NDArray[Any]) -> memoryview:
+    """The numbers row by row, little-endian: the array's own memory, where they lie in it like that."""
     little_endian = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     return little_endian.reshape(-1).view(np.uint8).data
