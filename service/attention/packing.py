@@ -15,8 +15,6 @@ from service.wire import Piece
 
 Array = NDArray[Any]
 
-COPIED_BYTES = 65_536  # up to here one piece and one write are cheaper than pieces
-
 SAFETENSORS_LAYOUT = """\
 One safetensors body.
 
@@ -46,7 +44,7 @@ def pack_base64(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pack_safetensors(answer: Mapping[str, Any], *, is_half: bool) -> list[Piece]:
-    """The answer as `SAFETENSORS_LAYOUT` says, in pieces, which share the memory of its arrays where they are large.
+    """The answer as `SAFETENSORS_LAYOUT` says, in pieces, which share the memory of its arrays.
 
     Args:
         answer: as `service.encoding.answer.build_answer` gives it.
@@ -64,8 +62,7 @@ def pack_safetensors(answer: Mapping[str, Any], *, is_half: bool) -> list[Piece]
             {name: value for name, value in entry.items() if name not in ARRAYS} for entry in answer["attention"]
         ]
     written = orjson.dumps(rest, option=orjson.OPT_SERIALIZE_NUMPY)
-    pieces = write_safetensors(tensors, {"answer": written.decode("utf-8")})
-    return pieces if sum(map(len, pieces)) > COPIED_BYTES else [b"".join(pieces)]
+    return write_safetensors(tensors, {"answer": written.decode("utf-8")})
 
 
 def _named(prefix: str, entry: Mapping[str, Any], *, is_half: bool) -> dict[str, list[Array]]:

@@ -1,1 +1,1 @@
-"""From a connection's bytes to a route and back: limits, timers, keys, failures. Knows no model."""
+"""From a connection's bytes to a route and back: limits, timers, keys, failures."""

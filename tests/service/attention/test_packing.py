@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load
 
-from service.attention.packing import COPIED_BYTES, pack_safetensors
+from service.attention.packing import pack_safetensors
 from service.backend import Float32Array
 
 
@@ -38,10 +38,3 @@ def test_token_vectors_hold_nothing_of_batch_mates() -> None:
     np.testing.assert_array_equal(read["embeddings.0"], batch[0])
     np.testing.assert_array_equal(read["embeddings.1"], batch[3, :50])
     assert not any(np.shares_memory(np.frombuffer(piece, np.uint8), batch) for piece in pieces)
-
-
-def test_what_is_small_is_one_piece() -> None:
-    rows = np.zeros((2, 1, 10), np.float32)
-    (body,) = pack_safetensors(answer_with([rows]), is_half=False)
-    assert len(body) <= COPIED_BYTES
-    assert load(bytes(body))["attention.0"].shape == (1, 2, 1, 10)
