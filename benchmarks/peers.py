@@ -32,6 +32,7 @@ from benchmarks.comparison import (
 from benchmarks.engines import Engine, all_layouts
 from benchmarks.payloads import WrongAnswer, check_vectors, encode_requests, fetch
 from benchmarks.peer_environments import INFINITY, OPENVINO, SENTENCE_TRANSFORMERS, Environment, NotInstallable
+from benchmarks.peer_picture import draw_peers
 from benchmarks.peer_process import QUIET, PeerFailed
 from benchmarks.peer_worker import Task
 from benchmarks.report import emit
@@ -43,6 +44,12 @@ from benchmarks.weights import checkpoint_folder
 SKIPPING = (NotInstallable, PeerFailed, ServerFailed, WrongAnswer)
 INFINITY_ROUTE = "/embeddings"
 INFINITY_FLAGS = ("--bettertransformer", "--no-bettertransformer")  # the first is its default
+PEER_ENGINES = {
+    "OpenVINO bf16": ("OpenVINO bf16",),
+    "OpenVINO f32": ("OpenVINO f32",),
+    "sentence-transformers, sorted batches": ("sentence-transformers forward",),
+    "sentence-transformers encode()": ("sentence-transformers encode",),
+}
 
 
 @dataclass
@@ -169,13 +176,7 @@ def ratios_to_report(run: Run) -> list[tuple[Words, Words]]:
         for precision in precisions
         for flag in INFINITY_FLAGS
     ]
-    peers = (
-        ("OpenVINO f32",),
-        ("OpenVINO bf16",),
-        ("sentence-transformers forward",),
-        ("sentence-transformers encode",),
-    )
-    return over_infinity + [((engine.name,), peer) for engine in run.engines for peer in peers]
+    return over_infinity + [((engine.name,), peer) for engine in run.engines for peer in PEER_ENGINES.values()]
 
 
 @contextmanager
@@ -215,6 +216,11 @@ def main() -> None:
         title = f"{arguments.corpus} texts, {arguments.connections} connections"
         table = compare("rates", title, {**engines, **servers}, arguments.rounds)
         ratio = ratios("ratios", "best over best, tokens/s", ratios_to_report(run), table)
+        if arguments.plot:
+            ours = {f"Polyhead {engine.artifact.manifest.precision}": engine.name for engine in run.engines}
+            infinity = [f"Infinity {flag}" for flag in INFINITY_FLAGS]
+            picture = draw_peers(table, ours, PEER_ENGINES, infinity, arguments.texts_per_request)
+            arguments.plot.write_text(picture)
     for name, versions in run.versions.items():
         print(f"{name}: {versions}")
     emit("peers", [table, ratio], peers=run.versions, skipped=run.skipped, texts=fingerprint(run.texts))
@@ -229,6 +235,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--cache", type=Path, default=Path("build/peers"), help="where the peers' environments are kept"
     )
+    parser.add_argument("--plot", type=Path, metavar="SVG", help="draw the best of each there")
     add_http_arguments(parser)
     return parser.parse_args()
 
