@@ -45,14 +45,17 @@ class Engine:
     backends: Mapping[Layout, OnnxBackend]
 
     @classmethod
-    def open(cls, directory: Path, layouts: Sequence[Layout]) -> "Engine":
+    def open(cls, directory: Path, layouts: Sequence[Layout], *, provider: str = "cpu") -> "Engine":
         """Verifies an artifact and loads it once a layout.
 
         Raises:
             ArtifactError: the directory is no artifact, or not the one its manifest describes.
+            ProviderUnavailable: the provider cannot be used.
         """
         artifact = Artifact.open(directory)
-        backends = {layout: OnnxBackend(artifact, intra_op_threads=layout.threads) for layout in layouts}
+        backends = {
+            layout: OnnxBackend(artifact, intra_op_threads=layout.threads, provider=provider) for layout in layouts
+        }
         return cls(f"{directory.name} {artifact.manifest.precision}", artifact, backends)
 
     def runner(self, batches: Sequence[Batch], layout: Layout) -> Callable[[], Pass]:

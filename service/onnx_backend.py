@@ -147,6 +147,10 @@ class OnnxBackend:
         layers, length = tuple(range(self._num_layers)), min(8, self._max_length)
         self.run(_blank_batch(length, layers, wants_tokens=True, wants_norms=self._has_norms))
 
+    def operators(self) -> dict[str, list[str]]:
+        """Which nodes each provider runs, by their operators."""
+        return _operators(self._session)
+
     def close(self) -> None:
         """Frees the session; runs that are under way keep it until they end."""
         del self._session
@@ -218,17 +222,21 @@ def _check_names(artifact: Artifact, session: onnxruntime.InferenceSession) -> N
 
 def _check_cuda_runs(session: onnxruntime.InferenceSession) -> None:
     """Raises where CUDA is loaded and does not run the attention: then most of the network would be on the CPU."""
-    used = session.get_providers()
-    nodes = [
-        (graph.ep_name, node) for graph in session.get_provider_graph_assignment_info() for node in graph.get_nodes()
-    ]
-    elsewhere = sorted({provider for provider, node in nodes if node.op_type == _FUSED_OP and provider != CUDA})
+    used, operators = session.get_providers(), _operators(session)
+    elsewhere = sorted(provider for provider, run in operators.items() if _FUSED_OP in run and provider != CUDA)
     if CUDA not in used or elsewhere:
         where = ", ".join(elsewhere or used)
         raise ProviderUnavailable(
             f"CUDA was asked for and {where} would run the graph: check the driver and the CUDA and cuDNN libraries "
             "(nvidia-smi; the gpu extra installs the libraries), or use --provider cpu"
         )
+
+
+def _operators(session: onnxruntime.InferenceSession) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for graph in session.get_provider_graph_assignment_info():
+        found.setdefault(graph.ep_name, []).extend(node.op_type for node in graph.get_nodes())
+    return found
 
 
 def _blank_batch(

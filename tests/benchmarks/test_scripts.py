@@ -113,3 +113,15 @@ def test_http_cost(default_artifact: Path) -> None:
     options = ("--rounds", 1, "--texts", 16, "--seconds", 0.5, "--connections", 2)
     bare, no_model, whole = run_script("http_cost", "--model", default_artifact, *options)["cost"]
     assert 0 < bare["server_us"] < no_model["server_us"] < whole["server_us"]
+
+
+def test_gpu_on_a_cpu(default_artifact: Path) -> None:
+    options = ("--provider", "cpu", "--product", 64, "--lengths", 16, "--tokens", 16, 64, "--rounds", 1, "--texts", 16)
+    tables = run_script("gpu", default_artifact, "--reference", default_artifact, *options)
+    assert tables["parity"][0]["pooled_max_diff"] == tables["parity"][0]["attention_max_diff"] == 0
+    assert [(row["texts"], row["workers"]) for row in tables["rates"]] == [(1, 1), (1, 2), (4, 1), (4, 2)]
+    assert min(rates(tables["rates"])) > 0
+    assert tables["peak"][0]["tflops"] > 0
+    (nodes,) = tables["nodes"]
+    assert nodes["provider"] == "CPU"
+    assert nodes["nodes"] > 100
