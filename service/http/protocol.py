@@ -7,7 +7,7 @@ connections and tasks, not what requests mean.
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import httptools
 from uvicorn._types import ASGI3Application
@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from service.errors import HeadersTooLarge, MalformedRequest, RequestTimeout, ServiceError, TooManyConnections
 from service.http.answer_writer import AnswerWriter
 from service.http.connection import CONNECTION_KEY, Connection, ConnectionLimits, refusal_bytes
+from service.http.read_ahead import MOST_AHEAD, ReadAhead
 
 LINGER_SECONDS = 2.0  # how long a refused client may go on sending before it is cut off
 
@@ -44,6 +45,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._patience = limits.send_timeout  # seconds that are left of it for the current answer
         self._closing_until: float | None = None
         self._is_deaf = False  # nothing more is read
+        self._objection: ServiceError | None = None  # why the parser was stopped, where it had no reason of its own
         self._refusal: ServiceError | None = None  # to be written once earlier requests are answered
         self._head_bytes = 0  # of headers that are complete
         self._unparsed_bytes = 0  # received since the head began, or since the last piece of the body
@@ -51,6 +53,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         """Takes the client in, or turns it away where there are too many."""
         super().connection_made(transport)
+        self.flow = ReadAhead(transport, self.pipeline)
         self._writer = AnswerWriter(transport)
         self._awaited_since = self.loop.time()
         if len(self.connections) > self._limits.max_connections:
@@ -75,8 +78,7 @@ class BoundedProtocol(HttpToolsProtocol):
         except httptools.HttpParserUpgrade as offer:
             self._decline_upgrade(data[offer.args[0] :])
         except httptools.HttpParserError:
-            too_large = self._head_bytes > self._limits.max_header_bytes
-            self._refuse(self._too_large() if too_large else MalformedRequest("this is no valid HTTP/1.1 request"))
+            self._refuse(self._objection or MalformedRequest("this is no valid HTTP/1.1 request"))
         else:
             if self._reading in ("head", "body") and self._unparsed_bytes > self._limits.max_header_bytes:
                 self._refuse(self._too_large())
@@ -85,6 +87,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Hands the connection to the request through its scope, and starts its clock."""
+        if len(self.pipeline) >= MOST_AHEAD:
+            self._object(MalformedRequest(f"more than {MOST_AHEAD} requests ahead: wait for answers"))
         super().on_message_begin()
         self.scope[CONNECTION_KEY] = self._connection  # type: ignore[literal-required]  # a key of our own
         self._awaited_since = self.loop.time()
@@ -167,7 +171,12 @@ class BoundedProtocol(HttpToolsProtocol):
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > self._limits.max_header_bytes:
-            raise ValueError("too many header bytes")  # stops the parser; `data_received` answers
+            self._object(self._too_large())
+
+    def _object(self, error: ServiceError) -> NoReturn:
+        """Stops the parser; `data_received` answers."""
+        self._objection = error
+        raise error
 
     def _too_large(self) -> HeadersTooLarge:
         return HeadersTooLarge(f"the headers are larger than {self._limits.max_header_bytes} bytes")

@@ -1,0 +1,35 @@
+"""How far a connection is read while requests that came before are still being answered.
+
+uvicorn stops reading behind a request that has to wait its turn, and reads on with every answer: a client that sends
+faster than it is answered would fill the memory with requests.
+"""
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+MOST_AHEAD = 128
+"""Requests that may wait behind the one that is being answered; one read may hold ten thousand."""
+
+Waiting = Collection[tuple[RequestResponseCycle, Any]]
+
+
+class ReadAhead(FlowControl):
+    """Reads on only while the bodies that wait are few bytes. One a connection.
+
+    Args:
+        transport: of the connection.
+        waiting: its requests that wait for their turn.
+    """
+
+    def __init__(self, transport: asyncio.Transport, waiting: Waiting) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        """Reads on, unless enough was read; asked again when the next request has its turn."""
+        if sum(len(cycle.body) for cycle, _ in self._waiting) <= HIGH_WATER_LIMIT:
+            super().resume_reading()
