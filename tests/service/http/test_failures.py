@@ -260,6 +260,26 @@ def test_wrong_method(served: Served, method: str, path: str, allow: str) -> Non
         assert error_of(response)["code"] == "method_not_allowed"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "fields"),
+    [
+        ("GET", "/embed", 405, {"error", "error_type"}),
+        ("PUT", "/embed_all", 405, {"error", "error_type"}),
+        ("POST", "/health", 405, {"error", "error_type"}),
+        ("POST", "/v2", 405, {"error"}),
+        ("PUT", "/v2/models/tiny/infer", 405, {"error"}),
+        ("GET", "/v2/models/tiny/infer", 404, {"error"}),
+    ],
+)
+def test_wrong_method_on_a_route_of_another_api(
+    served: Served, method: str, path: str, status: int, fields: set[str]
+) -> None:
+    response = served.client.request(method, path)
+    assert response.status_code == status
+    assert response.json().keys() == fields
+    assert isinstance(response.json()["error"], str)
+
+
 @pytest.mark.parametrize("path", ["/nope", "/encode/", "/static/nope.js", "/static/../settings.py", "/%00"])
 def test_no_such_route(served: Served, path: str) -> None:
     response = served.client.get(path)
