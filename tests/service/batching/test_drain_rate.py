@@ -21,6 +21,21 @@ def test_follows_a_machine_that_became_slower() -> None:
     assert rate.retry_after(1000, workers=1) == pytest.approx(10.0, rel=0.05)
 
 
+def test_a_run_that_was_held_up_is_not_taken_for_the_rate() -> None:
+    rate = measured([(100, 0.1)] * 100 + [(100, 60.0), (100, 0.1)])
+    assert rate.seconds_for(1000, workers=1) < 1.5
+
+
+def test_follows_a_machine_that_became_a_hundred_times_slower() -> None:
+    rate = measured([(100, 0.1)] * 1000 + [(100, 10.0)] * 50)
+    assert rate.seconds_for(1000, workers=1) == pytest.approx(100.0, rel=0.4)
+
+
+def test_a_run_of_few_tokens_counts_whole_beside_large_ones() -> None:
+    rate = measured([(16_000, 0.02), (5, 0.005)] * 500)  # as on a GPU, where a run takes milliseconds whatever is in it
+    assert rate.seconds_for(16_005, workers=1) == pytest.approx(0.025, rel=0.02)
+
+
 def test_weighs_batches_by_their_time_not_by_their_number() -> None:
     rate = measured([(1, 0.001), (999, 0.999)])
     assert rate.retry_after(1000, workers=1) == pytest.approx(1.0)
