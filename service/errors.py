@@ -157,6 +157,7 @@ class NotReady(ServiceError):
 class DeadlineExceeded(ServiceError):
     """The caller's time was up before the answer was there."""
 
+    fixed_text: ClassVar[str] = "the deadline passed before the answer was there"
     status, type, code = 504, "server_error", "deadline_exceeded"
 
 

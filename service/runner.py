@@ -124,7 +124,13 @@ class Runner:
         self._batcher.refuse_early()
 
     async def tokenize(
-        self, inputs: Inputs, *, truncate: bool, names: InputNames = INPUTS, ids_only: bool = False
+        self,
+        inputs: Inputs,
+        *,
+        truncate: bool,
+        names: InputNames = INPUTS,
+        ids_only: bool = False,
+        deadline: float | None = None,
     ) -> list[TokenizedInput]:
         """Inputs as the model sees them.
 
@@ -133,18 +139,18 @@ class Runner:
             truncate: whether longer texts are cut.
             names: what the caller calls them, for errors.
             ids_only: whether tokens and offsets can be left out.
+            deadline: `time.monotonic()` value after which the answer is worth nothing.
 
         Raises:
-            Invalid, TooLarge: token ids that the model does not take, a text that is no Unicode, or a long one where
-                cutting is not allowed.
+            ServiceError: Invalid or TooLarge for token ids that the model does not take, a text that is no Unicode, or
+                a long one where cutting is not allowed; DeadlineExceeded.
         """
         longest = self.tokenizer.max_sequence_length
         if inputs.token_ids is not None:
-            size = self.config.vocab_size
-            return as_tokenized(inputs.token_ids, names=names, vocab_size=size, max_length=longest)
+            return as_tokenized(inputs.token_ids, names=names, vocab_size=self.config.vocab_size, max_length=longest)
         texts = inputs.texts or ()
         try:
-            tokenized = await self.tokenizer.encode(texts, ids_only=ids_only)
+            tokenized = await self.tokenizer.encode(texts, ids_only=ids_only, deadline=deadline)
         except TypeError:  # what the library says of half a surrogate pair, which no JSON brings here
             refuse_surrogates(texts, names=names)
             raise

@@ -6,6 +6,7 @@ It knows neither requests nor limits other than that length.
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as FastTokenizer
 
 from service.backend import Int64Array
-from service.errors import InternalError, NotReady
+from service.errors import DeadlineExceeded, InternalError, NotReady
 from service.plain_text import PlainText
 
 # Up to here a thread hand-off costs more than it frees the event loop for: about a millisecond of tokenising.
@@ -105,16 +106,20 @@ class Tokenizer:
             raise ValueError(f"max_sequence_length {max_sequence_length} leaves no room for text; export it again")
         return cls(tokenizer, max_sequence_length, threads=threads)
 
-    async def encode(self, texts: Sequence[str], *, ids_only: bool = False) -> list[TokenizedInput]:
+    async def encode(
+        self, texts: Sequence[str], *, ids_only: bool = False, deadline: float | None = None
+    ) -> list[TokenizedInput]:
         """Tokenises texts, in their order; a text that is too long is cut.
 
         Args:
             texts: what to tokenise.
             ids_only: whether tokens and offsets can be left out, a fifth of the time.
+            deadline: `time.monotonic()` value after which nobody waits for a thread any more.
 
         Raises:
             InternalError: the library panicked.
             NotReady: closed.
+            DeadlineExceeded: the deadline passed; what no thread had begun with is dropped.
         """
         tokenize = partial(self.encode_now, texts, ids_only=ids_only)
         if sum(map(len, texts)) <= INLINE_CHARACTERS:
@@ -125,7 +130,11 @@ class Tokenizer:
             if not self._is_closed:
                 raise
             raise NotReady("closed: no more texts are tokenised") from None
-        return await tokenized
+        try:
+            async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
+                return await tokenized
+        except TimeoutError:
+            raise DeadlineExceeded(DeadlineExceeded.fixed_text) from None
 
     def encode_now(self, texts: Sequence[str], *, ids_only: bool = False) -> list[TokenizedInput]:
         """Tokenises texts on the calling thread.

@@ -77,7 +77,11 @@ async def run(services: Services, exchange: Exchange, request: EncodeRequest, *,
     refuse_long_texts(plan.inputs.texts or (), settings.max_text_characters, names=names)
     with timed(metrics, "tokenize"):
         tokenized = await engine.tokenize(
-            plan.inputs, truncate=request.truncate, names=names, ids_only=plan.selection is None
+            plan.inputs,
+            truncate=request.truncate,
+            names=names,
+            ids_only=plan.selection is None,
+            deadline=deadline,
         )
     refuse_empty(tokenized, names=names)
     lengths = [len(item.input_ids) for item in tokenized]

@@ -67,7 +67,7 @@ async def explain(services: Services, exchange: Exchange, request: ExplainReques
     prompt, inputs = with_prompt(engine.manifest.defaults, given, name=request.prompt_name, text=request.prompt)
     refuse_long_texts(inputs.texts or (), settings.max_text_characters, names=NAMES)
     with timed(metrics, "tokenize"):
-        texts = await engine.tokenize(inputs, truncate=True)
+        texts = await engine.tokenize(inputs, truncate=True, deadline=deadline)
     refuse_empty(texts, names=NAMES)
     if not request.truncate:
         refuse_truncated(texts, names=NAMES, max_length=engine.tokenizer.max_sequence_length)

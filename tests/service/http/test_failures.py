@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -310,6 +311,28 @@ def test_deadline_of_the_caller_ends_waiting(serve: Serve) -> None:
     response = served.encode({"inputs": "cat"}, x_request_timeout="0.05")
     assert (response.status_code, error_of(response)["code"]) == (504, "deadline_exceeded")
     assert served.engine.queued_texts == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/encode", {"inputs": "cat " * 2000}),
+        ("/v1/embeddings", {"input": ["cat " * 2000]}),
+        ("/explain", {"a": "cat", "b": "dog " * 2000}),
+    ],
+)
+def test_deadline_ends_waiting_for_the_tokenizer(
+    served: Served, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(served.engine.tokenizer, "encode_now", lambda *_, **__: released.wait(10))
+    started = time.monotonic()
+    try:
+        response = served.client.post(path, json=body, headers={"x-request-timeout": "0.05"})
+    finally:
+        released.set()
+    assert (response.status_code, error_of(response)["code"]) == (504, "deadline_exceeded")
+    assert time.monotonic() - started < 5
 
 
 def test_deadline_of_the_server_cannot_be_extended(serve: Serve) -> None:
