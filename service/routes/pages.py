@@ -75,6 +75,11 @@ def _answering(page: Page) -> Handler:
 
 def _answer(request: Request, page: Page) -> Response:
     headers = {"etag": page.etag, "cache-control": "no-cache"}
-    if exchange_of(request.scope).headers.get(b"if-none-match") == page.etag.encode("ascii"):
+    if _is_known(page, exchange_of(request.scope).headers.get(b"if-none-match", b"")):
         return Response(status_code=304, headers=headers)
     return Response(page.content, media_type=page.media_type, headers=headers)
+
+
+def _is_known(page: Page, tags: bytes) -> bool:
+    """Whether the caller has it, by `If-None-Match` (RFC 9110, 13.1.2); a proxy that compresses makes its tag weak."""
+    return page.etag in {tag.strip().removeprefix("W/") for tag in tags.decode("latin-1").split(",")}

@@ -89,9 +89,10 @@ def test_vendored_files_name_their_version_and_licence() -> None:
     assert (vendored / "NOTICE").exists()
 
 
-def test_unchanged_file_is_not_sent_again(served: Served) -> None:
+@pytest.mark.parametrize("known", ["{}", "W/{}", '"other", {}', 'W/"other",W/{} '])
+def test_unchanged_file_is_not_sent_again(served: Served, known: str) -> None:
     first = served.client.get("/static/docs.js")
-    again = served.client.get("/static/docs.js", headers={"if-none-match": first.headers["etag"]})
+    again = served.client.get("/static/docs.js", headers={"if-none-match": known.format(first.headers["etag"])})
     assert (again.status_code, again.content) == (304, b"")
     assert served.client.get("/static/docs.js", headers={"if-none-match": '"other"'}).content == first.content
 
