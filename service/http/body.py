@@ -73,7 +73,7 @@ def check_media(headers: Mapping[bytes, bytes], answers: Sequence[str]) -> None:
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise UnsupportedMedia("Content-Encoding: the body must not be compressed", param="Content-Encoding")
     accept = headers.get(b"accept")
-    if accept is None or accept == b"*/*":
+    if not accept or accept == b"*/*":
         return
     if not any(quality(accept, answer) for answer in answers):
         raise UnsupportedMedia(f"Accept: this route answers {' and '.join(answers)} only", param="Accept")

@@ -3,7 +3,7 @@
 import random
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 from service.errors import Invalid
@@ -16,6 +16,7 @@ _ids = random.Random()  # noqa: S311 - ids are no secrets; uuid4 asks the kernel
 _TRACEPARENT = re.compile(
     rb"(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?", re.DOTALL
 )
+_LISTS = (b"accept", b"accept-encoding", b"if-none-match")  # several lines are one list (RFC 9110, 5.3)
 _NUMBER = re.compile(rb"[0-9]{1,32}(\.[0-9]{1,32})?([eE][+-]?[0-9]{1,3})?")
 
 
@@ -27,7 +28,7 @@ class Exchange:
         request_id: the caller's where it is short and plain, else made here.
         route: template of the route, from a closed set.
         method: HTTP method, from a closed set.
-        headers: by lower-case name; the last one where a name comes twice.
+        headers: by lower-case name; where a name comes twice the last one, or both where they are one list.
         started: `time.monotonic()` when the headers were there.
         status: HTTP status of the answer, 0 until there is one.
         error_code: code of the error body, or None.
@@ -52,11 +53,11 @@ class Exchange:
         "truncated",
     )
 
-    def __init__(self, route: str, method: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def __init__(self, route: str, method: str, headers: Collection[tuple[bytes, bytes]]) -> None:
         self.started = time.monotonic()
         self.route = route
         self.method = method
-        self.headers = dict(headers)
+        self.headers = _by_name(headers)
         self.request_id = _request_id(self.headers.get(b"x-request-id"))
         self.trace_id = _trace_id(self.headers.get(b"traceparent"))
         self.status = 0
@@ -85,6 +86,15 @@ def exchange_of(scope: Any) -> Exchange:
     """The exchange that the middleware put into an ASGI scope."""
     exchange: Exchange = scope[SCOPE_KEY]
     return exchange
+
+
+def _by_name(headers: Collection[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    found = dict(headers)
+    if len(found) < len(headers):
+        for name in _LISTS:
+            if lines := [value for other, value in headers if other == name]:
+                found[name] = b", ".join(lines)
+    return found
 
 
 def _request_id(given: bytes | None) -> str:

@@ -8,6 +8,12 @@ def exchange(**headers: bytes) -> Exchange:
     return Exchange("/encode", "POST", [(name.replace("_", "-").encode(), value) for name, value in headers.items()])
 
 
+def test_of_several_lines_the_last_counts_unless_they_are_one_list() -> None:
+    lines = [(b"accept", b"a/b"), (b"host", b"one"), (b"accept", b"c/d"), (b"host", b"two"), (b"x-api-key", b"three")]
+    made = Exchange("/encode", "POST", lines)
+    assert made.headers == {b"accept": b"a/b, c/d", b"host": b"two", b"x-api-key": b"three"}
+
+
 @pytest.mark.parametrize("given", [b"a", b"0f8fad5b-d9cd-469f-a165-70867728950e", b"a.b_c:d/e+f=g@h", b"x" * 128])
 def test_plain_request_id_is_taken(given: bytes) -> None:
     assert exchange(x_request_id=given).request_id == given.decode()

@@ -233,6 +233,7 @@ def test_compressed_bodies_are_refused(served: Served) -> None:
         ("application/*;q=0.5", 200),
         ("application/vnd.safetensors, application/json;q=0.5", 200),
         ("application/vnd.safetensors", 200),
+        ("", 200),
         ("application/json;q=0", 415),
         ("text/html", 415),
     ],
@@ -242,6 +243,15 @@ def test_accept(served: Served, accept: str, status: int) -> None:
     assert response.status_code == status
     if status == 415:
         assert error_of(response)["param"] == "Accept"
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [(["application/json", "text/html"], 200), (["text/html", "application/json"], 200), (["text/html", "a/b"], 415)],
+)
+def test_accept_in_several_lines(served: Served, lines: list[str], status: int) -> None:
+    headers = [("content-type", "application/json"), *(("accept", line) for line in lines)]
+    assert served.client.post("/encode", content=b'{"inputs": "cat"}', headers=headers).status_code == status
 
 
 @pytest.mark.parametrize(
