@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from model.artifact import MANIFEST, TOKENIZER, Artifact, ArtifactError, Manifest
+from model.artifact import HEADS, MANIFEST, TOKENIZER, Artifact, ArtifactError, Manifest
 from model.config import EncoderConfig
 from service.backend import Backend, Float32Array
 from service.batching.batcher import Batcher, Job, JobResult
@@ -44,12 +44,16 @@ class Runner:
         artifact: what was loaded.
         tokenizer: text to token ids.
         runtime: provider and threads.
+        written: when the artifact was, seconds since 1970.
+        head_report: the artifact's `heads.json`; None where it has none.
     """
 
     def __init__(self, artifact: Artifact, tokenizer: Tokenizer, batcher: Batcher, runtime: Runtime) -> None:
         self.artifact = artifact
         self.tokenizer = tokenizer
         self.runtime = runtime
+        self.written = artifact.path(MANIFEST).stat().st_mtime  # now: another may be put in its place while it serves
+        self.head_report = artifact.path(HEADS).read_bytes() if HEADS in artifact.manifest.files else None
         self._batcher = batcher
 
     @classmethod

@@ -1,6 +1,5 @@
 """`GET /info` and `GET /heads`: what answers here, and what is known of its heads."""
 
-import asyncio
 from dataclasses import asdict
 from typing import Any
 
@@ -9,7 +8,6 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from model.artifact import HEADS
 from service.encoding.schemas import HeadReport, Info
 from service.engine import Engine
 from service.errors import InternalError, NotFound, NotReady, Unauthorized
@@ -64,10 +62,9 @@ async def answer_info(request: Request) -> Response:
 
 async def answer_heads(request: Request) -> Response:
     """The report on each head that the export wrote, where it wrote one."""
-    artifact = services_of(request).readiness.engine().artifact
-    if HEADS not in artifact.manifest.files:
+    report = services_of(request).readiness.engine().head_report
+    if report is None:
         raise NotFound("this artifact has no head report")
-    report = await asyncio.to_thread(artifact.path(HEADS).read_bytes)
     return Response(report, media_type="application/json")
 
 

@@ -96,7 +96,7 @@ async def answer_models(request: Request) -> Response:
     services = services_of(request)
     engine = services.readiness.engine()
     described: dict[str, Any] = {
-        **await describe_model(request),
+        **describe_model(request),
         "backend": "onnxruntime",
         "capabilities": ["embed"],
         "stats": {

@@ -5,7 +5,6 @@ as `text-embedding-3-small`, often ones that their users never see. Token ids ar
 took care; those are refused, because they would give a vector without meaning.
 """
 
-import asyncio
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -15,7 +14,6 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from model.artifact import MANIFEST
 from service.attention.packing import as_base64
 from service.encoding.encode import Encoded, aside
 from service.encoding.inputs import InputNames
@@ -178,24 +176,23 @@ async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
 
 async def answer_models(request: Request) -> Response:
     """A list of one: a process serves one model."""
-    listed = {"object": "list", "data": [await describe_model(request)]}
+    listed = {"object": "list", "data": [describe_model(request)]}
     return Response(orjson.dumps(listed), media_type=JSON)
 
 
 async def answer_model(request: Request) -> Response:
     """The model that is served, by its own name."""
     check_model(request)
-    return Response(orjson.dumps(await describe_model(request)), media_type=JSON)
+    return Response(orjson.dumps(describe_model(request)), media_type=JSON)
 
 
-async def describe_model(request: Request) -> dict[str, Any]:
+def describe_model(request: Request) -> dict[str, Any]:
     """The model as OpenAI lists one."""
-    artifact = services_of(request).readiness.engine().artifact
-    written = await asyncio.to_thread(artifact.path(MANIFEST).stat)
+    engine = services_of(request).readiness.engine()
     return {
-        "id": artifact.manifest.model,
+        "id": engine.manifest.model,
         "object": "model",
-        "created": int(written.st_mtime),
+        "created": int(engine.written),
         "owned_by": "polyhead",
     }
 
