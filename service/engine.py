@@ -231,7 +231,7 @@ def _request(body: dict[str, Any]) -> EncodeRequest:
     try:
         return EncodeRequest.model_validate(body)
     except ValidationError as error:
-        raise explain_validation(error) from None
+        raise explain_validation(error, EncodeRequest) from None
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -1,6 +1,11 @@
-"""What pydantic found wrong with a request, in one line for the caller and without anything that was sent."""
+"""What pydantic found wrong with a request, in one line for the caller and without any value that was sent."""
 
-from pydantic import ValidationError
+import difflib
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from service.errors import Invalid, MalformedBody, ServiceError
 
@@ -9,18 +14,37 @@ _PROBLEMS_READ = 1000
 _NAME_SHOWN = 64  # characters of a field name, which may be a caller's own
 
 
-def explain_validation(error: ValidationError) -> ServiceError:
-    """The failure that the problems amount to: `MalformedBody` for no JSON, else `Invalid`."""
+def explain_validation(error: ValidationError, model: type[BaseModel]) -> ServiceError:
+    """The failure that the problems of a `model` amount to: `MalformedBody` for no JSON, else `Invalid`."""
     if (count := error.error_count()) > _PROBLEMS_READ:  # a description of each would take more than the body
         return Invalid(f"{count} values are not what this route takes; send one of them alone to be told why")
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     if problems[0]["type"] == "json_invalid":
         return MalformedBody(f"the body is no valid JSON: {problems[0]['msg'].removeprefix('Invalid JSON: ')}")
-    places = [".".join(str(part)[:_NAME_SHOWN] for part in problem["loc"]) for problem in problems]
-    texts = [
-        f"{place}: {message}" if place else message
-        for place, message in zip(places, (p["msg"].removeprefix("Value error, ") for p in problems), strict=True)
-    ]
-    if len(texts) > _PROBLEMS_SHOWN:
-        texts[_PROBLEMS_SHOWN:] = [f"and {len(texts) - _PROBLEMS_SHOWN} more"]
+    places = [".".join(str(part)[:_NAME_SHOWN] for part in problem["loc"]) for problem in problems[:_PROBLEMS_SHOWN]]
+    messages = [_message(problem, model) for problem in problems[:_PROBLEMS_SHOWN]]
+    texts = [f"{place}: {message}" if place else message for place, message in zip(places, messages, strict=True)]
+    if count > _PROBLEMS_SHOWN:
+        texts.append(f"and {count - _PROBLEMS_SHOWN} more")
     return Invalid("; ".join(texts), param=places[0] or None)
+
+
+def _message(problem: Any, model: type[BaseModel]) -> str:
+    """Pydantic's words, but for a field that is not there: it says "extra inputs", as if `inputs` held too many."""
+    if problem["type"] != "extra_forbidden":
+        return str(problem["msg"].removeprefix("Value error, "))
+    *path, name = problem["loc"]
+    meant = difflib.get_close_matches(str(name)[:_NAME_SHOWN], _fields(model, path), n=1)
+    return f"no such field (did you mean {meant[0]}?)" if meant else "no such field"
+
+
+def _fields(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
+    """The fields of a model, or of the one that stands at `path` in it; none where that is no single model."""
+    for name in path:
+        field = model.model_fields.get(str(name))
+        kinds = (field.annotation, *typing.get_args(field.annotation)) if field else ()
+        nested = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if len(nested) != 1:
+            return []
+        model = nested[0]
+    return list(model.model_fields)

@@ -115,7 +115,7 @@ def validate(model: type[M], raw: bytes) -> M:
     try:
         return model.model_validate_json(raw)
     except ValidationError as error:
-        raise explain_validation(error) from None
+        raise explain_validation(error, model) from None
 
 
 def _body_too_large(limit: int) -> TooLarge:

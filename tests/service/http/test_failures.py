@@ -176,6 +176,26 @@ def test_messages_say_what_is_expected(served: Served) -> None:
     )
 
 
+def test_an_unknown_field_is_called_that_and_the_nearest_one_named(served: Served) -> None:
+    def message(path: str, body: Any) -> str:
+        return str(error_of(served.client.post(path, json=body))["message"])
+
+    assert (
+        message("/encode", {"inputs": "cat", "dimension": 3}) == "dimension: no such field (did you mean dimensions?)"
+    )
+    assert message("/encode", {"input": "cat"}) == (
+        "inputs: Field required; input: no such field (did you mean inputs?)"
+    )
+    nested = {"exclude_special": True, "renormalize": True}
+    assert message("/encode", {"inputs": "cat", "attention": nested}) == (
+        "attention.renormalize: no such field (did you mean renormalise?)"
+    )
+    assert message("/explain", {"a": "cat", "b": "dog", "zzz": 1}) == "zzz: no such field"
+    assert message("/v1/embeddings", {"input": "cat", "dimenions": 1}) == (
+        "dimenions: no such field (did you mean dimensions?)"
+    )
+
+
 def test_a_long_unknown_field_is_named_in_short(served: Served) -> None:
     error = error_of(served.encode({"inputs": "cat", "z" * 5000: 1}))
     assert error["param"] == "z" * 64

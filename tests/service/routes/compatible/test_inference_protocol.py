@@ -97,7 +97,10 @@ def test_parameters_are_those_of_encode(served: Served) -> None:
         (tensor([], shape=[0]), "inputs.0.data: the list is empty"),
         ({"inputs": []}, "inputs: List should have at least 1 item"),
         ({**tensor(["cat"]), "outputs": [{"name": "other"}]}, "outputs.0.name: Input should be 'embeddings'"),
-        ({**tensor(["cat"]), "parameters": {"normalise": False}}, "parameters.normalise: Extra inputs"),
+        (
+            {**tensor(["cat"]), "parameters": {"normalise": False}},
+            "parameters.normalise: no such field (did you mean normalize?)",
+        ),
         ({**tensor(["cat " * 40]), "parameters": {"truncate": False}}, "inputs.0.data[0]: 42 tokens"),
     ],
 )
