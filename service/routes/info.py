@@ -64,7 +64,7 @@ async def answer_heads(request: Request) -> Response:
     """The report on each head that the export wrote, where it wrote one."""
     report = services_of(request).readiness.engine().head_report
     if report is None:
-        raise NotFound("this artifact has no head report")
+        raise NotFound("this artifact has no head report; `python -m export heads ARTIFACT --corpus FILE` writes one")
     return Response(report, media_type="application/json")
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs
 
 import numpy as np
@@ -159,6 +160,42 @@ def test_a_head_that_a_link_names_twice_is_off_once(open_viewer: OpenViewer) -> 
     expect(viewer.page.locator("#effect [data-effect]")).to_be_visible()
     expect(viewer.page.locator("#effect")).to_contain_text(re.compile("Off: layer 0, head 1 "))
     wait_for_link(viewer, {"a": ["hello world"], "off": ["0.1"]})
+
+
+def test_heads_that_are_off_are_told_apart_and_a_rollout_has_none_to_switch(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer("off=0.1,3.2&a=hello+world")
+    expect(viewer.page.locator("#effect")).to_contain_text("Off: layer 0, head 1; layer 3, head 2 ")
+    other = open_viewer("map=rollout&a=hello+world")
+    expect(other.page.locator("#effect")).to_contain_text("without a head: choose one of them")
+
+
+def test_only_an_artifact_with_a_head_report_has_a_link_to_it(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    expect(viewer.page.get_by_role("link", name="Info")).to_be_visible()
+    expect(viewer.page.get_by_role("link", name="Head report")).to_have_count(0)
+    viewer.page.route("**/info", lambda route: route.fulfill(json=with_report(route.fetch().json())))
+    viewer.page.reload()
+    expect(viewer.page.get_by_role("link", name="Head report")).to_be_visible()
+
+
+def with_report(info: dict[str, Any]) -> dict[str, Any]:
+    info["manifest"]["files"]["heads.json"] = {}
+    return info
+
+
+@pytest.mark.parametrize("size", [(390, 844), (1280, 900)])
+def test_a_readout_covers_the_figure_only_where_it_has_numbers(open_viewer: OpenViewer, size: tuple[int, int]) -> None:
+    viewer = open_viewer(width=size[0], height=size[1])
+    viewer.show(TEXT)
+    below = "readout => readout.getBoundingClientRect().top >= panes.getBoundingClientRect().bottom"
+    readout = viewer.page.locator("#readout")
+    readout.evaluate("() => panes.scrollIntoView({block: 'start'})")
+    viewer.page.evaluate("scrollBy(0, 60 - innerHeight)")
+    assert readout.evaluate(below)
+    viewer.page.locator("#panes canvas").first.scroll_into_view_if_needed()
+    viewer.page.locator("#panes canvas.matrix").click(position={"x": 120, "y": 120})
+    expect(readout.locator("[data-measure]").first).to_be_visible()
+    assert readout.evaluate("readout => getComputedStyle(readout).position") == "sticky"
 
 
 @pytest.mark.slow  # 72 runs, twice begun

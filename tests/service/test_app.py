@@ -197,7 +197,8 @@ def test_versions_are_not_read_again_where_no_file_can_be_opened(
 def test_heads_says_that_there_is_no_report(served: Served) -> None:
     response = served.client.get("/heads")
     assert response.status_code == 404
-    assert response.json()["error"]["message"] == "this artifact has no head report"
+    message = response.json()["error"]["message"]
+    assert message == "this artifact has no head report; `python -m export heads ARTIFACT --corpus FILE` writes one"
 
 
 def test_heads_answers_the_report(serve: Serve, tmp_path: Path) -> None:

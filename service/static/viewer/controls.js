@@ -41,7 +41,7 @@ function showChoices({ values }, controls) {
   byId("box-b").hidden = byId("side").hidden = mode !== "pair";
   byId("label-a").textContent = mode === "pair" ? "First text" : "Text";
   byId("renormalise").hidden = !hide;
-  byId("threshold-value").textContent = threshold ? `${threshold} % of the largest` : "nothing";
+  byId("threshold-value").textContent = threshold ? `${threshold} % of the largest` : "0: all are shown";
 }
 
 /** The boxes for text. */

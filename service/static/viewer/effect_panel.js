@@ -72,12 +72,12 @@ export class EffectPanel {
   #listOff() {
     const { off } = this.#state.values;
     if (!off.length) {
-      const text = "See how far the text's embedding turns without this head. A weight alone does not tell.";
-      return quiet(text, "p");
+      const which = this.#state.values.map === "head" ? "this head" : "a head: choose one of them";
+      return quiet(`See how far the text's embedding turns without ${which}. A weight alone does not tell.`, "p");
     }
     const all = element("button", { type: "button", class: "plain", textContent: "All on again" });
     all.addEventListener("click", () => this.#state.set({ off: [] }));
-    return element("p", {}, `Off: ${off.map(nameOf).join(", ")} `, all);
+    return element("p", {}, `Off: ${off.map(nameOf).join("; ")} `, all);
   }
 
   #offerRanking() {

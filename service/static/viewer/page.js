@@ -26,6 +26,7 @@ export class Page {
     this.#headCounts = info.manifest.config.num_heads;
     this.#notices = notices;
     byId("model").textContent = `${info.model} · ${info.manifest.precision} · ${this.#headCounts.length} layers`;
+    byId("report").hidden = !("heads.json" in info.manifest.files); // few artifacts have one
     this.#keepToModel();
     this.#build(info);
     this.#listen();
