@@ -66,7 +66,7 @@ def encode(arguments: list[str]) -> int:
     """Encode texts from the command line, files or standard input, without a server."""
     from polyhead.encode import main as run  # noqa: PLC0415 - imported when it is wanted
 
-    return run([*_model_flag(arguments), *arguments])
+    return run(arguments)
 
 
 def completion(arguments: list[str]) -> int:
@@ -119,6 +119,6 @@ def _run(command: Command, arguments: list[str]) -> int:
 
 
 def _model_flag(arguments: Sequence[str]) -> list[str]:
-    """The default artifact, where none is named and there is one."""
+    """The default artifact, where none is named; where it is not there either, the command says how to make one."""
     names_model = any(argument.partition("=")[0] in ("--model", "-h", "--help") for argument in arguments)
-    return [] if names_model or not DEFAULT_ARTIFACT.is_dir() else ["--model", str(DEFAULT_ARTIFACT)]
+    return [] if names_model else ["--model", str(DEFAULT_ARTIFACT)]

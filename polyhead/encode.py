@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from model.artifact import ArtifactError
+from polyhead.cli import DEFAULT_ARTIFACT
 from polyhead.texts import STANDARD_INPUT, InputError, read_texts
 from polyhead.vectors import OutputError, Write, open_output
 from service.engine import Engine
@@ -34,7 +35,13 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, --input or standard input is read")
-    made.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact, made by `polyhead export`")
+    made.add_argument(
+        "--model",
+        type=Path,
+        default=DEFAULT_ARTIFACT,
+        metavar="DIR",
+        help="artifact, made by `polyhead export` (default: %(default)s)",
+    )
     made.add_argument("--input", metavar="FILE", help="texts to read: .jsonl, .parquet, else one a line; - is stdin")
     made.add_argument("--field", default="text", help="the text's name in .jsonl and .parquet (default: %(default)s)")
     made.add_argument("--output", metavar="FILE", help="file to write: .npy, .parquet or .jsonl (default: JSON lines)")

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -53,6 +54,23 @@ def test_an_artifact_that_is_not_there_names_the_near_ones(
     assert main(["encode", "--model", "artifacts/all-minilm-l6", "cat"]) == 1
     assert "did you mean artifacts/all-MiniLM-L6-v2" in capsys.readouterr().err
     assert nearby_artifacts(Path("artifacts/nothing-like-it")) != []
+
+
+@pytest.mark.parametrize("given", [["encode", "cat"], ["tune"], ["serve", "--port", "0"]])
+def test_without_a_model_and_without_the_default_one_it_says_how_to_make_one(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("POLYHEAD_MODEL", raising=False)
+    run = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-m", "polyhead", *given],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert run.returncode == 1
+    assert "artifacts/all-MiniLM-L6-v2 holds no manifest.json: make an artifact with" in run.stderr.splitlines()[-1]
 
 
 def note(seen: list[list[str]]) -> Callable[[list[str]], int]:
