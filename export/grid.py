@@ -11,8 +11,10 @@ from model.config import EncoderConfig
 
 LONGEST_GATED = 64  # tokens a row; gates do not know positions, so longer rows would only cost time
 # Every layer's weights in float64 take 8 B a score and head: 0.3 GB for twelve layers of twelve heads at 512 tokens,
-# 77 GB at 8,192. Past the first length a text is verified without weights, past the second not at all.
-LONGEST_WITH_WEIGHTS = 512
+# 77 GB at 8,192. Past the first length the weights of one layer of a kind are compared, past the second none, past the
+# third nothing is.
+LONGEST_OF_EVERY_LAYER = 512
+LONGEST_WITH_WEIGHTS = 1024
 LONGEST = 2048
 
 
@@ -23,21 +25,22 @@ class Case:
     Attributes:
         lengths: real tokens of each row.
         sequence: tokens of each row, padding included.
-        with_weights: whether what the heads show is compared too.
+        layers: those of which what the heads show is compared too.
     """
 
     lengths: tuple[int, ...]
     sequence: int
-    with_weights: bool = True
+    layers: tuple[int, ...]
 
     def inputs(self, config: EncoderConfig, generator: np.random.Generator) -> dict[str, NDArray[np.generic]]:
         """Random ids in every place, padding too: what stands there must not matter."""
         shape = (len(self.lengths), self.sequence)
+        shown = np.isin(np.arange(config.num_layers), self.layers)
         inputs: dict[str, NDArray[np.generic]] = {
             INPUT_IDS: generator.integers(0, config.vocab_size, shape),
             LENGTHS: np.array(self.lengths, np.int64),
-            ATTENTION_LAYERS: np.full(config.num_layers, self.with_weights),
-            NORM_LAYERS: np.full(config.num_layers, self.with_weights),
+            ATTENTION_LAYERS: shown,
+            NORM_LAYERS: shown,
         }
         if config.type_vocab_size:
             inputs[TOKEN_TYPE_IDS] = generator.integers(0, config.type_vocab_size, shape)
@@ -57,16 +60,31 @@ class Case:
 
 def grid(config: EncoderConfig) -> Iterator[Case]:
     """Batch sizes, lengths and paddings: alone, full, ragged, one token, padded past the longest, the longest."""
-    longest = min(config.max_positions, LONGEST_WITH_WEIGHTS)
+    for lengths, sequence in _short(min(config.max_positions, LONGEST_OF_EVERY_LAYER)):
+        yield Case(lengths, sequence, tuple(range(config.num_layers)))
+    if config.max_positions > LONGEST_OF_EVERY_LAYER:
+        length = min(config.max_positions, LONGEST_WITH_WEIGHTS)
+        yield Case((length,), length, one_of_a_kind(config))
+    if config.max_positions > LONGEST_WITH_WEIGHTS:
+        length = min(config.max_positions, LONGEST)
+        yield Case((length,), length, ())
+
+
+def one_of_a_kind(config: EncoderConfig) -> tuple[int, ...]:
+    """The last layer with heads that sees the whole text, and the last that sees a window of it."""
+    last = {layer in config.local_layers: layer for layer, heads in enumerate(config.num_heads) if heads}
+    return tuple(sorted(last.values()))
+
+
+def _short(longest: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Real tokens of each row, and tokens a row."""
     lengths = [n for n in (1, 2, 3, 7, 8, 16, 17, 33, 64, 100, 128) if n < longest] + [longest]
     for length in lengths:
-        yield Case((length,), length)
+        yield (length,), length
     for length in (n for n in lengths if n <= 128):
-        yield Case((length, 1, (length + 1) // 2), length)
-        yield Case((length,) * 8, length)
+        yield (length, 1, (length + 1) // 2), length
+        yield (length,) * 8, length
     padded = min(longest, 40)
-    yield Case((padded // 2, 1, max(1, padded // 3)), padded)
-    yield Case(tuple(1 + 5 * i % padded for i in range(16)), padded)
-    yield Case((longest, 1), longest)
-    if config.max_positions > longest:
-        yield Case((min(config.max_positions, LONGEST),), min(config.max_positions, LONGEST), with_weights=False)
+    yield (padded // 2, 1, max(1, padded // 3)), padded
+    yield tuple(1 + 5 * i % padded for i in range(16)), padded
+    yield (longest, 1), longest

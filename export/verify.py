@@ -35,7 +35,6 @@ from model.artifact import (
     value_norms_name,
 )
 from model.config import EncoderConfig
-from model.dot_product import Implementation
 from model.encoder import Encoder, EncoderOutput
 
 SEED = 20240229
@@ -113,7 +112,7 @@ def _check_case(
     inputs = case.inputs(config, generator)
     found = session.run(inputs)
     _compare(case, found, _run_encoders(case, encoders, inputs), parity, tolerance)
-    if case.with_weights:
+    if case.layers:
         _check_independence(session, inputs, found, config)
     if case.is_gated:
         inputs[HEAD_GATES] = case.gates(config, generator)
@@ -147,8 +146,8 @@ def _real_parts(case: Case, output: EncoderOutput | None) -> Iterator[tuple[str,
     yield POOLED, (slice(None),)
     for row, length in enumerate(case.lengths):
         yield LAST_HIDDEN_STATE, (row, slice(length))
-        for layer, weights in enumerate(output.attentions if output and case.with_weights else ()):
-            if weights is not None and len(weights):  # else no heads
+        for layer, weights in enumerate(output.attentions if output else ()):
+            if weights is not None and len(weights):  # else not to be compared, or no heads
                 yield attentions_name(layer), (row, slice(None), slice(length))
                 yield value_norms_name(layer), (row, slice(None), slice(length))
 
@@ -169,8 +168,8 @@ def _tensor(output: EncoderOutput | None, name: str) -> torch.Tensor | None:
 def _run_encoders(
     case: Case, encoders: tuple[Encoder, Encoder | None], inputs: dict[str, NDArray[np.generic]]
 ) -> list[EncoderOutput | None]:
-    implementation: Implementation = "eager" if case.with_weights else "sdpa"
-    return [_run_reference(encoder.use(implementation), inputs) if encoder else None for encoder in encoders]
+    used = [encoder.use("sdpa").use("eager", case.layers) if encoder else None for encoder in encoders]
+    return [_run_reference(encoder, inputs) if encoder else None for encoder in used]
 
 
 def _check_independence(
@@ -197,7 +196,7 @@ def _check_switches(session: Session, config: EncoderConfig) -> None:
     The grid asks every layer or none for both, so it would not tell one switch from another.
     """
     sequence = min(config.max_positions, LONGEST_SWITCHED)
-    case = Case((sequence, 1, (sequence + 1) // 2), sequence)
+    case = Case((sequence, 1, (sequence + 1) // 2), sequence, tuple(range(config.num_layers)))
     inputs = case.inputs(config, np.random.default_rng([SEED, *case.lengths]))
     everything = session.run(inputs)
     none = np.zeros(config.num_layers, np.bool_)

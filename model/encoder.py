@@ -4,6 +4,7 @@ It knows an `EncoderConfig` and tensors; it does not know checkpoints, tokenizer
 `model.config`.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -128,9 +129,10 @@ class Encoder(nn.Module):
         if config.projection:
             self.projection = nn.Linear(config.hidden_size, config.projection.size, bias=config.projection.bias)
 
-    def use(self, implementation: Implementation) -> "Encoder":
-        """Sets the attention implementation of every layer, and returns the encoder."""
-        for module in self.modules():
+    def use(self, implementation: Implementation, layers: Iterable[int] | None = None) -> "Encoder":
+        """Sets the attention implementation of these layers, or of every one, and returns the encoder."""
+        parts = self.layers if layers is None else [self.layers[layer] for layer in layers]
+        for module in (module for part in parts for module in part.modules()):
             if hasattr(module, "implementation"):
                 setattr(module, "implementation", implementation)  # noqa: B010 - torch types attributes as tensors
         return self

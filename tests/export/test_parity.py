@@ -1,8 +1,10 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
 from export.errors import ParityError
-from export.grid import grid
+from export.grid import grid, one_of_a_kind
 from export.parity import Parity, Tolerance
 from tests.networks import vary
 
@@ -59,16 +61,34 @@ def test_differences_are_relative_to_large_references_only() -> None:
     assert parity.differences["last_hidden_state"] == pytest.approx(1e-5, rel=1e-2)
 
 
-@pytest.mark.parametrize(("longest", "with_weights", "without"), [(40, 40, None), (512, 512, None), (514, 512, 514)])
-def test_every_length_of_a_short_network_is_compared_with_weights(
-    longest: int, with_weights: int, without: int | None
+@pytest.mark.parametrize(
+    ("longest", "of_all", "of_some", "of_none"),
+    [(40, 40, [], []), (512, 512, [], []), (514, 512, [514], []), (1024, 512, [1024], []), (1025, 512, [1024], [1025])],
+)
+def test_every_length_is_compared_and_long_ones_with_fewer_weights(
+    longest: int, of_all: int, of_some: list[int], of_none: list[int]
 ) -> None:
     cases = list(grid(vary(max_positions=longest)))
-    assert max(case.sequence for case in cases if case.with_weights) == with_weights
-    assert [case.sequence for case in cases if not case.with_weights] == ([without] if without else [])
+    assert max(case.sequence for case in cases if case.layers == (0, 1)) == of_all
+    assert [case.sequence for case in cases if case.layers == (1,)] == of_some
+    assert [case.sequence for case in cases if not case.layers] == of_none
 
 
 def test_a_long_network_is_compared_up_to_a_length_that_fits_memory() -> None:
     cases = list(grid(vary(max_positions=8192)))
     assert max(case.sequence for case in cases) == 2048
-    assert max(len(case.lengths) * case.sequence for case in cases if case.with_weights) <= 1024
+    assert max(len(case.lengths) * case.sequence for case in cases if case.layers) <= 1024
+
+
+@pytest.mark.parametrize(
+    ("change", "layers"),
+    [
+        ({"num_heads": (4, 4, 4)}, (2,)),
+        ({"num_heads": (4, 4, 0)}, (1,)),
+        ({"num_heads": (0, 0)}, ()),
+        ({"num_heads": (4,) * 5, "local_layers": (1, 2, 4), "window": 3}, (3, 4)),
+        ({"num_heads": (4, 4, 0), "local_layers": (1, 2), "window": 3}, (0, 1)),
+    ],
+)
+def test_one_layer_of_a_kind_is_compared_where_not_all_are(change: dict[str, Any], layers: tuple[int, ...]) -> None:
+    assert one_of_a_kind(vary(**change)) == layers

@@ -208,3 +208,18 @@ def test_the_grid_covers_single_ragged_padded_and_longest_batches() -> None:
     assert any(len(set(case.lengths)) > 4 for case in cases)
     assert any(max(case.lengths) < case.sequence for case in cases)
     assert any(1 in case.lengths and len(case.lengths) > 1 for case in cases)
+
+
+def test_refuses_wrong_weights_of_a_long_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = draw_weights(Encoder(dataclasses.replace(TINY, max_positions=600)))
+    run = Session.run
+
+    def wrong(self: Session, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = run(self, inputs)
+        if inputs[INPUT_IDS].shape[1] > 512:
+            outputs["attentions.3"] += 1e-3
+        return outputs
+
+    monkeypatch.setattr(Session, "run", wrong)
+    with pytest.raises(ParityError, match="attentions.3 differs"):
+        verify(save(encoder, tmp_path), encoder)
