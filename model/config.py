@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from model.config_checks import (
+    MOST_LAYERS,
     ConfigError,
     check_kept_heads,
     check_positions,
@@ -33,6 +34,7 @@ _CHOICES = {
     "pooling": Pooling,
     "value_activation": ValueActivation,
 }
+_MAYBE_NONE = ("type_vocab_size", "token_size", "original_heads", "relative_buckets", "relative_distance")
 _FLAGS = (
     *("gated", "up_bias", "down_bias", "attention_bias", "output_bias"),
     *("norm_bias", "pre_norm", "embedding_norm", "first_attention_norm", "final_norm"),
@@ -151,10 +153,11 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "d_k", "d_v", "intermediate_size", "max_positions"):
             require(name, getattr(self, name), minimum=1)
-        for name in ("type_vocab_size", "token_size"):
+        for name in _MAYBE_NONE:
             require(name, getattr(self, name), minimum=0)
-        if not self.num_heads:
-            raise ConfigError("num_heads is empty: give one head count a layer, at least one layer")
+        if not 1 <= len(self.num_heads) <= MOST_LAYERS:
+            found = f"has {len(self.num_heads)} layers" if self.num_heads else "is empty"
+            raise ConfigError(f"num_heads {found}: give one head count a layer, from 1 to {MOST_LAYERS} layers")
         for layer, heads in enumerate(self.num_heads):
             require(f"num_heads[{layer}]", heads, minimum=0)
             if heads > self.hidden_size:

@@ -1,10 +1,15 @@
 """What makes a configuration one that describes a network; `model.config` asks for each of these."""
 
-import math
+import sys
 from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:
     from model.config import EncoderConfig
+
+
+LARGEST = 1 << 20  # of a size; the largest vocabularies in use have half as many tokens
+MOST_LAYERS = 1024
+LARGEST_TABLE = 1 << 28  # values, a gigabyte
 
 
 class ConfigError(ValueError):
@@ -17,6 +22,14 @@ def check_positions(config: "EncoderConfig") -> None:
     Raises:
         ConfigError: naming the field, the value and what is allowed.
     """
+    table = config.max_positions * max(
+        config.d_k if config.attention_positions == "rotary" else 0,
+        config.hidden_size if config.positions == "sinusoidal" else 0,
+    )
+    if table > LARGEST_TABLE:
+        raise ConfigError(
+            f"max_positions is {config.max_positions}: {table} values in a table of positions; at most {LARGEST_TABLE}"
+        )
     if config.attention_positions == "rotary" and config.d_k % 2:
         raise ConfigError(f"d_k is {config.d_k}: rotary positions turn pairs, so it must be even")
     if config.attention_positions == "relative" and (config.relative_buckets < 4 or config.relative_buckets % 2):
@@ -72,20 +85,22 @@ def check_value_stream(config: "EncoderConfig") -> None:
     if len(config.value_residual) != config.num_layers or tuple(config.value_residual[0]) != (0, 1):
         raise ConfigError(f"value_residual: expected {config.num_layers} pairs, the first layer's (0, 1)")
     for layer, mix in enumerate(config.value_residual):
-        if len(mix) != 2 or not all(_is_number(factor) and math.isfinite(factor) for factor in mix):
+        if len(mix) != 2 or not all(map(_is_number, mix)):
             raise ConfigError(f"value_residual[{layer}] is {mix!r}: expected two numbers, a and b")
     if len(set(config.num_heads)) > 1 or not config.num_heads[0]:
         raise ConfigError("value_residual adds the first layer's heads to every layer's: all need as many, not 0")
 
 
-def require(name: str, value: object, *, minimum: int) -> None:
+def require(name: str, value: object, *, minimum: int, maximum: int = LARGEST) -> None:
     """A whole number.
 
     Raises:
         ConfigError: naming the field, the value and what is allowed.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ConfigError(f"{name} is {value!r}: expected a whole number of at least {minimum}")
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise ConfigError(
+            f"{name} is {value!r:.100}: expected a whole number of at least {minimum} and at most {maximum}"
+        )
 
 
 def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -104,9 +119,12 @@ def require_positive(name: str, value: object) -> None:
     Raises:
         ConfigError: naming the field, the value and what is allowed.
     """
-    if not _is_number(value) or not 0 < value < math.inf:
-        raise ConfigError(f"{name} is {value!r}: expected a positive number")
+    if not _is_number(value) or value <= 0:
+        raise ConfigError(f"{name} is {value!r:.100}: expected a positive number")
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Finite, and no whole number that a float cannot hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max

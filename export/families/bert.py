@@ -8,6 +8,7 @@ from torch import Tensor
 from export.errors import UnsupportedModel
 from export.families.naming import rename
 from model.config import Activation, EncoderConfig, Pooling, Projection
+from model.config_checks import MOST_LAYERS, require
 
 MODEL_TYPES = ("bert",)
 
@@ -52,12 +53,14 @@ def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Project
     heads = config["num_attention_heads"]
     if config["hidden_size"] % heads:
         raise UnsupportedModel(f"hidden_size {config['hidden_size']} is not a multiple of {heads} heads")
+    layers = config["num_hidden_layers"]
+    require("num_hidden_layers", layers, minimum=1, maximum=MOST_LAYERS)  # before a tuple of so many is made
     pruned = config.get("pruned_heads") or {}
     head_size = config["hidden_size"] // heads
     return EncoderConfig(
         vocab_size=config["vocab_size"],
         hidden_size=config["hidden_size"],
-        num_heads=tuple(heads - len(pruned.get(str(layer), ())) for layer in range(config["num_hidden_layers"])),
+        num_heads=tuple(heads - len(pruned.get(str(layer), ())) for layer in range(layers)),
         d_k=head_size,
         d_v=head_size,
         intermediate_size=config["intermediate_size"],

@@ -11,8 +11,13 @@ from transformers import AutoConfig
 
 from export.errors import UnsupportedModel
 from tests.family_models import MODELS, FamilyModel, draw, read, save
+from tests.networks import TINY
 
 BY_NAME = {model.name: model for model in MODELS}
+SIZE_NAMES = {
+    *("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "head_dim"),
+    *("dim", "n_layers", "hidden_dim", "type_vocab_size", "embedding_size", "relative_attention_num_buckets"),
+}
 
 
 def write_config(model: FamilyModel, folder: Path, change: dict[str, Any]) -> Path:
@@ -77,3 +82,32 @@ def test_tensors(name: str, add: str, remove: str, message: str, tmp_path: Path)
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(UnsupportedModel, match=message):
         read(folder)
+
+
+@pytest.mark.parametrize("size", [10**7, 10**9, 10**30])
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_a_monstrous_size_is_refused_before_memory_is_taken(model: FamilyModel, size: int, tmp_path: Path) -> None:
+    settings = AutoConfig.for_model(model.model_type, **model.settings).to_dict()
+    for name in settings.keys() & SIZE_NAMES:
+        write_config(model, tmp_path, {name: size})
+        with pytest.raises(UnsupportedModel, match="expected a whole number|is not a multiple of|leaves none|buckets"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_heads": [1] * 10**6}, "num_heads has 1000000 layers"),
+        ({"original_heads": 10**10, "kept_heads": [[0]]}, "original_heads is 10000000000"),
+        ({"attention_positions": "rotary", "max_positions": 10**6, "d_k": 1024}, "1024000000 values in a table"),
+        ({"positions": "sinusoidal", "max_positions": 10**6, "hidden_size": 1024}, "1024000000 values in a table"),
+        ({"rope_theta": 10**400}, "rope_theta is 1000.*: expected a positive number"),
+        ({"num_heads": [1, 1], "value_residual": [[0, 1], [10**400, 1]]}, r"value_residual\[1\] is"),
+        ({"projection": {"size": 10**9}}, "projection.size is 1000000000"),
+    ],
+)
+def test_a_monstrous_size_of_our_own_networks(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    settings = {"model_type": "polyhead", **TINY.to_dict(), "num_heads": [1], **change}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(UnsupportedModel, match=message):
+        read(tmp_path)
