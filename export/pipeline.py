@@ -1,6 +1,7 @@
 """Reads what a sentence-transformers folder says around the network: modules.json and the files it names.
 
-A folder without modules.json gets what sentence-transformers gives it: mean pooling, no normalisation.
+A folder without modules.json gets what sentence-transformers gives it: mean pooling, no normalisation, and nothing that
+other files of sentence-transformers say.
 """
 
 import json
@@ -81,7 +82,10 @@ def read_pipeline(folder: Path) -> Pipeline:
         UnsupportedModel: a module or a setting that this version does not reproduce exactly.
     """
     modules = _read_modules(folder)
-    values: dict[str, Any] = {"transformer": folder / modules[0][1]} if modules else {"transformer": folder}
+    if not modules:
+        return Pipeline(transformer=folder, **_read_transformer_settings({}, folder))
+    transformer = folder / modules[0][1]
+    values: dict[str, Any] = {"transformer": transformer}
     for kind, path in modules[1:]:
         try:
             values.update(_read_module(kind, folder / path))
@@ -89,7 +93,8 @@ def read_pipeline(folder: Path) -> Pipeline:
             raise SourceError(f"{folder / path} is malformed: {error!r}") from error
     if "projection" in values and modules[-1][0] == "Dense" and values.get("normalize"):
         raise UnsupportedModel("a Dense layer after Normalize is not supported: only before it")
-    values.update(_read_transformer_settings(values["transformer"]))
+    settings = next(filter(None, (read_json(transformer / name, optional=True) for name in SETTINGS)), {})
+    values.update(_read_transformer_settings(settings, transformer))
     values.update(_read_prompts(folder / "config_sentence_transformers.json"))
     return Pipeline(**values)
 
@@ -177,8 +182,7 @@ def _require_pooled(config: Mapping[str, Any], what: str) -> None:
         raise UnsupportedModel(f"{what} on anything but the pooled vector is not supported")
 
 
-def _read_transformer_settings(folder: Path) -> dict[str, Any]:
-    settings = next(filter(None, (read_json(folder / name, optional=True) for name in SETTINGS)), {})
+def _read_transformer_settings(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     require_settings(settings, REPRODUCED)
     _refuse_arguments(settings)
     tokenizer = read_json(folder / "tokenizer_config.json", optional=True)

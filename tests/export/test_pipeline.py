@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
 from export.errors import ExportError, SourceError, UnsupportedModel
 from export.pipeline import read_json, read_pipeline
 from model.config import Projection
 
-TRANSFORMER = {"path": "", "type": "sentence_transformers.models.Transformer"}
-POOLING = {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
+TRANSFORMER = {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+POOLING = {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
 DENSE = {"path": "2_Dense", "type": "sentence_transformers.models.Dense"}
 NORMALIZE = {"path": "3_Normalize", "type": "sentence_transformers.base.modules.normalize.Normalize"}
 TANH = "torch.nn.modules.activation.Tanh"
@@ -24,7 +25,12 @@ def write(folder: Path, name: str, data: object) -> None:
     path.write_text(json.dumps(data))
 
 
-def sentence_transformer(folder: Path, modules: list[dict[str, Any]], pooling: dict[str, Any] | None = None) -> Path:
+PLAIN = [TRANSFORMER, POOLING]
+
+
+def sentence_transformer(
+    folder: Path, modules: list[dict[str, Any]] = PLAIN, pooling: dict[str, Any] | None = None
+) -> Path:
     write(folder, "modules.json", modules)
     write(folder, "1_Pooling/config.json", pooling or {"pooling_mode_mean_tokens": True})
     return folder
@@ -61,6 +67,22 @@ def test_reads_every_module(tmp_path: Path) -> None:
 def test_the_length_may_stand_with_the_tokenizer(tmp_path: Path) -> None:
     write(tmp_path, "tokenizer_config.json", {"model_max_length": 256})
     assert read_pipeline(tmp_path).max_sequence_length == 256
+
+
+def test_without_modules_only_the_tokenizers_length_counts(bert_folder: Path) -> None:
+    write(bert_folder, "tokenizer_config.json", {"model_max_length": 32, "tokenizer_class": "BertTokenizer"})
+    write(bert_folder, "sentence_bert_config.json", {"max_seq_length": 9, "do_lower_case": True})
+    write(bert_folder, "config_sentence_transformers.json", {"prompts": {"query": "the cat"}, "truncate_dim": 4})
+    theirs, ours = SentenceTransformer(str(bert_folder), device="cpu"), read_pipeline(bert_folder)
+    assert ours.max_sequence_length == theirs.max_seq_length == 32
+    assert not ours.do_lower_case
+    assert not theirs[0].do_lower_case
+    assert (ours.prompts, any(theirs.prompts.values()), theirs.truncate_dim) == ({}, False, None)
+    sentence_transformer(bert_folder, PLAIN, {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True})
+    write(bert_folder, "config_sentence_transformers.json", {"prompts": {"query": "the cat"}})
+    theirs, ours = SentenceTransformer(str(bert_folder), device="cpu"), read_pipeline(bert_folder)
+    assert ours.max_sequence_length == theirs.max_seq_length == 9
+    assert ours.prompts["query"] == theirs.prompts["query"]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +160,7 @@ def test_refuses_json_that_is_no_object(tmp_path: Path, content: str, message: s
 def test_refuses_a_length_that_is_no_whole_number(tmp_path: Path, length: str) -> None:
     (tmp_path / "sentence_bert_config.json").write_text(f'{{"max_seq_length": {length}}}')
     with pytest.raises(SourceError, match="expected a whole number"):
-        read_pipeline(tmp_path)
+        read_pipeline(sentence_transformer(tmp_path))
 
 
 @pytest.mark.parametrize(("length", "expected"), [("32.0", 32), ("1e30", int(1e30)), ("null", None)])
@@ -159,10 +181,10 @@ def test_refuses_a_malformed_module(tmp_path: Path) -> None:
 def test_reads_the_settings_under_every_name_they_had(tmp_path: Path, kind: str) -> None:
     write(tmp_path, f"sentence_{kind}_config.json", {"max_seq_length": 16, "do_lower_case": True})
     write(tmp_path, "sentence_bert_config.json", {})
-    pipeline = read_pipeline(tmp_path)
+    pipeline = read_pipeline(sentence_transformer(tmp_path))
     assert (pipeline.max_sequence_length, pipeline.do_lower_case) == (16, True)
     write(tmp_path, "sentence_bert_config.json", {"max_seq_length": 8})
-    assert read_pipeline(tmp_path).max_sequence_length == 8
+    assert read_pipeline(sentence_transformer(tmp_path)).max_sequence_length == 8
 
 
 @pytest.mark.parametrize(
@@ -178,7 +200,7 @@ def test_reads_the_settings_under_every_name_they_had(tmp_path: Path, kind: str)
 def test_refuses_malformed_prompts(tmp_path: Path, settings: dict[str, object], message: str) -> None:
     write(tmp_path, "config_sentence_transformers.json", settings)
     with pytest.raises(SourceError, match=message):
-        read_pipeline(tmp_path)
+        read_pipeline(sentence_transformer(tmp_path))
 
 
 def test_a_dense_layer_that_names_no_activation_has_that_of_its_class(tmp_path: Path) -> None:
@@ -204,7 +226,7 @@ def test_takes_settings_that_change_nothing(tmp_path: Path) -> None:
     kept = {"transformer_task": "feature-extraction", "modality_config": text, "module_output_name": "token_embeddings"}
     arguments = {"model_args": {"torch_dtype": "float16"}, "config_args": {"trust_remote_code": True}}
     write(tmp_path, "sentence_bert_config.json", {**kept, **arguments, "max_seq_length": 9, "processing_kwargs": None})
-    assert read_pipeline(tmp_path).max_sequence_length == 9
+    assert read_pipeline(sentence_transformer(tmp_path)).max_sequence_length == 9
 
 
 @pytest.mark.parametrize(
@@ -225,7 +247,7 @@ def test_takes_settings_that_change_nothing(tmp_path: Path) -> None:
 def test_refuses_settings_it_would_not_reproduce(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     write(tmp_path, "sentence_bert_config.json", settings)
     with pytest.raises(ExportError, match=message):
-        read_pipeline(tmp_path)
+        read_pipeline(sentence_transformer(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -238,4 +260,4 @@ def test_refuses_settings_it_would_not_reproduce(tmp_path: Path, settings: dict[
 def test_refuses_other_vectors_than_the_modules_make(tmp_path: Path, settings: dict[str, object], message: str) -> None:
     write(tmp_path, "config_sentence_transformers.json", {"model_type": "SentenceTransformer", **settings})
     with pytest.raises(UnsupportedModel, match=message):
-        read_pipeline(tmp_path)
+        read_pipeline(sentence_transformer(tmp_path))
