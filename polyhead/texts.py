@@ -51,7 +51,7 @@ def _fields(file: Any, name: str, field: str) -> Iterator[str]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{name}, line {number}: not JSON: {error}") from error
         text = row if isinstance(row, str) else row.get(field) if isinstance(row, dict) else None
         if not isinstance(text, str):
@@ -62,15 +62,22 @@ def _fields(file: Any, name: str, field: str) -> Iterator[str]:
 
 def _column(path: Path, field: str) -> Iterator[str]:
     try:
-        from pyarrow import parquet  # noqa: PLC0415 - an extra, needed for these files only
+        from pyarrow import ArrowException, parquet  # noqa: PLC0415 - an extra, needed for these files only
     except ImportError as error:
         raise InputError("reading Parquet needs pyarrow: install the cli extra, pip install '.[cli]'") from error
-    with parquet.ParquetFile(path) as file:
-        if field not in file.schema_arrow.names:
-            columns = ", ".join(file.schema_arrow.names)
-            raise InputError(f"{path} has columns {columns}; name the one with the texts with --field")
-        for batch in file.iter_batches(columns=[field]):
-            for text in batch.column(0).to_pylist():
-                if not isinstance(text, str):
-                    raise InputError(f"{path}: column {field!r} holds {type(text).__name__}, expected texts")
-                yield text
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield from _strings(file, path, field)
+    except ArrowException as error:
+        raise InputError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def _strings(file: Any, path: Path, field: str) -> Iterator[str]:
+    if field not in file.schema_arrow.names:
+        columns = ", ".join(file.schema_arrow.names)
+        raise InputError(f"{path} has columns {columns}; name the one with the texts with --field")
+    for batch in file.iter_batches(columns=[field]):
+        for text in batch.column(0).to_pylist():
+            if not isinstance(text, str):
+                raise InputError(f"{path}: column {field!r} holds {type(text).__name__}, expected texts")
+            yield text

@@ -81,6 +81,8 @@ def test_standard_input_is_read_where_nothing_is_named(
         (b'{"text": "a"}\n{"text": \n', "in.jsonl", [], "line 2: not JSON"),
         (b'{"text": "a"}\n{"body": "b"}\n', "in.jsonl", [], "line 2: has body; expected the text as 'text'"),
         (b"[1]\n", "in.jsonl", [], "is list; expected the text"),
+        (b"[" * 100_000, "in.jsonl", [], "line 1: not JSON: maximum recursion depth"),
+        (b"no table", "in.parquet", [], "in.parquet cannot be read as Parquet: Parquet magic bytes not found"),
         (b"cat\n", "in.txt", ["--dimensions", "99"], "dimensions: expected 1 to 8"),
         (b"cat " * 40, "in.txt", ["--no-truncate"], "42 tokens, the model takes 16"),
         (b"cat\n", "in.txt", ["--prompt-name", "query"], "no named prompts"),
