@@ -39,6 +39,8 @@ def check_options(made: argparse.ArgumentParser, options: argparse.Namespace) ->
         for name in ("pairs", "prune_by", "no_curve"):
             if getattr(options, name):
                 made.error(f"--{name.replace('_', '-')} goes with --prune-heads or --prune-to-quality")
+        if options.calibration and options.precision != "int8":
+            made.error("--calibration goes with --precision int8, --prune-heads or --prune-to-quality")
     if options.prune_by == "loss_gradient" and not options.pairs:
         made.error("--prune-by loss_gradient needs --pairs: the loss is that of rated pairs")
 
@@ -82,14 +84,21 @@ def _summary(record: dict[str, Any]) -> str:
 
 
 def _share(text: str) -> float:
-    value = float(text)
+    value = _number(text)
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is no share above 0 and at most 1")
     return value
 
 
 def _points(text: str) -> float:
-    value = float(text)
+    value = _number(text)
     if not 0 <= value <= 100:
         raise argparse.ArgumentTypeError(f"{text} is no number of points from 0 to 100")
     return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None

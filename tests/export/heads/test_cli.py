@@ -131,11 +131,12 @@ def test_other_weights_are_refused(bert_folder: Path, artifact: Path, corpus: Pa
     assert "the artifact was made from" in capsys.readouterr().err
 
 
-def test_a_wrong_count_is_a_wrong_command_line(capsys: Any) -> None:
+@pytest.mark.parametrize("count", ["0", "-1", "some"])
+def test_a_wrong_count_is_a_wrong_command_line(count: str, capsys: Any) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["heads", "x", "--corpus", "y", "--texts", "0"])
+        main(["heads", "x", "--corpus", "y", f"--texts={count}"])
     assert caught.value.code == 2
-    assert "0 is not above 0" in capsys.readouterr().err
+    assert f"--texts: {count} is no whole number above 0" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_one_line(

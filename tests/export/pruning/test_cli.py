@@ -142,6 +142,9 @@ def test_the_curve_goes_into_the_artifact_and_the_report_knows_what_is_gone(
     ("flags", "message"),
     [
         (["--prune-heads", "0"], "is no share above 0 and at most 1"),
+        (["--prune-heads", "some"], "--prune-heads: 'some' is no number"),
+        (["--prune-to-quality", "half"], "--prune-to-quality: 'half' is no number"),
+        (["--calibration", "texts.txt"], "--calibration goes with --precision int8, --prune-heads or"),
         (["--prune-heads", "30"], "is no share above 0 and at most 1"),
         (["--prune-to-quality", "-1"], "is no number of points"),
         (["--prune-heads", "0.3", "--prune-to-quality", "1"], "not allowed with"),
