@@ -24,6 +24,8 @@ from model.config import EncoderConfig
 from model.config_checks import ConfigError
 from model.encoder import Encoder
 
+ADAPTER = "adapter_config.json"  # sentence-transformers applies what it describes
+
 FAMILIES: Mapping[str, ModuleType] = {
     model_type: family
     for family in (bert, distilbert, electra, gte, jina_bert, modernbert, mpnet, nomic_bert, polyhead, roberta)
@@ -72,7 +74,8 @@ def read_checkpoint(folder: Folder, *, name: str | None = None, max_length: int 
         raise SourceError(f"the weights of {folder.id} have SHA-256 {sha256}, expected {folder.sha256}")
     encoder = build_encoder(config, {**family.read_state(tensors, described), **pipeline.projection_state})
     tokenizer = read_tokenizer(pipeline.transformer, do_lower_case=pipeline.do_lower_case)
-    largest = max(tokenizer.get_vocab().values(), default=0)  # not the count: ids may have gaps
+    around = tokenizer.encode("").ids
+    largest = max([*tokenizer.get_vocab().values(), *around], default=0)  # not the count: ids may have gaps
     if largest >= config.vocab_size:
         raise SourceError(f"tokenizer.json has ids up to {largest}, the network {config.vocab_size} tokens")
     return Checkpoint(
@@ -91,6 +94,11 @@ def read_checkpoint(folder: Folder, *, name: str | None = None, max_length: int 
 
 
 def _describe(folder: Path) -> dict[str, Any]:
+    if (folder / ADAPTER).is_file():
+        raise UnsupportedModel(
+            f"{folder} holds {ADAPTER}: an adapter is not applied here. Merge it into the model first "
+            "(merge_and_unload of `peft`), and save that without it"
+        )
     if not (folder / "config.json").is_file():
         hint = ", and is an artifact already" if (folder / MANIFEST).is_file() else ""
         raise SourceError(f"{folder} holds no config.json{hint}: name a sentence-transformers or Hugging Face folder")
@@ -111,7 +119,7 @@ def build_encoder(config: EncoderConfig, state: Mapping[str, Tensor]) -> Encoder
     """An encoder in evaluation mode with exactly these weights.
 
     Raises:
-        UnsupportedModel: a tensor is missing, left over, or of another shape.
+        UnsupportedModel: a tensor is missing, left over, of another shape, or none of floating-point numbers.
     """
     with torch.device("meta"):
         encoder = Encoder(config)
@@ -123,6 +131,8 @@ def build_encoder(config: EncoderConfig, state: Mapping[str, Tensor]) -> Encoder
             f"{len(wrong)} tensors do not fit the configuration, such as {wrong[0]}: "
             f"expected {expected.get(wrong[0], 'none')}, found {found.get(wrong[0], 'none')}"
         )
+    if odd := [name for name, tensor in state.items() if tensor.dtype != torch.float32]:
+        raise UnsupportedModel(f"{odd[0]} is made of {state[odd[0]].dtype}: weights are floating-point numbers")
     encoder.load_state_dict(dict(state), assign=True)
     return encoder.eval().requires_grad_(False)
 

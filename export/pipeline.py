@@ -109,7 +109,7 @@ def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
         return {}
     try:
         data = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise SourceError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(data, dict):
         raise SourceError(f"{path} holds a {type(data).__name__}, expected an object")
@@ -124,8 +124,8 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
     try:
         named = [(entry["type"], entry["path"]) for entry in json.loads(path.read_bytes())]
         modules = [(kind.rsplit(".", 1)[-1], os.fspath(subfolder)) for kind, subfolder in named]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SourceError(f"{path} is malformed: {error!r}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SourceError(f"{path} is malformed: {error!r:.200}") from error
     if foreign := [kind for kind, _ in named if not kind.startswith("sentence_transformers.")]:
         raise UnsupportedModel(f"{path} names {foreign[0]}: a module with code of its own, which is never run")
     if [kind for kind, _ in modules[:2]] != ["Transformer", "Pooling"]:

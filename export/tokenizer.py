@@ -20,6 +20,7 @@ from export.pipeline import read_json
 from export.vocabulary import BYTE_LEVEL_KINDS, WORDPIECE_KINDS, build_tokenizer, refuse_added_tokens, tokenizer_kind
 
 OVERRULED_WORDPIECE_KINDS = (*WORDPIECE_KINDS, "mpnet", "nomic_bert")
+RARE = "\ua66e"  # in few vocabularies, so that it takes the token for what is unknown
 AS_THEY_STAND = ("modernbert",)  # networks whose tokenizer.json `transformers` takes whatever class is named
 
 
@@ -39,14 +40,23 @@ def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
     try:
         tokenizer = _overrule(_load(path), folder) if path.is_file() else build_tokenizer(folder)
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # a value of another type
-        raise SourceError(f"{folder}: the settings beside the tokenizer are malformed: {error!r}") from error
+        raise SourceError(f"{folder}: the settings beside the tokenizer are malformed: {error!r:.200}") from error
     _refuse_left_truncation(tokenizer, folder)
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    _require_readable(RARE, tokenizer, folder)
     if do_lower_case:
         rest = [tokenizer.normalizer] if tokenizer.normalizer else []
         tokenizer.normalizer = NormalizerSequence([Lowercase(), *rest])
     return tokenizer
+
+
+def _require_readable(text: str, tokenizer: Tokenizer, folder: Path) -> None:
+    """Some faults of a tokenizer show only when it meets a text."""
+    try:
+        tokenizer.encode(text)
+    except Exception as error:  # the Rust side raises bare Exception
+        raise SourceError(f"{folder}: the tokenizer fails on a text such as {text!r}: {error}") from error
 
 
 def _load(path: Path) -> Tokenizer:

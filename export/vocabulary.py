@@ -66,7 +66,10 @@ def _missing(folder: Path, kind: str, present: set[str]) -> str:
 
 
 def _wordpiece(folder: Path, settings: Mapping[str, Any]) -> tuple[Tokenizer, list[AddedToken]]:
-    lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    try:
+        lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{folder / 'vocab.txt'} is no UTF-8 text: {error}") from error
     vocabulary = {token: index for index, token in enumerate(lines) if token or index + 1 < len(lines)}
     if settings.get("do_basic_tokenize") is False or settings.get("never_split"):
         raise SourceError(f"{folder}: do_basic_tokenize and never_split cannot be converted exactly; {SAVE_FAST}")

@@ -58,8 +58,8 @@ def _read_index(path: Path) -> list[str]:
     """The names of the shards, in order."""
     try:
         return sorted({str(name) for name in json.loads(path.read_bytes())["weight_map"].values()})
-    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise SourceError(f"{path} is malformed: {error!r}") from error
+    except (OSError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise SourceError(f"{path} is malformed: {error!r:.200}") from error
 
 
 def _as_float32(tensor: Tensor) -> Tensor:

@@ -12,6 +12,9 @@ from model.artifact import MANIFEST
 from tests.networks import BERT_CONFIG
 
 
+QUERY = "encoder.layer.0.attention.self.query.weight"
+
+
 def change_config(folder: Path, **change: object) -> Folder:
     kept = {name: value for name, value in {**BERT_CONFIG, **change}.items() if value is not None}
     (folder / "config.json").write_text(json.dumps(kept))
@@ -190,3 +193,33 @@ def test_a_folder_without_a_configuration_is_told_from_an_artifact(tmp_path: Pat
     (tmp_path / MANIFEST).touch()
     with pytest.raises(SourceError, match=r"holds no config\.json, and is an artifact already: name a"):
         read_checkpoint(Folder(tmp_path, "artifact"))
+
+
+def test_refuses_an_adapter_that_would_not_be_applied(bert_folder: Path) -> None:
+    (bert_folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(ExportError, match=r"holds adapter_config\.json: an adapter is not applied here"):
+        read_checkpoint(Folder(bert_folder, "bert"))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.complex64])
+def test_refuses_weights_that_are_no_floating_point_numbers(bert_folder: Path, dtype: torch.dtype) -> None:
+    folder = change_weights(bert_folder, {QUERY: torch.ones(32, 32, dtype=dtype)})
+    with pytest.raises(ExportError, match=f"layers.0.attention.query.weight is made of {dtype}"):
+        read_checkpoint(folder)
+
+
+def test_refuses_ids_around_a_text_that_the_network_does_not_have(bert_folder: Path) -> None:
+    tokenizer = json.loads((bert_folder / "tokenizer.json").read_text())
+    tokenizer["post_processor"]["special_tokens"]["[CLS]"]["ids"] = [5000]
+    (bert_folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ExportError, match=r"tokenizer\.json has ids up to 5000, the network 48 tokens"):
+        read_checkpoint(Folder(bert_folder, "bert"))
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'["\xe9' + b"x" * 3000 + b'"]'])
+@pytest.mark.parametrize("name", ["config.json", "modules.json", "tokenizer_config.json"])
+def test_files_that_are_no_json_are_said_in_a_line(bert_folder: Path, name: str, content: bytes) -> None:
+    (bert_folder / name).write_bytes(content)
+    with pytest.raises(SourceError, match=name) as caught:
+        read_checkpoint(Folder(bert_folder, "bert"))
+    assert len(str(caught.value)) < 500

@@ -15,6 +15,8 @@ from tests.tokenizers import bpe, wordpiece
 
 TEXTS = ["The CAT sat", " the cat", "Ünïcödé ÀÉ", "你好 世界", "a [SEP] b </s>", "don't  stop", ""]
 
+AS_IT_STANDS = {"tokenizer_class": "PreTrainedTokenizerFast"}
+
 
 def write(folder: Path, made: Tokenizer, model_type: str, settings: dict[str, Any] | None) -> Path:
     made.save(str(folder / "tokenizer.json"))
@@ -131,3 +133,13 @@ def test_refuses_to_split_special_tokens(tmp_path: Path) -> None:
 def test_a_malformed_prefix_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="are malformed: TypeError.'add_prefix_space is -1'"):
         read_tokenizer(write(tmp_path, bpe(), "roberta", {"add_prefix_space": -1}))
+
+
+def test_refuses_a_tokenizer_that_fails_on_what_it_does_not_know(tmp_path: Path) -> None:
+    described = json.loads(wordpiece().to_str())
+    described["model"]["unk_token"] = "[NONE]"
+    folder = write(tmp_path, Tokenizer.from_str(json.dumps(described)), "bert", AS_IT_STANDS)
+    with pytest.raises(Exception, match=r"Missing .* token"):
+        AutoTokenizer.from_pretrained(folder)("\ua66e")
+    with pytest.raises(SourceError, match=r"the tokenizer fails on a text such as .*Missing .* token"):
+        read_tokenizer(folder)

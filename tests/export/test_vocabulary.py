@@ -126,3 +126,10 @@ def test_refuses_merges_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "merges.txt").write_text("#version: 0.2\nnot a merge at all\n")
     with pytest.raises(SourceError, match="vocab.json and merges.txt cannot be read"):
         read_tokenizer(tmp_path)
+
+
+def test_a_vocabulary_in_another_encoding_is_said_in_a_line(tmp_path: Path) -> None:
+    folder = write_vocabulary(tmp_path, wordpiece(), tokenizer_class="BertTokenizer")
+    (folder / "vocab.txt").write_bytes("\n".join(f"été{number}" for number in range(300)).encode("latin-1"))
+    with pytest.raises(SourceError, match=r"vocab\.txt is no UTF-8 text: 'utf-8' codec can't decode byte 0xe9"):
+        read_tokenizer(folder)
