@@ -10,16 +10,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import Unigram
 from tokenizers.normalizers import BertNormalizer, Lowercase
 from tokenizers.normalizers import Sequence as NormalizerSequence
-from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.pre_tokenizers import ByteLevel, Metaspace, WhitespaceSplit
+from tokenizers.pre_tokenizers import Sequence as PreTokenizerSequence
 
 from export.errors import SourceError, UnsupportedModel
 from export.pipeline import read_json
 from export.vocabulary import BYTE_LEVEL_KINDS, WORDPIECE_KINDS, build_tokenizer, refuse_added_tokens, tokenizer_kind
 
 OVERRULED_WORDPIECE_KINDS = (*WORDPIECE_KINDS, "mpnet", "nomic_bert")
+UNIGRAM_KINDS = ("xlmroberta", "xlm-roberta", "camembert")
+BERT_ENDS = {"cls_token": "[CLS]", "sep_token": "[SEP]"}
+ROBERTA_ENDS = {"cls_token": "<s>", "sep_token": "</s>"}
+UNIGRAM_ENDS = {"bos_token": "<s>", "eos_token": "</s>"}
+ENDS: Mapping[str, Mapping[str, str]] = {  # what a class puts around a text, where tokenizer_config.json does not say
+    **dict.fromkeys((*WORDPIECE_KINDS, "nomic_bert"), BERT_ENDS),
+    **dict.fromkeys((*BYTE_LEVEL_KINDS, "mpnet"), ROBERTA_ENDS),
+    **dict.fromkeys(UNIGRAM_KINDS, UNIGRAM_ENDS),
+}
 RARE = "\ua66e"  # in few vocabularies, so that it takes the token for what is unknown
 AS_THEY_STAND = ("modernbert",)  # networks whose tokenizer.json `transformers` takes whatever class is named
 
@@ -38,12 +49,13 @@ def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
     """
     path = folder / "tokenizer.json"
     try:
-        tokenizer = _overrule(_load(path), folder) if path.is_file() else build_tokenizer(folder)
+        tokenizer = _load(path) if path.is_file() else build_tokenizer(folder)
+        _refuse_left_truncation(tokenizer, folder)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer = _overrule(tokenizer, folder) if path.is_file() else tokenizer
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # a value of another type
         raise SourceError(f"{folder}: the settings beside the tokenizer are malformed: {error!r:.200}") from error
-    _refuse_left_truncation(tokenizer, folder)
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     _require_readable(RARE, tokenizer, folder)
     if do_lower_case:
         rest = [tokenizer.normalizer] if tokenizer.normalizer else []
@@ -80,8 +92,30 @@ def _overrule(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
         normalizer.handle_chinese_chars = settings.get("tokenize_chinese_chars", True)
         tokenizer.normalizer = normalizer
     if kind in BYTE_LEVEL_KINDS and isinstance(tokenizer.pre_tokenizer, ByteLevel):
-        return _with_prefix(tokenizer, settings)
+        tokenizer = _with_prefix(tokenizer, settings)
+    if kind in UNIGRAM_KINDS and isinstance(tokenizer.model, Unigram):
+        scheme = "always" if settings.get("add_prefix_space", True) else "never"
+        tokenizer.pre_tokenizer = PreTokenizerSequence([WhitespaceSplit(), Metaspace(prepend_scheme=scheme)])
+    for entry in (settings.get("added_tokens_decoder") or {}).values():
+        tokenizer.add_tokens([AddedToken(**entry)])  # known, as checked above: other flags take the place of its own
+    _require_ends(tokenizer, kind, settings, folder)
     return tokenizer
+
+
+def _require_ends(tokenizer: Tokenizer, kind: str, settings: Mapping[str, Any], folder: Path) -> None:
+    """Refuses a tokenizer.json that puts other tokens around a text than its class in `transformers` would."""
+    if kind not in ENDS:
+        return
+    # What special_tokens_map.json says counts first, and not at all where the newer field is there.
+    is_new = "added_tokens_decoder" in settings
+    older = {} if is_new else read_json(folder / "special_tokens_map.json", optional=True)
+    named = [older.get(role) or settings.get(role) or default for role, default in ENDS[kind].items()]
+    expected = [token if isinstance(token, str) else token["content"] for token in named]
+    if (found := tokenizer.encode("").tokens) != expected:
+        raise UnsupportedModel(
+            f"{folder}: tokenizer.json puts {' '.join(found) or 'nothing'} around a text, its class in `transformers` "
+            f"{' '.join(expected)}, as {' and '.join(ENDS[kind])} say: which is right?"
+        )
 
 
 def _with_prefix(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> Tokenizer:

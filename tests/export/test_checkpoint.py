@@ -11,7 +11,6 @@ from export.sources import Folder
 from model.artifact import MANIFEST
 from tests.networks import BERT_CONFIG
 
-
 QUERY = "encoder.layer.0.attention.self.query.weight"
 
 

@@ -1,19 +1,32 @@
 """tokenizer.json beside a tokenizer_config.json that says otherwise: what `transformers` makes of both counts."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import Metaspace
 from transformers import AutoTokenizer
 
 from export.errors import SourceError, UnsupportedModel
 from export.tokenizer import read_tokenizer
-from tests.tokenizers import bpe, wordpiece
+from tests.tokenizers import bpe, unigram, wordpiece
 
-TEXTS = ["The CAT sat", " the cat", "Ünïcödé ÀÉ", "你好 世界", "a [SEP] b </s>", "don't  stop", ""]
+TEXTS = [
+    "The CAT sat",
+    " the cat",
+    "Ünïcödé ÀÉ",
+    "你好 世界",
+    "a [SEP] b </s>",
+    "don't  stop",
+    "",
+    "the end \n",
+    "x [MASK]y",
+    "x <mask>y",
+]
 
 AS_IT_STANDS = {"tokenizer_class": "PreTrainedTokenizerFast"}
 
@@ -24,6 +37,18 @@ def write(folder: Path, made: Tokenizer, model_type: str, settings: dict[str, An
     if settings is not None:
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
+
+
+def flags(content: str, **change: bool) -> dict[str, Any]:
+    """tokenizer_config.json's entry of a token."""
+    return {"content": content, "special": True, "normalized": False, **change}
+
+
+def metaspace() -> Tokenizer:
+    """As newer conversions of SentencePiece's files are: a space at the end is a piece."""
+    made = Tokenizer.from_str(unigram().to_str())
+    made.pre_tokenizer = Metaspace()
+    return made
 
 
 def cased() -> Tokenizer:
@@ -46,6 +71,14 @@ def cased() -> Tokenizer:
         (bpe, "roberta", {"add_prefix_space": True}),
         (bpe, "roberta", {"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": True}),
         (bpe, "modernbert", {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": True}),
+        (unigram, "xlm-roberta", {"add_prefix_space": False}),
+        (unigram, "bert", {"tokenizer_class": "XLMRobertaTokenizer", "add_prefix_space": False}),
+        (metaspace, "xlm-roberta", None),
+        (metaspace, "camembert", {"tokenizer_class": "CamembertTokenizerFast"}),
+        (metaspace, "xlm-roberta", {"tokenizer_class": "PreTrainedTokenizerFast"}),
+        (wordpiece, "bert", {"added_tokens_decoder": {"4": flags("[MASK]", lstrip=True)}}),
+        (bpe, "roberta", {"added_tokens_decoder": {"4": flags("<mask>", rstrip=True)}}),
+        (bpe, "modernbert", {"added_tokens_decoder": {"4": flags("<mask>", lstrip=False)}}),
     ],
     ids=str,
 )
@@ -137,9 +170,35 @@ def test_a_malformed_prefix_is_one_line(tmp_path: Path) -> None:
 
 def test_refuses_a_tokenizer_that_fails_on_what_it_does_not_know(tmp_path: Path) -> None:
     described = json.loads(wordpiece().to_str())
-    described["model"]["unk_token"] = "[NONE]"
+    described["model"]["unk_token"] = "[NONE]"  # noqa: S105 - a token of text
     folder = write(tmp_path, Tokenizer.from_str(json.dumps(described)), "bert", AS_IT_STANDS)
-    with pytest.raises(Exception, match=r"Missing .* token"):
+    with pytest.raises(Exception, match="Missing .* token"):
         AutoTokenizer.from_pretrained(folder)("\ua66e")
     with pytest.raises(SourceError, match=r"the tokenizer fails on a text such as .*Missing .* token"):
+        read_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    ("made", "model_type", "settings", "older", "ends"),
+    [
+        (wordpiece, "bert", {"cls_token": "[MASK]"}, None, ["[MASK]", "[SEP]"]),
+        (wordpiece, "electra", {}, {"sep_token": {"content": "[PAD]"}}, ["[CLS]", "[PAD]"]),
+        (bpe, "roberta", {"sep_token": "<pad>"}, None, ["<s>", "<pad>"]),
+        (unigram, "xlm-roberta", {"eos_token": "<pad>"}, None, ["<s>", "<pad>"]),
+    ],
+)
+def test_refuses_other_tokens_around_a_text_than_transformers_puts_there(
+    tmp_path: Path,
+    made: Callable[[], Tokenizer],
+    model_type: str,
+    settings: dict[str, Any],
+    older: dict[str, Any] | None,
+    ends: list[str],
+) -> None:
+    folder = write(tmp_path, made(), model_type, settings)
+    if older:
+        (folder / "special_tokens_map.json").write_text(json.dumps(older))
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert theirs.convert_ids_to_tokens(theirs("")["input_ids"]) == ends
+    with pytest.raises(UnsupportedModel, match=f"its class in `transformers` {re.escape(' '.join(ends))}, as"):
         read_tokenizer(folder)
