@@ -40,7 +40,8 @@ def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
 
     Args:
         folder: where tokenizer.json stands, or the files that came before it.
-        do_lower_case: put a lowering in front of the normaliser (idempotent where it lowers already).
+        do_lower_case: put a lowering in front of the normaliser, unless that is BERT's and lowers already: one more
+            changes nothing, and the service would take a longer way through every text.
 
     Raises:
         SourceError: no tokenizer.json, or not one, and nothing that can be turned into one exactly; or malformed
@@ -57,9 +58,9 @@ def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # a value of another type
         raise SourceError(f"{folder}: the settings beside the tokenizer are malformed: {error!r:.200}") from error
     _require_readable(RARE, tokenizer, folder)
-    if do_lower_case:
-        rest = [tokenizer.normalizer] if tokenizer.normalizer else []
-        tokenizer.normalizer = NormalizerSequence([Lowercase(), *rest])
+    normalizer = tokenizer.normalizer
+    if do_lower_case and not (isinstance(normalizer, BertNormalizer) and normalizer.lowercase):
+        tokenizer.normalizer = NormalizerSequence([Lowercase(), *([normalizer] if normalizer else [])])
     return tokenizer
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
+from tokenizers.normalizers import BertNormalizer, Lowercase, Sequence
 from tokenizers.pre_tokenizers import Metaspace
 from transformers import AutoTokenizer
 
@@ -202,3 +203,19 @@ def test_refuses_other_tokens_around_a_text_than_transformers_puts_there(
     assert theirs.convert_ids_to_tokens(theirs("")["input_ids"]) == ends
     with pytest.raises(UnsupportedModel, match=f"its class in `transformers` {re.escape(' '.join(ends))}, as"):
         read_tokenizer(folder)
+
+
+@pytest.mark.parametrize("strip_accents", [None, True, False])
+def test_lowering_twice_is_lowering_once(strip_accents: bool | None) -> None:
+    once = BertNormalizer(lowercase=True, strip_accents=strip_accents)
+    twice = Sequence([Lowercase(), once])
+    for plane in range(0, 0x30000, 0x1000):
+        text = " ".join(chr(point) for point in range(plane, plane + 0x1000) if not 0xD800 <= point < 0xE000)
+        assert once.normalize_str(text) == twice.normalize_str(text)
+
+
+def test_a_tokenizer_that_lowers_keeps_the_short_way_to_ids(tmp_path: Path) -> None:
+    read = read_tokenizer(write(tmp_path, wordpiece(), "bert", None), do_lower_case=True)
+    assert isinstance(read.normalizer, BertNormalizer)
+    read = read_tokenizer(write(tmp_path, wordpiece(), "bert", {"do_lower_case": False}), do_lower_case=True)
+    assert read.encode("CAT").tokens == read.encode("cat").tokens != ["[CLS]", "[UNK]", "[SEP]"]
