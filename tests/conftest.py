@@ -2,7 +2,12 @@
 
 import gc
 import json
+import os
 from pathlib import Path
+
+# Read when torch is imported. Its threads would spin while they wait for each other, and those of ONNX Runtime in the
+# same process take the cores from them: verifying a tiny network takes ten times as long so, on a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import hypothesis
 import numpy as np
