@@ -1,13 +1,25 @@
-"""A planted network with its tokenizer, and a corpus for it."""
+"""The tiny network's graph; a planted network with its tokenizer, and a corpus for it."""
 
 from pathlib import Path
 
+import onnx_ir
 import pytest
 from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
+from export.graph import trace
 from model.artifact import GRAPH, TOKENIZER, Defaults, Manifest, Source, describe_files, write_manifest
+from model.encoder import Encoder
+from tests.networks import TINY, draw_weights
 from tests.planted import POSITIONS, draw_texts, plant
+
+
+@pytest.fixture(scope="session")
+def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The graph of `tiny_checkpoint`, traced once a run, which takes seconds: load it to change it, never write it."""
+    path = tmp_path_factory.mktemp("graph") / "model.onnx"
+    onnx_ir.save(trace(draw_weights(Encoder(TINY))), path)
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 
+import onnx_ir
 import pytest
 
 import export.exporter
@@ -8,6 +9,12 @@ from export.checkpoint import Checkpoint
 from export.errors import OutputExists, ParityError
 from export.exporter import export_artifact, require_free
 from model.artifact import GRAPH, GRAPH_WEIGHTS, MANIFEST, TOKENIZER, Artifact
+
+
+@pytest.fixture
+def traced_before(tiny_graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports of the tiny network take the graph that it was traced to once: what is tested comes after."""
+    monkeypatch.setattr(export.exporter, "trace", lambda _: onnx_ir.load(tiny_graph))
 
 
 def test_writes_an_artifact_that_opens(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -24,6 +31,7 @@ def test_writes_an_artifact_that_opens(tiny_checkpoint: Checkpoint, tmp_path: Pa
     assert [path.name for path in output.parent.iterdir()] == ["tiny"]
 
 
+@pytest.mark.usefixtures("traced_before")
 def test_large_weights_stand_beside_the_graph(
     tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,6 +46,7 @@ def test_refuses_an_output_that_exists(tiny_checkpoint: Checkpoint, tmp_path: Pa
         export_artifact(tiny_checkpoint, tmp_path)
 
 
+@pytest.mark.usefixtures("traced_before")
 def test_replaces_it_when_forced(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
     output = tmp_path / "tiny"
     output.mkdir()
@@ -58,6 +67,7 @@ def test_replaces_only_an_artifact_or_an_empty_directory(tmp_path: Path) -> None
             require_free(output, force=True)
 
 
+@pytest.mark.usefixtures("traced_before")
 @pytest.mark.parametrize("failure", [ParityError("no"), KeyboardInterrupt()])
 def test_a_failed_or_interrupted_export_leaves_nothing_behind_and_the_old_one_alone(
     tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
@@ -76,6 +86,7 @@ def test_a_failed_or_interrupted_export_leaves_nothing_behind_and_the_old_one_al
     assert (output / "old").read_text() == "old"
 
 
+@pytest.mark.usefixtures("traced_before")
 def test_an_interruption_while_names_change_puts_the_old_artifact_back(
     tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,8 +48,8 @@ def batch(lengths: tuple[int, ...], layers: int, *, norms: bool = False, seed: i
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Session:
-    return open_graph(draw_weights(Encoder(TINY)), tmp_path_factory.mktemp("tiny"))
+def tiny(tiny_graph: Path) -> Session:
+    return Session(tiny_graph, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -171,10 +171,10 @@ def test_int8_under_a_mask_is_close_to_fp32_under_it(tiny: Session, quantized: S
         assert np.abs(values / reference - 1).mean() < 0.1
 
 
-def test_verification_refuses_a_head_that_keeps_its_bias(tmp_path: Path) -> None:
+def test_verification_refuses_a_head_that_keeps_its_bias(tiny_graph: Path, tmp_path: Path) -> None:
     """The graph of an encoder whose folded value bias stays when its head is closed."""
     encoder = draw_weights(Encoder(TINY))
-    model = trace(encoder)
+    model = onnx_ir.load(tiny_graph)
     for node in model.graph:
         if node.op_type == "GatedContext":
             closed = node.inputs[3]
