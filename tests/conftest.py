@@ -1,8 +1,9 @@
-"""Fixtures that several packages' tests share: checkpoints and artifacts made once a run."""
+"""Fixtures that several packages' tests share: checkpoints, artifacts and a server, made once a run."""
 
 import gc
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 # Read when torch is imported. Its threads would spin while they wait for each other, and those of ONNX Runtime in the
@@ -26,6 +27,7 @@ from export.sources import find_folder
 from model.artifact import Defaults, Source
 from model.encoder import Encoder
 from tests.networks import BERT_CONFIG, TINY, WORDS, draw_weights
+from tests.service.process import ServerProcess
 
 # The same examples in every run, and no time limit on one: machines that run tests are busy.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -94,6 +96,14 @@ def default_artifact(default_checkpoint: Checkpoint, tmp_path_factory: pytest.Te
     directory = tmp_path_factory.mktemp("artifacts") / "default"
     export_artifact(default_checkpoint, directory)
     return directory
+
+
+@pytest.fixture(scope="session")
+def server(default_artifact: Path) -> Iterator[ServerProcess]:
+    """The real process on the default model, started once a run, for tests that only ask it something."""
+    with ServerProcess("service", "--model", str(default_artifact)) as process:
+        yield process.wait_until_ready()
+        assert process.stop() == 0
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ Clients report on their users unless they are told not to; they are, before one 
 """
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -26,11 +24,8 @@ TEXTS = ("The cat sat on the mat.", "Ein Hund läuft über die Straße.", "x", "
 
 
 @pytest.fixture(scope="session")
-def url(default_artifact: Path) -> Iterator[str]:
-    with ServerProcess("service", "--model", str(default_artifact)) as server:
-        host, port = server.wait_until_ready().address
-        yield f"http://{host}:{port}"
-        assert server.stop() == 0
+def url(server: ServerProcess) -> str:
+    return "http://{}:{}".format(*server.address)
 
 
 @pytest.fixture(scope="session")

@@ -53,14 +53,12 @@ def test_prompt_that_the_model_has_not(default_artifact: Path) -> None:
         TextEncoder.load(default_artifact, prompt_name="query")
 
 
-def test_gives_the_services_vectors(default_artifact: Path) -> None:
+def test_gives_the_services_vectors(server: ServerProcess, default_artifact: Path) -> None:
     texts = varied_texts(60)
     with closing(TextEncoder.load(default_artifact, dimensions=200)) as encoder:
         vectors = encoder.encode(texts)
     body = {"inputs": texts, "dimensions": 200, "encoding_format": "base64"}
-    with ServerProcess("service", "--model", str(default_artifact)).wait_until_ready() as server:
-        status, _, answer = server.request("POST", "/encode", body)
-        assert server.stop() == 0
+    status, _, answer = server.request("POST", "/encode", body)
     assert status == 200
     served = [np.frombuffer(base64.b64decode(vector), dtype="<f4") for vector in json.loads(answer)["embeddings"]]
     np.testing.assert_array_equal(vectors, np.stack(served))

@@ -40,8 +40,10 @@ def long_artifact(default_artifact: Path, tmp_path_factory: pytest.TempPathFacto
     return directory
 
 
-@pytest.fixture(scope="module")
-def viewer_server(browser: BrowserContext, long_artifact: Path) -> Iterator[ServerProcess]:
+@pytest.fixture(scope="session")
+def viewer_server(long_artifact: Path) -> Iterator[ServerProcess]:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
     with ServerProcess("service", "--model", str(long_artifact)) as process:
         yield process.wait_until_ready()
         assert process.stop() == 0

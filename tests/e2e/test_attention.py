@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,13 +49,6 @@ class Expected:
     attentions: list[NDArray[np.float32]]
     special: list[bool]
     word_ids: list[int | None]
-
-
-@pytest.fixture(scope="module")
-def server(default_artifact: Path) -> Iterator[ServerProcess]:
-    with ServerProcess("service", "--model", str(default_artifact)) as process:
-        yield process.wait_until_ready()
-        assert process.stop() == 0
 
 
 @pytest.fixture(scope="module")

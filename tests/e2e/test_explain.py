@@ -1,8 +1,6 @@
 """`POST /explain` over HTTP against independent libraries: similarity, contributions and saliency."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,13 +18,6 @@ PAIRS = [
     ("naïve café résumé 机器学习 🙂", ""),
     ("The trophy does not fit into the suitcase because it is too large. " * 12, "short"),
 ]
-
-
-@pytest.fixture(scope="module")
-def server(default_artifact: Path) -> Iterator[ServerProcess]:
-    with ServerProcess("service", "--model", str(default_artifact)) as process:
-        yield process.wait_until_ready()
-        assert process.stop() == 0
 
 
 @pytest.fixture(scope="module")

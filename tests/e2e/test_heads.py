@@ -2,8 +2,6 @@
 
 import base64
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,13 +26,6 @@ MASKS: list[list[list[float]]] = [
     [[-1, -1, 0.5], [2, 7, 0], [5, 3, 0.125]],
     [[3, head, 0] for head in range(12)],
 ]
-
-
-@pytest.fixture(scope="module")
-def server(default_artifact: Path) -> Iterator[ServerProcess]:
-    with ServerProcess("service", "--model", str(default_artifact)) as process:
-        yield process.wait_until_ready()
-        assert process.stop() == 0
 
 
 @pytest.fixture(scope="module")

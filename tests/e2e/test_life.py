@@ -88,24 +88,20 @@ def test_no_text_is_written_anywhere(default_artifact: Path) -> None:
         assert CANARY.encode() not in page
 
 
-def test_process_loads_neither_torch_nor_onnx(default_artifact: Path) -> None:
-    with ServerProcess("service", "--model", str(default_artifact)).wait_until_ready() as server:
-        assert server.request("POST", "/encode", {"inputs": "a text"})[0] == 200
-        mapped = Path(f"/proc/{server.pid}/maps").read_text()
-        assert "onnxruntime" in mapped
-        assert "/torch/" not in mapped
-        assert "/onnx/" not in mapped
-        assert server.stop() == 0
+def test_process_loads_neither_torch_nor_onnx(server: ServerProcess) -> None:
+    assert server.request("POST", "/encode", {"inputs": "a text"})[0] == 200
+    mapped = Path(f"/proc/{server.pid}/maps").read_text()
+    assert "onnxruntime" in mapped
+    assert "/torch/" not in mapped
+    assert "/onnx/" not in mapped
 
 
-def test_info_and_metrics_name_the_model(default_artifact: Path) -> None:
-    with ServerProcess("service", "--model", str(default_artifact)).wait_until_ready() as server:
-        info = json.loads(server.request("GET", "/info")[2])
-        assert info["manifest"] == json.loads((default_artifact / "manifest.json").read_text())
-        page = server.request("GET", "/metrics")[2].decode()
-        assert f'model="{info["model"]}"' in page
-        assert f'weights_sha256="{info["manifest"]["source"]["sha256"]}"' in page
-        assert server.stop() == 0
+def test_info_and_metrics_name_the_model(server: ServerProcess, default_artifact: Path) -> None:
+    info = json.loads(server.request("GET", "/info")[2])
+    assert info["manifest"] == json.loads((default_artifact / "manifest.json").read_text())
+    page = server.request("GET", "/metrics")[2].decode()
+    assert f'model="{info["model"]}"' in page
+    assert f'weights_sha256="{info["manifest"]["source"]["sha256"]}"' in page
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])

@@ -13,15 +13,13 @@ from tests.service.process import ServerProcess
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
-def test_the_first_request_gives_the_first_answer(default_artifact: Path) -> None:
+def test_the_first_request_gives_the_first_answer(server: ServerProcess) -> None:
     sent = re.search(r"curl -s \S+/encode .*? -d '(\{.*?\})'", README, re.DOTALL)
     shown = re.search(r"```json\n(.*?)```", README, re.DOTALL)
     assert sent
     assert shown
     expected = json.loads(shown[1])
-    with ServerProcess("service", "--model", str(default_artifact)) as server:
-        status, _, body = server.wait_until_ready().request("POST", "/encode", json.loads(sent[1]))
-        assert server.stop() == 0
+    status, _, body = server.request("POST", "/encode", json.loads(sent[1]))
     answer = json.loads(body)
     assert status == 200
     np.testing.assert_allclose(answer["embeddings"], expected["embeddings"], atol=1e-5)
@@ -33,14 +31,11 @@ def test_the_first_request_gives_the_first_answer(default_artifact: Path) -> Non
     np.testing.assert_allclose(found["weights"][0][0][0][: len(row) - 1], row[:-1], atol=1e-5)
 
 
-def test_the_examples_of_attention_give_the_numbers_that_stand_there(default_artifact: Path) -> None:
+def test_the_examples_of_attention_give_the_numbers_that_stand_there(server: ServerProcess) -> None:
     section = README.partition("### Three examples")[2].partition("\n## ")[0]
     pronoun, pair = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", section, re.DOTALL))
     shown = np.array(sorted({float(number) for number in re.findall(r"(?<![\d.])\d\.\d{4}(?!\d)", section)}))
-    with ServerProcess("service", "--model", str(default_artifact)) as server:
-        server.wait_until_ready()
-        found = [*_pronoun(server, pronoun), *_resting_head(server, pronoun["inputs"]), *_two_texts(server, pair)]
-        assert server.stop() == 0
+    found = [*_pronoun(server, pronoun), *_resting_head(server, pronoun["inputs"]), *_two_texts(server, pair)]
     np.testing.assert_allclose(np.unique(np.round(found, 4)), shown, atol=1.1e-4)
 
 

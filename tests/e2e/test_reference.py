@@ -2,8 +2,6 @@
 
 import base64
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +17,6 @@ from tests.texts import varied_texts
 
 TOLERANCE = 1e-5
 TEXTS = varied_texts()
-
-
-@pytest.fixture(scope="module")
-def server(default_artifact: Path) -> Iterator[ServerProcess]:
-    with ServerProcess("service", "--model", str(default_artifact)) as process:
-        yield process.wait_until_ready()
-        assert process.stop() == 0
 
 
 def encode(server: ServerProcess, **body: Any) -> Any:
