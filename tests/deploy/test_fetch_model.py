@@ -4,6 +4,7 @@ import functools
 import http.server
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -112,7 +113,7 @@ def test_writes_nowhere_else(url: str, store: Path, volume: Path) -> None:
     assert not (volume.parent / "outside").exists()
 
 
-@pytest.mark.parametrize("url", ["file:///etc", "ftp://example.com/model", "example.com"])
+@pytest.mark.parametrize("url", ["file:///etc", "ftp://example.com/model", "example.com", "http://[::1/model"])
 def test_speaks_http_alone(url: str, volume: Path) -> None:
     with pytest.raises(FetchError, match="expected an http or https address"):
         fetch(url, "0" * 64, volume)
@@ -124,6 +125,52 @@ def test_says_in_one_line_what_is_missing(
     (store / "model.onnx").unlink()
     assert main(["--url", url, "--sha256", hash_file(store / MANIFEST), str(volume)]) == 1
     assert "model.onnx cannot be fetched: HTTP Error 404" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.fixture
+def odd_server(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Answers one request with exactly these bytes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(4096)
+                connection.sendall(request.param)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/tiny"
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("odd_server", "message"),
+    [
+        (b"SSH-2.0-OpenSSH_9\r\n", "BadStatusLine('SSH-2.0-OpenSSH_9"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n20\r\nhalf", "IncompleteRead("),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", "has SHA-256"),
+    ],
+    indirect=["odd_server"],
+)
+def test_says_in_one_line_what_it_cannot_read(
+    odd_server: str, volume: Path, capsys: pytest.CaptureFixture[str], message: str
+) -> None:
+    assert main(["--url", odd_server, "--sha256", "0" * 64, str(volume)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"fetch_model: {odd_server}/manifest.json ")
+    assert message in line
+
+
+@pytest.mark.parametrize("url", ["http://a b/tiny", "http://example.com:port/tiny"])
+def test_says_in_one_line_what_is_no_address(url: str, volume: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--url", url, "--sha256", "0" * 64, str(volume)]) == 1
+    assert capsys.readouterr().err.startswith(f"fetch_model: {url}/manifest.json cannot be fetched: InvalidURL(")
+
+
+def test_says_in_one_line_that_there_is_no_volume(url: str, volume: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--url", url, "--sha256", "0" * 64, str(volume / "nowhere")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "No such file or directory" in line
 
 
 def test_runs_as_the_init_container_runs_it(url: str, store: Path, volume: Path) -> None:

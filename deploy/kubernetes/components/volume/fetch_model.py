@@ -7,6 +7,7 @@ model. A file that is there already, with the right hash, is not fetched again.
 
 import argparse
 import hashlib
+import http.client
 import sys
 import urllib.parse
 import urllib.request
@@ -36,7 +37,7 @@ def fetch(url: str, sha256: str, directory: Path) -> Artifact:
         FetchError: a file cannot be had, or is another.
         ArtifactError: the files are no artifact.
     """
-    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+    if not _is_http(url):
         raise FetchError(f"{url}: expected an http or https address")
     partial = directory / f".{MANIFEST}"
     partial.mkdir(exist_ok=True)
@@ -46,6 +47,13 @@ def fetch(url: str, sha256: str, directory: Path) -> Artifact:
     (partial / MANIFEST).replace(directory / MANIFEST)
     partial.rmdir()
     return Artifact.open(directory)
+
+
+def _is_http(url: str) -> bool:
+    try:
+        return urllib.parse.urlsplit(url).scheme in ("http", "https")
+    except ValueError:  # an unclosed bracket
+        return False
 
 
 def _fetch_file(url: str, name: str, entry: FileEntry, directory: Path) -> None:
@@ -72,6 +80,8 @@ def _download(url: str, name: str, path: Path, sha256: str, max_bytes: int) -> N
                 file.write(chunk)
     except OSError as error:
         raise FetchError(f"{address} cannot be fetched: {error}") from error
+    except http.client.HTTPException as error:  # no address, no HTTP, or an answer that breaks off
+        raise FetchError(f"{address} cannot be fetched: {error!r}") from error
     if digest.hexdigest() != sha256.lower():
         path.unlink()
         raise FetchError(f"{address} has SHA-256 {digest.hexdigest()}, expected {sha256}")
@@ -87,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         artifact = fetch(options.url, options.sha256, options.directory)
-    except (FetchError, ArtifactError) as error:
+    except (FetchError, ArtifactError, OSError) as error:
         sys.stderr.write(f"fetch_model: {error}\n")
         return 1
     sys.stderr.write(f"{artifact.manifest.model}, {artifact.manifest.precision}: verified\n")
