@@ -11,6 +11,7 @@ from pathlib import Path
 from export.errors import ExportError
 from export.pruning.cli import add_options, check_options, prune_as_asked
 from export.sources import DEFAULT_MODEL
+from export.threads import wait_asleep
 from model.artifact import LAST_HIDDEN_STATE, POOLED, Manifest
 
 DESCRIPTION = """\
@@ -69,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from export.heads.cli import main as report_heads  # noqa: PLC0415 - its imports are its own
 
         return report_heads(given[1:])
+    wait_asleep()
     made = parser()
     options = made.parse_args(given)
     check_options(made, options)

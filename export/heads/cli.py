@@ -10,6 +10,7 @@ from typing import Any
 
 from export.errors import ExportError, SourceError
 from export.sources import DEFAULT_MODEL
+from export.threads import wait_asleep
 from model.artifact import HEADS, HEADS_PAGE
 
 DESCRIPTION = """\
@@ -63,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the command line and returns the exit code."""
+    wait_asleep()
     options = parser().parse_args(arguments)
     try:
         _report(options)
