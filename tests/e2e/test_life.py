@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.service.process import ServerProcess
+from tests.service.process import ServerProcess, wait_until
 
 CANARY = "xylophonist-4711"
 TEXTS = ("a short one", "one that is a good deal longer than the short one, so that batches mix their lengths", "")
@@ -46,11 +46,11 @@ class Client:
 
 
 def test_end_in_the_middle_of_load_loses_nothing(default_artifact: Path) -> None:
-    flags = ("--model", str(default_artifact), "--drain-delay", "0.5")
+    flags = ("--model", str(default_artifact), "--drain-delay", "1")
     with ServerProcess("service", *flags).wait_until_ready() as server:
         stop = threading.Event()
         clients = [Client(server, stop) for _ in range(6)]
-        time.sleep(1)
+        wait_until(lambda: all(len(client.statuses) > 3 or client.failures for client in clients))
         server.signal(signal.SIGTERM)
         before = sum(len(client.statuses) for client in clients)
         while server.request("GET", "/readyz")[0] == 200:
