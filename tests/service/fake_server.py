@@ -1,7 +1,7 @@
 """The real process with a fake backend: `python -m tests.service.fake_server --model DIR ...`.
 
-Told through the environment, because every flag is the service's own: FAKE_LOAD_SECONDS, FAKE_RUN_SECONDS,
-FAKE_LOAD_ERROR, FAKE_DESCRIPTORS (as `ulimit -n`).
+Told through the environment, because every flag is the service's own: FAKE_LOAD_SECONDS, FAKE_LOAD_UNTIL (a file is
+there), FAKE_RUN_SECONDS, FAKE_LOAD_ERROR, FAKE_DESCRIPTORS (as `ulimit -n`).
 """
 
 import os
@@ -9,6 +9,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from service.__main__ import main
 from service.batching.jobs import BatchRecord
@@ -19,6 +20,8 @@ from tests.service.fake_engine import FakeBackend, load_fake_engine
 
 def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
     time.sleep(float(os.environ.get("FAKE_LOAD_SECONDS", "0")))
+    while (awaited := os.environ.get("FAKE_LOAD_UNTIL")) and not Path(awaited).exists():
+        time.sleep(0.01)
     if error := os.environ.get("FAKE_LOAD_ERROR"):
         raise ValueError(error)
     backend = FakeBackend()

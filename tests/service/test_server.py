@@ -20,13 +20,15 @@ def fake_server(directory: Path, *flags: str, **environment: str) -> ServerProce
     return ServerProcess(FAKE, "--model", str(directory), "--workers", "1", *flags, environment=environment)
 
 
-def test_probes_tell_loading_from_ready_from_draining(fake_artifact: Path) -> None:
-    with fake_server(fake_artifact, "--drain-delay", "1", FAKE_LOAD_SECONDS="1") as server:
+def test_probes_tell_loading_from_ready_from_draining(fake_artifact: Path, tmp_path: Path) -> None:
+    loaded = tmp_path / "loaded"
+    with fake_server(fake_artifact, "--drain-delay", "1", FAKE_LOAD_UNTIL=str(loaded)) as server:
         assert server.request("GET", "/healthz")[0] == 200
         status, headers, _ = server.request("GET", "/readyz")
         assert (status, headers["retry-after"]) == (503, "1")
         assert server.request("POST", "/encode", {"inputs": "cat"})[0] == 503
         assert b"polyhead_ready 0.0" in server.request("GET", "/metrics")[2]
+        loaded.touch()
         server.wait_until_ready()
         assert server.request("GET", "/readyz")[0] == 200
         assert b"polyhead_ready 1.0" in server.request("GET", "/metrics")[2]
