@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from service.errors import InternalError, MethodNotAllowed, NotFound, ServiceError
 from service.http.body import DirectRoute
-from service.http.body_budget import BodyBudget
+from service.http.byte_budget import ByteBudget
 from service.http.failures import add_failure_handlers
 from service.http.keys import KeyRing
 from service.http.middleware import OTHER, Gate
@@ -72,7 +72,9 @@ def create_app(settings: Settings, readiness: Readiness, tracing: Tracing | None
     add_openapi_route(app)
     add_failure_handlers(app)
     metrics_of_app = Metrics(_possible_outcomes(app), _refusal_codes())
-    services = Services(settings, readiness, metrics_of_app, BodyBudget(settings.max_held_body_bytes))
+    bodies = ByteBudget(settings.max_held_body_bytes, "request bodies")
+    answers = ByteBudget(settings.max_held_answer_bytes, "answers")
+    services = Services(settings, readiness, metrics_of_app, bodies, answers)
     services.metrics.watch_readiness(readiness.is_ready)
     app.state.services = services
     gate = Gate(

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from service.app import create_app
 from service.batching.jobs import BatchRecord
 from service.engine import Engine
-from service.http.connection import ConnectionLimits
+from service.http.connection import ADMIN_PLACES, ConnectionLimits, Places
 from service.http.keys import KeysError
 from service.http.protocol import BoundedProtocol
 from service.machine.cpu import core_limit
@@ -67,7 +67,7 @@ def serve(settings: Settings, load: Load | None = None) -> int:
         raise StartFailure(str(error)) from error
     app, services = _create_app(settings, readiness, admin, tracing)
     limits = ConnectionLimits(
-        max_connections=make_room(settings.max_connections),
+        places=_places(settings, admin),
         max_header_bytes=settings.max_header_bytes,
         receive_timeout=settings.receive_timeout,
         send_timeout=settings.send_timeout,
@@ -203,6 +203,12 @@ class Server(uvicorn.Server):
         logger.info("draining: not ready, serving for %s s more", delay)
         await asyncio.sleep(delay)
         self.should_exit = True
+
+
+def _places(settings: Settings, admin: socket.socket | None) -> Places:
+    if admin is None:
+        return Places(make_room(settings.max_connections))
+    return Places(make_room(settings.max_connections, besides=ADMIN_PLACES), admin.getsockname()[1])
 
 
 def _end_now() -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from service.http.body_budget import BodyBudget
+from service.http.byte_budget import ByteBudget
 from service.observability.metrics import Metrics
 from service.readiness import Readiness
 from service.settings import Settings
@@ -17,7 +17,8 @@ class Services:
     settings: Settings
     readiness: Readiness
     metrics: Metrics
-    body_budget: BodyBudget
+    body_budget: ByteBudget
+    answer_budget: ByteBudget
 
 
 def services_of(request: Request) -> Services:

@@ -53,12 +53,19 @@ async def encode(
         ServiceError: whatever keeps it from being answered.
     """
     _check_encoding(request, as_safetensors=as_safetensors)
-    encoded = await run(services, exchange, request)
+    encoded = await run(services, exchange, request, as_safetensors=as_safetensors)
     with timed(services.metrics, "serialize"):
         return await _write(encoded.answer, request, encoded.sizes, as_safetensors=as_safetensors)
 
 
-async def run(services: Services, exchange: Exchange, request: EncodeRequest, *, names: InputNames = INPUTS) -> Encoded:
+async def run(
+    services: Services,
+    exchange: Exchange,
+    request: EncodeRequest,
+    *,
+    names: InputNames = INPUTS,
+    as_safetensors: bool = False,
+) -> Encoded:
     """Encodes, up to the answer's arrays.
 
     Args:
@@ -66,6 +73,7 @@ async def run(services: Services, exchange: Exchange, request: EncodeRequest, *,
         exchange: the request's own, for its deadline and its counts.
         request: what to encode.
         names: what the caller calls `inputs`, for errors.
+        as_safetensors: how it will be written, which says what it will hold.
 
     Raises:
         ServiceError: whatever keeps it from being encoded.
@@ -88,6 +96,9 @@ async def run(services: Services, exchange: Exchange, request: EncodeRequest, *,
     check_tokens(lengths, settings.max_request_tokens, names=names)
     attention = plan.plan_attention(tokenized, engine)
     sizes = check_sizes(plan, lengths, attention, settings)
+    exchange.hold_answer(
+        services.answer_budget, sizes.held_bytes(request.encoding_format, as_safetensors=as_safetensors)
+    )
     results = await engine.run(tokenized, **plan.run_options, deadline=deadline)
     observe_results(metrics, results)
     with timed(metrics, "postprocess"):

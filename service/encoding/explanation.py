@@ -22,7 +22,7 @@ from service.encoding.answer import make_vectors
 from service.encoding.encode import aside, check_tokens, count, observe_results, timed
 from service.encoding.explain_schemas import ExplainRequest
 from service.encoding.inputs import InputNames, Inputs, refuse_empty, refuse_long_texts, refuse_truncated
-from service.encoding.plan import check_dimensions
+from service.encoding.plan import JSON_BYTES, check_dimensions
 from service.encoding.prompts import with_prompt
 from service.encoding.serialize import serialize
 from service.engine import Engine
@@ -74,6 +74,7 @@ async def explain(services: Services, exchange: Exchange, request: ExplainReques
     lengths = [len(text.input_ids) for text in texts]
     check_tokens(lengths, settings.max_request_tokens, names=NAMES)
     floats = _check_size(texts, selection, engine, settings)
+    exchange.hold_answer(services.answer_budget, selection.work_bytes(lengths) + JSON_BYTES * lengths[0] * lengths[1])
     results = await engine.run(
         texts, attention_layers=selection.computed_layers, wants_tokens=True, head_gates=head_gates, deadline=deadline
     )

@@ -24,6 +24,11 @@ from service.runner import Runner
 from service.settings import Settings
 from service.tokenizer import TokenizedInput
 
+# Held of each number of an answer until it is read: float32 as computed and as selected or normalised, and as text.
+TENSOR_BYTES = 4 + 4
+BASE64_BYTES = TENSOR_BYTES + 6
+JSON_BYTES = TENSOR_BYTES + 13
+
 
 class RunOptions(TypedDict):
     """What `Runner.run` is to compute besides pooled vectors."""
@@ -96,11 +101,19 @@ class Sizes:
         floats: in the answer, about.
         built_from: floats read to build it, about.
         attention_bytes: of the answer's attention.
+        work_bytes: of the attention that is computed for it.
     """
 
     floats: int
     built_from: int
     attention_bytes: int
+    work_bytes: int
+
+    def held_bytes(self, encoding_format: str, *, as_safetensors: bool) -> int:
+        """What is held from the first run until the answer is read, about."""
+        if as_safetensors:
+            return self.work_bytes + TENSOR_BYTES * self.floats
+        return self.work_bytes + (BASE64_BYTES if encoding_format == "base64" else JSON_BYTES) * self.floats
 
 
 def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> EncodePlan:
@@ -141,7 +154,7 @@ def check_sizes(plan: EncodePlan, lengths: Sequence[int], attention: AttentionPl
             param="output",
         )
     if attention is None:
-        return Sizes(size // FLOAT_BYTES, size // FLOAT_BYTES, 0)
+        return Sizes(size // FLOAT_BYTES, size // FLOAT_BYTES, 0, 0)
     attention_bytes = check_attention_size(
         attention.selection,
         attention.axes,
@@ -150,7 +163,8 @@ def check_sizes(plan: EncodePlan, lengths: Sequence[int], attention: AttentionPl
         max_work_bytes=settings.max_attention_work_bytes,
     )
     floats = (size + attention_bytes) // FLOAT_BYTES
-    return Sizes(floats, max(floats, attention.selection.build_floats(attention.axes)), attention_bytes)
+    built_from = max(floats, attention.selection.build_floats(attention.axes))
+    return Sizes(floats, built_from, attention_bytes, attention.selection.work_bytes(lengths))
 
 
 def _select(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> AttentionSelection | None:

@@ -17,7 +17,7 @@ from starlette.types import Receive
 
 from service.encoding.validation import explain_validation
 from service.errors import ClientLeft, TooLarge, UnsupportedMedia
-from service.http.body_budget import BodyShare
+from service.http.byte_budget import Share
 from service.http.exchange import exchange_of
 from service.http.media import JSON, quality
 from service.services import services_of
@@ -79,7 +79,7 @@ def check_media(headers: Mapping[bytes, bytes], answers: Sequence[str]) -> None:
         raise UnsupportedMedia(f"Accept: this route answers {' and '.join(answers)} only", param="Accept")
 
 
-async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int, share: BodyShare) -> bytes:
+async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int, share: Share) -> bytes:
     """Reads a body and never holds much more than `limit` bytes of it.
 
     Raises:

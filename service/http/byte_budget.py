@@ -1,56 +1,64 @@
-"""How many bytes of request bodies the process holds, all requests together.
+"""How many bytes the process holds for all requests together: of their bodies, and of their answers.
 
-Each body has its own limit; thousands of connections times that limit would be the machine's memory. The texts that
-wait to be tokenised are bounded by the same figure: the queue's limit counts tokens, which they are not yet.
+Each body and each answer has its own limit; thousands of connections times that limit would be the machine's memory.
+The texts that wait to be tokenised are bounded by the bodies' figure: the queue's limit counts tokens, which they are
+not yet. What waits to be read by slow clients is bounded by the answers'.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Self
 
 from service.errors import Overloaded
 
 RETRY_AFTER_SECONDS = 1.0
 
 
-class BodyShare:
-    """What one request holds."""
+class Share:
+    """What one request holds, until it is given back or left as a context."""
 
     __slots__ = ("_budget", "held")
 
-    def __init__(self, budget: "BodyBudget") -> None:
+    def __init__(self, budget: "ByteBudget") -> None:
         self._budget = budget
         self.held = 0
 
     def take(self, size: int) -> None:
-        """Holds more.
+        """Holds more; where nothing else is held, whatever it is: its own limits have let it through.
 
         Raises:
             Overloaded: the budget is used up.
         """
         budget = self._budget
-        if budget.held + size > budget.limit:
-            raise Overloaded("too many request bodies are held; try again later", retry_after=RETRY_AFTER_SECONDS)
+        if budget.held and budget.held + size > budget.limit:
+            raise Overloaded(f"too many {budget.what} are held; try again later", retry_after=RETRY_AFTER_SECONDS)
         budget.held += size
         self.held += size
 
+    def give_back(self) -> None:
+        """Holds nothing any more."""
+        self._budget.held -= self.held
+        self.held = 0
 
-class BodyBudget:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
+
+
+class ByteBudget:
     """Shared by all requests of an app; used on the event loop only.
 
     Attributes:
         limit: bytes.
+        what: is held, in the plural, for messages.
         held: bytes held now.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, what: str) -> None:
         self.limit = limit
+        self.what = what
         self.held = 0
 
-    @contextmanager
-    def share(self) -> Iterator[BodyShare]:
-        """A request's share, given back when the request is over."""
-        share = BodyShare(self)
-        try:
-            yield share
-        finally:
-            self.held -= share.held
+    def share(self) -> Share:
+        """A request's share, with nothing in it."""
+        return Share(self)

@@ -12,6 +12,35 @@ from service.errors import ServiceError
 from service.http.headers import SECURITY_HEADERS, retry_after_seconds
 
 CONNECTION_KEY = "polyhead.connection"
+ADMIN_PLACES = 64
+"""Connections to an admin port, for probes and whoever scrapes."""
+
+
+class Places:
+    """Open connections. Those of an admin port have places of their own: a crowd elsewhere keeps no probe out.
+
+    Args:
+        most: at the first port.
+        admin_port: the other one, or None.
+    """
+
+    def __init__(self, most: int, admin_port: int | None = None) -> None:
+        self._admin_port = admin_port
+        self._most = {False: most, True: ADMIN_PLACES}
+        self._taken = {False: 0, True: 0}
+
+    def enter(self, port: int | None) -> bool:
+        """Takes a place, for `leave` to free; whether there was one."""
+        is_admin = self._is_admin(port)
+        self._taken[is_admin] += 1
+        return self._taken[is_admin] <= self._most[is_admin]
+
+    def leave(self, port: int | None) -> None:
+        """Frees a place."""
+        self._taken[self._is_admin(port)] -= 1
+
+    def _is_admin(self, port: int | None) -> bool:
+        return port is not None and port == self._admin_port
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,14 +48,14 @@ class ConnectionLimits:
     """What one client may hold.
 
     Attributes:
-        max_connections: open connections of all clients.
+        places: for connections of all clients.
         max_header_bytes: request line and headers of one request.
         receive_timeout: seconds from a request's first byte to its last, and from connecting to the first.
         send_timeout: seconds that an answer may stay unread, plus those that each piece takes at `min_send_rate`.
         min_send_rate: bytes a second.
     """
 
-    max_connections: int
+    places: Places
     max_header_bytes: int
     receive_timeout: float
     send_timeout: float

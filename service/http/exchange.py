@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from service.errors import Invalid
+from service.http.byte_budget import ByteBudget, Share
 
 SCOPE_KEY = "polyhead.exchange"
 
@@ -39,6 +40,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "_answer",
         "error_code",
         "headers",
         "is_abandoned",
@@ -66,6 +68,21 @@ class Exchange:
         self.tokens = 0
         self.truncated = 0
         self.is_abandoned = False
+        self._answer: Share | None = None
+
+    def hold_answer(self, budget: ByteBudget, size: int) -> None:
+        """Holds the bytes of an answer until the exchange is over.
+
+        Raises:
+            Overloaded: all answers together hold as much as they may.
+        """
+        self._answer = budget.share()
+        self._answer.take(size)
+
+    def release(self) -> None:
+        """Holds nothing any more."""
+        if self._answer is not None:
+            self._answer.give_back()
 
     def deadline(self, longest: float) -> float:
         """When the caller's time is up, by `time.monotonic()`; `X-Request-Timeout` can only shorten it.

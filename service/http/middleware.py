@@ -138,6 +138,7 @@ class Gate:
         return send_with_headers
 
     def _finish(self, exchange: Exchange, trace: RequestTrace | None) -> None:
+        exchange.release()
         if exchange.is_abandoned:
             exchange.status = CLIENT_CLOSED
         seconds = time.monotonic() - exchange.started

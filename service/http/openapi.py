@@ -21,7 +21,6 @@ _REQUEST_TIMEOUT = {
     "schema": {"type": "number", "exclusiveMinimum": 0},
 }
 QUEUED_REQUEST: dict[str, Any] = {"parameters": [_REQUEST_ID, _REQUEST_TIMEOUT]}
-REQUEST: dict[str, Any] = {"parameters": [_REQUEST_ID]}
 
 DESCRIPTION = """\
 Text in, a sentence embedding out and, when asked for, the attention weights of every head that made it.

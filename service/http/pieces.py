@@ -13,20 +13,21 @@ SENT_AT_ONCE = 4 * 2**20
 """Bytes: two milliseconds of copying."""
 SENT_ALONE = 65_536
 """Bytes: arrays of at least so many are sent from where they are, which costs a write of its own."""
+SENT_BLINDLY = 65_536
+"""Bytes: as many as asyncio writes without asking whether the client reads."""
 
 
 def respond(pieces: Sequence[Piece], media_type: str, headers: Mapping[str, str] = NO_HEADERS) -> Response:
     """A response whose body these pieces are, at least one."""
-    if len(pieces) == 1:
-        return Response(pieces[0], media_type=media_type, headers=headers)
-    return PiecesResponse(pieces, media_type, headers)
+    if (size := sum(map(len, pieces))) <= SENT_BLINDLY:
+        return Response(b"".join(pieces), media_type=media_type, headers=headers)
+    return PiecesResponse(pieces, size, media_type, headers)
 
 
 class PiecesResponse(Response):
-    """Sends its body in parts, each once the client has read most of the one before."""
+    """Sends its body in parts, each once the client has read most of the one before, and ends when all was read."""
 
-    def __init__(self, pieces: Sequence[Piece], media_type: str, headers: Mapping[str, str]) -> None:
-        size = sum(map(len, pieces))
+    def __init__(self, pieces: Sequence[Piece], size: int, media_type: str, headers: Mapping[str, str]) -> None:
         super().__init__(media_type=media_type, headers={**headers, "content-length": str(size)})
         self._pieces = pieces
 
@@ -34,10 +35,10 @@ class PiecesResponse(Response):
         """Sends the response."""
         del scope, receive
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        parts = _parts(self._pieces)
-        for index, part in enumerate(parts, 1):
+        for part in _parts(self._pieces):
             body = part[0] if len(part) == 1 else b"".join(part)
-            await send({"type": "http.response.body", "body": body, "more_body": index < len(parts)})
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body"})  # waits for the client: what it has not read is still held
 
 
 def _parts(pieces: Sequence[Piece]) -> list[list[Piece]]:

@@ -56,12 +56,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self.flow = ReadAhead(transport, self.pipeline)
         self._writer = AnswerWriter(transport)
         self._awaited_since = self.loop.time()
-        if len(self.connections) > self._limits.max_connections:
+        if not self._limits.places.enter(self._port):
             self._refuse(TooManyConnections("too many connections; try again later", retry_after=1.0))
+
+    @property
+    def _port(self) -> int | None:
+        """The port that the client came to."""
+        return self.server[1] if self.server is not None else None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends what still runs for this client."""
         super().connection_lost(exc)
+        self._limits.places.leave(self._port)
         self._connection.is_lost = True
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True  # uvicorn marks the last one only

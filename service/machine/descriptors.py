@@ -11,9 +11,15 @@ logger = logging.getLogger(__name__)
 _OURS = 64  # files, pipes and listeners, 14 of them after the start; and clients that are being turned away
 
 
-def make_room(connections: int) -> int:
-    """Raises the process's own limit as far as the system's goes; how many connections fit, at most `connections`."""
-    needed = connections + _OURS
+def make_room(connections: int, *, besides: int = 0) -> int:
+    """Raises the process's own limit as far as the system's goes; how many connections fit, at most `connections`.
+
+    Args:
+        connections: wanted.
+        besides: connections that have places of their own.
+    """
+    ours = _OURS + besides
+    needed = connections + ours
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if not _covers(soft, needed):
         soft = needed if _covers(hard, needed) else hard
@@ -23,7 +29,7 @@ def make_room(connections: int) -> int:
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if _covers(soft, needed):
         return connections
-    fitting = max(1, soft - _OURS)
+    fitting = max(1, soft - ours)
     logger.warning(
         "the system allows %d descriptors (ulimit -n): %d connections instead of %d", soft, fitting, connections
     )

@@ -10,6 +10,7 @@ from service.http.exchange import exchange_of
 from service.http.failures import INFERENCE_FAILURES, failure_documents
 from service.http.media import JSON
 from service.http.openapi import QUEUED_REQUEST, answer_document
+from service.http.pieces import respond
 from service.services import services_of
 
 EXAMPLE = {
@@ -47,4 +48,4 @@ def add_routes(app: FastAPI) -> None:
 
 async def answer_explain(request: Request, body: ExplainRequest) -> Response:
     """The similarity of two texts as a sum over pairs of tokens, and the saliency of each by attention rollout."""
-    return Response(await explain(services_of(request), exchange_of(request.scope), body), media_type=JSON)
+    return respond([await explain(services_of(request), exchange_of(request.scope), body)], JSON)

@@ -13,10 +13,12 @@ from service.encoding.encode import check_tokens, timed
 from service.encoding.inputs import read_inputs, refuse_long_texts
 from service.encoding.prompts import with_prompt
 from service.encoding.schemas import TokenizeAnswer, TokenizeRequest
-from service.errors import Invalid
+from service.errors import DeadlineExceeded, Invalid
 from service.http.exchange import exchange_of
 from service.http.failures import BODY_FAILURES, failure_documents
-from service.http.openapi import REQUEST, answer_document
+from service.http.media import JSON
+from service.http.openapi import QUEUED_REQUEST, answer_document
+from service.http.pieces import respond
 from service.services import services_of
 from service.tokenizer import TokenizedInput
 
@@ -42,8 +44,8 @@ def add_routes(app: FastAPI) -> None:
         methods=["POST"],
         summary="Tokenise texts",
         response_model=None,
-        responses={**answer_document(TokenizeAnswer, EXAMPLE), **failure_documents(*BODY_FAILURES)},
-        openapi_extra=REQUEST,
+        responses={**answer_document(TokenizeAnswer, EXAMPLE), **failure_documents(*BODY_FAILURES, DeadlineExceeded)},
+        openapi_extra=QUEUED_REQUEST,
     )
 
 
@@ -56,8 +58,9 @@ async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
         raise Invalid("inputs: expected a text or a list of texts", param="inputs")
     prompt, inputs = with_prompt(engine.manifest.defaults, inputs, name=body.prompt_name, text=body.prompt)
     refuse_long_texts(inputs.texts or (), services.settings.max_text_characters)
+    deadline = exchange.deadline(services.settings.request_timeout)
     with timed(services.metrics, "tokenize"):
-        tokenized = await engine.tokenize(inputs, truncate=body.truncate)
+        tokenized = await engine.tokenize(inputs, truncate=body.truncate, deadline=deadline)
     lengths = [len(item.input_ids) for item in tokenized]
     check_tokens(lengths, services.settings.max_request_tokens)
     items = []
@@ -70,7 +73,7 @@ async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
         answer |= prompt.document()
     exchange.texts, exchange.tokens = len(tokenized), usage["tokens"]
     exchange.truncated = sum(item.truncated for item in tokenized)
-    return Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
+    return respond([orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)], JSON)
 
 
 def _describe(item: TokenizedInput, tokens: list[str]) -> dict[str, Any]:

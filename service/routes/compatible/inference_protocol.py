@@ -23,6 +23,7 @@ from service.http.failures import INFERENCE_FAILURES, failure_documents
 from service.http.keys import OPEN_ROUTES
 from service.http.media import JSON
 from service.http.openapi import QUEUED_REQUEST, answer_document
+from service.http.pieces import respond
 from service.routes.compatible.answers import check_model, run_for, truncation_header
 from service.routes.compatible.inference_schemas import (
     InferenceAnswer,
@@ -145,9 +146,9 @@ async def answer_infer(request: Request) -> Response:
         body, header_length = await write_answer(inference, encoded, name, MODEL_VERSION)
     extra = truncation_header(request)
     if header_length is None:
-        return Response(body, media_type=JSON, headers=extra)
+        return respond([body], JSON, extra)
     extra[HEADER_LENGTH.decode("ascii")] = str(header_length)
-    return Response(body, media_type="application/octet-stream", headers=extra)
+    return respond([body], "application/octet-stream", extra)
 
 
 def _check_media(headers: Mapping[bytes, bytes]) -> None:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from service.http.pieces import SENT_ALONE, SENT_AT_ONCE, respond
+from service.http.pieces import SENT_ALONE, SENT_AT_ONCE, SENT_BLINDLY, respond
 from service.wire import Piece
 
 
@@ -27,24 +27,27 @@ def sent(pieces: list[Piece], **headers: str) -> list[dict[str, Any]]:
         ([0], [0]),
         ([5], [5]),
         ([2, 3], [5]),
-        ([SENT_AT_ONCE, 1], [SENT_AT_ONCE, 1]),
-        ([1, SENT_AT_ONCE - 2, 2, 7, SENT_AT_ONCE * 3, 4], [SENT_AT_ONCE + 1, SENT_AT_ONCE * 3 + 7, 4]),
+        ([2, SENT_BLINDLY - 2], [SENT_BLINDLY]),
+        ([3, SENT_BLINDLY - 2], [SENT_BLINDLY + 1, 0]),
+        ([SENT_AT_ONCE, 1], [SENT_AT_ONCE, 1, 0]),
+        ([1, SENT_AT_ONCE - 2, 2, 7, SENT_AT_ONCE * 3, 4], [SENT_AT_ONCE + 1, SENT_AT_ONCE * 3 + 7, 4, 0]),
     ],
 )
-def test_a_body_is_sent_in_parts_whose_last_says_so(sizes: list[int], parts: list[int]) -> None:
+def test_a_body_is_sent_in_parts_and_a_large_one_ends_once_it_is_read(sizes: list[int], parts: list[int]) -> None:
     pieces: list[Piece] = [bytes([65 + index]) * size for index, size in enumerate(sizes)]
     start, *bodies = sent(pieces, vary="accept-encoding")
     assert dict(start["headers"])[b"content-length"] == b"%d" % sum(sizes)
     assert dict(start["headers"])[b"content-type"] == b"text/plain; charset=utf-8"
     assert dict(start["headers"])[b"vary"] == b"accept-encoding"
-    assert [len(message["body"]) for message in bodies] == parts
-    assert b"".join(message["body"] for message in bodies) == b"".join(pieces)
+    assert [len(message.get("body", b"")) for message in bodies] == parts
+    assert b"".join(message.get("body", b"") for message in bodies) == b"".join(pieces)
     assert [message.get("more_body", False) for message in bodies] == [True] * (len(parts) - 1) + [False]
 
 
 def test_large_arrays_are_sent_from_where_they_are() -> None:
     large, small = memoryview(bytes(SENT_ALONE)), memoryview(bytes(SENT_ALONE - 1))
-    _, *bodies = sent([b"head", small, large, large, b"between", small, large])
+    _, *bodies, end = sent([b"head", small, large, large, b"between", small, large])
+    assert end == {"type": "http.response.body"}
     assert [len(message["body"]) for message in bodies] == [
         4 + SENT_ALONE - 1,
         SENT_ALONE,
