@@ -11,7 +11,7 @@ help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 18
 
 serve: $(BIN)/.serve $(ARTIFACT)/manifest.json ## install, export the default model, serve it on port 8000 (POLYHEAD_HOST, POLYHEAD_PORT)
-	@echo "==> serving $(ARTIFACT); stop with Ctrl-C"
+	@echo "==> serving $(ARTIFACT) at http://$${POLYHEAD_HOST:-127.0.0.1}:$${POLYHEAD_PORT:-8000}: / shows heads, /docs describes the API; stop with Ctrl-C"
 	@exec $(BIN)/python -m service --model $(ARTIFACT)
 
 test: $(BIN)/.dev tools ## install, run the tests (long-running ones left out)

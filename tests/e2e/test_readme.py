@@ -1,4 +1,4 @@
-"""The README's first request, as it stands there, gives the answer that stands there."""
+"""The README's first requests, as they stand there, give the answers that stand there."""
 
 import json
 import re
@@ -13,18 +13,17 @@ from tests.service.process import ServerProcess
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
-def test_the_first_request_gives_the_first_answer(server: ServerProcess) -> None:
-    sent = re.search(r"curl -s \S+/encode .*? -d '(\{.*?\})'", README, re.DOTALL)
-    shown = re.search(r"```json\n(.*?)```", README, re.DOTALL)
-    assert sent
-    assert shown
-    expected = json.loads(shown[1])
-    status, _, body = server.request("POST", "/encode", json.loads(sent[1]))
-    answer = json.loads(body)
-    assert status == 200
-    np.testing.assert_allclose(answer["embeddings"], expected["embeddings"], atol=1e-5)
-    assert {name: answer[name] for name in ("usage", "items")} == {name: expected[name] for name in ("usage", "items")}
-    (found,), (attention,) = answer["attention"], expected["attention"]
+def test_the_first_requests_give_the_first_answers(server: ServerProcess) -> None:
+    start = README.partition("## Start")[2].partition("\n## ")[0]
+    sent = re.findall(r"curl -s \S+/encode .*? -d '(\{.*?\})'", start, re.DOTALL)
+    shown = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", start, re.DOTALL)]
+    answers = [_post(server, "/encode", json.loads(body)) for body in sent]
+    assert [answer.keys() for answer in answers] == [expected.keys() for expected in shown]
+    for answer, expected in zip(answers, shown, strict=True):
+        np.testing.assert_allclose(answer["embeddings"], expected["embeddings"], atol=1e-5)
+        for name in ("model", "usage", "items"):
+            assert answer[name] == expected[name]
+    (found,), (attention,) = answers[1]["attention"], shown[1]["attention"]
     for name in ("tokens", "offsets", "layers", "heads"):
         assert found[name] == attention[name]
     (((row,),),) = attention["weights"]
