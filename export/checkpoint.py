@@ -131,7 +131,7 @@ def build_encoder(config: EncoderConfig, state: Mapping[str, Tensor]) -> Encoder
             f"{len(wrong)} tensors do not fit the configuration, such as {wrong[0]}: "
             f"expected {expected.get(wrong[0], 'none')}, found {found.get(wrong[0], 'none')}"
         )
-    if odd := [name for name, tensor in state.items() if tensor.dtype != torch.float32]:
+    if odd := [name for name, tensor in state.items() if not tensor.is_floating_point()]:
         raise UnsupportedModel(f"{odd[0]} is made of {state[odd[0]].dtype}: weights are floating-point numbers")
     encoder.load_state_dict(dict(state), assign=True)
     return encoder.eval().requires_grad_(False)
