@@ -114,13 +114,16 @@ class Tokenizer:
         Args:
             texts: what to tokenise.
             ids_only: whether tokens and offsets can be left out, a fifth of the time.
-            deadline: `time.monotonic()` value after which nobody waits for a thread any more.
+            deadline: `time.monotonic()` value after which nobody waits any more.
 
         Raises:
             InternalError: the library panicked.
             NotReady: closed.
             DeadlineExceeded: the deadline passed; what no thread had begun with is dropped.
         """
+        seconds = None if deadline is None else deadline - time.monotonic()
+        if seconds is not None and seconds <= 0:
+            raise DeadlineExceeded(DeadlineExceeded.fixed_text)
         tokenize = partial(self.encode_now, texts, ids_only=ids_only)
         if sum(map(len, texts)) <= INLINE_CHARACTERS:
             return tokenize()
@@ -131,7 +134,7 @@ class Tokenizer:
                 raise
             raise NotReady("closed: no more texts are tokenised") from None
         try:
-            async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
+            async with asyncio.timeout(seconds):
                 return await tokenized
         except TimeoutError:
             raise DeadlineExceeded(DeadlineExceeded.fixed_text) from None

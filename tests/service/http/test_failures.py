@@ -334,6 +334,12 @@ def test_request_timeout_must_be_seconds(served: Served, value: str) -> None:
     assert (response.status_code, error_of(response)["param"]) == (422, "X-Request-Timeout")
 
 
+@pytest.mark.parametrize("path", ["/encode", "/tokenize"])
+def test_a_deadline_that_has_passed_is_told_at_once(served: Served, path: str) -> None:
+    response = served.client.post(path, json={"inputs": "cat"}, headers={"x-request-timeout": "1e-9"})
+    assert (response.status_code, error_of(response)["code"]) == (504, "deadline_exceeded")
+
+
 def test_deadline_of_the_caller_ends_waiting(serve: Serve) -> None:
     backend = FakeBackend()
     backend.gate.clear()
