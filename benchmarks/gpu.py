@@ -9,7 +9,6 @@ batches of real tokens, from few to many, with one worker and with two (the seco
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain, cycle
 from pathlib import Path
 from typing import NamedTuple
@@ -24,38 +23,39 @@ from benchmarks.report import Table, emit
 from benchmarks.texts import load_texts
 from benchmarks.timing import Spread, in_turns, percentiles
 from benchmarks.tokens import TokenIds, make_batch, of_shape, tokenize
-from service.backend import Batch, BatchOutput
+from export.quality import row_cosines
+from service.backend import BatchOutput
 
 LAYOUTS = (Layout(1, 1), Layout(2, 1))
 PARITY_TEXTS = 16
-RUNS = 4  # of each worker in one measurement, at least
+RUNS = 4  # of each worker in one measurement
 BUSY = 0.9  # share of the best rate from which a batch is said to keep the card busy
 
 
 class Case(NamedTuple):
     """What one row of `rates` measures."""
 
-    engine: str
     length: int
     texts: int
-    workers: int
+    layout: Layout
 
 
-def compare_with_reference(engines: Sequence[Engine], references: Sequence[Engine], rows: Sequence[TokenIds]) -> Table:
+def compare_with_reference(engines: Sequence[Engine], references: Sequence[Engine], texts: Sequence[str]) -> Table:
     """Vectors and all layers' weights of one ragged batch, where an fp32 artifact of the same weights was given."""
     columns = ("engine", "reference", "cosine_min", "pooled_max_diff", "attention_max_diff")
-    table = Table("parity", f"{len(rows)} texts of {min(map(len, rows))} to {max(map(len, rows))} tokens", columns)
+    table = Table("parity", f"{len(texts)} texts in one batch", columns)
     by_weights = {engine.artifact.manifest.source.sha256: engine for engine in references}
     for engine in engines:
         reference = by_weights.get(engine.artifact.manifest.source.sha256)
         if reference is None:
             table.add(engine=engine.name, reference="none given: --reference")
             continue
+        rows = tokenize(engine.artifact, texts)
         found, expected = (_run(one, rows) for one in (engine, reference))
         table.add(
             engine=engine.name,
             reference=reference.name,
-            cosine_min=float(_cosines(found.pooled, expected.pooled).min()),
+            cosine_min=float(row_cosines(found.pooled, expected.pooled).min()),
             pooled_max_diff=float(np.abs(found.pooled - expected.pooled).max()),
             attention_max_diff=_attention_difference(found, expected, [len(row) for row in rows]),
         )
@@ -63,35 +63,38 @@ def compare_with_reference(engines: Sequence[Engine], references: Sequence[Engin
 
 
 def cases(engine: Engine, lengths: Sequence[int], tokens: Sequence[int]) -> Iterator[Case]:
-    """Every length that the model takes, in batches of about so many tokens, for one worker and for more."""
-    longest = engine.artifact.manifest.max_sequence_length
+    """Every length that there are positions for, in batches of about so many tokens, for each layout."""
+    longest = engine.artifact.manifest.config.max_positions
     for length in (length for length in lengths if length <= longest):
         for texts in dict.fromkeys(max(1, count // length) for count in tokens):
-            yield from (Case(engine.name, length, texts, layout.workers) for layout in LAYOUTS)
+            yield from (Case(length, texts, layout) for layout in LAYOUTS)
 
 
 def measure(
-    engines: Sequence[Engine], rows: Sequence[TokenIds], peaks: Mapping[str, float], arguments: argparse.Namespace
+    engines: Sequence[Engine], texts: Sequence[str], peaks: Mapping[str, float], arguments: argparse.Namespace
 ) -> Table:
     """Tokens a second and the share of the peak, by length and batch."""
     columns = ("engine", "length", "texts", "workers", "tokens_per_s", "spread", "p50_ms", "tflops", "peak_%")
     table = Table("rates", "full batches, real tokens", columns)
-    ids = list(chain.from_iterable(rows))
     for engine in engines:
+        ids = list(chain.from_iterable(tokenize(engine.artifact, texts)))
         config, precision = engine.artifact.manifest.config, engine.artifact.manifest.precision
-        runs = {
-            case: partial(_pass, engine, of_shape(cycle(ids), case.texts, case.length), case.workers)
-            for case in cases(engine, arguments.lengths, arguments.tokens)
-        }
+        runs = {}
+        for case in cases(engine, arguments.lengths, arguments.tokens):
+            batch = of_shape(cycle(ids), case.texts, case.length)
+            runs[case] = engine.runner([batch] * RUNS * case.layout.workers, case.layout)
         for case, passes in in_turns(runs, arguments.rounds).items():
-            rate = Spread.of([one[0] for one in passes])
+            rate = Spread.of([one.tokens_per_s for one in passes])
             work = work_per_token(config, case.length)
             flops = rate.median * (work.linear + work.attention)
             table.add(
-                **case._asdict(),
+                engine=engine.name,
+                length=case.length,
+                texts=case.texts,
+                workers=case.layout.workers,
                 tokens_per_s=rate.median,
                 spread=str(rate),
-                p50_ms=percentiles([latency for one in passes for latency in one[1]])["p50_ms"],
+                p50_ms=percentiles([latency for one in passes for latency in one.latencies])["p50_ms"],
                 tflops=flops / 1e12,
                 **{"peak_%": 100 * flops / peaks[precision]},
             )
@@ -116,14 +119,13 @@ def main() -> None:
     engines = [Engine.open(directory, LAYOUTS, provider=provider) for directory in arguments.model]
     references = [Engine.open(directory, LAYOUTS[:1]) for directory in arguments.reference]
     texts = load_texts("mixed", arguments.texts, arguments.seed)
-    rows = tokenize(engines[0].artifact, texts)
     precisions = dict.fromkeys(engine.artifact.manifest.precision for engine in engines)
     peak = Table("peak", f"product of {arguments.product} x {arguments.product}", ("precision", "tflops"))
     peaks = {precision: measure_peak(precision, provider, arguments.product) for precision in precisions}
     for precision, rate in peaks.items():
         peak.add(precision=precision, tflops=rate / 1e12)
-    parity = compare_with_reference(engines, references, rows[:PARITY_TEXTS])
-    rates = measure(engines, rows, peaks, arguments)
+    parity = compare_with_reference(engines, references, texts[:PARITY_TEXTS])
+    rates = measure(engines, texts, peaks, arguments)
     nodes = Table("nodes", "what runs where", ("engine", "provider", "nodes", "operators", "attention_kernels"))
     for directory, engine in zip(arguments.model, engines, strict=True):
         for row in inspect_nodes(directory, provider):
@@ -136,12 +138,6 @@ def _run(engine: Engine, rows: Sequence[TokenIds]) -> BatchOutput:
     return next(iter(engine.backends.values())).run(make_batch(rows, layers))
 
 
-def _cosines(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
-    cosines: np.ndarray = (found * expected).sum(axis=1) / lengths
-    return cosines
-
-
 def _attention_difference(found: BatchOutput, expected: BatchOutput, lengths: Sequence[int]) -> float:
     """The largest between weights of real tokens; 0 without heads."""
     return max(
@@ -152,12 +148,6 @@ def _attention_difference(found: BatchOutput, expected: BatchOutput, lengths: Se
         ),
         default=0.0,
     )
-
-
-def _pass(engine: Engine, batch: Batch, workers: int) -> tuple[float, list[float]]:
-    layout = next(layout for layout in LAYOUTS if layout.workers == workers)
-    one = engine.runner([batch] * (RUNS * workers), layout)()
-    return one.tokens_per_s, one.latencies
 
 
 def _parse() -> argparse.Namespace:

@@ -78,7 +78,7 @@ def measure_quality(path: Path, encoder: Encoder, batches: list[tuple[Tensor, Te
         found = session.run(inputs)
         with torch.inference_mode():
             expected = encoder.use("eager")(input_ids, lengths)
-        cosines.append(_cosines(found[POOLED], expected.pooled.numpy()))
+        cosines.append(row_cosines(found[POOLED], expected.pooled.numpy()))
         for layer, weights in enumerate(expected.attentions):
             if config.num_heads[layer] and weights is not None:
                 divergences[layer] += _divergence(found[attentions_name(layer)], weights.numpy(), lengths.tolist())
@@ -86,7 +86,8 @@ def measure_quality(path: Path, encoder: Encoder, batches: list[tuple[Tensor, Te
     return Quality(np.concatenate(cosines), [(sums / queries).tolist() for sums in divergences])
 
 
-def _cosines(found: NDArray[np.float32], expected: NDArray[np.float32]) -> NDArray[np.float64]:
+def row_cosines(found: NDArray[np.float32], expected: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The cosine of each row of one [B, D] with the other's, [B], in float64."""
     a, b = found.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):  # an embedding of 0 has no cosine: NaN, which passes no gate
         cosines: NDArray[np.float64] = (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
