@@ -22,7 +22,7 @@ from service.encoding.answer import make_vectors
 from service.encoding.encode import aside, check_tokens, count, observe_results, timed
 from service.encoding.explain_schemas import ExplainRequest
 from service.encoding.inputs import InputNames, Inputs, refuse_empty, refuse_long_texts, refuse_truncated
-from service.encoding.plan import JSON_BYTES, check_dimensions
+from service.encoding.plan import Sizes, check_dimensions
 from service.encoding.prompts import with_prompt
 from service.encoding.serialize import serialize
 from service.engine import Engine
@@ -73,18 +73,18 @@ async def explain(services: Services, exchange: Exchange, request: ExplainReques
         refuse_truncated(texts, names=NAMES, max_length=engine.tokenizer.max_sequence_length)
     lengths = [len(text.input_ids) for text in texts]
     check_tokens(lengths, settings.max_request_tokens, names=NAMES)
-    floats = _check_size(texts, selection, engine, settings)
-    exchange.hold_answer(services.answer_budget, selection.work_bytes(lengths) + JSON_BYTES * lengths[0] * lengths[1])
+    sizes = _check_sizes(texts, selection, engine, settings)
+    exchange.hold_answer(services.answer_budget, sizes.held_bytes("float", as_safetensors=False))
     results = await engine.run(
         texts, attention_layers=selection.computed_layers, wants_tokens=True, head_gates=head_gates, deadline=deadline
     )
     observe_results(metrics, results)
     with timed(metrics, "postprocess"):
-        comparison = await aside(lambda: compare(request, results, engine), floats)
+        comparison = await aside(lambda: compare(request, results, engine), sizes.built_from)
     with timed(metrics, "serialize"):
         answer = _answer(comparison, texts, engine) | (prompt.document() if prompt else {})
-        body = await serialize(answer, floats=comparison.contributions.size)
-    count(metrics, exchange, texts, attention_bytes=FLOAT_BYTES * sum(lengths))
+        body = await serialize(answer, floats=sizes.floats)
+    count(metrics, exchange, texts, attention_bytes=sizes.attention_bytes)
     return body
 
 
@@ -120,10 +120,10 @@ def _refuse_projection(engine: Engine) -> None:
         )
 
 
-def _check_size(
+def _check_sizes(
     texts: Sequence[TokenizedInput], selection: AttentionSelection, engine: Engine, settings: Settings
-) -> int:
-    """How many floats building the answer reads, about; refuses what is too large before it runs."""
+) -> Sizes:
+    """How large the answer will be; refuses what is too large before it runs."""
     lengths = [len(text.input_ids) for text in texts]
     if (work := selection.work_bytes(lengths)) > (limit := settings.max_attention_work_bytes):
         raise TooLarge(
@@ -138,7 +138,12 @@ def _check_size(
             "send shorter texts",
             param="a",
         )
-    return max(cells, selection.build_floats(axes))
+    return Sizes(
+        floats=cells,
+        built_from=max(cells, selection.build_floats(axes)),
+        attention_bytes=FLOAT_BYTES * sum(lengths),
+        work_bytes=work,
+    )
 
 
 def _hidden(result: JobResult) -> Float32Array:
