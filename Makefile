@@ -8,7 +8,7 @@ export ORT_DISABLE_TELEMETRY := 1
 .PHONY: help serve test test-all lint format export tools locks container-check play clean
 
 help: ## list the commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 18
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-18s%s\n", $$1, $$2}' $(MAKEFILE_LIST) | sort
 
 serve: $(BIN)/.serve $(ARTIFACT)/manifest.json ## install, export the default model, serve it on port 8000 (POLYHEAD_HOST, POLYHEAD_PORT)
 	@echo "==> serving $(ARTIFACT) at http://$${POLYHEAD_HOST:-127.0.0.1}:$${POLYHEAD_PORT:-8000}: / shows heads, /docs describes the API; stop with Ctrl-C"

@@ -30,8 +30,13 @@ def usable_cores(root: Path = _ROOT) -> int:
 def core_limit(root: Path = _ROOT) -> float:
     """Cores this process may keep busy, fractions too."""
     quota = cgroup_quota(root)
-    cores = float(len(os.sched_getaffinity(0)))
+    cores = float(_scheduled_cores())
     return cores if quota is None else min(cores, quota)
+
+
+def _scheduled_cores() -> int:
+    """Cores that the system may run this process on: its affinity; macOS keeps none, and has all cores for everyone."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cgroup_quota(root: Path = _ROOT) -> float | None:

@@ -103,6 +103,12 @@ def test_takes_the_lesser_of_affinity_and_quota(
     assert usable_cores(root) == cores
 
 
+def test_without_an_affinity_all_cores_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert usable_cores(tmp_path) == 6
+
+
 def test_this_machine_has_a_core_to_use() -> None:
     assert 1 <= usable_cores() <= len(os.sched_getaffinity(0))
 
