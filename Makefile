@@ -40,7 +40,8 @@ $(ARTIFACT)/manifest.json: | $(BIN)/.serve
 # weights and a tokenizer, and asks for far more.
 $(BIN)/python:
 	@echo "==> making a virtual environment in $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; make PYTHON=python3.12 would take that (only 3.11 is tested)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }  # half an environment would pass for a whole one
 
 $(BIN)/.serve: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "==> installing the service, the exporter and the default model (torch is the large one)"
