@@ -67,7 +67,8 @@ class KeyRing:
         Args:
             method: HTTP method; HEAD is GET.
             route: its template.
-            headers: by lower-case name; the key is in `Authorization: Bearer KEY` or in `X-API-Key`.
+            headers: by lower-case name; the key is in `Authorization: Bearer KEY` or in `X-API-Key`. Where both are
+                there, one of them has to be known: proxies and clients put what is no key of ours into the other.
 
         Raises:
             Unauthorized: no key, or none that is known.
@@ -75,9 +76,9 @@ class KeyRing:
         if not self.is_needed or ("GET" if method == "HEAD" else method, route) in OPEN_ROUTES:
             return
         presented = _presented(headers)
-        if presented is None:
+        if not presented:
             raise Unauthorized("no API key: send one as Authorization: Bearer KEY or X-API-Key", param="Authorization")
-        if not self._knows(presented):
+        if not any(self._knows(key) for key in presented):
             raise Unauthorized("the API key is not known", param="Authorization")
 
     def _knows(self, presented: bytes) -> bool:
@@ -103,11 +104,10 @@ class KeyRing:
             logger.error("API keys stay as they were: %s", error)
 
 
-def _presented(headers: Mapping[bytes, bytes]) -> bytes | None:
+def _presented(headers: Mapping[bytes, bytes]) -> list[bytes]:
     scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-    if scheme.lower() == b"bearer" and token.strip():
-        return token.strip()
-    return headers.get(b"x-api-key") or None
+    bearer = token.strip() if scheme.lower() == b"bearer" else b""
+    return [key for key in (bearer, headers.get(b"x-api-key", b"")) if key]
 
 
 def _read(file: Path) -> list[bytes]:

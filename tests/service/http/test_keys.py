@@ -58,6 +58,8 @@ def test_a_route_that_does_not_exist_wants_a_key_too(guarded: Served) -> None:
         {"Authorization": f"bearer {SECOND}"},
         {"X-API-Key": SECOND},
         {"api-key": WRONG, "X-API-Key": FIRST},
+        {"Authorization": f"Bearer {WRONG}", "X-API-Key": FIRST},  # a gateway's own token, OpenAI's client's "none"
+        {"Authorization": f"Bearer {FIRST}", "X-API-Key": WRONG},
     ],
     ids=str,
 )
@@ -78,6 +80,7 @@ def test_a_known_key_is_let_in(guarded: Served, headers: dict[str, str]) -> None
         {"Authorization": f"Bearer {FIRST[:-1]}"},
         {"Authorization": f"Bearer {FIRST} {SECOND}"},
         {"X-API-Key": WRONG},
+        {"Authorization": f"Bearer {WRONG}", "X-API-Key": f"{FIRST}x"},
         {"X-API-Key": f"{FIRST},{SECOND}"},
     ],
     ids=str,
