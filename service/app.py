@@ -11,12 +11,12 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-from service.errors import InternalError, MethodNotAllowed, NotFound, ServiceError
+from service.errors import InternalError, NotFound, ServiceError, Unauthorized
 from service.http.body import DirectRoute
 from service.http.byte_budget import ByteBudget
 from service.http.failures import add_failure_handlers
 from service.http.keys import KeyRing
-from service.http.middleware import OTHER, Gate
+from service.http.middleware import Gate
 from service.http.openapi import DESCRIPTION, add_openapi_route
 from service.http.ports import Doors
 from service.http.shortcut import Shortcut
@@ -71,7 +71,8 @@ def create_app(settings: Settings, readiness: Readiness, tracing: Tracing | None
         routes.add_routes(app)
     add_openapi_route(app)
     add_failure_handlers(app)
-    metrics_of_app = Metrics(_possible_outcomes(app), _refusal_codes())
+    keys = KeyRing(split_list(settings.api_keys.get_secret_value()), settings.api_keys_file)
+    metrics_of_app = Metrics(_expected_outcomes(app, has_keys=keys.is_needed), _refusal_codes())
     bodies = ByteBudget(settings.max_held_body_bytes, "request bodies")
     answers = ByteBudget(settings.max_held_answer_bytes, "answers")
     services = Services(settings, readiness, metrics_of_app, bodies, answers)
@@ -82,7 +83,7 @@ def create_app(settings: Settings, readiness: Readiness, tracing: Tracing | None
         route_of=RouteNames(app),
         metrics=services.metrics,
         readiness=readiness,
-        keys=KeyRing(split_list(settings.api_keys.get_secret_value()), settings.api_keys_file),
+        keys=keys,
         doors=Doors(settings.admin_port, split_list(settings.allowed_hosts)),
         tracing=tracing,
     )
@@ -120,16 +121,18 @@ class RouteNames:
         return UNMATCHED
 
 
-def _possible_outcomes(app: FastAPI) -> Iterator[tuple[str, str, int]]:
-    """Every (route, method, status) that the document knows, and those of requests that match no route."""
+def _expected_outcomes(app: FastAPI, *, has_keys: bool) -> Iterator[tuple[str, str, int]]:
+    """Every (route, method, status) that the document knows, and those of requests that match no route.
+
+    A wrong method has no series before it comes: there would be more of them than of all others. 401 needs keys.
+    """
+    statuses = {(UNMATCHED, method): [NotFound.status, Unauthorized.status] for method in ("GET", "POST")}
     for route in app.routes:
         if isinstance(route, APIRoute):
             for method in route.methods or ():
-                yield from (
-                    (route.path, method, int(status)) for status in (*(route.responses or (200,)), CLIENT_CLOSED)
-                )
-    for error in (NotFound, MethodNotAllowed):
-        yield UNMATCHED, OTHER, error.status
+                statuses[route.path, method] = [*map(int, route.responses or (200,)), CLIENT_CLOSED]
+    for (path, method), known in statuses.items():
+        yield from ((path, method, status) for status in known if has_keys or status != Unauthorized.status)
 
 
 def _refusal_codes() -> list[str]:

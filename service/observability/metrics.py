@@ -1,8 +1,8 @@
 """What Prometheus scrapes: base units, millisecond-scale buckets, label values from closed sets.
 
-Each app has its own registry. Every label combination that can occur is there from the start with 0, so that a rate
-over a first error is a number and not a gap. Under OpenMetrics a request's duration carries an exemplar: its trace id
-where it has one, else its request id. Both are in its log line, too.
+Each app has its own registry. Every label combination that a request to a route can lead to is there from the start
+with 0, so that a rate over a first error is a number and not a gap. Under OpenMetrics a request's duration carries an
+exemplar: its trace id where it has one, else its request id. Both are in its log line, too.
 """
 
 import math
@@ -44,7 +44,7 @@ class Metrics:
         """Makes every series.
 
         Args:
-            routes: every (route template, method, status) that can occur.
+            routes: every (route template, method, status) that is there from the start.
             reasons: codes of the errors that are refusals.
         """
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # published without annotations

@@ -46,6 +46,7 @@ CONTRACT = {
     "polyhead_workers": set(),
     "polyhead_intra_op_threads": set(),
 }
+COUNT = "polyhead_request_duration_seconds_count"
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -79,6 +80,18 @@ def test_series_start_at_0(served: Served) -> None:
         assert served.metric("polyhead_request_duration_seconds_count", **labels) == 0
     for stage in ("tokenize", "queue", "inference", "postprocess", "serialize"):
         assert served.metric("polyhead_stage_duration_seconds_count", stage=stage) == 0
+    assert served.metric(COUNT, route="unmatched", method="GET", status="404") == 0
+
+
+def test_series_that_cannot_occur_are_not_there(served: Served, serve: Serve) -> None:
+    guarded = serve("--api-keys", "first-key-0123456789")
+    for app, labels, expected in (
+        (served, {"route": "unmatched", "method": "other", "status": "405"}, None),  # no route, no other method of it
+        (served, {"route": "/encode", "method": "POST", "status": "401"}, None),
+        (guarded, {"route": "/encode", "method": "POST", "status": "401"}, 0),
+        (guarded, {"route": "unmatched", "method": "GET", "status": "401"}, 0),
+    ):
+        assert app.services.metrics.registry.get_sample_value(COUNT, labels) == expected
 
 
 def test_requests_texts_and_tokens(served: Served) -> None:
