@@ -6,7 +6,7 @@ connections and tasks, not what requests mean.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal, NoReturn
 
 import httptools
@@ -17,10 +17,9 @@ from service.errors import HeadersTooLarge, MalformedRequest, RequestTimeout, Se
 from service.http.answer_writer import AnswerWriter
 from service.http.connection import CONNECTION_KEY, Connection, ConnectionLimits, refusal_bytes
 from service.http.read_ahead import MOST_AHEAD, ReadAhead
+from service.http.request_head import host_problem, without_offer
 
 LINGER_SECONDS = 2.0  # how long a refused client may go on sending before it is cut off
-
-_OFFER = (b"upgrade", b"http2-settings")  # headers, and what `Connection` calls them
 
 Reading = Literal["nothing yet", "head", "body", "between requests"]
 
@@ -115,6 +114,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The head is whole; one with an offer to upgrade comes a second time, without it."""
         if not self.parser.should_upgrade():
+            if (wrong_host := host_problem(self.parser.get_http_version(), self.headers)) is not None:
+                self._object(MalformedRequest(wrong_host, param="Host"))
             super().on_headers_complete()
             self.cycle.transport = self._writer  # type: ignore[assignment]  # all that a cycle uses
             self._reading = "body"
@@ -198,7 +199,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if method == b"CONNECT":
             self._refuse(MalformedRequest("CONNECT: this is no proxy"))
             return
-        head = b"".join(b"%s: %s\r\n" % header for header in _without_offer(self.headers))
+        head = b"".join(b"%s: %s\r\n" % header for header in without_offer(self.headers))
         self.data_received(b"%s %s HTTP/%s\r\n%s\r\n%s" % (method, self.url, version, head, rest))
 
     def _refuse(self, error: ServiceError) -> None:
@@ -234,16 +235,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write_eof()
         else:
             self.transport.close()
-
-
-def _without_offer(headers: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Headers without the offer to upgrade; what else `Connection` says stays."""
-    for name, value in headers:
-        if name == b"connection":
-            kept = [token for token in value.split(b",") if token.strip().lower() not in _OFFER]
-            yield name, b",".join(kept)
-        elif name not in _OFFER:
-            yield name, value
 
 
 def _is_past(limit: float | None, now: float) -> bool:

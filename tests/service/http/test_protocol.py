@@ -146,6 +146,7 @@ def test_refused_length_is_answered_before_the_body_is_sent(server: ServerProces
         b"POST /encode HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         b"POST /encode HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"GET / HTTP/1.1\r\nbad header\r\n\r\n",
+        b"GET ? HTTP/1.1\r\nHost: test\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),  # TLS
     ],
 )
@@ -160,6 +161,23 @@ def test_what_is_no_http_gets_400_in_the_one_body(server: ServerProcess, sent: b
         error = json.loads(body)["error"]
         assert (error["code"], error["param"]) == ("malformed_request", None)
         assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize("offer", ["", "Connection: Upgrade\r\nUpgrade: h2c\r\n"], ids=["", "upgrade"])
+@pytest.mark.parametrize(
+    ("version", "hosts", "expected"),
+    [("1.1", 0, 400), ("1.1", 1, 200), ("1.1", 2, 400), ("1.0", 0, 200), ("1.0", 1, 200), ("1.0", 2, 400)],
+)
+def test_a_request_has_one_host(server: ServerProcess, version: str, hosts: int, expected: int, offer: str) -> None:
+    """RFC 9112, 3.2; probes of load balancers that speak HTTP/1.0 send none."""
+    with server.connect() as connection:
+        lines = [f"GET /healthz HTTP/{version}", *["hOst: test"] * hosts]
+        connection.sendall(("\r\n".join(lines) + f"\r\n{offer}\r\n").encode())
+        status, headers, body = read_answer(connection)
+        assert status == expected
+        if expected == 400:
+            assert (headers["connection"], error_code(body)) == ("close", "malformed_request")
+            assert json.loads(body)["error"]["message"] == f"Host: expected one such header, got {hosts}"
 
 
 def test_what_follows_a_request_is_refused_after_its_answer(slow_server: ServerProcess) -> None:

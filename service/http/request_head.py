@@ -1,0 +1,28 @@
+"""What RFC 9112 asks of a request's head beside its syntax, which the parser checks. It knows no connection."""
+
+from collections.abc import Iterator
+
+Headers = list[tuple[bytes, bytes]]  # names in lower case
+
+_OFFER = (b"upgrade", b"http2-settings")  # headers, and what `Connection` calls them
+
+
+def host_problem(version: str, headers: Headers) -> str | None:
+    """What is wrong with the number of `Host` headers, or None (RFC 9112, 3.2).
+
+    Only before HTTP/1.1 there may be none; and of two, a proxy on the way might have gone by the other one.
+    """
+    hosts = [name for name, _ in headers].count(b"host")
+    if hosts == 1 or (hosts == 0 and version < "1.1"):
+        return None
+    return f"Host: expected one such header, got {hosts}"
+
+
+def without_offer(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
+    """Headers without the offer to upgrade; what else `Connection` says stays."""
+    for name, value in headers:
+        if name == b"connection":
+            kept = [token for token in value.split(b",") if token.strip().lower() not in _OFFER]
+            yield name, b",".join(kept)
+        elif name not in _OFFER:
+            yield name, value
