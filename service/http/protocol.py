@@ -17,7 +17,7 @@ from service.errors import HeadersTooLarge, MalformedRequest, RequestTimeout, Se
 from service.http.answer_writer import AnswerWriter
 from service.http.connection import CONNECTION_KEY, Connection, ConnectionLimits, refusal_bytes
 from service.http.read_ahead import MOST_AHEAD, ReadAhead
-from service.http.request_head import host_problem, without_offer
+from service.http.request_head import host_problem, with_path, without_offer
 
 LINGER_SECONDS = 2.0  # how long a refused client may go on sending before it is cut off
 
@@ -116,6 +116,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             if (wrong_host := host_problem(self.parser.get_http_version(), self.headers)) is not None:
                 self._object(MalformedRequest(wrong_host, param="Host"))
+            self.url = with_path(self.url)
             super().on_headers_complete()
             self.cycle.transport = self._writer  # type: ignore[assignment]  # all that a cycle uses
             self._reading = "body"

@@ -1,9 +1,11 @@
 """What RFC 9112 asks of a request's head beside its syntax, which the parser checks. It knows no connection."""
 
+import re
 from collections.abc import Iterator
 
 Headers = list[tuple[bytes, bytes]]  # names in lower case
 
+_NO_PATH = re.compile(rb"([a-zA-Z][a-zA-Z0-9+.-]*://[^/?#]+)(\?.*)?")
 _OFFER = (b"upgrade", b"http2-settings")  # headers, and what `Connection` calls them
 
 
@@ -16,6 +18,14 @@ def host_problem(version: str, headers: Headers) -> str | None:
     if hosts == 1 or (hosts == 0 and version < "1.1"):
         return None
     return f"Host: expected one such header, got {hosts}"
+
+
+def with_path(target: bytes) -> bytes:
+    """A request's target; a URL without a path, as callers of proxies send it, means `/` (RFC 9110, 4.2.3)."""
+    if target.startswith(b"/"):
+        return target
+    found = _NO_PATH.fullmatch(target)
+    return found[1] + b"/" + (found[2] or b"") if found else target
 
 
 def without_offer(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
