@@ -23,6 +23,7 @@ from service.app import create_app
 from service.batching.jobs import BatchRecord
 from service.engine import Engine
 from service.http.connection import ADMIN_PLACES, ConnectionLimits, Places
+from service.http.crowd import PlacedProtocol
 from service.http.keys import KeysError
 from service.http.protocol import BoundedProtocol
 from service.machine.cpu import core_limit
@@ -75,7 +76,7 @@ def serve(settings: Settings, load: Load | None = None) -> int:
     )
     config = uvicorn.Config(
         app,
-        http=functools.partial(BoundedProtocol, limits=limits, on_refused=services.metrics.count_refusal),  # type: ignore[arg-type]  # called as a class would be
+        http=functools.partial(PlacedProtocol, limits=limits, on_refused=services.metrics.count_refusal),  # type: ignore[arg-type]  # called as a class would be
         ws="none",
         loop="auto",
         lifespan="off",

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
@@ -14,33 +14,39 @@ from service.http.headers import SECURITY_HEADERS, retry_after_seconds
 CONNECTION_KEY = "polyhead.connection"
 ADMIN_PLACES = 64
 """Connections to an admin port, for probes and whoever scrapes."""
+PROBE_PLACES = 16
+"""Connections beyond the most, for one probe or scrape each."""
+PROBE_SECONDS = 1.0
+"""How long they have to ask: whoever holds such a place keeps a probe out."""
+PROBES = frozenset({b"/healthz", b"/readyz", b"/metrics", b"/health", b"/v2/health/live", b"/v2/health/ready"})
+
+Place = Literal["any", "admin", "probe"]
 
 
 class Places:
-    """Open connections. Those of an admin port have places of their own: a crowd elsewhere keeps no probe out.
+    """Open connections, each in a place of its kind: a crowd elsewhere keeps no probe out.
 
     Args:
-        most: at the first port.
-        admin_port: the other one, or None.
+        most: at the first port; beyond, a few have places where they may ask for probes only.
+        admin_port: the other one, with places of its own, or None.
     """
 
     def __init__(self, most: int, admin_port: int | None = None) -> None:
         self._admin_port = admin_port
-        self._most = {False: most, True: ADMIN_PLACES}
-        self._taken = {False: 0, True: 0}
+        self._free: dict[Place, int] = {"any": most, "admin": ADMIN_PLACES, "probe": PROBE_PLACES}
 
-    def enter(self, port: int | None) -> bool:
-        """Takes a place, for `leave` to free; whether there was one."""
-        is_admin = self._is_admin(port)
-        self._taken[is_admin] += 1
-        return self._taken[is_admin] <= self._most[is_admin]
+    def enter(self, port: int | None) -> Place | None:
+        """Takes a place, for `leave` to free, or None where there is none."""
+        is_admin = port is not None and port == self._admin_port
+        fitting: tuple[Place, ...] = ("admin",) if is_admin else ("any", "probe")
+        place = next((place for place in fitting if self._free[place]), None)
+        if place is not None:
+            self._free[place] -= 1
+        return place
 
-    def leave(self, port: int | None) -> None:
+    def leave(self, place: Place) -> None:
         """Frees a place."""
-        self._taken[self._is_admin(port)] -= 1
-
-    def _is_admin(self, port: int | None) -> bool:
-        return port is not None and port == self._admin_port
+        self._free[place] += 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from service.errors import HeadersTooLarge, MalformedRequest, RequestTimeout, ServiceError, TooManyConnections
+from service.errors import HeadersTooLarge, MalformedRequest, RequestTimeout, ServiceError
 from service.http.answer_writer import AnswerWriter
 from service.http.connection import CONNECTION_KEY, Connection, ConnectionLimits, refusal_bytes
 from service.http.read_ahead import MOST_AHEAD, ReadAhead
@@ -50,23 +50,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unparsed_bytes = 0  # received since the head began, or since the last piece of the body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
-        """Takes the client in, or turns it away where there are too many."""
+        """Begins to wait for the first request."""
         super().connection_made(transport)
         self.flow = ReadAhead(transport, self.pipeline)
         self._writer = AnswerWriter(transport)
         self._awaited_since = self.loop.time()
-        if not self._limits.places.enter(self._port):
-            self._refuse(TooManyConnections("too many connections; try again later", retry_after=1.0))
-
-    @property
-    def _port(self) -> int | None:
-        """The port that the client came to."""
-        return self.server[1] if self.server is not None else None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends what still runs for this client."""
         super().connection_lost(exc)
-        self._limits.places.leave(self._port)
         self._connection.is_lost = True
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True  # uvicorn marks the last one only

@@ -8,7 +8,7 @@ import resource
 
 logger = logging.getLogger(__name__)
 
-_OURS = 64  # files, pipes and listeners, 14 of them after the start; and clients that are being turned away
+_OURS = 64  # files, pipes and listeners, 14 of them after the start; probes beyond the most, clients turned away
 
 
 def make_room(connections: int, *, besides: int = 0) -> int:

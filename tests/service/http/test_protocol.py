@@ -1,17 +1,15 @@
 """Connections as clients misuse them: raw sockets against the real process."""
 
 import json
-import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.http.connection import ADMIN_PLACES, Places
 from service.http.pieces import SENT_AT_ONCE
 from tests.service.process import ServerProcess, wait_until
 from tests.service.test_server import fake_server
@@ -396,41 +394,3 @@ def test_headers_over_the_limit_get_431(strict_server: ServerProcess, head: byte
 def test_headers_within_the_limit_pass(strict_server: ServerProcess) -> None:
     status, _, _ = strict_server.request("GET", "/healthz", x_long="a" * 1700)
     assert status == 200
-
-
-def test_connections_beyond_the_limit_are_told_so(fake_artifact: Path) -> None:
-    with fake_server(fake_artifact, "--max-connections", "3").wait_until_ready() as server, ExitStack() as held:
-        for _ in range(3):
-            held.enter_context(server.connect())
-        with server.connect() as connection:
-            status, headers, body = read_answer(connection)
-            assert (status, headers["retry-after"], error_code(body)) == (503, "1", "too_many_connections")
-        held.close()
-        wait_until(lambda: server.request("GET", "/healthz")[0] == 200)
-        assert metric(server, 'polyhead_requests_rejected_total{reason="too_many_connections"}') >= 1
-
-
-def test_the_admin_port_has_places_of_its_own(fake_artifact: Path) -> None:
-    with fake_server(fake_artifact, "--max-connections", "1", "--admin-port", "0").wait_until_ready() as server:
-        line = server.wait_for_line("metrics and documentation are on")
-        admin = ("127.0.0.1", int(re.search(r"127\.0\.0\.1:(\d+)", line)[1]))  # type: ignore[index]
-        with server.connect(), ExitStack() as scrapers:
-            for status in (200, 200):
-                scraper = scrapers.enter_context(socket.create_connection(admin, timeout=10))
-                scraper.sendall(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n")
-                assert read_answer(scraper)[0] == status
-            with server.connect() as connection:
-                assert read_answer(connection)[0] == 503
-        with socket.create_connection(admin, timeout=10):
-            wait_until(lambda: server.request("GET", "/healthz")[0] == 200)
-
-
-def test_places_at_the_admin_port_end_too() -> None:
-    places = Places(2, admin_port=9)
-    assert [places.enter(9) for _ in range(ADMIN_PLACES + 1)] == [True] * ADMIN_PLACES + [False]
-    assert [places.enter(8), places.enter(None), places.enter(8)] == [True, True, False]
-    places.leave(9)
-    places.leave(9)
-    places.leave(8)
-    places.leave(8)
-    assert [places.enter(port) for port in (9, 9, 8, 8)] == [True, False, True, False]

@@ -54,6 +54,6 @@ def test_clients_beyond_the_descriptors_are_told_so(fake_artifact: Path) -> None
     with fake_server(fake_artifact, FAKE_DESCRIPTORS="80").wait_until_ready() as server, ExitStack() as stack:
         clients = [stack.enter_context(server.connect()) for _ in range(40)]
         for client in clients:
-            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n")
+            client.sendall(b"GET /info HTTP/1.1\r\nHost: test\r\n\r\n")
         statuses = Counter(read_answer(client)[0] for client in clients)
         assert statuses == {200: 16, 503: 24}
