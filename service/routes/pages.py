@@ -5,6 +5,8 @@ The files are read once, when the app is made: a request touches no path and no 
 
 import hashlib
 import mimetypes
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +15,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.errors import InternalError, NotFound
-from service.http.body import Handler
 from service.http.exchange import exchange_of
 from service.http.failures import failure_documents
+from service.http.ports import ADMIN_ROUTES
+from service.services import services_of
 
 STATIC = Path(__file__).parent.parent / "static"
 INDEX, DOCS = "viewer/index.html", "docs.html"
+_LINK = re.compile(rb'<a href="([^"]*)"[^>]*>[^<]*</a>\s*')
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,14 @@ class Page:
 def add_routes(app: FastAPI) -> None:
     """Adds the pages; OpenAPI lists the first, whose path the API has too, and leaves the others out."""
     pages = read_pages(STATIC)
+    viewer, viewer_beside_admin_port = pages[INDEX], _without_links(pages[INDEX], ADMIN_ROUTES)
+
+    async def answer_viewer(request: Request) -> Response:
+        has_admin_port = services_of(request).settings.admin_port is not None
+        return _answer(request, viewer_beside_admin_port if has_admin_port else viewer)
+
+    async def answer_docs(request: Request) -> Response:
+        return _answer(request, pages[DOCS])
 
     async def answer_file(request: Request) -> Response:
         page = pages.get(request.path_params["path"])
@@ -42,14 +54,14 @@ def add_routes(app: FastAPI) -> None:
 
     app.add_api_route(
         "/",
-        _answering(pages[INDEX]),
+        answer_viewer,
         methods=["GET"],
         summary="The viewer",
         response_model=None,
         response_class=Response,
         responses={200: {"content": {"text/html": {}}}, **failure_documents(InternalError)},
     )
-    for path, handler in (("/docs", _answering(pages[DOCS])), ("/static/{path:path}", answer_file)):
+    for path, handler in (("/docs", answer_docs), ("/static/{path:path}", answer_file)):
         app.add_api_route(path, handler, methods=["GET"], response_model=None, include_in_schema=False)
 
 
@@ -61,16 +73,20 @@ def read_pages(directory: Path) -> dict[str, Page]:
 
 
 def _read(path: Path) -> Page:
-    content = path.read_bytes()
-    media_type = mimetypes.guess_type(path.name)[0] or "text/plain"
+    return _page(path.read_bytes(), mimetypes.guess_type(path.name)[0] or "text/plain")
+
+
+def _page(content: bytes, media_type: str) -> Page:
     return Page(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
-def _answering(page: Page) -> Handler:
-    async def answer_page(request: Request) -> Response:
-        return _answer(request, page)
+def _without_links(page: Page, routes: Collection[str]) -> Page:
+    """A page of the root that links to none of these routes."""
 
-    return answer_page
+    def keep(link: re.Match[bytes]) -> bytes:
+        return b"" if f"/{link[1].decode()}" in routes else link[0]
+
+    return _page(_LINK.sub(keep, page.content), page.media_type)
 
 
 def _answer(request: Request, page: Page) -> Response:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.conftest import Served
+from tests.service.conftest import Serve, Served
 
 STATIC = Path(__file__).parents[3] / "service" / "static"
 LOADING = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src"), ("form", "action")}
@@ -61,6 +61,13 @@ def test_links_of_the_front_page_lead_somewhere(served: Served) -> None:
     for reference in page.linked:
         expected = 404 if reference == "heads" else 200  # the fake artifact has no head report
         assert served.client.get(f"/{reference}").status_code == expected, reference
+
+
+def test_front_page_links_to_nothing_that_the_admin_port_has(serve: Serve) -> None:
+    served = serve("--admin-port", "9999")
+    page = Page(served.client.get("/").text)
+    assert page.linked == ["info", "heads", "healthz", "readyz"]
+    assert page.loaded == Page((STATIC / "viewer" / "index.html").read_text()).loaded
 
 
 def test_docs_read_this_document_and_call_no_validator() -> None:
