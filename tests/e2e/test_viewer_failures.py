@@ -126,6 +126,27 @@ def test_a_gateway_that_answers_in_json_of_its_own_is_heard(open_viewer: OpenVie
     assert viewer.module("api", body, ['{"error": {"message": "no worker"}}']) == [[502, "no worker"]]
 
 
+def test_an_answer_that_breaks_off_is_a_failure_as_any_other(open_viewer: OpenViewer) -> None:
+    """Or nothing would be said of it; nor of a sign-in page that stands in a network's way and says 200."""
+    viewer = open_viewer()
+    body = """
+    const real = window.fetch;
+    const heard = [];
+    const broken = () => new ReadableStream({ start: (stream) => stream.error(new TypeError("network error")) });
+    for (const content of [broken, () => "<p>Please sign in"]) {
+      window.fetch = async () => new Response(content());
+      for (const ask of [() => module.getInfo(), () => module.tokenize("a"), () => module.explain("a", "b")]) {
+        await ask().catch((error) => heard.push(error.status));
+      }
+    }
+    window.fetch = async () => new Response(broken());
+    await module.encodeVectors("a").catch((error) => heard.push(error.status));
+    window.fetch = real;
+    return heard;
+    """
+    assert viewer.module("api", body) == [0] * 7
+
+
 def test_what_a_server_cannot_do_is_said_where_it_matters(open_viewer: OpenViewer) -> None:
     viewer = open_viewer("mode=pair&layer=1&head=1")
 

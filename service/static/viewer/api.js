@@ -28,24 +28,23 @@ export class ApiError extends Error {
 }
 
 export async function getInfo(signal) {
-  return (await send("info", { signal })).json();
+  return send("info", { signal });
 }
 
 /** Tokens of one text: `{tokens, offsets, truncated}`. */
 export async function tokenize(text, signal) {
-  const response = await send("tokenize", { body: { inputs: text }, signal });
-  return (await response.json()).items[0];
+  return (await send("tokenize", { body: { inputs: text }, signal })).items[0];
 }
 
 /** Similarity of two texts and what carried it. */
 export async function explain(a, b, signal) {
-  return (await send("explain", { body: { a, b }, signal })).json();
+  return send("explain", { body: { a, b }, signal });
 }
 
 /** Statistics of every head: by name [layer][head]. */
 export async function encodeStatistics(text, signal) {
   const body = { inputs: text, attention: { layers: "all", form: "stats" } };
-  const answer = await (await send("encode", { body, signal })).json();
+  const answer = await send("encode", { body, signal });
   return answer.attention[0].statistics;
 }
 
@@ -91,12 +90,11 @@ export async function encodeVectors(text, { headMask = [], output = "pooled", si
 }
 
 async function sendForTensors(body, signal) {
-  const response = await send("encode", { body, signal, accept: SAFETENSORS });
-  const { metadata, tensors } = readSafetensors(await response.arrayBuffer());
+  const { metadata, tensors } = readSafetensors(await send("encode", { body, signal, accept: SAFETENSORS }));
   return { answer: JSON.parse(metadata.answer), tensors };
 }
 
-/** One request; where the service is busy, again after the time it names. */
+/** The answer to one request, read to its end; where the service is busy, asked again after the time it names. */
 async function send(path, options) {
   for (let attempt = 0; ; attempt += 1) {
     try {
@@ -121,12 +119,12 @@ async function sendOnce(path, { body, signal, accept = "application/json" }) {
       signal,
       credentials: "omit",
     });
+    if (response.ok) return await (accept === SAFETENSORS ? response.arrayBuffer() : response.json());
   } catch (error) {
-    if (signal?.aborted) throw error;
+    if (signal?.aborted) throw error; // else there is no answer, none to its end, or it is not the service's
     throw new ApiError({ status: 0, code: "unreachable", message: "The server cannot be reached." });
   }
-  if (!response.ok) throw await readFailure(response);
-  return response;
+  throw await readFailure(response);
 }
 
 async function readFailure(response) {
