@@ -32,6 +32,7 @@ from service.errors import (
 from service.http.error_shapes import OURS, ErrorShape, error_body
 from service.http.exchange import Exchange, exchange_of
 from service.http.headers import retry_after_seconds
+from service.services import services_of
 
 BODY_FAILURES = (
     MalformedBody,
@@ -92,7 +93,9 @@ async def _answer_router_error(request: Request, error: Exception) -> Response:
         response.headers["allow"] = allowed
         return response
     if error.status_code == HTTPStatus.NOT_FOUND:
-        return failure_response(NotFound("no such route; GET /openapi.json lists them"), exchange)
+        has_list = services_of(request).settings.admin_port is None  # else it is on that port, which may be hidden
+        hint = "; GET /openapi.json lists them" if has_list else ""
+        return failure_response(NotFound(f"no such route{hint}"), exchange)
     return failure_response(Invalid("the request was not understood"), exchange)
 
 

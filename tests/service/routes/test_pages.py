@@ -67,6 +67,7 @@ def test_front_page_links_to_nothing_that_the_admin_port_has(serve: Serve) -> No
     served = serve("--admin-port", "9999")
     page = Page(served.client.get("/").text)
     assert page.linked == ["info", "heads", "healthz", "readyz"]
+    assert "openapi" not in served.client.get("/nope").text
     assert page.loaded == Page((STATIC / "viewer" / "index.html").read_text()).loaded
 
 
