@@ -124,6 +124,9 @@ def test_a_gateway_that_answers_in_json_of_its_own_is_heard(open_viewer: OpenVie
     answers = ['{"message": "bad"}', '{"error": "bad gateway"}', '{"error": null}', '{"error": {}}', "null", "<p>bad"]
     assert viewer.module("api", body, answers) == [[502, "The server answered 502."]] * len(answers)
     assert viewer.module("api", body, ['{"error": {"message": "no worker"}}']) == [[502, "no worker"]]
+    crowded = {"status": 503, "message": "too many connections; try again later"}  # neither starting nor stopping
+    said = viewer.module("notices", "return module.describeFailure(argument);", crowded)
+    assert said == "The server takes no requests at the moment. Your text is still here."
 
 
 def test_an_answer_that_breaks_off_is_a_failure_as_any_other(open_viewer: OpenViewer) -> None:

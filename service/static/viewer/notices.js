@@ -38,7 +38,7 @@ export function describeFailure(error) {
     401: error.hadKey ? "This server does not know that API key." : "This server wants an API key.",
     413: `Too large for this server: ${error.message}`,
     429: `The server is busy${seconds ? `; it asks to wait ${seconds} s` : ""}. Your text is still here.`,
-    503: "The server is starting or stopping. Your text is still here.",
+    503: "The server takes no requests at the moment. Your text is still here.",
     504: "The server took too long. A shorter text may help.",
   };
   return words[error.status] ?? error.message;
