@@ -18,6 +18,10 @@ from model.config import EncoderConfig, Pooling, Projection
 MODEL_TYPES = ("modernbert",)
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
+REPRODUCED: Mapping[str, tuple[object, ...]] = {
+    "position_embedding_type": ("absolute", "sans_pos", None),  # words that nobody reads; Ettin and mmBERT say sans_pos
+    "rope_scaling": (None,),
+}
 NAMES: Mapping[str, str | tuple[str, ...]] = {
     "embeddings.tok_embeddings": "embeddings.token",
     "embeddings.norm": "embeddings.norm",
@@ -39,7 +43,7 @@ def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Project
     Raises:
         UnsupportedModel: a setting that makes it another network than the one built here.
     """
-    require_settings(config, {"position_embedding_type": ("absolute", None), "rope_scaling": (None,)})
+    require_settings(config, REPRODUCED)
     renamed = {"hidden_act": config["hidden_activation"], "layer_norm_eps": config["norm_eps"], "type_vocab_size": 0}
     read = bert.read_config({**config, **renamed, "position_embedding_type": "absolute"}, pooling, projection)
     local_layers = _local_layers(config)

@@ -21,6 +21,11 @@ def older_modernbert(config: Settings) -> Settings:
     return {**config, "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
 
 
+def ettin(config: Settings) -> Settings:
+    """Of Ettin and mmBERT, whose files name their positions otherwise."""
+    return {**older_modernbert(config), "position_embedding_type": "sans_pos"}
+
+
 def modernbert_without_local_base(config: Settings) -> Settings:
     """No base of their own for local layers: they have the global one."""
     return {**older_modernbert(config), "global_rope_theta": 10000.0, "local_rope_theta": None}
@@ -81,7 +86,13 @@ def reword(folder: Path, change: Callable[[Settings], Settings]) -> Encoder:
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [("modernbert", older_modernbert), ("nomic", own_nomic), ("nomic", both_nomic), ("gte", own_gte)],
+    [
+        ("modernbert", older_modernbert),
+        ("modernbert", ettin),
+        ("nomic", own_nomic),
+        ("nomic", both_nomic),
+        ("gte", own_gte),
+    ],
 )
 def test_describes_the_same_network(tmp_path: Path, name: str, change: Callable[[Settings], Settings]) -> None:
     saved(name, tmp_path)
