@@ -49,8 +49,9 @@ def build_tokenizer(folder: Path) -> Tokenizer:
 
 
 def tokenizer_kind(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """`bert` of BertTokenizer or BertTokenizerFast, where the folder names a class; else the network's own type."""
-    name = str(settings.get("tokenizer_class") or "").removesuffix("Fast").removesuffix("Tokenizer")
+    """`bert` of BertTokenizer or BertTokenizerFast, where either file names a class; else the network's own type."""
+    named = settings.get("tokenizer_class") or config.get("tokenizer_class") or ""
+    name = str(named).removesuffix("Fast").removesuffix("Tokenizer")
     return name.lower() or str(config.get("model_type"))
 
 

@@ -86,12 +86,32 @@ def cased() -> Tokenizer:
 def test_tokenizer_config_overrules_as_in_transformers(
     tmp_path: Path, made: Callable[[], Tokenizer], model_type: str, settings: dict[str, Any] | None
 ) -> None:
-    folder = write(tmp_path, made(), model_type, settings)
+    assert_equal_to_transformers(write(tmp_path, made(), model_type, settings))
+
+
+def assert_equal_to_transformers(folder: Path) -> None:
     theirs, ours = AutoTokenizer.from_pretrained(folder), read_tokenizer(folder)
     for text in TEXTS:
         expected = theirs(text, return_offsets_mapping=True)
         found = ours.encode(text)
         assert (found.ids, found.offsets) == (expected["input_ids"], expected["offset_mapping"]), text
+
+
+@pytest.mark.parametrize(
+    ("made", "model_type", "named"),
+    [
+        (wordpiece, "roberta", "BertTokenizer"),
+        (unigram, "bert", "XLMRobertaTokenizerFast"),
+        (cased, "bert", "PreTrainedTokenizerFast"),
+        (cased, "new", "BertTokenizer"),
+    ],
+)
+def test_config_json_names_the_class_where_tokenizer_config_does_not(
+    tmp_path: Path, made: Callable[[], Tokenizer], model_type: str, named: str
+) -> None:
+    folder = write(tmp_path, made(), model_type, {"model_max_length": 512})
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type, "tokenizer_class": named}))
+    assert_equal_to_transformers(folder)
 
 
 @pytest.mark.parametrize(
