@@ -14,6 +14,7 @@ from export.sources import DEFAULT_MODEL
 from export.threads import wait_asleep
 from model.artifact import LAST_HIDDEN_STATE, POOLED, Manifest
 
+PROGRAM = "python -m export"
 DESCRIPTION = """\
 Turns a pretrained encoder into an artifact that `python -m service --model DIR` serves: one ONNX graph with fused
 attention, the tokenizer, and a manifest. The graph is checked against the PyTorch encoder over a grid of batch sizes,
@@ -31,12 +32,12 @@ Only safetensors are read; a checkpoint that exists only as a pickle is refused.
 1: it is not, and the last line on stderr says why; 2: the command line is wrong."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line, described."""
+def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """The command line, described, with the words that it was called by."""
     made = argparse.ArgumentParser(
-        prog="python -m export",
+        prog=program,
         description=DESCRIPTION,
-        epilog=EXAMPLES,
+        epilog=EXAMPLES.replace(PROGRAM, program),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument(
@@ -63,15 +64,15 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Runs the command line and returns the exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["heads"]:
         from export.heads.cli import main as report_heads  # noqa: PLC0415 - its imports are its own
 
-        return report_heads(given[1:])
+        return report_heads(given[1:], f"{program} heads")
     wait_asleep()
-    made = parser()
+    made = parser(program)
     options = made.parse_args(given)
     check_options(made, options)
     try:

@@ -41,18 +41,19 @@ def export(arguments: list[str]) -> int:
     from export.cli import main as run  # noqa: PLC0415 - imported when it is wanted
     from export.cli import parser as flags  # noqa: PLC0415 - imported when it is wanted
 
+    program = "polyhead export"
     if arguments[:1] == ["heads"]:
-        return run(arguments)
-    model = flags().parse_args(["--output", "", *arguments]).model
+        return run(arguments, program)
+    model = flags(program).parse_args(["--output", "", *arguments]).model
     output = DEFAULT_ARTIFACT if model is None else DEFAULT_ARTIFACT.parent / Path(model).resolve().name
-    return run(["--output", str(output), *arguments])  # an --output among the arguments comes later, and wins
+    return run(["--output", str(output), *arguments], program)  # an --output among the arguments comes later, and wins
 
 
 def heads(arguments: list[str]) -> int:
     """Report what each head of a model does on a corpus."""
     from export.heads.cli import main as run  # noqa: PLC0415 - imported when it is wanted
 
-    return run(arguments)
+    return run(arguments, "polyhead heads")
 
 
 def tune(arguments: list[str]) -> int:

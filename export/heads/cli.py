@@ -13,6 +13,7 @@ from export.sources import DEFAULT_MODEL
 from export.threads import wait_asleep
 from model.artifact import HEADS, HEADS_PAGE
 
+PROGRAM = "python -m export heads"
 DESCRIPTION = """\
 Says what each head of an encoder does on a corpus: statistics with intervals, a role where a rule and a test support
 one, redundancy, importance by several definitions, and with parses how well heads follow dependency relations. The
@@ -29,12 +30,12 @@ ships with the project), or in --weights. Exit code 0: the report is written; 1:
 says why; 2: the command line is wrong."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line, described."""
+def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """The command line, described, with the words that it was called by."""
     made = argparse.ArgumentParser(
-        prog="python -m export heads",
+        prog=program,
         description=DESCRIPTION,
-        epilog=EXAMPLES,
+        epilog=EXAMPLES.replace(PROGRAM, program),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("model", metavar="ARTIFACT_OR_MODEL", help="artifact, folder or Hugging Face id")
@@ -62,10 +63,10 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
     """Runs the command line and returns the exit code."""
     wait_asleep()
-    options = parser().parse_args(arguments)
+    options = parser(program).parse_args(arguments)
     try:
         _report(options)
     except (ExportError, OSError) as error:  # a full disk or a folder that cannot be written, besides

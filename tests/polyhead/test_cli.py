@@ -34,7 +34,11 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([name, "--help"])
-    assert len(capsys.readouterr().out) > 200
+    shown = capsys.readouterr().out
+    assert len(shown) > 200
+    if name in ("export", "heads"):  # whose modules are commands of their own, too
+        assert shown.startswith(f"usage: polyhead {name} ")
+        assert "python -m export" not in shown
 
 
 def test_no_command_and_a_wrong_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,10 +108,17 @@ def test_an_export_is_named_after_its_model(
 
 
 def test_heads_is_given_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[str]] = []
-    monkeypatch.setattr("export.heads.cli.main", note(seen))
-    assert main(["export", "heads", "artifacts/mine", "--corpus", "texts.txt"]) == 0
-    assert seen == [["artifacts/mine", "--corpus", "texts.txt"]]
+    seen: list[tuple[list[str], str]] = []
+
+    def run(given: list[str], program: str) -> int:
+        seen.append((given, program))
+        return 0
+
+    monkeypatch.setattr("export.heads.cli.main", run)
+    for command in (["export", "heads"], ["heads"]):
+        assert main([*command, "artifacts/mine", "--corpus", "texts.txt"]) == 0
+    given = ["artifacts/mine", "--corpus", "texts.txt"]
+    assert seen == [(given, "polyhead export heads"), (given, "polyhead heads")]
 
 
 def test_the_environment_s_model_is_served_rather_than_the_default(
