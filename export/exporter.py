@@ -2,7 +2,8 @@
 
 import platform
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -67,8 +68,7 @@ def export_artifact(
         VerificationError: the graph is not what was asked for.
     """
     require_free(output, force=force)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
+    with _parents(output), tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
         made = Path(directory) / output.name
         made.mkdir()
         manifest = _make(checkpoint, made, precision, calibration, extra or Extra())
@@ -89,6 +89,20 @@ def require_free(output: Path, *, force: bool) -> None:
         raise OutputExists(
             f"{output} is no artifact (it has no {MANIFEST}), and --force replaces nothing else: name another directory"
         )
+
+
+@contextmanager
+def _parents(output: Path) -> Iterator[None]:
+    """The directories that the output is to stand in; those made here go again where it does not come to that."""
+    missing = [parent for parent in output.parents if not parent.exists()]  # the nearest first
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for parent in missing:
+            with suppress(OSError):  # not made, or in use by now
+                parent.rmdir()
+        raise
 
 
 def _put_in_place(made: Path, output: Path) -> None:

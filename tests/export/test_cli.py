@@ -38,9 +38,9 @@ def test_an_interruption_is_one_line(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(export.exporter, "trace", interrupt)
-    assert main([str(bert_folder), "--output", str(tmp_path / "x")]) == 1
+    assert main([str(bert_folder), "--output", str(tmp_path / "made" / "deep" / "x")]) == 1
     assert "nothing was left behind" in capsys.readouterr().err
-    assert not (tmp_path / "x").exists()
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.fixture
