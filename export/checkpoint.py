@@ -21,7 +21,7 @@ from export.tokenizer import read_tokenizer
 from export.weights import read_weights
 from model.artifact import MANIFEST, Defaults, Source
 from model.config import EncoderConfig
-from model.config_checks import ConfigError
+from model.config_checks import LARGEST, ConfigError
 from model.encoder import Encoder
 
 ADAPTER = "adapter_config.json"  # sentence-transformers applies what it describes
@@ -44,6 +44,7 @@ class Checkpoint:
         tokenizer: without truncation and padding.
         defaults: pooling, normalisation, prompts.
         max_sequence_length: tokens at most, special tokens included.
+        stated_length: a longer text that the original would take, None where there is none.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Checkpoint:
     tokenizer: Tokenizer
     defaults: Defaults
     max_sequence_length: int
+    stated_length: int | None = None
 
 
 def read_checkpoint(folder: Folder, *, name: str | None = None, max_length: int | None = None) -> Checkpoint:
@@ -90,6 +92,7 @@ def read_checkpoint(folder: Folder, *, name: str | None = None, max_length: int 
             default_prompt_name=pipeline.default_prompt_name,
         ),
         max_sequence_length=_longest(max_length, pipeline, tokenizer, config),
+        stated_length=_beyond(pipeline, config) if max_length is None else None,
     )
 
 
@@ -113,6 +116,14 @@ def _longest(wanted: int | None, pipeline: Pipeline, tokenizer: Tokenizer, confi
     if not shortest <= wanted <= config.max_positions:
         raise SourceError(f"a longest text of {wanted} tokens: expected {shortest} to {config.max_positions}")
     return wanted
+
+
+def _beyond(pipeline: Pipeline, config: EncoderConfig) -> int | None:
+    """The longest text that the folder states, where the original has no table of positions that ends before it."""
+    stated = pipeline.max_sequence_length
+    if stated is None or stated > LARGEST or config.positions != "none":  # tokenizers without a limit say 1e30
+        return None
+    return stated if stated > config.max_positions else None
 
 
 def build_encoder(config: EncoderConfig, state: Mapping[str, Tensor]) -> Encoder:

@@ -7,12 +7,16 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from export.errors import ExportError
 from export.pruning.cli import add_options, check_options, prune_as_asked
 from export.sources import DEFAULT_MODEL
 from export.threads import wait_asleep
 from model.artifact import LAST_HIDDEN_STATE, POOLED, Manifest
+
+if TYPE_CHECKING:  # torch takes seconds to import: --help and a wrong command line answer without it
+    from export.checkpoint import Checkpoint
 
 PROGRAM = "python -m export"
 DESCRIPTION = """\
@@ -108,9 +112,9 @@ def _export(options: argparse.Namespace) -> None:
     require_free(options.output, force=options.force)
     folder = find_folder(options.model, options.revision)
     sys.stderr.write(f"reading {folder.id}\n")
-    checkpoint, extra = prune_as_asked(
-        options, read_checkpoint(folder, name=options.name, max_length=options.max_length)
-    )
+    checkpoint = read_checkpoint(folder, name=options.name, max_length=options.max_length)
+    sys.stderr.write(_length_note(checkpoint))
+    checkpoint, extra = prune_as_asked(options, checkpoint)
     manifest = export_artifact(
         checkpoint,
         options.output,
@@ -120,6 +124,16 @@ def _export(options: argparse.Namespace) -> None:
         extra=extra,
     )
     sys.stderr.write(_summary(options.output, manifest))
+
+
+def _length_note(checkpoint: "Checkpoint") -> str:
+    """Says where texts are cut that the original would take longer; nothing where it would not."""
+    if checkpoint.stated_length is None:
+        return ""
+    return (
+        f"texts are cut at {checkpoint.max_sequence_length} tokens, as far as positions are reproduced; "
+        f"{checkpoint.source.id} states {checkpoint.stated_length}\n"
+    )
 
 
 def _summary(output: Path, manifest: Manifest) -> str:

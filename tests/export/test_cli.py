@@ -7,6 +7,7 @@ import pytest
 import export.exporter
 from export.cli import main
 from model.artifact import Artifact
+from tests.family_models import MODELS, draw, save
 
 
 def test_exports_a_folder(bert_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,6 +42,19 @@ def test_an_interruption_is_one_line(
     assert main([str(bert_folder), "--output", str(tmp_path / "made" / "deep" / "x")]) == 1
     assert "nothing was left behind" in capsys.readouterr().err
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("given", [[], ["--max-length", "20"]])
+def test_a_stated_length_beyond_the_positions_is_said_unless_another_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str]
+) -> None:
+    model = next(model for model in MODELS if model.name == "nomic")
+    folder = save(draw(model), model, tmp_path / "nomic")
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 8192}')
+    monkeypatch.setattr(export.exporter, "trace", lambda _: signal.raise_signal(signal.SIGINT))
+    assert main([str(folder), "--output", str(tmp_path / "x"), *given]) == 1
+    said = "texts are cut at 40 tokens, as far as positions are reproduced; nomic states 8192\n"
+    assert (said in capsys.readouterr().err) == (not given)
 
 
 @pytest.fixture
