@@ -7,7 +7,7 @@ not read bodies and knows no route beyond its template.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -83,22 +83,11 @@ class Gate:
     async def _run(
         self, exchange: Exchange, connection: Connection, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        failure = connection.failure or self._turned_away(exchange, scope) or self._early_refusal(exchange)
-        if failure is None:
-            try:
-                await self._app(scope, receive, send)
-            except ClientLeft:
-                exchange.is_abandoned = True
-            except asyncio.CancelledError:
-                exchange.is_abandoned = connection.is_lost
-                failure = connection.failure or NotReady(
-                    "the process ended before this request did", retry_after=RETRY_AFTER_SECONDS
-                )
-            except Exception:
-                logger.exception("unexpected failure", extra={"fields": {"request_id": exchange.request_id}})
-                failure = InternalError(InternalError.fixed_text)
+        refusal = connection.failure or self._turned_away(exchange, scope) or self._early_refusal(exchange)
+        answer = self._app if refusal is None else failure_response(refusal, exchange)
+        failure = await _failure_of(answer(scope, receive, send), exchange, connection)
         if failure is not None and not exchange.status and not exchange.is_abandoned:
-            await failure_response(failure, exchange)(scope, receive, send)
+            await _failure_of(failure_response(failure, exchange)(scope, receive, send), exchange, connection)
 
     def _turned_away(self, exchange: Exchange, scope: Scope) -> ServiceError | None:
         """What keeps a request out whatever it asks: another port's route, another host's name, no key."""
@@ -123,7 +112,6 @@ class Gate:
     def _sender(self, exchange: Exchange, connection: Connection, send: Send, trace: RequestTrace | None) -> Send:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                exchange.status = message["status"]
                 headers: list[Any] = message.setdefault("headers", [])
                 headers.extend(SECURITY_HEADERS)
                 headers.append((b"x-request-id", exchange.request_id.encode("ascii")))
@@ -131,7 +119,10 @@ class Gate:
                     headers.extend(trace.headers)
                 if self._readiness.is_draining:
                     headers.append((b"connection", b"close"))
-            elif not message.get("more_body", False):
+                await send(message)  # may wait for an earlier answer to be read, and be cancelled there
+                exchange.status = message["status"]
+                return
+            if not message.get("more_body", False):
                 connection.running = None  # as good as answered: who leaves now abandons nothing
             await send(message)
 
@@ -147,6 +138,23 @@ class Gate:
             trace.finish(exchange)
         if request_logger.isEnabledFor(logging.INFO):
             request_logger.info("request", extra={"fields": _line(exchange, seconds)})
+
+
+async def _failure_of(answering: Awaitable[None], exchange: Exchange, connection: Connection) -> ServiceError | None:
+    """What came in the way of an answer, noting where its client left; None where nothing did."""
+    try:
+        await answering
+    except ClientLeft:
+        exchange.is_abandoned = True
+    except asyncio.CancelledError:
+        exchange.is_abandoned = connection.is_lost
+        return connection.failure or NotReady(
+            "the process ended before this request did", retry_after=RETRY_AFTER_SECONDS
+        )
+    except Exception:
+        logger.exception("unexpected failure", extra={"fields": {"request_id": exchange.request_id}})
+        return InternalError(InternalError.fixed_text)
+    return None
 
 
 def _line(exchange: Exchange, seconds: float) -> dict[str, Any]:
