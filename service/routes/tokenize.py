@@ -71,9 +71,11 @@ async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
     answer = {"model": engine.manifest.model, "items": items, "usage": usage}
     if prompt is not None:
         answer |= prompt.document()
+    written = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    exchange.hold_answer(services.answer_budget, len(written))
     exchange.texts, exchange.tokens = len(tokenized), usage["tokens"]
     exchange.truncated = sum(item.truncated for item in tokenized)
-    return respond([orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)], JSON)
+    return respond([written], JSON)
 
 
 def _describe(item: TokenizedInput, tokens: list[str]) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from service.errors import Overloaded
 from service.http.byte_budget import ByteBudget
+from tests.service.conftest import Serve
+from tests.service.fake_engine import MODEL_NAME
 from tests.service.http.test_protocol import metric, read_answer, request_bytes
 from tests.service.process import wait_until
 from tests.service.test_server import fake_server
@@ -35,6 +38,32 @@ def test_what_is_alone_is_taken_whatever_its_size() -> None:
         budget.share().take(1)
     share.give_back()
     budget.share().take(12)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/encode", {"inputs": "cat"}),
+        ("/explain", {"a": "cat", "b": "dog"}),
+        ("/similarity", {"source": "cat", "targets": ["dog"]}),
+        ("/tokenize", {"inputs": "cat"}),
+        ("/v1/embeddings", {"input": "cat"}),
+        ("/embed_all", {"inputs": "cat"}),
+        (
+            f"/v2/models/{MODEL_NAME}/infer",
+            {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["cat"]}]},
+        ),
+    ],
+)
+def test_answers_of_every_route_are_counted_and_given_back(serve: Serve, path: str, body: Any) -> None:
+    served = serve("--max-held-answer-bytes", "1")
+    assert served.client.post(path, json=body).status_code == 200
+    assert served.services.answer_budget.held == 0
+    with served.services.answer_budget.share() as other:
+        other.take(1)
+        response = served.client.post(path, json=body)
+        assert (response.status_code, response.headers["retry-after"]) == (429, "1")
+    assert served.services.answer_budget.held == 0
 
 
 def test_an_answer_is_held_until_it_is_read(fake_artifact: Path) -> None:
