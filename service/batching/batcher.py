@@ -120,12 +120,14 @@ class Batcher:
         if deadline is not None:
             timer = pending.loop.call_later(deadline - time.monotonic(), self._expire, pending)
         try:
-            return await pending.future
+            await pending.future
+            return pending.outcome()
         finally:
             if timer is not None:
                 timer.cancel()
             if not pending.is_settled:
                 self._withdraw(pending)
+            pending.forget()
 
     def refuse_early(self) -> None:
         """Refuses a request nobody has read yet, when even a sentence would be refused.

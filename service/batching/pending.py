@@ -18,7 +18,7 @@ class Pending(Flow):
         jobs: its texts.
         deadline: `time.monotonic()` value after which nothing more is run for it, or None.
         loop: the event loop that waits for it.
-        future: resolved with its results, or with the failure of the first text that failed.
+        future: done when its outcome is known: its results, or the failure of the first text that failed.
         is_settled: whether its outcome is known, or nobody waits for it any more; nothing is run for it then.
     """
 
@@ -29,7 +29,7 @@ class Pending(Flow):
         self.jobs = jobs
         self.deadline = deadline
         self.loop = loop
-        self.future: asyncio.Future[list[JobResult]] = loop.create_future()
+        self.future: asyncio.Future[None] = loop.create_future()
         self.is_settled = False
         self._error: Exception | None = None
         self._results: dict[int, JobResult] = {}
@@ -59,13 +59,20 @@ class Pending(Flow):
         return True
 
     def resolve(self) -> None:
-        """Hands the outcome to whoever waits, on the request's event loop."""
-        if self.future.done():
-            return
+        """Tells whoever waits that the outcome is known, on the request's event loop."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def outcome(self) -> list[JobResult]:
+        """Its results, in the order of its texts, or its failure raised."""
         if self._error is not None:
-            self.future.set_exception(self._error)
-        else:
-            self.future.set_result([self._results[index] for index in range(len(self.jobs))])
+            raise self._error
+        return [self._results[index] for index in range(len(self.jobs))]
+
+    def forget(self) -> None:
+        """Lets go of its outcome: the queue may know a request, and an error all that it passed, long afterwards."""
+        self._error = None
+        self._results = {}
 
 
 def deliver(settled: Iterable[Pending]) -> None:

@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -73,6 +74,33 @@ def test_answers_in_the_order_of_the_texts_without_padding() -> None:
                 0: (2, 3, 3),
                 2: (2, 3, 3),
             }
+
+    within_patience(test)
+
+
+def test_outcomes_are_kept_nowhere_once_they_are_handed_over() -> None:
+    """The queue drops what it knows of a request when the next ones have their turn: hours later, where none comes."""
+
+    async def failure(batcher: Batcher) -> weakref.ref[Exception]:
+        try:
+            await batcher.submit([job(7)])
+        except InferenceFailed as error:
+            return weakref.ref(error)  # and with it all that its traceback holds, the caller's texts among it
+        raise AssertionError("it did not fail")
+
+    async def test() -> None:
+        backend = FakeBackend()
+        backend.on_token[7] = raising(OSError())
+        with running(backend) as batcher:
+            held: list[weakref.ref[Any]] = [await failure(batcher)]
+            results = await batcher.submit([job(1, 2, layers=(0,)), job(3, 4, layers=(0,))])
+            held += [weakref.ref(result.attentions[0]) for result in results]
+            del results
+            for _ in range(1000):  # the worker's own go when it waits again
+                await asyncio.sleep(0.001)
+                if not any(reference() is not None for reference in held):
+                    return
+            pytest.fail(f"still held: {held}")
 
     within_patience(test)
 
