@@ -22,7 +22,7 @@ class Pending(Flow):
         is_settled: whether its outcome is known, or nobody waits for it any more; nothing is run for it then.
     """
 
-    __slots__ = ("_error", "_missing", "_results", "deadline", "future", "is_settled", "jobs", "loop")
+    __slots__ = ("_error", "_results", "deadline", "future", "is_settled", "jobs", "loop")
 
     def __init__(self, jobs: Sequence[Job], deadline: float | None, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
