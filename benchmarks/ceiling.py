@@ -43,12 +43,13 @@ class Work:
 def work_per_token(config: EncoderConfig, sequence_length: float) -> Work:
     """Work of one token of a text of S = `sequence_length` tokens.
 
-    A layer of H heads: Q and K [D, HK], V [D, HV], the output [HV, D], the feed-forward [D, I] and [I, D]; then
-    S keys for each head, K + V multiply-adds each. For a mix of texts S is the token-weighted mean length.
+    A layer of H heads: Q and K [D, HK], V [D, HV], the output [HV, D], the output gate [D, H] where there is one, the
+    feed-forward [D, I] (twice where it is gated) and [I, D]; then S keys for each head, K + V multiply-adds each. For a
+    mix of texts S is the token-weighted mean length.
     """
-    hidden, inner = config.hidden_size, config.intermediate_size
-    heads = sum(config.num_heads)
-    linear = 2 * hidden * heads * (2 * config.d_k + 2 * config.d_v) + 4 * hidden * inner * config.num_layers
+    hidden, heads = config.hidden_size, sum(config.num_heads)
+    linear = 2 * hidden * heads * (2 * config.d_k + 2 * config.d_v + config.output_gate)
+    linear += 2 * hidden * config.intermediate_size * (2 + config.gated) * config.num_layers
     return Work(float(linear), 2.0 * sequence_length * heads * (config.d_k + config.d_v))
 
 
@@ -95,7 +96,7 @@ def _weight_shapes(config: EncoderConfig) -> Iterator[tuple[int, int]]:
         yield from [(hidden, heads * config.d_k)] * 2
         yield hidden, heads * config.d_v
         yield heads * config.d_v, hidden
-    yield hidden, inner
+    yield from [(hidden, inner)] * (1 + config.gated)
     yield inner, hidden
 
 

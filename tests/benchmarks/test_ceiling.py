@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -18,12 +20,13 @@ CONFIG = EncoderConfig(
 )
 
 
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, gated=True), replace(CONFIG, output_gate=True)])
 @pytest.mark.parametrize("length", [1, 7, 32])
-def test_work_of_a_token_is_what_pytorch_counts(length: int) -> None:
-    encoder = Encoder(CONFIG).eval().use("eager")
+def test_work_of_a_token_is_what_pytorch_counts(length: int, config: EncoderConfig) -> None:
+    encoder = Encoder(config).eval().use("eager")
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
         encoder(torch.ones(2, length, dtype=torch.int64), torch.tensor([length, length]))
-    work = work_per_token(CONFIG, length)
+    work = work_per_token(config, length)
     assert 2 * length * (work.linear + work.attention) == pytest.approx(counter.get_total_flops())
 
 
