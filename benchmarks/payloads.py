@@ -25,6 +25,8 @@ def encode_requests(
 ) -> list[Request]:
     """Requests of `per_request` texts each, every text used once; what is left over is dropped.
 
+    Without the model's default prompt: its tokens would count, and the engine and the peers encode the texts alone.
+
     Args:
         texts: what to send.
         rows: their token ids, for counting.
@@ -37,6 +39,7 @@ def encode_requests(
             ENCODE,
             {
                 "inputs": texts[start] if per_request == 1 else list(texts[start : start + per_request]),
+                "prompt": "",
                 **(options or {}),
             },
             texts=per_request,

@@ -29,8 +29,8 @@ def forward(model: SentenceTransformer, batches: Sequence[Features], workers: in
 
 
 def encode(model: SentenceTransformer, texts: Sequence[str]) -> list[float]:
-    """One call with all texts: it sorts them by length and batches them itself."""
-    return [timed(partial(model.encode, list(texts), batch_size=ENCODE_BATCH, show_progress_bar=False))]
+    """One call with all texts: it sorts them by length and batches them itself. No prompt, as nobody has one here."""
+    return [timed(partial(model.encode, list(texts), prompt="", batch_size=ENCODE_BATCH, show_progress_bar=False))]
 
 
 def make(task: Task) -> Peer:
@@ -46,7 +46,7 @@ def make(task: Task) -> Peer:
 
 
 def _embed(model: SentenceTransformer, task: Task, indices: Sequence[int]) -> NDArray[np.float32]:
-    return np.asarray(model.encode([task.texts[index] for index in indices], show_progress_bar=False))
+    return np.asarray(model.encode([task.texts[index] for index in indices], prompt="", show_progress_bar=False))
 
 
 def _batches(task: Task, plan: Plan) -> list[Features]:

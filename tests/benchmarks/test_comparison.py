@@ -45,8 +45,8 @@ def test_requests_hold_every_text_once_with_its_tokens() -> None:
     pairs = encode_requests(texts, rows, 2, {"normalize": False})
     assert [request.tokens for request in pairs] == [3, 4]
     assert [request.texts for request in pairs] == [2, 2]
-    assert pairs[1].data.endswith(b'{"inputs": ["c", "d"], "normalize": false}')
-    assert encode_requests(texts, rows, 1)[0].data.endswith(b'{"inputs": "a"}')
+    assert pairs[1].data.endswith(b'{"inputs": ["c", "d"], "prompt": "", "normalize": false}')
+    assert encode_requests(texts, rows, 1)[0].data.endswith(b'{"inputs": "a", "prompt": ""}')
     assert (http_name(1), http_name(2)) == ("HTTP, 1 text a request", "HTTP, 2 texts a request")
 
 
