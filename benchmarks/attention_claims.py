@@ -11,10 +11,12 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.attention_memory import LENGTHS, memory
+from benchmarks.attention_memory_worker import LONGEST
 from benchmarks.attention_shapes import every_head_count, exports
 from benchmarks.attention_softmax import one_head_or_many, rank_of_scores, scale_not_splitting
 from benchmarks.attention_values import identities
 from benchmarks.attention_verdicts import published, verdicts
+from benchmarks.command import parser_of, program, whole
 from benchmarks.report import Table, emit
 
 SECTIONS = ("shapes", "softmax", "values", "memory")
@@ -34,6 +36,7 @@ def sections(arguments: argparse.Namespace) -> Mapping[str, list[Callable[[], Ta
     }
 
 
+@program
 def main() -> None:
     """Measures the sections asked for and prints the claims first, then the tables behind them."""
     arguments = _parse()
@@ -46,14 +49,17 @@ def main() -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, takes="a few minutes")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, help="sections to measure")
-    parser.add_argument("--runs", type=int, default=100, help="drawn texts a row of one head beside many")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[2, 10, 20, 32], help="their lengths")
-    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="tokens of the memory table, ascending")
+    parser.add_argument("--runs", type=whole, default=100, help="drawn texts a row of one head beside many")
+    parser.add_argument("--tokens", type=whole, nargs="+", default=[2, 10, 20, 32], help="their lengths")
+    parser.add_argument(
+        "--lengths", type=whole, nargs="+", default=LENGTHS, help="tokens of the memory table, ascending"
+    )
     arguments = parser.parse_args()
-    if len(arguments.lengths) < 2 or arguments.lengths != sorted(set(arguments.lengths)):
-        parser.error("--lengths: at least two, ascending")
+    lengths = arguments.lengths
+    if len(lengths) < 2 or lengths != sorted(set(lengths)) or lengths[-1] > LONGEST:
+        parser.error(f"--lengths: at least two, ascending, up to {LONGEST}")
     return arguments
 
 

@@ -18,6 +18,7 @@ import uvloop
 
 from benchmarks.attention_writing import writing_costs
 from benchmarks.client import Connection, Request, post
+from benchmarks.command import CannotMeasure, parser_of, positive, program, whole
 from benchmarks.payloads import ENCODE, WrongAnswer, fetch, fetch_body
 from benchmarks.report import Table, emit
 from benchmarks.server import Server, add_server_arguments, open_server
@@ -111,13 +112,20 @@ class Forms:
 
 
 def make_texts(artifact: Artifact, lengths: Sequence[int]) -> dict[int, tuple[str, str]]:
-    """Two texts of exactly each length in tokens, at most the longest that the model takes."""
+    """Two texts of exactly each length in tokens, at most the longest that the model takes.
+
+    Raises:
+        CannotMeasure: no text is as short as that.
+    """
     longest = artifact.manifest.max_sequence_length
     tokenizer = load_tokenizer(artifact.path(TOKENIZER), longest + 1)
     words = list(chain.from_iterable(text.split() for text in load_texts("short", CORPUS_TEXTS)))
     halves = words[: len(words) // 2], words[len(words) // 2 :]
     counts = sorted({min(length, longest) for length in lengths})
-    return {n: (text_of_tokens(tokenizer, halves[0], n), text_of_tokens(tokenizer, halves[1], n)) for n in counts}
+    try:
+        return {n: (text_of_tokens(tokenizer, halves[0], n), text_of_tokens(tokenizer, halves[1], n)) for n in counts}
+    except ValueError as error:
+        raise CannotMeasure(f"--lengths: {error}") from error
 
 
 def make_requests(text: str, other: str) -> dict[str, Request]:
@@ -180,10 +188,12 @@ def latency_table(found: Mapping[Key, Sequence[Sequence[float]]], body_bytes: Ma
     return table
 
 
+@program
 def main() -> None:
     """Asks for every form once, measures them in turns, then their writing alone, prints."""
     arguments = _parse()
-    arguments.set = [*ROOM, *arguments.set]
+    if not arguments.url:
+        arguments.set = [*ROOM, *arguments.set]
     artifact = Artifact.open(arguments.model)
     texts = make_texts(artifact, arguments.lengths)
     with open_server(arguments) as server:
@@ -207,13 +217,13 @@ def _encode(inputs: str | list[str], *, accept: str | None = None, **asked: Any)
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What does each form of attention cost against the embedding alone?")
+    parser = parser_of(__doc__, takes="under a minute; longer where an answer takes seconds")
     add_server_arguments(parser)
-    parser.add_argument("--rounds", type=int, default=5, help="measured rounds; one more warms up")
-    parser.add_argument("--seconds", type=float, default=35.0, help="of all measurements; slow forms may exceed it")
+    parser.add_argument("--rounds", type=whole, default=5, help="measured rounds; one more warms up")
+    parser.add_argument("--seconds", type=positive, default=35.0, help="of all measurements; slow forms may exceed it")
     parser.add_argument(
         "--lengths",
-        type=int,
+        type=whole,
         nargs="+",
         default=[128, 512],
         metavar="N",

@@ -41,7 +41,8 @@ def memory(lengths: Sequence[int] = LENGTHS, ways: tuple[str, ...] = tuple(WAYS)
         write_graphs(Path(folder))
         for way in ways:
             found = [peak(Path(folder), way, tokens) for tokens in lengths]
-            exponent = math.log2(found[-1] / found[-2]) / math.log2(lengths[-1] / lengths[-2])
+            growth = found[-1] / found[-2] if min(found[-2:]) > 0 else None  # short texts may take nothing new
+            exponent = growth and math.log2(growth) / math.log2(lengths[-1] / lengths[-2])
             cells = dict(zip(map(str, lengths), found, strict=True))
             table.add(way=WAYS[way], exponent=exponent, **cells)
     return table

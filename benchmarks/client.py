@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from benchmarks.command import CannotMeasure
+
 DROPPED = 0  # status of a request whose connection ended before its answer
 
 
-class ProtocolError(Exception):
+class ProtocolError(CannotMeasure):
     """The answer is not what this client can read: the message shows its head."""
 
 

@@ -12,6 +12,7 @@ from typing import get_args
 import numpy as np
 
 from benchmarks.client import Request
+from benchmarks.command import CannotMeasure, positive, seed, whole
 from benchmarks.engines import Engine
 from benchmarks.load import run_closed_loop
 from benchmarks.passes import Pass
@@ -120,25 +121,24 @@ def http_name(count: int) -> str:
 
 def add_http_arguments(parser: argparse.ArgumentParser) -> None:
     """Texts, load and rounds of a comparison that goes over HTTP."""
-    parser.add_argument("--connections", type=int, default=16)
-    parser.add_argument("--texts-per-request", type=int, nargs="+", default=[1, 32], metavar="N")
+    parser.add_argument("--connections", type=whole, default=16)
+    parser.add_argument("--texts-per-request", type=whole, nargs="+", default=[1, 32], metavar="N")
     parser.add_argument("--corpus", choices=get_args(Corpus), default="short")
-    parser.add_argument("--texts", type=int, default=640, help="different texts")
-    parser.add_argument("--seconds", type=float, default=8.0, help="length of each measurement over HTTP")
-    parser.add_argument("--rounds", type=int, default=5, help="measured rounds; one more warms up")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample of texts")
+    parser.add_argument("--texts", type=whole, default=640, help="different texts")
+    parser.add_argument("--seconds", type=positive, default=8.0, help="length of each measurement over HTTP")
+    parser.add_argument("--rounds", type=whole, default=5, help="measured rounds; one more warms up")
+    parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")
 
 
 def compare(name: str, title: str, ways: Mapping[str, Way], rounds: int) -> Table:
     """Measures every way once a round and summarises each by its medians.
 
     Raises:
-        RuntimeError: a server answered with an error: such a rate means nothing.
+        CannotMeasure: a server answered with an error: such a rate means nothing.
     """
     table = Table(name, title, COLUMNS)
     for way, samples in in_turns(ways, rounds).items():
-        if failed := sum(sample.failed for sample in samples):
-            raise RuntimeError(f"{way}: {failed} requests failed; see the server's log")
+        require_answers(way, samples)
         table.add(
             way=way,
             spread=str(Spread.of([sample.tokens_per_s for sample in samples])),
@@ -146,6 +146,14 @@ def compare(name: str, title: str, ways: Mapping[str, Way], rounds: int) -> Tabl
             **percentiles([latency for sample in samples for latency in sample.latencies]),
         )
     return table
+
+
+def require_answers(way: str, samples: Sequence[Sample]) -> None:
+    """Raises `CannotMeasure` where requests failed, or where none was answered: such a rate means nothing."""
+    if failed := sum(sample.failed for sample in samples):
+        raise CannotMeasure(f"{way}: {failed} requests failed; see the server's log")
+    if not all(sample.texts_per_s for sample in samples):
+        raise CannotMeasure(f"{way}: no request was answered within the time: raise --seconds")
 
 
 def best_of(table: Table, words: Words) -> tuple[str, float] | None:

@@ -12,19 +12,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.client import Request, post
+from benchmarks.command import parser_of, program, whole
 from benchmarks.payloads import ENCODE, fetch_body
 from benchmarks.report import Table, emit
 from benchmarks.server import add_server_arguments, open_server
 from benchmarks.texts import fingerprint, load_texts
+from model.artifact import Artifact
 
 LEVELS = (1, 4, 6)
 GZIP = 16 + zlib.MAX_WBITS  # zlib's way to ask for a gzip header
 COLUMNS = ("answer", "level", "bytes", "compressed", "ratio", "ms", "pays_below_mbit_s")
 
 
+@program
 def main() -> None:
     """Asks a server for each kind of answer, compresses them, prints."""
     arguments = _parse()
+    Artifact.open(arguments.model)  # said before a server is started
     texts = load_texts("short", 32)
     long_text = " ".join(load_texts("mixed", 16))  # as long as the model takes
     table = Table("compression", "gzip of answers to POST /encode", COLUMNS)
@@ -68,9 +72,9 @@ def _requests(texts: list[str], long_text: str) -> dict[str, Request]:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Does gzip pay, for which answers and on which links?")
+    parser = parser_of(__doc__, takes="seconds")
     add_server_arguments(parser)
-    parser.add_argument("--rounds", type=int, default=5, help="the best of so many counts")
+    parser.add_argument("--rounds", type=whole, default=5, help="the best of so many counts")
     return parser.parse_args()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.command import CannotMeasure
 from model.artifact import Artifact
 from service.backend import Batch
 from service.onnx_backend import OnnxBackend
@@ -24,7 +25,7 @@ MOST = 8  # operators named
 KERNEL = re.compile(r"SdpaKernel=(\w+)")  # AttentionKernelDebugInfo::Print
 
 
-class InspectionFailed(Exception):
+class InspectionFailed(CannotMeasure):
     """The process that was to run the graph ended with an error; the message is its last line."""
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from benchmarks.command import CannotMeasure
 from benchmarks.passes import Pass, run_pass
 from benchmarks.tokens import TokenIds, make_batch
 from model.artifact import Artifact
 from service.backend import Batch, Float32Array
-from service.onnx_backend import OnnxBackend
+from service.onnx_backend import OnnxBackend, ProviderUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,15 @@ class Engine:
 
         Raises:
             ArtifactError: the directory is no artifact, or not the one its manifest describes.
-            ProviderUnavailable: the provider cannot be used.
+            CannotMeasure: the provider cannot be used.
         """
         artifact = Artifact.open(directory)
-        backends = {
-            layout: OnnxBackend(artifact, intra_op_threads=layout.threads, provider=provider) for layout in layouts
-        }
+        try:
+            backends = {
+                layout: OnnxBackend(artifact, intra_op_threads=layout.threads, provider=provider) for layout in layouts
+            }
+        except ProviderUnavailable as error:
+            raise CannotMeasure(str(error)) from error
         return cls(f"{directory.name} {artifact.manifest.precision}", artifact, backends)
 
     def runner(self, batches: Sequence[Batch], layout: Layout) -> Callable[[], Pass]:

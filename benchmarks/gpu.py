@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.ceiling import work_per_token
+from benchmarks.command import parser_of, program, seed, whole
 from benchmarks.device_nodes import inspect_nodes
 from benchmarks.device_peak import measure_peak
 from benchmarks.engines import Engine, Layout
@@ -112,6 +113,7 @@ def busy_batches(rates: Table) -> Table:
     return table
 
 
+@program
 def main() -> None:
     """Opens the artifacts on the device, measures, and prints."""
     arguments = _parse()
@@ -151,20 +153,22 @@ def _attention_difference(found: BatchOutput, expected: BatchOutput, lengths: Se
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What does a GPU give, and how much of it is used?")
+    parser = parser_of(
+        __doc__, takes="minutes on a GPU; on a CPU hours, unless --lengths, --tokens and --product are small"
+    )
     parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts, of any precision")
     parser.add_argument(
         "--reference", type=Path, nargs="+", default=[], metavar="DIR", help="fp32 artifacts of the same weights"
     )
     parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[32, 128, 512], metavar="TOKENS", help="of a text")
+    parser.add_argument("--lengths", type=whole, nargs="+", default=[32, 128, 512], metavar="TOKENS", help="of a text")
     parser.add_argument(
-        "--tokens", type=int, nargs="+", default=[512, 2048, 8192, 32768, 131072], metavar="TOKENS", help="of a batch"
+        "--tokens", type=whole, nargs="+", default=[512, 2048, 8192, 32768, 131072], metavar="TOKENS", help="of a batch"
     )
-    parser.add_argument("--product", type=int, default=8192, metavar="N", help="the peak is that of N x N by N x N")
-    parser.add_argument("--rounds", type=int, default=5, help="measured rounds; one more warms up")
-    parser.add_argument("--texts", type=int, default=600, help="real texts that tokens come from")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--product", type=whole, default=8192, metavar="N", help="the peak is that of N x N by N x N")
+    parser.add_argument("--rounds", type=whole, default=5, help="measured rounds; one more warms up")
+    parser.add_argument("--texts", type=whole, default=600, help="real texts that tokens come from")
+    parser.add_argument("--seed", type=seed, default=0)
     return parser.parse_args()
 
 

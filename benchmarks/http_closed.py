@@ -7,6 +7,7 @@ the same texts. The load generator runs on the same cores as the server; what it
 import argparse
 from functools import partial
 
+from benchmarks.command import parser_of, program
 from benchmarks.comparison import add_http_arguments, compare, engine_ways, http_name, http_ways, ratios
 from benchmarks.engines import Engine, all_layouts
 from benchmarks.payloads import check_vectors, encode_requests, fetch
@@ -16,6 +17,7 @@ from benchmarks.texts import fingerprint, load_texts
 from benchmarks.tokens import standard_plans, tokenize
 
 
+@program
 def main() -> None:
     """Starts the server, checks its answers, measures, prints."""
     arguments = _parse()
@@ -37,7 +39,7 @@ def main() -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What does the service give over HTTP, and what share of the engine?")
+    parser = parser_of(__doc__, takes="about three minutes")
     add_server_arguments(parser)
     add_http_arguments(parser)
     return parser.parse_args()

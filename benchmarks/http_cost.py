@@ -10,7 +10,8 @@ import sys
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-from benchmarks.comparison import over_http
+from benchmarks.command import parser_of, positive, program, whole
+from benchmarks.comparison import over_http, require_answers
 from benchmarks.payloads import encode_requests
 from benchmarks.report import Table, emit
 from benchmarks.server import Server, free_port, polyhead, started
@@ -20,6 +21,7 @@ from benchmarks.tokens import tokenize
 from model.artifact import Artifact
 
 
+@program
 def main() -> None:
     """Starts the servers, measures, prints."""
     arguments = _parse()
@@ -39,6 +41,7 @@ def main() -> None:
     columns = ("server", "requests_per_s", "server_us", "client_us")
     table = Table("cost", f"processor time a request, {arguments.connections} connections", columns)
     for name, samples in results.items():
+        require_answers(name, samples)
         rates = [sample.requests_per_s or 0.0 for sample in samples]
         served = [(sample.server_cores or 0.0) / rate for sample, rate in zip(samples, rates, strict=True)]
         sent = [(sample.client_cores or 0.0) / rate for sample, rate in zip(samples, rates, strict=True)]
@@ -58,12 +61,12 @@ def _lacking(*arguments: str) -> AbstractContextManager[Server]:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What does a request of one text cost beside the model?")
+    parser = parser_of(__doc__, takes="about a minute")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact")
-    parser.add_argument("--connections", type=int, default=16)
-    parser.add_argument("--texts", type=int, default=640, help="different texts")
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement")
-    parser.add_argument("--rounds", type=int, default=3, help="measured rounds; one more warms up")
+    parser.add_argument("--connections", type=whole, default=16)
+    parser.add_argument("--texts", type=whole, default=640, help="different texts")
+    parser.add_argument("--seconds", type=positive, default=5.0, help="length of each measurement")
+    parser.add_argument("--rounds", type=whole, default=3, help="measured rounds; one more warms up")
     return parser.parse_args()
 
 

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.client import Request
+from benchmarks.command import CannotMeasure, not_negative, parser_of, positive, program, seed, whole
 from benchmarks.load import OpenRun, poisson_schedule, run_closed_loop, run_open_loop
-from benchmarks.payloads import encode_requests
+from benchmarks.payloads import encode_requests, fetch
 from benchmarks.report import Table, emit
 from benchmarks.server import Server, add_server_arguments, open_server
 from benchmarks.texts import fingerprint, load_texts
@@ -48,19 +49,32 @@ class Offer:
 
 
 def sustainable_rate(server: Server, requests: Sequence[Request], arguments: argparse.Namespace) -> Spread:
-    """Requests a second that a closed loop gets out of the server, over several runs; the first one warms up."""
+    """Requests a second that a closed loop gets out of the server, over several runs; the first one warms up.
+
+    Raises:
+        CannotMeasure: none was answered.
+    """
     runs = [
         run_closed_loop(
             server.address, requests, connections=arguments.closed_connections, seconds=arguments.seconds / 2
         )
         for _ in range(4)
     ]
-    return Spread.of([run.rates()["requests_per_s"] for run in runs[1:]])
+    rates = Spread.of([run.rates()["requests_per_s"] for run in runs[1:]])
+    if not rates.lowest:
+        raise CannotMeasure("no request of the closed loop was answered: raise --seconds, or see the server's log")
+    return rates
 
 
 def offer(server: Server, requests: Sequence[Request], load: Offer, arguments: argparse.Namespace) -> dict[str, object]:
-    """Offers one load and describes what came of it, as a row of the table."""
+    """Offers one load and describes what came of it, as a row of the table.
+
+    Raises:
+        CannotMeasure: it is too little to count anything.
+    """
     schedule = poisson_schedule(load.rate, arguments.warmup + arguments.seconds, arguments.seed)
+    if not schedule or schedule[-1] <= arguments.warmup:
+        raise CannotMeasure(f"{load.name}: no request is due after the warm-up: raise the rate or --seconds")
     used, began = server.cpu_seconds(), time.perf_counter()
     run = run_open_loop(
         server.address,
@@ -100,6 +114,7 @@ def offers(arguments: argparse.Namespace, sustainable: Spread | None) -> list[Of
     return [Offer(f"{share:g} x sustainable", share * sustainable.median) for share in arguments.share]
 
 
+@program
 def main() -> None:
     """Finds the sustainable rate, offers shares of it, prints what came of each."""
     arguments = _parse()
@@ -109,6 +124,7 @@ def main() -> None:
     title = f"{arguments.corpus} texts, {arguments.texts_per_request} a request, Poisson arrivals"
     table = Table("open_loop", title, COLUMNS)
     with open_server(arguments) as server:
+        fetch(server, requests[0])  # it answers, and with 200
         sustainable = None if arguments.rate else sustainable_rate(server, requests, arguments)
         if sustainable:
             print(f"sustainable: {sustainable.median:.0f} requests/s ({sustainable})", flush=True)
@@ -123,18 +139,20 @@ def main() -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What latency at which rate, and what happens past the limit?")
+    parser = parser_of(__doc__, takes="about two and a half minutes")
     add_server_arguments(parser)
-    parser.add_argument("--rate", type=float, nargs="+", help="requests a second to offer, instead of shares")
-    parser.add_argument("--share", type=float, nargs="+", default=[0.5, 0.8, 3.0], help="of the sustainable rate")
-    parser.add_argument("--seconds", type=float, default=20.0, help="length of each load")
-    parser.add_argument("--warmup", type=float, default=10.0, help="seconds of each load before it counts: queues fill")
-    parser.add_argument("--texts-per-request", type=int, default=1, metavar="N")
-    parser.add_argument("--connections", type=int, default=4096, help="most requests under way at once")
-    parser.add_argument("--closed-connections", type=int, default=64, help="of the closed loop")
+    parser.add_argument("--rate", type=positive, nargs="+", help="requests a second to offer, instead of shares")
+    parser.add_argument("--share", type=positive, nargs="+", default=[0.5, 0.8, 3.0], help="of the sustainable rate")
+    parser.add_argument("--seconds", type=positive, default=20.0, help="length of each load")
+    parser.add_argument(
+        "--warmup", type=not_negative, default=10.0, help="seconds of each load before it counts: queues fill"
+    )
+    parser.add_argument("--texts-per-request", type=whole, default=1, metavar="N")
+    parser.add_argument("--connections", type=whole, default=4096, help="most requests under way at once")
+    parser.add_argument("--closed-connections", type=whole, default=64, help="of the closed loop")
     parser.add_argument("--corpus", choices=("short", "mixed"), default="short")
-    parser.add_argument("--texts", type=int, default=2000, help="different texts")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--texts", type=whole, default=2000, help="different texts")
+    parser.add_argument("--seed", type=seed, default=0)
     return parser.parse_args()
 
 

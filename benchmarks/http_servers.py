@@ -64,7 +64,9 @@ def serve_bare() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "bare":
+    if sys.argv[1:] == ["bare"]:
         serve_bare()
-    else:
+    elif sys.argv[1:2] == ["no-model"]:
         sys.exit(serve(sys.argv[2:], load))
+    else:
+        sys.exit("expected: bare, or no-model with the service's flags")

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.client import Address
+from benchmarks.command import CannotMeasure
 from benchmarks.server import STOP_LIMIT, free_port, is_ready
 
 CONFIG = Path(__file__).parents[1] / "deploy" / "nginx" / "polyhead.conf"
@@ -30,7 +31,7 @@ http {{
 """
 
 
-class NginxFailed(Exception):
+class NginxFailed(CannotMeasure):
     """nginx is not there, or did not come up; the message holds what it wrote."""
 
 

@@ -62,8 +62,11 @@ def run_pass(backend: Backend, batches: Sequence[Batch], workers: int) -> Pass:
     began = time.perf_counter()
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    finally:
+        pending.clear()  # after Ctrl-C the threads end with what they are at
     seconds = time.perf_counter() - began
     if failures:
         raise failures[0]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from benchmarks.client import Connection, Request, post
+from benchmarks.client import DROPPED, Connection, Request, post
+from benchmarks.command import CannotMeasure
 from benchmarks.server import Server
 from benchmarks.tokens import TokenIds
 
@@ -16,7 +17,7 @@ ENCODE = "/encode"
 CLOSE_ENOUGH = 0.98  # cosine; int8 against fp32 is above 0.99, another text far below
 
 
-class WrongAnswer(Exception):
+class WrongAnswer(CannotMeasure):
     """The server answered something else than the vectors of the texts it was sent."""
 
 
@@ -32,7 +33,12 @@ def encode_requests(
         rows: their token ids, for counting.
         per_request: 1 sends a text, more a list.
         options: further fields of the body.
+
+    Raises:
+        CannotMeasure: there are too few texts for one request.
     """
+    if len(texts) < per_request:
+        raise CannotMeasure(f"{len(texts)} texts make no request of {per_request}: raise --texts")
     starts = range(0, len(texts) - per_request + 1, per_request)
     return [
         post(
@@ -70,6 +76,8 @@ def fetch_body(server: Server, request: Request) -> bytes:
         connection = Connection(server.address, keep_body=True)
         response = await connection.exchange(request.data)
         connection.close()
+        if response.status == DROPPED:
+            raise WrongAnswer(f"no answer from {server.address.host}:{server.address.port}")
         if response.status != 200:
             raise WrongAnswer(f"status {response.status}: {response.body[:500]!r}")
         return response.body

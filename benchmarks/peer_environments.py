@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.command import CannotMeasure
+
 TORCH = "torch==2.13.0"  # pinned: an open range takes gigabytes of CUDA packages
 INSTALL_LIMIT = 1800.0  # seconds
 
 
-class NotInstallable(Exception):
+class NotInstallable(CannotMeasure):
     """The environment cannot be made here; the message is one line."""
 
 

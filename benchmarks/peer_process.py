@@ -17,14 +17,15 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.command import CannotMeasure
 from benchmarks.comparison import Sample, Way
 from benchmarks.peer_worker import Task
 
 QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-class PeerFailed(Exception):
-    """The peer's process ended; the message holds the end of what it wrote."""
+class PeerFailed(CannotMeasure):
+    """The peer's process ended; the message holds the last line that it wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,5 +94,6 @@ def _exchange(process: subprocess.Popen[str], log: IO[bytes], question: object) 
         answer = ""
     if not answer:
         log.seek(0)
-        raise PeerFailed(log.read().decode(errors="replace").strip()[-2000:] or "it ended without a word")
+        last = (log.read().decode(errors="replace").strip().splitlines() or ["it ended without a word"])[-1]
+        raise PeerFailed(last[-2000:])
     return json.loads(answer)

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from benchmarks import peer_process
 from benchmarks.client import Request, post
+from benchmarks.command import new_file, parser_of, program
 from benchmarks.comparison import (
     Sample,
     Way,
@@ -207,6 +208,7 @@ def collect(run: Run) -> tuple[dict[str, Way], dict[str, Way]]:
     return engines, servers
 
 
+@program
 def main() -> None:
     """Prepares everyone, measures in turns, prints rates and ratios."""
     arguments = _parse()
@@ -216,18 +218,20 @@ def main() -> None:
         title = f"{arguments.corpus} texts, {arguments.connections} connections"
         table = compare("rates", title, {**engines, **servers}, arguments.rounds)
         ratio = ratios("ratios", "best over best, tokens/s", ratios_to_report(run), table)
-        if arguments.plot:
-            ours = {f"Polyhead {engine.artifact.manifest.precision}": engine.name for engine in run.engines}
-            infinity = [f"Infinity {flag}" for flag in INFINITY_FLAGS]
-            picture = draw_peers(table, ours, PEER_ENGINES, infinity, arguments.texts_per_request)
-            arguments.plot.write_text(picture)
     for name, versions in run.versions.items():
         print(f"{name}: {versions}")
     emit("peers", [table, ratio], peers=run.versions, skipped=run.skipped, texts=fingerprint(run.texts))
+    if arguments.plot:
+        ours = {f"Polyhead {engine.artifact.manifest.precision}": engine.name for engine in run.engines}
+        infinity = [f"Infinity {flag}" for flag in INFINITY_FLAGS]
+        arguments.plot.write_text(draw_peers(table, ours, PEER_ENGINES, infinity, arguments.texts_per_request))
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="How does this project compare with its peers on this machine?")
+    parser = parser_of(
+        __doc__,
+        takes="about a quarter of an hour on two cores, and before that, once, to install the peers (gigabytes)",
+    )
     parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts of one checkpoint, any precision")
     parser.add_argument(
         "--weights", help="the checkpoint: a folder or a Hugging Face id; the default model if not given"
@@ -235,7 +239,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--cache", type=Path, default=Path("build/peers"), help="where the peers' environments are kept"
     )
-    parser.add_argument("--plot", type=Path, metavar="SVG", help="draw the best of each there")
+    parser.add_argument("--plot", type=new_file, metavar="SVG", help="draw the best of each there")
     add_http_arguments(parser)
     return parser.parse_args()
 

@@ -5,8 +5,6 @@ thread, as a worker of the service runs, each artifact in turns with the first; 
 of heads removed and s the share of time that goes without any head, where an artifact without any is given.
 """
 
-import argparse
-import csv
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +16,10 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from tokenizers import Tokenizer
 
-from benchmarks.quality import embed
+from benchmarks.command import parser_of, positive, program
+from benchmarks.quality import embed, row_cosines
 from benchmarks.report import Table, emit
+from export.heads.pairs import read_pairs
 from export.pruning.material import halve
 from model.artifact import GRAPH, TOKENIZER, Artifact
 from service.backend import Batch
@@ -51,10 +51,13 @@ class Pairs:
 
     @classmethod
     def read(cls, path: Path) -> "Pairs":
-        """Reads a CSV without a header: text, text, rating."""
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.reader(file))
-        return cls([row[0] for row in rows] + [row[1] for row in rows], np.array([float(row[2]) for row in rows]))
+        """Reads a CSV without a header: text, text, rating.
+
+        Raises:
+            SourceError: it cannot be read, or holds something else.
+        """
+        found = read_pairs(path)
+        return cls([*found.left, *found.right], found.ratings)
 
     def not_chosen_by(self) -> list[int]:
         """Places of the pairs that an export does not choose heads by."""
@@ -80,7 +83,7 @@ class Quality:
         artifact, vectors = Artifact.open(directory), embed(directory, self._pairs.texts)
         self._first = self._first or (artifact, vectors)
         first, whole = self._first
-        cosines = (vectors * whole).sum(axis=1)
+        cosines = row_cosines(vectors, whole, directory)
         parts = (range(len(self._pairs.ratings)), self._pairs.not_chosen_by())
         points = [(self._pairs.spearman(vectors, part), self._pairs.spearman(whole, part)) for part in parts]
         scores = [value for after, before in points for value in (after, before - after)]
@@ -145,14 +148,17 @@ def speed_table(directories: list[Path], texts: list[str], seconds: float) -> Ta
     return table
 
 
+@program
 def main() -> None:
     """Prints both tables, then JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, takes="about half a minute an artifact")
     parser.add_argument("artifacts", nargs="+", type=Path, metavar="DIR", help="artifacts; the first is the whole one")
     parser.add_argument("--pairs", type=Path, required=True, metavar="CSV", help="rated pairs of sentences")
-    parser.add_argument("--seconds", type=float, default=2.0, help="CPU time a batch size and artifact")
+    parser.add_argument("--seconds", type=positive, default=2.0, help="CPU time a batch size and artifact")
     parser.add_argument("--only", choices=("quality", "speed"), help="one of the two tables")
     arguments = parser.parse_args()
+    for directory in arguments.artifacts:
+        Artifact.open(directory)  # said before the first one takes its time
     pairs = Pairs.read(arguments.pairs)
     tables = []
     if arguments.only != "speed":

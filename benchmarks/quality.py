@@ -3,24 +3,28 @@
 Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format).
 """
 
-import argparse
-import csv
-import json
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from tokenizers import Tokenizer
+from tqdm import tqdm
 
+from benchmarks.command import CannotMeasure, parser_of, program
+from benchmarks.report import Table, emit
+from export.heads.pairs import read_pairs
 from model.artifact import TOKENIZER, Artifact
 from service.batching.jobs import Job, collate
 from service.onnx_backend import OnnxBackend
 
 BATCH_TEXTS = 16
+COLUMNS = ("artifact", "spearman x 100", "cosine mean", "cosine 1st percentile", "cosine worst")
+
+Vectors = NDArray[np.float32]
 
 
-def embed(directory: Path, texts: list[str]) -> NDArray[np.float32]:
+def embed(directory: Path, texts: list[str]) -> Vectors:
     """Normalised vectors [texts, D], in batches of similar length."""
     artifact = Artifact.open(directory)
     tokenizer = Tokenizer.from_file(str(artifact.path(TOKENIZER)))
@@ -29,38 +33,49 @@ def embed(directory: Path, texts: list[str]) -> NDArray[np.float32]:
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
     backend = OnnxBackend(artifact, intra_op_threads=2)
     vectors = np.zeros((len(texts), artifact.manifest.config.embedding_size), np.float32)
-    for start in range(0, len(order), BATCH_TEXTS):
+    starts = range(0, len(order), BATCH_TEXTS)
+    for start in tqdm(starts, desc=directory.name, unit="batch", leave=False, disable=None):
         chosen = order[start : start + BATCH_TEXTS]
         vectors[chosen] = backend.run(collate([Job(rows[index]) for index in chosen])).pooled
-    normalized: NDArray[np.float32] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    backend.close()
+    normalized: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return normalized
 
 
+def row_cosines(vectors: Vectors, first: Vectors, directory: Path) -> Vectors:
+    """Cosine of each unit vector with the first artifact's.
+
+    Raises:
+        CannotMeasure: the artifacts' vectors differ in size.
+    """
+    if vectors.shape != first.shape:
+        raise CannotMeasure(
+            f"{directory} has vectors of {vectors.shape[1]} dimensions, the first artifact of {first.shape[1]}"
+        )
+    cosines: Vectors = (vectors * first).sum(axis=1)
+    return cosines
+
+
+@program
 def main() -> None:
     """Prints a row an artifact, then JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, takes="a few seconds a thousand short pairs and artifact")
     parser.add_argument("artifacts", nargs="+", type=Path, metavar="DIR", help="artifacts; the first is the reference")
     parser.add_argument("--pairs", type=Path, required=True, metavar="CSV", help="rated pairs of sentences")
     arguments = parser.parse_args()
-    with arguments.pairs.open(newline="", encoding="utf-8") as file:
-        pairs = list(csv.reader(file))
-    texts = [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
-    ratings = [float(pair[2]) for pair in pairs]
-    reference: NDArray[np.float32] | None = None
-    results = []
-    print(f"{'artifact':<28}{'spearman':>10}{'cosine mean':>13}{'1st percentile':>16}{'worst':>9}")
+    for directory in arguments.artifacts:
+        Artifact.open(directory)  # said before the first one takes its time
+    pairs = read_pairs(arguments.pairs)
+    texts, table, first = [*pairs.left, *pairs.right], Table("quality", "quality on rated pairs", COLUMNS), None
     for directory in arguments.artifacts:
         vectors = embed(directory, texts)
-        reference = vectors if reference is None else reference
-        cosines = (vectors * reference).sum(axis=1)
-        similarities = (vectors[: len(pairs)] * vectors[len(pairs) :]).sum(axis=1)
-        spearman = 100 * float(spearmanr(similarities, ratings)[0])
-        mean, low, worst = float(cosines.mean()), float(np.quantile(cosines, 0.01)), float(cosines.min())
-        print(f"{directory.name:<28}{spearman:>10.2f}{mean:>13.5f}{low:>16.5f}{worst:>9.5f}")
-        results.append(
-            {"artifact": directory.name, "spearman": spearman, "mean": mean, "percentile_1": low, "worst": worst}
-        )
-    print(json.dumps({"benchmark": "quality", "pairs": len(pairs), "results": results}))
+        first = vectors if first is None else first
+        cosines = row_cosines(vectors, first, directory)
+        left, right = np.split(vectors, 2)
+        spearman = 100 * float(spearmanr((left * right).sum(axis=1), pairs.ratings)[0])
+        figures = (spearman, *(float(value) for value in (cosines.mean(), np.quantile(cosines, 0.01), cosines.min())))
+        table.add(**dict(zip(COLUMNS, (directory.name, *figures), strict=True)))
+    emit("quality", [table], pairs=len(pairs.ratings))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.client import Address, Request
+from benchmarks.command import not_negative, parser_of, positive, program, seed
 from benchmarks.load import OpenRun, poisson_schedule, run_open_loop
 from benchmarks.nginx import nginx
 from benchmarks.payloads import encode_requests
@@ -28,6 +29,7 @@ from benchmarks.tokens import tokenize
 from model.artifact import Artifact
 
 COLUMNS = ("run", "sent", "answered", "refused", "lost", "unanswered_by_it", "p50_ms", "p99_ms", "max_ms")
+FEWEST_REQUESTS = 20  # a window; arrivals are drawn, and one without any could say nothing
 Event = Callable[[Sequence["Replica"]], None]
 
 
@@ -128,12 +130,13 @@ def describe(name: str, runs: Sequence[OpenRun], unanswered: int) -> dict[str, o
         "refused": statuses[429],
         "lost": statuses.total() - statuses[200] - statuses[429],
         "unanswered_by_it": unanswered,
-        "p50_ms": figures["p50_ms"],
-        "p99_ms": figures["p99_ms"],
-        "max_ms": 1000 * max(latencies),
+        "p50_ms": figures.get("p50_ms"),
+        "p99_ms": figures.get("p99_ms"),
+        "max_ms": 1000 * max(latencies) if latencies else None,
     }
 
 
+@program
 def main() -> None:
     """Runs all, prints what was lost."""
     arguments = _parse()
@@ -153,13 +156,16 @@ def main() -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What is lost when replicas are replaced, and when one dies?")
+    parser = parser_of(__doc__, takes="about a minute; needs nginx (Debian's package nginx-light)")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact")
-    parser.add_argument("--rate", type=float, default=100.0, help="requests a second, one text each")
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of one window of load")
-    parser.add_argument("--drain-delay", type=float, default=1.0, help="of the replicas, seconds")
-    parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
+    parser.add_argument("--rate", type=positive, default=100.0, help="requests a second, one text each")
+    parser.add_argument("--seconds", type=positive, default=5.0, help="length of one window of load")
+    parser.add_argument("--drain-delay", type=not_negative, default=1.0, help="of the replicas, seconds")
+    parser.add_argument("--seed", type=seed, default=0)
+    arguments = parser.parse_args()
+    if arguments.rate * arguments.seconds < FEWEST_REQUESTS:
+        parser.error(f"--rate x --seconds: at least {FEWEST_REQUESTS} requests a window")
+    return arguments
 
 
 if __name__ == "__main__":

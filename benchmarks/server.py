@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.client import Address
+from benchmarks.command import CannotMeasure, setting
 
 READY_LIMIT = 120.0  # seconds until ready; peers import torch and load for long
 STOP_LIMIT = 20.0  # seconds to leave after SIGTERM
 POLL = 0.005  # seconds between two looks at a server that starts
 
 
-class ServerFailed(Exception):
-    """The server ended or never became ready; the message holds the end of what it wrote."""
+class ServerFailed(CannotMeasure):
+    """The server ended or never became ready; the message holds the last line that it wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +127,33 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", type=Path, required=True, metavar="DIR", help="artifact; its tokenizer counts tokens"
     )
-    parser.add_argument("--url", help="measure a server that runs already (http://host:port); else one is started")
-    parser.add_argument("--set", action="append", default=[], metavar="POLYHEAD_X=Y", help="setting of the server")
+    parser.add_argument(
+        "--url", type=_url, help="measure a server that runs already (http://host:port); else one is started"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], type=setting, metavar="POLYHEAD_X=Y", help="setting of the server"
+    )
 
 
 def open_server(arguments: argparse.Namespace) -> AbstractContextManager[Server]:
-    """The server that the arguments of `add_server_arguments` name."""
+    """The server that the arguments of `add_server_arguments` name.
+
+    Raises:
+        CannotMeasure: settings for a server that runs already: they would be reported, and not be so.
+    """
+    if arguments.url and arguments.set:
+        raise CannotMeasure("--set is for a server that is started here, and --url names one that runs already")
     if arguments.url:
         return nullcontext(Server(Address.parse(arguments.url)))
     return polyhead(arguments.model, dict(item.split("=", 1) for item in arguments.set))
+
+
+def _url(text: str) -> str:
+    try:
+        Address.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], address: Address, path: str, log: IO[bytes]) -> None:
@@ -142,8 +161,8 @@ def _wait_until_ready(process: subprocess.Popen[bytes], address: Address, path: 
     while not is_ready(address, path):
         if process.poll() is not None or time.monotonic() > deadline:
             log.seek(0)
-            tail = log.read().decode(errors="replace")[-2000:]
-            raise ServerFailed(f"{process.args!r} (exit code {process.poll()}) was not ready:\n{tail}")
+            last = (log.read().decode(errors="replace").strip().splitlines() or ["it wrote nothing"])[-1]
+            raise ServerFailed(f"the server was not ready (exit code {process.poll()}): {last[-2000:]}")
         time.sleep(POLL)
 
 

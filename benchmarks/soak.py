@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.client import Request, post
+from benchmarks.command import parser_of, positive, program, seed, setting, whole
 from benchmarks.load import Tally, run_closed_loop
 from benchmarks.payloads import ENCODE, encode_requests
 from benchmarks.report import Table, emit
@@ -108,6 +109,7 @@ def soak(server: Server, load: Callable[[], Tally], interval: float) -> tuple[Ta
         watcher.join()
 
 
+@program
 def main() -> None:
     """Starts the service, loads it for a while, prints memory and answers."""
     arguments = _parse()
@@ -134,14 +136,19 @@ def main() -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Does memory stay flat under long mixed load?")
+    parser = parser_of(__doc__, takes="an hour")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact to serve")
-    parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--interval", type=float, default=5.0, help="seconds between two looks at the memory")
-    parser.add_argument("--connections", type=int, default=8)
-    parser.add_argument("--set", action="append", default=[], metavar="POLYHEAD_X=Y", help="setting of the server")
-    parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
+    parser.add_argument("--minutes", type=positive, default=60.0)
+    parser.add_argument("--interval", type=positive, default=5.0, help="seconds between two looks at the memory")
+    parser.add_argument("--connections", type=whole, default=8)
+    parser.add_argument(
+        "--set", action="append", default=[], type=setting, metavar="POLYHEAD_X=Y", help="setting of the server"
+    )
+    parser.add_argument("--seed", type=seed, default=0)
+    arguments = parser.parse_args()
+    if 60 * arguments.minutes <= arguments.interval:
+        parser.error(f"--minutes {arguments.minutes:g}: the memory is looked at every {arguments.interval:g} seconds")
+    return arguments
 
 
 if __name__ == "__main__":

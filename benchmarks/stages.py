@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks import peer_process
 from benchmarks.client import post
+from benchmarks.command import parser_of, program
 from benchmarks.comparison import (
     Way,
     Words,
@@ -116,6 +117,7 @@ def attention_costs(table: Table) -> Table:
     return found
 
 
+@program
 def main() -> None:
     """Prepares every stage, measures in turns, prints rates and what attention costs."""
     arguments = _parse()
@@ -135,7 +137,7 @@ def main() -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What does each stage give, and what does attention cost?")
+    parser = parser_of(__doc__, takes="about twelve minutes on two cores with all-MiniLM-L6-v2 in fp32")
     add_server_arguments(parser)
     parser.add_argument(
         "--weights", help="the checkpoint: a folder or a Hugging Face id; the default model if not given"

@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from benchmarks.command import parser_of, program, setting, whole
 from benchmarks.report import Table, emit
 from benchmarks.server import polyhead
 from benchmarks.timing import Spread, in_turns
+from model.artifact import Artifact
 
 IMPORTS = (
     "import fastapi, numpy, onnxruntime, orjson, prometheus_client, pydantic_settings, tokenizers, uvicorn, uvloop"
@@ -37,6 +39,7 @@ def start_python(code: str) -> Start:
     return time.perf_counter() - began, None
 
 
+@program
 def main() -> None:
     """Starts everything several times and prints the medians."""
     arguments = _parse()
@@ -46,6 +49,7 @@ def main() -> None:
         "interpreter and imports": partial(start_python, IMPORTS),
     }
     for directory in arguments.model:
+        Artifact.open(directory)  # said before anything is started
         starts[f"ready, {directory.name}"] = partial(start_service, directory, settings)
     table = Table(
         "startup", "seconds from the process' start", ("start", "seconds", "lowest", "highest", "resident_mb")
@@ -64,10 +68,12 @@ def main() -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="How long from the start of the process until it is ready?")
+    parser = parser_of(__doc__, takes="about a quarter of a minute an artifact")
     parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts to start the service with")
-    parser.add_argument("--rounds", type=int, default=7, help="measured rounds; one more warms up")
-    parser.add_argument("--set", action="append", default=[], metavar="POLYHEAD_X=Y", help="setting of the server")
+    parser.add_argument("--rounds", type=whole, default=7, help="measured rounds; one more warms up")
+    parser.add_argument(
+        "--set", action="append", default=[], type=setting, metavar="POLYHEAD_X=Y", help="setting of the server"
+    )
     return parser.parse_args()
 
 

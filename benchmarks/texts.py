@@ -5,7 +5,6 @@ Nothing is downloaded and nothing is shipped: docstrings are read from the libra
 know tokens, except to print the histogram when run as a script.
 """
 
-import argparse
 import ast
 import hashlib
 import random
@@ -21,6 +20,7 @@ from typing import Literal, get_args
 import numpy as np
 from tokenizers import Tokenizer
 
+from benchmarks.command import CannotMeasure, parser_of, program, seed, whole
 from benchmarks.report import Table, emit
 
 Corpus = Literal["short", "mixed"]
@@ -118,22 +118,32 @@ def histogram(corpus: Corpus, lengths: list[int]) -> Table:
     return table
 
 
+@program
 def main() -> None:
     """Prints both corpora's length histograms, in tokens of an artifact's tokenizer, before any truncation."""
-    parser = argparse.ArgumentParser(description="How long are the texts that the benchmarks use?")
+    parser = parser_of(__doc__, takes="seconds")
     parser.add_argument("--tokenizer", type=Path, required=True, help="tokenizer.json of the model")
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=whole, default=2000)
+    parser.add_argument("--seed", type=seed, default=0)
     arguments = parser.parse_args()
-    tokenizer: Tokenizer = Tokenizer.from_file(str(arguments.tokenizer))
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
+    tokenizer = _read_tokenizer(arguments.tokenizer)
     tables, prints = [], {}
     for corpus in get_args(Corpus):
         texts = load_texts(corpus, arguments.count, arguments.seed)
         tables.append(histogram(corpus, [len(encoding.ids) for encoding in tokenizer.encode_batch(texts)]))
         prints[corpus] = fingerprint(texts)
     emit("texts", tables, fingerprints=prints)
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
+    """One that neither pads nor truncates."""
+    try:
+        tokenizer: Tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise CannotMeasure(f"{path} cannot be read as a tokenizer.json: {error}") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 if __name__ == "__main__":

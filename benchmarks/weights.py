@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from benchmarks.command import CannotMeasure
 from export.checkpoint import read_checkpoint
 from export.sources import Folder, find_folder
 from model.artifact import Artifact, hash_file
@@ -10,7 +11,7 @@ from model.encoder import Encoder
 WEIGHTS = "model.safetensors"
 
 
-class OtherWeights(Exception):
+class OtherWeights(CannotMeasure):
     """The folder does not hold the weights that the artifact was made from."""
 
 

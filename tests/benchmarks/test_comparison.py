@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from benchmarks.command import CannotMeasure
 from benchmarks.comparison import Sample, best_of, compare, http_name, over_passes, ratios
 from benchmarks.passes import Pass
 from benchmarks.payloads import WrongAnswer, check_vectors, encode_requests
@@ -21,8 +22,10 @@ def test_ways_are_summarised_by_medians_over_rounds() -> None:
 
 
 def test_a_rate_with_failed_requests_is_no_rate() -> None:
-    with pytest.raises(RuntimeError, match="a: 2 requests failed"):
+    with pytest.raises(CannotMeasure, match="a: 2 requests failed"):
         compare("rates", "", {"a": lambda: Sample(1.0, 1.0, failed=1)}, rounds=2)
+    with pytest.raises(CannotMeasure, match="a: no request was answered"):
+        compare("rates", "", {"a": lambda: Sample(0.0, 0.0)}, rounds=2)
 
 
 def test_a_pass_becomes_a_sample() -> None:
@@ -47,6 +50,8 @@ def test_requests_hold_every_text_once_with_its_tokens() -> None:
     assert [request.texts for request in pairs] == [2, 2]
     assert pairs[1].data.endswith(b'{"inputs": ["c", "d"], "prompt": "", "normalize": false}')
     assert encode_requests(texts, rows, 1)[0].data.endswith(b'{"inputs": "a", "prompt": ""}')
+    with pytest.raises(CannotMeasure, match="5 texts make no request of 6"):
+        encode_requests(texts, rows, 6)
     assert (http_name(1), http_name(2)) == ("HTTP, 1 text a request", "HTTP, 2 texts a request")
 
 

@@ -1,0 +1,117 @@
+"""How every script behaves as a program: its arguments, its end when it cannot measure, and what it leaves behind.
+
+It knows no script and measures nothing.
+"""
+
+import argparse
+import math
+import signal
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TypeVar
+
+from export.errors import ExportError
+from model.artifact import ArtifactError
+
+Number = TypeVar("Number", int, float)
+
+FAILED, INTERRUPTED = 2, 130  # exit codes: the first is argparse's for a wrong command line, the second a shell's
+
+
+class CannotMeasure(Exception):
+    """A script cannot measure what it was asked to; the message is one line and says what is in the way."""
+
+
+def program(run: Callable[[], None]) -> Callable[[], None]:
+    """`run` as a script: what stands in its way becomes one line on standard error, and so does Ctrl-C.
+
+    SIGTERM does what Ctrl-C does: servers and workers that the script started end with it.
+    """
+
+    @wraps(run)
+    def main() -> None:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            run()
+        except (CannotMeasure, ArtifactError, ExportError, OSError) as error:  # OSError: a file, a port, a full disk
+            _end(" ".join(str(error).split()), FAILED)
+        except KeyboardInterrupt:
+            _end("interrupted", INTERRUPTED)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    return main
+
+
+def parser_of(doc: str | None, *, takes: str) -> argparse.ArgumentParser:
+    """A parser that explains its script: what it asks (its module docstring), how long it takes, and every default.
+
+    Args:
+        doc: the module's `__doc__`.
+        takes: how long the script takes as it is, and where.
+    """
+    return argparse.ArgumentParser(_name(), description=doc, epilog=f"Takes {takes}.", formatter_class=_Formatter)
+
+
+def whole(text: str) -> int:
+    """A whole number above 0."""
+    return _checked(int, text, lambda value: value > 0, "a whole number above 0")
+
+
+def seed(text: str) -> int:
+    """A whole number from 0."""
+    return _checked(int, text, lambda value: value >= 0, "a whole number from 0")
+
+
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    return _checked(float, text, lambda value: 0 < value < math.inf, "a number above 0")
+
+
+def not_negative(text: str) -> float:
+    """A finite number from 0."""
+    return _checked(float, text, lambda value: 0 <= value < math.inf, "a number from 0")
+
+
+def setting(text: str) -> str:
+    """`NAME=VALUE`, as an environment holds it."""
+    name, separator, _ = text.partition("=")
+    if not (name and separator):
+        raise argparse.ArgumentTypeError(f"expected POLYHEAD_X=Y, got {text!r}")
+    return text
+
+
+def new_file(text: str) -> Path:
+    """A file that can be written, found out before anything takes its time."""
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"expected a file in a folder that is there, got {text!r}")
+    return path
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """The docstring as it stands; a default behind every argument that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        has_default = action.default not in (None, [], argparse.SUPPRESS)
+        return super()._get_help_string(action) if has_default else action.help
+
+
+def _checked(read: Callable[[str], Number], text: str, is_valid: Callable[[Number], bool], expected: str) -> Number:
+    try:
+        if is_valid(value := read(text)):
+            return value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+
+
+def _end(message: str, code: int) -> None:
+    sys.stderr.write(f"{_name()}: {message}\n")
+    raise SystemExit(code)
+
+
+def _name() -> str:
+    return f"python -m benchmarks.{Path(sys.argv[0]).stem}"
