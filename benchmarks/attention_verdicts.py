@@ -140,7 +140,7 @@ def _exports(rows: Rows) -> tuple[str, ...] | None:
 
 def _linear_memory(rows: Rows) -> tuple[str, ...] | None:
     found = {row["way"]: row["exponent"] for row in rows.get("memory", [])}
-    if "graph, no weights" not in found or "operator MultiHeadAttention" not in found:
+    if None in (found.get("graph, no weights"), found.get("operator MultiHeadAttention")):
         return None
     truth = (
         "not on this CPU: ONNX Runtime's Attention holds one layer's scores at a time; its MultiHeadAttention is "
@@ -151,11 +151,12 @@ def _linear_memory(rows: Rows) -> tuple[str, ...] | None:
 
 
 def _weights_on_demand(rows: Rows) -> tuple[str, ...] | None:
-    found = {row["way"]: list(row.values()) for row in rows.get("memory", [])}
+    found = {row["way"]: row for row in rows.get("memory", [])}
     if not {"graph, no weights", "graph, all layers' weights"} <= set(found):
         return None
     ways = ("graph, no weights", "graph, last layer's weights", "graph, all layers' weights")
-    figures = " / ".join(f"{max(value for value in found[way] if isinstance(value, float)):.0f}" for way in ways)
+    longest = max(filter(str.isdigit, found[ways[0]]), key=int)  # columns are lengths
+    figures = " / ".join(f"{found[way][longest]:.0f}" for way in ways)
     truth = "yes: what nobody asks for is not computed"
     return "weights cost only when asked for", "yes", truth, f"MB without, last layer, all: {figures}"
 

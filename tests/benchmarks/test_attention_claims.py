@@ -108,6 +108,21 @@ def test_claims_name_only_what_was_measured(head_counts: Table) -> None:
     assert with_shapes[1]["figure"] == f"{HIDDEN} of {HIDDEN} counts, 0 off the formula"
 
 
+def test_memory_is_that_of_the_longest_text() -> None:
+    ways = (
+        "graph, no weights",
+        "graph, last layer's weights",
+        "graph, all layers' weights",
+        "operator MultiHeadAttention",
+    )
+    rows = [{"way": way, "64": 0.25, "128": 1.0 + i, "exponent": 9.0} for i, way in enumerate(ways)]
+    growth, sizes = (row["figure"] for row in verdicts({"memory": rows}).rows[:2])
+    assert growth == "growth n^9.00 against n^9.00"
+    assert sizes == "MB without, last layer, all: 1 / 2 / 3"
+    (unknown, *_) = verdicts({"memory": [{**row, "exponent": None} for row in rows]}).rows
+    assert unknown["claim"] == "weights cost only when asked for"  # nothing is said of growth that was not measured
+
+
 def test_the_peak_of_a_run_is_what_it_held() -> None:
     held = grown_mb(lambda tokens: float(np.ones(tokens * 2**18, np.float32).sum()), 64)  # 1 MB a token
     less = grown_mb(lambda tokens: float(np.ones(tokens * 2**18, np.float32).sum()), 32)
