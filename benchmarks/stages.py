@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
-from itertools import chain
+from itertools import chain, cycle, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -123,14 +123,15 @@ def main() -> None:
     arguments = _parse()
     engine = Engine.open(arguments.model, all_layouts())
     texts = load_texts(arguments.corpus, arguments.texts, arguments.seed)
-    running = list(chain.from_iterable(tokenize(engine.artifact, texts)))
+    running = cycle(chain.from_iterable(tokenize(engine.artifact, texts)))
+    text = list(islice(running, min(ATTENTION_TOKENS, engine.artifact.manifest.max_sequence_length)))
     with open_server(arguments) as server, ExitStack() as stack:
         ways = stage_ways(engine, server, texts, arguments, stack)
         print(f"{len(ways)} ways, {arguments.rounds} rounds and one of warm-up, then attention", flush=True)
         title = f"{arguments.corpus} texts, {arguments.connections} connections"
         stages = compare("stages", title, ways, arguments.rounds)
-        costs = attention_ways(engine, server, running[:ATTENTION_TOKENS], arguments.seconds)
-        attention = compare("attention", f"one text of {ATTENTION_TOKENS} tokens at a time", costs, arguments.rounds)
+        costs = attention_ways(engine, server, text, arguments.seconds)
+        attention = compare("attention", f"one text of {len(text)} tokens at a time", costs, arguments.rounds)
     shares = ratios("ratios", "best over best, tokens/s", stage_pairs(engine, arguments), stages)
     tables = [stages, shares, attention, attention_costs(attention)]
     emit("stages", tables, texts=fingerprint(texts), precision=engine.artifact.manifest.precision)
