@@ -120,7 +120,7 @@ def limit(best: Mapping[Product, float], engine: Engine, batches: Sequence[Batch
 def main() -> None:
     """Runs the three measurements and prints them."""
     arguments = _parse()
-    engines = [Engine.open(directory, all_layouts()) for directory in arguments.model]
+    engines = Engine.open_all(arguments.model, all_layouts())
     print(f"measuring {len(engines)} artifacts, {arguments.rounds} rounds", flush=True)
     has_int8 = any(engine.artifact.manifest.precision == "int8" for engine in engines)
     products: tuple[Product, ...] = ("fp32", "int8") if has_int8 else ("fp32",)

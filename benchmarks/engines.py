@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.command import CannotMeasure
 from benchmarks.passes import Pass, run_pass
+from benchmarks.report import labels
 from benchmarks.tokens import TokenIds, make_batch
 from model.artifact import Artifact
 from service.backend import Batch, Float32Array
@@ -36,7 +37,7 @@ class Engine:
     """An artifact, opened once a layout.
 
     Attributes:
-        name: folder and precision.
+        name: folder and precision; no other engine of a run has it.
         artifact: the verified directory.
         backends: a session a layout.
     """
@@ -46,8 +47,10 @@ class Engine:
     backends: Mapping[Layout, OnnxBackend]
 
     @classmethod
-    def open(cls, directory: Path, layouts: Sequence[Layout], *, provider: str = "cpu") -> "Engine":
-        """Verifies an artifact and loads it once a layout.
+    def open(
+        cls, directory: Path, layouts: Sequence[Layout], *, provider: str = "cpu", label: str | None = None
+    ) -> "Engine":
+        """Verifies an artifact and loads it once a layout; the label is the folder's name unless told.
 
         Raises:
             ArtifactError: the directory is no artifact, or not the one its manifest describes.
@@ -60,7 +63,15 @@ class Engine:
             }
         except ProviderUnavailable as error:
             raise CannotMeasure(str(error)) from error
-        return cls(f"{directory.name} {artifact.manifest.precision}", artifact, backends)
+        return cls(f"{label or directory.name} {artifact.manifest.precision}", artifact, backends)
+
+    @classmethod
+    def open_all(
+        cls, directories: Sequence[Path], layouts: Sequence[Layout], *, provider: str = "cpu"
+    ) -> list["Engine"]:
+        """Several artifacts, each under a name of its own; see `open`."""
+        names = labels(directories)
+        return [cls.open(path, layouts, provider=provider, label=names[path]) for path in directories]
 
     def runner(self, batches: Sequence[Batch], layout: Layout) -> Callable[[], Pass]:
         """One pass over the batches, ready to be called."""

@@ -118,8 +118,8 @@ def main() -> None:
     """Opens the artifacts on the device, measures, and prints."""
     arguments = _parse()
     provider = arguments.provider
-    engines = [Engine.open(directory, LAYOUTS, provider=provider) for directory in arguments.model]
-    references = [Engine.open(directory, LAYOUTS[:1]) for directory in arguments.reference]
+    engines = Engine.open_all(arguments.model, LAYOUTS, provider=provider)
+    references = Engine.open_all(arguments.reference, LAYOUTS[:1])
     texts = load_texts("mixed", arguments.texts, arguments.seed)
     precisions = dict.fromkeys(engine.artifact.manifest.precision for engine in engines)
     peak = Table("peak", f"product of {arguments.product} x {arguments.product}", ("precision", "tflops"))

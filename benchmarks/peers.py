@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from benchmarks import peer_process
 from benchmarks.client import Request, post
-from benchmarks.command import new_file, parser_of, program
+from benchmarks.command import CannotMeasure, new_file, parser_of, program
 from benchmarks.comparison import (
     Sample,
     Way,
@@ -117,18 +117,8 @@ def service_ways(run: Run, directory: Path, engine: Engine) -> dict[str, Way]:
 def infinity_ways(run: Run, flag: str) -> dict[str, Way]:
     """Infinity's torch engine, with or without BetterTransformer."""
     python, port = run.prepare(INFINITY), free_port()
-    command = [
-        str(python.with_name("infinity_emb")),
-        "v2",
-        "--engine",
-        "torch",
-        "--device",
-        "cpu",
-        "--dtype",
-        "float32",
-    ]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error", flag]
-    command += ["--model-id", str(run.weights)]
+    flags = f"--engine torch --device cpu --dtype float32 --host 127.0.0.1 --port {port} --log-level error {flag}"
+    command = [str(python.with_name("infinity_emb")), "v2", *flags.split(), "--model-id", str(run.weights)]
     environment = {**QUIET, "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
     server = run.stack.enter_context(started(command, port, "/health", environment))
     make = partial(infinity_requests, run)
@@ -182,8 +172,15 @@ def ratios_to_report(run: Run) -> list[tuple[Words, Words]]:
 
 @contextmanager
 def opened(arguments: argparse.Namespace) -> Iterator[Run]:
-    """The artifacts, the texts, and a stack for everything that is started."""
-    engines = [Engine.open(directory, all_layouts()) for directory in arguments.model]
+    """The artifacts, the texts, and a stack for everything that is started.
+
+    Raises:
+        CannotMeasure: two artifacts are of one precision.
+    """
+    engines = Engine.open_all(arguments.model, all_layouts())
+    precisions = [engine.artifact.manifest.precision for engine in engines]
+    if len(set(precisions)) < len(precisions):
+        raise CannotMeasure(f"artifacts of {', '.join(precisions)}: services go by precision, so give one of each")
     folders = [checkpoint_folder(arguments.weights, engine.artifact) for engine in engines]
     texts = load_texts(arguments.corpus, arguments.texts, arguments.seed)
     with ExitStack() as stack:

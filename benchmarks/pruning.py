@@ -6,7 +6,7 @@ of heads removed and s the share of time that goes without any head, where an ar
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.command import parser_of, positive, program
 from benchmarks.quality import embed, row_cosines
-from benchmarks.report import Table, emit
+from benchmarks.report import Table, emit, labels
 from export.heads.pairs import read_pairs
 from export.pruning.material import halve
 from model.artifact import GRAPH, TOKENIZER, Artifact
@@ -73,9 +73,9 @@ class Pairs:
 class Quality:
     """Rows of the quality table, each against the first."""
 
-    def __init__(self, pairs: Pairs) -> None:
+    def __init__(self, pairs: Pairs, names: Mapping[Path, str]) -> None:
         self.table = Table("quality", "quality on rated pairs, and size", COLUMNS)
-        self._pairs = pairs
+        self._pairs, self._names = pairs, names
         self._first: tuple[Artifact, NDArray[np.float32]] | None = None
 
     def add(self, directory: Path) -> None:
@@ -87,7 +87,11 @@ class Quality:
         parts = (range(len(self._pairs.ratings)), self._pairs.not_chosen_by())
         points = [(self._pairs.spearman(vectors, part), self._pairs.spearman(whole, part)) for part in parts]
         scores = [value for after, before in points for value in (after, before - after)]
-        described = [directory.name, sum(artifact.manifest.config.num_heads), 100 * share_removed(artifact, first)]
+        described = [
+            self._names[directory],
+            sum(artifact.manifest.config.num_heads),
+            100 * share_removed(artifact, first),
+        ]
         size = artifact.manifest.files[GRAPH].size / 1e6
         cells = [*described, *scores, float(cosines.mean()), float(cosines.min()), size]
         self.table.add(**dict(zip(COLUMNS, cells, strict=True)))
@@ -131,7 +135,7 @@ def cpu_seconds(backend: OnnxBackend, batch: Batch) -> float:
     return time.process_time() - begun
 
 
-def speed_table(directories: list[Path], texts: list[str], seconds: float) -> Table:
+def speed_table(directories: list[Path], texts: list[str], seconds: float, names: Mapping[Path, str]) -> Table:
     """Times every artifact against the first."""
     whole = Artifact.open(directories[0])
     shares = {directory: share_removed(Artifact.open(directory), whole) for directory in directories}
@@ -139,7 +143,7 @@ def speed_table(directories: list[Path], texts: list[str], seconds: float) -> Ta
     bare = next((directory for directory, share in shares.items() if share == 1), None)
     table = Table("speed", "CPU ms of a run, times faster than the first, bound; by batch size", SPEED_COLUMNS)
     for directory, by_size in timings.items():
-        cells: dict[str, Any] = {"artifact": directory.name, "removed %": 100 * shares[directory]}
+        cells: dict[str, Any] = {"artifact": names[directory], "removed %": 100 * shares[directory]}
         for size, (milliseconds, faster) in by_size.items():
             heads_take = None if bare is None else 1 - 1 / timings[bare][size][1]
             bound = None if heads_take is None else 1 / (1 - heads_take * shares[directory])
@@ -160,14 +164,14 @@ def main() -> None:
     for directory in arguments.artifacts:
         Artifact.open(directory)  # said before the first one takes its time
     pairs = Pairs.read(arguments.pairs)
-    tables = []
+    tables, names = [], labels(arguments.artifacts)
     if arguments.only != "speed":
-        quality = Quality(pairs)
+        quality = Quality(pairs, names)
         for directory in arguments.artifacts:
             quality.add(directory)
         tables.append(quality.table)
     if arguments.only != "quality":
-        tables.append(speed_table(arguments.artifacts, pairs.texts, arguments.seconds))
+        tables.append(speed_table(arguments.artifacts, pairs.texts, arguments.seconds, names))
     emit("pruning", tables, pairs=len(pairs.ratings))
 
 

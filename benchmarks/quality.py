@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from benchmarks.command import CannotMeasure, parser_of, program
-from benchmarks.report import Table, emit
+from benchmarks.report import Table, emit, labels
 from export.heads.pairs import read_pairs
 from model.artifact import TOKENIZER, Artifact
 from service.batching.jobs import Job, collate
@@ -65,7 +65,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for directory in arguments.artifacts:
         Artifact.open(directory)  # said before the first one takes its time
-    pairs = read_pairs(arguments.pairs)
+    names, pairs = labels(arguments.artifacts), read_pairs(arguments.pairs)
     texts, table, first = [*pairs.left, *pairs.right], Table("quality", "quality on rated pairs", COLUMNS), None
     for directory in arguments.artifacts:
         vectors = embed(directory, texts)
@@ -74,7 +74,7 @@ def main() -> None:
         left, right = np.split(vectors, 2)
         spearman = 100 * float(spearmanr((left * right).sum(axis=1), pairs.ratings)[0])
         figures = (spearman, *(float(value) for value in (cosines.mean(), np.quantile(cosines, 0.01), cosines.min())))
-        table.add(**dict(zip(COLUMNS, (directory.name, *figures), strict=True)))
+        table.add(**dict(zip(COLUMNS, (names[directory], *figures), strict=True)))
     emit("quality", [table], pairs=len(pairs.ratings))
 
 

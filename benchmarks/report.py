@@ -8,7 +8,8 @@ import os
 import platform
 import resource
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -94,6 +95,12 @@ def format_cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def labels(folders: Sequence[Path]) -> dict[Path, str]:
+    """What rows call each folder: its name, or the whole path where another one has the same name."""
+    names = Counter(folder.name for folder in {folder.resolve() for folder in folders})
+    return {folder: name if names[name := folder.resolve().name] == 1 else str(folder) for folder in folders}
 
 
 def describe_machine() -> dict[str, Any]:

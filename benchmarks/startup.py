@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.command import parser_of, program, setting, whole
-from benchmarks.report import Table, emit
+from benchmarks.report import Table, emit, labels
 from benchmarks.server import polyhead
 from benchmarks.timing import Spread, in_turns
 from model.artifact import Artifact
@@ -48,9 +48,10 @@ def main() -> None:
         "interpreter alone": partial(start_python, "pass"),
         "interpreter and imports": partial(start_python, IMPORTS),
     }
+    names = labels(arguments.model)
     for directory in arguments.model:
         Artifact.open(directory)  # said before anything is started
-        starts[f"ready, {directory.name}"] = partial(start_service, directory, settings)
+        starts[f"ready, {names[directory]}"] = partial(start_service, directory, settings)
     table = Table(
         "startup", "seconds from the process' start", ("start", "seconds", "lowest", "highest", "resident_mb")
     )

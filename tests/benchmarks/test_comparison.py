@@ -39,6 +39,7 @@ def test_groups_are_held_against_each_other_by_their_best() -> None:
     table = compare("rates", "", ways, rounds=1)
     assert best_of(table, ("theirs",)) == ("theirs, 1x2", 20.0)
     assert best_of(table, ("ours", "1x2")) == ("ours, 1x2", 50.0)
+    assert best_of(table, ("rs, 2x1",)) is None  # of a longer name
     pairs = [(("ours",), ("theirs",)), (("ours",), ("nobody",))]
     assert ratios("ratios", "", pairs, table).rows == [{"of": "ours, 2x1", "over": "theirs, 1x2", "ratio": 3.0}]
 

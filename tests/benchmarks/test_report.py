@@ -2,10 +2,11 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from benchmarks.report import CoresUsed, Table, describe_machine, emit, format_cell
+from benchmarks.report import CoresUsed, Table, describe_machine, emit, format_cell, labels
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,13 @@ from benchmarks.report import CoresUsed, Table, describe_machine, emit, format_c
 )
 def test_cells_are_rounded_for_the_reader(value: object, shown: str) -> None:
     assert format_cell(value) == shown
+
+
+def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    one, other, third = (tmp_path / name for name in ("a/int8", "b/int8", "fp32"))
+    assert labels([one, third]) == {one: "int8", third: "fp32"}
+    assert labels([one, other, third]) == {one: str(one), other: str(other), third: "fp32"}
+    assert labels([one, one]) == {one: "int8"}
 
 
 def test_a_table_aligns_numbers_right_and_words_left() -> None:
