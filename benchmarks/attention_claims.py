@@ -43,7 +43,7 @@ def main() -> None:
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)  # the networks are small: threads cost more than they bring
     makers = [make for name, makers in sections(arguments).items() if name in arguments.only for make in makers]
-    tables = [make() for make in tqdm(makers, desc="measuring", unit="table", leave=False)]
+    tables = [make() for make in tqdm(makers, desc="measuring", unit="table", leave=False, disable=None)]
     claims = verdicts({table.name: table.rows for table in tables})
     emit("attention_claims", [claims, published(), *tables], runs=arguments.runs)
 

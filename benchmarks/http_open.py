@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tqdm import tqdm
+
 from benchmarks.client import Request
 from benchmarks.command import CannotMeasure, not_negative, parser_of, positive, program, seed, whole
 from benchmarks.load import OpenRun, poisson_schedule, run_closed_loop, run_open_loop
@@ -128,7 +130,7 @@ def main() -> None:
         sustainable = None if arguments.rate else sustainable_rate(server, requests, arguments)
         if sustainable:
             print(f"sustainable: {sustainable.median:.0f} requests/s ({sustainable})", flush=True)
-        for load in offers(arguments, sustainable):
+        for load in tqdm(offers(arguments, sustainable), desc="measuring", unit="load", leave=False, disable=None):
             row = offer(server, requests, load, arguments)
             goodput = row["goodput_per_s"]
             if sustainable and isinstance(goodput, float):

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
+from tqdm import tqdm
+
 from benchmarks.client import Address, Request
 from benchmarks.command import not_negative, parser_of, positive, program, seed
 from benchmarks.load import OpenRun, poisson_schedule, run_open_loop
@@ -149,7 +151,7 @@ def main() -> None:
         ("one killed, nginx asks the other", kill_one, True),
         ("one killed, nginx does not", kill_one, False),
     ]
-    for name, event, retry in runs:
+    for name, event, retry in tqdm(runs, desc="measuring", unit="run", leave=False, disable=None):
         with started(arguments.model, arguments.drain_delay) as replicas:
             table.add(**describe(name, *load_through(replicas, requests, arguments, event, retry=retry)))
     emit("replicas", [table], texts=fingerprint(texts))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+from tqdm import tqdm
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -47,11 +48,11 @@ def in_turns(candidates: Mapping[Key, Callable[[], Result]], rounds: int, warmup
         warmup: rounds before those, whose results are dropped.
     """
     results: dict[Key, list[Result]] = {key: [] for key in candidates}
-    for turn in range(warmup + rounds):
-        for key, run in candidates.items():
-            result = run()
-            if turn >= warmup:
-                results[key].append(result)
+    turns = [(turn, key) for turn in range(warmup + rounds) for key in candidates]
+    for turn, key in tqdm(turns, desc="measuring", unit="run", leave=False, disable=None):  # on a terminal only
+        result = candidates[key]()
+        if turn >= warmup:
+            results[key].append(result)
     return results
 
 
