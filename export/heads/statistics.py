@@ -9,7 +9,7 @@
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from scipy.stats import rankdata
@@ -83,9 +83,3 @@ def _rank_correlation(a: Float64Array, b: Float64Array) -> Float64Array:
     lengths = np.sqrt((centred[0] ** 2).sum(axis=-1) * (centred[1] ** 2).sum(axis=-1))
     correlation: Float64Array = (centred[0] * centred[1]).sum(axis=-1) / np.where(lengths > 0, lengths, np.nan)
     return correlation
-
-
-def by_layer(values: Float64Array, num_heads: Sequence[int]) -> list[list[float]]:
-    """[H altogether] as one list a layer, empty for a layer without heads."""
-    ends = np.cumsum(num_heads)[:-1]
-    return [part.tolist() for part in np.split(values, ends)]

@@ -8,15 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from model.analysis.statistics import STATISTICS
-
 Encoding = Literal["json", "base64_float32", "base64_float16", "float32", "float16"]
 
 _INDEX_BYTES = 4  # int32
 # The longest float32 in [0, 1] that orjson writes has 15 characters: nine digits, and no exponent from 1e-6 up
-# ("0.0000123456789"). A comma follows; a sign goes before it in a signed distance.
+# ("0.0000123456789"). A comma follows.
 _JSON_FLOAT_BYTES = 16
-_JSON_SIGNED_BYTES = 17
 _JSON_ROW_BYTES = 8  # brackets and commas of a row, and of the map and the tensor where it is their only row
 
 
@@ -40,11 +37,6 @@ class MapShape:
 def maps_bytes(shapes: Iterable[MapShape], encoding: Encoding) -> int:
     """Bytes of an answer's maps; an upper bound where `encoding` is "json", else exact."""
     return sum(_whole_rows(shape, encoding) if shape.top_k is None else _top_k(shape, encoding) for shape in shapes)
-
-
-def statistics_bytes(num_heads: int) -> int:
-    """Bytes of the statistics of so many heads as JSON, at most."""
-    return len(STATISTICS) * (num_heads * _JSON_SIGNED_BYTES + _JSON_ROW_BYTES)
 
 
 def _whole_rows(shape: MapShape, encoding: Encoding) -> int:

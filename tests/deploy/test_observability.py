@@ -25,7 +25,6 @@ DEPLOY = DASHBOARD.parents[1]
 ROWS = [
     *("Health", "Latency", "Traffic", "Batching and padding", "Queue and saturation", "Attention", "Instances"),
 ]
-SUFFIXES = {"histogram": ("_bucket", "_count", "_sum"), "counter": ("_total",)}
 OF_PROMETHEUS = {"up"}
 
 

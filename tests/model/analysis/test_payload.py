@@ -2,13 +2,11 @@ import base64
 
 import numpy as np
 import orjson
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.analysis.arrays import Float32Array
-from model.analysis.payload import Encoding, MapShape, maps_bytes, statistics_bytes
-from model.analysis.statistics import STATISTICS, head_statistics
+from model.analysis.payload import Encoding, MapShape, maps_bytes
 from model.analysis.top_k import top_k
 from tests.model.analysis.maps import draw_maps
 
@@ -84,17 +82,3 @@ def test_layers_add_up() -> None:
         assert maps_bytes([wide, narrow], encoding) == maps_bytes([wide], encoding) + maps_bytes([narrow], encoding)
     assert maps_bytes([wide, narrow], "float32") == 4 * (12 * 64 + 3 * 8)
     assert maps_bytes([], "json") == 0
-
-
-@pytest.mark.parametrize("heads", [0, 1, 12])
-@pytest.mark.parametrize("sharpness", [0.0, 3.0, 12.0])
-def test_statistics_take_no_more_than_said(generator: np.random.Generator, heads: int, sharpness: float) -> None:
-    tokens = 200
-    found = head_statistics(
-        draw_maps(generator, heads, tokens, tokens, sharpness=sharpness),
-        token_ids=generator.integers(0, 50, tokens),
-        special=generator.random(tokens) < 0.1,
-        punctuation=generator.random(tokens) < 0.1,
-    )
-    assert len(found) == len(STATISTICS)
-    assert as_json(*(values for values in found.values() if values is not None)) <= statistics_bytes(heads)
