@@ -43,10 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default="artifacts/all-MiniLM-L6-v2", help="artifact (default: %(default)s)")
     parser.add_argument("--top", type=int, default=10, help="pairs to print (default: %(default)s)")
     options = parser.parse_args(arguments)
+    if options.top < 1:
+        parser.error(f"--top {options.top}: expected at least 1")
     try:
         run(options)
     except (ArtifactError, OSError) as error:  # no such model
         parser.exit(1, f"{parser.prog}: {error}\n")
+    except KeyboardInterrupt:
+        parser.exit(130, f"{parser.prog}: interrupted\n")
 
 
 def run(options: argparse.Namespace) -> None:

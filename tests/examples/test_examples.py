@@ -166,6 +166,7 @@ def test_what_is_not_there_is_one_line(folder: Path, capsys: pytest.CaptureFixtu
         (cluster.main, [str(folder / "no text.bin")], "can't decode"),
         (cluster.main, [lines, "--clusters", "2", *model], "holds no manifest.json"),
         (search_folder.main, [str(folder), "a cat", *model], "holds no manifest.json"),
+        (search_folder.main, [str(folder), "a cat", "--pattern", "/etc/*"], "Non-relative patterns"),
         (why_similar.main, ["a cat", "a dog", *model], "holds no manifest.json"),
     ]
     for main, arguments, message in calls:
@@ -174,3 +175,21 @@ def test_what_is_not_there_is_one_line(folder: Path, capsys: pytest.CaptureFixtu
         printed = capsys.readouterr().err
         assert message in printed
         assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("main", [search_folder.main, why_similar.main])
+def test_no_hits_are_no_question(main: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["a", "b", "--top", "-1"])
+    assert "--top -1: expected at least 1" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for module, arguments in ((search_folder, ["a", "b"]), (cluster, ["a"]), (why_similar, ["a", "b"])):
+        monkeypatch.setattr(module, "run", interrupted)
+        with pytest.raises(SystemExit, match="130"):
+            module.main(arguments)
+        assert capsys.readouterr().err.endswith(": interrupted\n")
