@@ -19,6 +19,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from benchmarks.client import Address, Request, post
+from benchmarks.command import CannotMeasure, positive
 from benchmarks.load import poisson_schedule, run_closed_loop, run_open_loop
 from benchmarks.server import polyhead
 from benchmarks.soak import mixed_requests
@@ -26,7 +27,7 @@ from benchmarks.texts import load_texts
 from deploy.observability.picture import draw
 from deploy.observability.scrape import NoPrometheus, scraping
 from deploy.observability.shown import read_panels
-from model.artifact import Artifact
+from model.artifact import Artifact, ArtifactError
 
 PICTURE = Path(__file__).parents[2] / "docs/pictures/dashboard.png"
 INSTANCES = 2
@@ -49,19 +50,29 @@ def make_requests(artifact: Artifact) -> list[Request]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs it all; 1 where Prometheus is missing."""
+    """Runs it all; 1, and a line that says why, where it cannot."""
     given = _parse(arguments)
+    try:
+        _run(given)
+    except (ArtifactError, CannotMeasure, NoPrometheus, OSError) as error:
+        sys.stderr.write(f"python -m deploy.observability.demo: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+    sys.stdout.write(f"{given.output}\n")
+    return 0
+
+
+def _run(given: argparse.Namespace) -> None:
+    """Serves, scrapes, loads and draws."""
     requests = make_requests(Artifact.open(given.model))
     with ExitStack() as running:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory()))
         one_worker = {"POLYHEAD_WORKERS": "1"}
         servers = [running.enter_context(polyhead(given.model, one_worker)) for _ in range(INSTANCES)]
         addresses = [server.address for server in servers]
-        try:
-            prometheus = running.enter_context(scraping(addresses, folder))
-        except NoPrometheus as missing:
-            sys.stderr.write(f"{missing}\n")
-            return 1
+        prometheus = running.enter_context(scraping(addresses, folder))
         probe = run_closed_loop(addresses[0], requests, connections=PROBE_CONNECTIONS, seconds=PROBE_SECONDS)
         rate = probe.rates()["requests_per_s"]
         time.sleep(SETTLE)
@@ -71,8 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         time.sleep(SETTLE)
         given.output.parent.mkdir(parents=True, exist_ok=True)
         draw(list(read_panels()), prometheus, start, time.time(), given.output)
-    sys.stdout.write(f"{given.output}\n")
-    return 0
 
 
 def _send(addresses: Sequence[Address], requests: Sequence[Request], rate: float, seconds: float) -> None:
@@ -94,7 +103,7 @@ def _send(addresses: Sequence[Address], requests: Sequence[Request], rate: float
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deploy.observability.demo", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact to serve")
-    parser.add_argument("--seconds", type=float, default=240, help="of load; %(default)s")
+    parser.add_argument("--seconds", type=positive, default=240, help="of load; %(default)s")
     parser.add_argument("--output", type=Path, default=PICTURE, metavar="PNG", help="%(default)s")
     return parser.parse_args(arguments)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from deploy.observability.demo import main
 from deploy.observability.picture import draw
 from deploy.observability.scrape import Prometheus, Series
 from deploy.observability.shown import read_panels
@@ -77,3 +78,9 @@ def test_every_panel_is_drawn_whatever_its_data(tmp_path: Path) -> None:
 )
 def test_values_are_written_as_people_read_them(value: float, unit: str, expected: str) -> None:
     assert write_value(value, unit) == expected
+
+
+def test_the_demonstration_without_an_artifact_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"python -m deploy.observability.demo: {tmp_path} holds no manifest.json")
