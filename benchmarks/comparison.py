@@ -121,9 +121,11 @@ def http_name(count: int) -> str:
 
 def add_http_arguments(parser: argparse.ArgumentParser) -> None:
     """Texts, load and rounds of a comparison that goes over HTTP."""
-    parser.add_argument("--connections", type=whole, default=16)
-    parser.add_argument("--texts-per-request", type=whole, nargs="+", default=[1, 32], metavar="N")
-    parser.add_argument("--corpus", choices=get_args(Corpus), default="short")
+    parser.add_argument("--connections", type=whole, default=16, help="requests under way at any time")
+    parser.add_argument(
+        "--texts-per-request", type=whole, nargs="+", default=[1, 32], metavar="N", help="texts of a request"
+    )
+    parser.add_argument("--corpus", choices=get_args(Corpus), default="short", help="which texts")
     parser.add_argument("--texts", type=whole, default=640, help="different texts")
     parser.add_argument("--seconds", type=positive, default=8.0, help="length of each measurement over HTTP")
     parser.add_argument("--rounds", type=whole, default=5, help="measured rounds; one more warms up")

@@ -62,7 +62,7 @@ def main() -> None:
     parser = parser_of(__doc__, takes="seconds; bert-large writes 1.3 GB")
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("folder", type=Path, help="written; must not exist")
-    parser.add_argument("--seed", type=seed, default=0)
+    parser.add_argument("--seed", type=seed, default=0, help="of the weights")
     arguments = parser.parse_args()
     if arguments.folder.exists():
         parser.error(f"{arguments.folder} exists: name a folder that does not")

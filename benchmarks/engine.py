@@ -152,7 +152,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=whole, default=5, help="measured rounds; one more warms up")
     parser.add_argument("--texts", type=whole, default=600, help="real texts in one pass")
     parser.add_argument("--tokens", type=whole, default=8192, help="tokens in one pass over a shape")
-    parser.add_argument("--seed", type=seed, default=0)
+    parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")
     return parser.parse_args()
 
 

@@ -63,7 +63,7 @@ def _lacking(*arguments: str) -> AbstractContextManager[Server]:
 def _parse() -> argparse.Namespace:
     parser = parser_of(__doc__, takes="about a minute")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact")
-    parser.add_argument("--connections", type=whole, default=16)
+    parser.add_argument("--connections", type=whole, default=16, help="requests under way at any time")
     parser.add_argument("--texts", type=whole, default=640, help="different texts")
     parser.add_argument("--seconds", type=positive, default=5.0, help="length of each measurement")
     parser.add_argument("--rounds", type=whole, default=3, help="measured rounds; one more warms up")

@@ -149,12 +149,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--warmup", type=not_negative, default=10.0, help="seconds of each load before it counts: queues fill"
     )
-    parser.add_argument("--texts-per-request", type=whole, default=1, metavar="N")
+    parser.add_argument("--texts-per-request", type=whole, default=1, metavar="N", help="texts of each request")
     parser.add_argument("--connections", type=whole, default=4096, help="most requests under way at once")
     parser.add_argument("--closed-connections", type=whole, default=64, help="of the closed loop")
-    parser.add_argument("--corpus", choices=("short", "mixed"), default="short")
+    parser.add_argument("--corpus", choices=("short", "mixed"), default="short", help="which texts")
     parser.add_argument("--texts", type=whole, default=2000, help="different texts")
-    parser.add_argument("--seed", type=seed, default=0)
+    parser.add_argument("--seed", type=seed, default=0, help="of the texts and the arrivals")
     return parser.parse_args()
 
 

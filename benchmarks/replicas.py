@@ -163,7 +163,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rate", type=positive, default=100.0, help="requests a second, one text each")
     parser.add_argument("--seconds", type=positive, default=5.0, help="length of one window of load")
     parser.add_argument("--drain-delay", type=not_negative, default=1.0, help="of the replicas, seconds")
-    parser.add_argument("--seed", type=seed, default=0)
+    parser.add_argument("--seed", type=seed, default=0, help="of the texts and the arrivals")
     arguments = parser.parse_args()
     if arguments.rate * arguments.seconds < FEWEST_REQUESTS:
         parser.error(f"--rate x --seconds: at least {FEWEST_REQUESTS} requests a window")

@@ -138,13 +138,13 @@ def main() -> None:
 def _parse() -> argparse.Namespace:
     parser = parser_of(__doc__, takes="an hour")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact to serve")
-    parser.add_argument("--minutes", type=positive, default=60.0)
+    parser.add_argument("--minutes", type=positive, default=60.0, help="length of the load")
     parser.add_argument("--interval", type=positive, default=5.0, help="seconds between two looks at the memory")
-    parser.add_argument("--connections", type=whole, default=8)
+    parser.add_argument("--connections", type=whole, default=8, help="requests under way at any time")
     parser.add_argument(
         "--set", action="append", default=[], type=setting, metavar="POLYHEAD_X=Y", help="setting of the server"
     )
-    parser.add_argument("--seed", type=seed, default=0)
+    parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")
     arguments = parser.parse_args()
     if 60 * arguments.minutes <= arguments.interval:
         parser.error(f"--minutes {arguments.minutes:g}: the memory is looked at every {arguments.interval:g} seconds")

@@ -123,8 +123,8 @@ def main() -> None:
     """Prints both corpora's length histograms, in tokens of an artifact's tokenizer, before any truncation."""
     parser = parser_of(__doc__, takes="seconds")
     parser.add_argument("--tokenizer", type=Path, required=True, help="tokenizer.json of the model")
-    parser.add_argument("--count", type=whole, default=2000)
-    parser.add_argument("--seed", type=seed, default=0)
+    parser.add_argument("--count", type=whole, default=2000, help="texts of each corpus")
+    parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")
     arguments = parser.parse_args()
     tokenizer = _read_tokenizer(arguments.tokenizer)
     tables, prints = [], {}
