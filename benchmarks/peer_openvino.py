@@ -46,10 +46,9 @@ def convert(weights: str) -> Any:
     return model
 
 
-def run_plan(compiled: Any, streams: int, batches: Sequence[dict[str, NDArray[np.int64]]]) -> list[float]:
-    """Runs every batch once, `streams` at a time; returns the seconds of each."""
+def run_plan(queue: Any, batches: Sequence[dict[str, NDArray[np.int64]]]) -> list[float]:
+    """Runs every batch once, as many at a time as the queue has streams; returns the seconds of each."""
     latencies: list[float] = []
-    queue = ov.AsyncInferQueue(compiled, streams)
     queue.set_callback(lambda _, began: latencies.append(time.perf_counter() - began))
     for batch in batches:
         queue.get_idle_request_id()  # waits, so that the time starts when the batch does
@@ -69,10 +68,10 @@ def make(task: Task) -> Peer:
                 "NUM_STREAMS": str(streams),
                 "INFERENCE_NUM_THREADS": str(task.cores),
             }
-            compiled = core.compile_model(model, "CPU", options)
+            queue = ov.AsyncInferQueue(core.compile_model(model, "CPU", options), streams)
             for name, plan in task.plans.items():
                 way = f"{precision}, {name}, {streams}x{threads}"
-                ways[way] = partial(run_plan, compiled, streams, _batches(task, plan))
+                ways[way] = partial(run_plan, queue, _batches(task, plan))
     exact = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return Peer(ways, lambda indices: np.asarray(exact(_batch(task, indices))[0]))
 
