@@ -112,6 +112,8 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_headers_complete()
             self.cycle.transport = self._writer  # type: ignore[assignment]  # all that a cycle uses
             self._reading = "body"
+            if self.pipeline:
+                self.flow.resume_reading()  # stopped by uvicorn: while nothing is read, nobody sees the client leave
 
     def on_body(self, body: bytes) -> None:
         """Takes a piece of the body; what follows and is none is counted anew: trailers, extensions of chunks."""

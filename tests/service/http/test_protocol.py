@@ -56,11 +56,15 @@ def server(fake_artifact: Path) -> Iterator[ServerProcess]:
         yield started
 
 
-def test_client_that_leaves_frees_its_place_in_the_queue(slow_server: ServerProcess) -> None:
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_client_that_leaves_frees_its_place_in_the_queue(slow_server: ServerProcess, ahead: int) -> None:
     before = metric(slow_server, "polyhead_client_disconnects_total")
     connection = slow_server.connect()
     connection.sendall(request_bytes({"inputs": ["cat " * 14] * 200}))  # more than a worker takes in hand
     wait_until(lambda: metric(slow_server, "polyhead_queue_texts") > 0)
+    for _ in range(ahead):
+        connection.sendall(request_bytes({"inputs": "cat"}))
+        metric(slow_server, "polyhead_queue_texts")  # by then it was read, in a packet of its own
     connection.close()
     wait_until(lambda: metric(slow_server, "polyhead_queue_texts") == 0)  # computed, they would stand there for 80 s
     assert metric(slow_server, "polyhead_client_disconnects_total") == before + 1

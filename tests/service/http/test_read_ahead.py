@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from service.http.read_ahead import MOST_AHEAD, ReadAhead
+from service.http.read_ahead import FEW_AHEAD, MOST_AHEAD, ReadAhead
 from tests.service.http.test_protocol import error_code, read_answer
 from tests.service.test_server import fake_server
 
@@ -27,10 +27,22 @@ def test_requests_ahead_are_answered_up_to_a_number_and_the_connection_closed(fa
         assert connection.recv(1) == b""
 
 
-@pytest.mark.parametrize(("bodies", "reads"), [([], 1), ([30_000] * 2, 1), ([30_000] * 3, 0)])
-def test_nothing_is_read_while_many_bytes_wait(bodies: list[int], reads: int) -> None:
+@pytest.mark.parametrize(
+    ("heads", "bodies", "reads"),
+    [
+        ([], [], 1),
+        ([10, 10], [30_000, 30_000], 1),
+        ([10, 10, 10], [30_000, 30_000, 30_000], 0),
+        ([30_000, 30_000, 30_000], [0, 0, 0], 0),
+        ([10] * FEW_AHEAD, [0] * FEW_AHEAD, 1),
+        ([10] * (1 + FEW_AHEAD), [0] * (1 + FEW_AHEAD), 0),
+    ],
+)
+def test_nothing_is_read_while_many_bytes_or_requests_wait(heads: list[int], bodies: list[int], reads: int) -> None:
     transport = Mock(spec=asyncio.Transport)
-    waiting: deque[Any] = deque((SimpleNamespace(body=b" " * size), None) for size in bodies)
+    waiting: deque[Any] = deque(
+        (SimpleNamespace(scope=_scope(head), body=b" " * body), None) for head, body in zip(heads, bodies, strict=True)
+    )
     flow = ReadAhead(transport, waiting)
     flow.pause_reading()
     flow.resume_reading()
@@ -38,3 +50,7 @@ def test_nothing_is_read_while_many_bytes_wait(bodies: list[int], reads: int) ->
     waiting.clear()
     flow.resume_reading()
     transport.resume_reading.assert_called_once()
+
+
+def _scope(size: int) -> dict[str, Any]:
+    return {"raw_path": b"/", "query_string": b"", "headers": [(b"x-long", b"a" * size)]}
