@@ -4,22 +4,25 @@ from collections import deque
 
 from service.backend import Cancellation
 from service.batching.entries import Entry
+from service.batching.jobs import Job
 from service.batching.pending import Pending
 
 
 class Hand:
     """What one worker took from the queue: the batch it runs, and the texts of a failed one that it runs again."""
 
-    __slots__ = ("again", "cancellation", "running")
+    __slots__ = ("again", "cancellation", "jobs", "running")
 
     def __init__(self) -> None:
         self.cancellation = Cancellation()
         self.running: list[Entry[Pending]] = []
+        self.jobs: list[Job] = []
         self.again: deque[Entry[Pending]] = deque()
 
     def begin(self, entries: list[Entry[Pending]]) -> None:
-        """Runs these next."""
+        """Runs these next, or nothing; their requests may be over, and know their texts no more, before the run is."""
         self.running = entries
+        self.jobs = [entry.flow.jobs[entry.index] for entry in entries]
         self.cancellation = Cancellation()
 
     def end_unwanted_run(self, now: float) -> None:

@@ -15,7 +15,7 @@ class Pending(Flow):
     """A request in the batcher.
 
     Attributes:
-        jobs: its texts.
+        jobs: its texts, until it is over.
         deadline: `time.monotonic()` value after which nothing more is run for it, or None.
         loop: the event loop that waits for it.
         future: done when its outcome is known: its results, or the failure of the first text that failed.
@@ -70,7 +70,8 @@ class Pending(Flow):
         return [self._results[index] for index in range(len(self.jobs))]
 
     def forget(self) -> None:
-        """Lets go of its outcome: the queue may know a request, and an error all that it passed, long afterwards."""
+        """Lets go of texts and outcome: the queue may know a request, and an error all that it passed, long after."""
+        self.jobs = ()
         self._error = None
         self._results = {}
 

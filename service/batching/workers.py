@@ -126,7 +126,7 @@ class Workers:
         """Puts the next batch that anybody wants in the hand, waiting for one; False when there will be none."""
         with self._lock:
             member.busy_since = None
-            hand.running = []
+            hand.begin([])
             while not member.dismissed:
                 now = time.monotonic()
                 batch = [hand.again.popleft()] if hand.again else self._take(now)
@@ -159,8 +159,7 @@ class Workers:
 
     def _run(self, member: Member, hand: Hand) -> None:
         """Runs one batch. A failure is the batch's alone; the texts of a failed batch are run one by one."""
-        entries = hand.running
-        jobs = [entry.flow.jobs[entry.index] for entry in entries]
+        entries, jobs = hand.running, hand.jobs
         started = time.monotonic()
         try:
             batch = collate(jobs, hand.cancellation)

@@ -78,7 +78,7 @@ def test_answers_in_the_order_of_the_texts_without_padding() -> None:
     within_patience(test)
 
 
-def test_outcomes_are_kept_nowhere_once_they_are_handed_over() -> None:
+def test_texts_and_outcomes_are_kept_nowhere_once_they_are_handed_over() -> None:
     """The queue drops what it knows of a request when the next ones have their turn: hours later, where none comes."""
 
     async def failure(batcher: Batcher) -> weakref.ref[Exception]:
@@ -93,9 +93,11 @@ def test_outcomes_are_kept_nowhere_once_they_are_handed_over() -> None:
         backend.on_token[7] = raising(OSError())
         with running(backend) as batcher:
             held: list[weakref.ref[Any]] = [await failure(batcher)]
-            results = await batcher.submit([job(1, 2, layers=(0,)), job(3, 4, layers=(0,))])
+            jobs = [job(1, 2, layers=(0,)), job(3, 4, layers=(0,))]
+            results = await batcher.submit(jobs)
             held += [weakref.ref(result.attentions[0]) for result in results]
-            del results
+            held += [weakref.ref(given.input_ids) for given in jobs]
+            del jobs, results
             for _ in range(1000):  # the worker's own go when it waits again
                 await asyncio.sleep(0.001)
                 if not any(reference() is not None for reference in held):
