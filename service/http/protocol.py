@@ -62,6 +62,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._connection.is_lost = True
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True  # uvicorn marks the last one only
+        for cycle, _ in self.pipeline:
+            cycle.body.clear()  # it refers to itself through this, and would stay until some collection
         self._connection.cancel()
 
     def data_received(self, data: bytes) -> None:
@@ -129,6 +131,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Goes on with the next request, or with what there is to say to what followed the last one."""
         self._writer.flush()
+        if self._answering is not None:
+            self._answering.body.clear()  # what no route asked for would stay until the next request
         super().on_response_complete()
         if self._refusal is not None and self.cycle.response_complete:
             self._write_refusal(self._refusal)

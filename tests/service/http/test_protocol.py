@@ -1,5 +1,6 @@
 """Connections as clients misuse them: raw sockets against the real process."""
 
+import asyncio
 import json
 import socket
 import time
@@ -7,10 +8,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
+from service.http.connection import ConnectionLimits, Places
 from service.http.pieces import SENT_AT_ONCE
+from service.http.protocol import BoundedProtocol
 from tests.service.process import ServerProcess, wait_until
 from tests.service.test_server import fake_server
 
@@ -218,6 +225,46 @@ def test_client_that_pipelines_and_leaves_frees_all_its_places(slow_server: Serv
         wait_until(lambda: metric(slow_server, "polyhead_requests_in_flight") == 2)
     wait_until(lambda: metric(slow_server, "polyhead_requests_in_flight") == 1)
     assert not [line for line in slow_server.lines[before:] if '"level":"error"' in line]
+
+
+def test_bodies_that_nobody_reads_are_kept_no_longer_than_their_requests() -> None:
+    refused, waiting = request_bytes({"inputs": "cat"}, path="/refused"), request_bytes({"inputs": "cat"})
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        del receive
+        if scope["path"] != "/refused":
+            await asyncio.sleep(60)
+        await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    async def test() -> None:
+        protocol = _protocol(answer)
+        protocol.data_received(refused)
+        assert protocol.cycle.body
+        await asyncio.sleep(0.01)
+        assert protocol.cycle.response_complete
+        assert not protocol.cycle.body
+        protocol.data_received(waiting * 3)
+        cycles = [cycle for cycle, _ in protocol.pipeline]
+        assert [len(cycle.body) for cycle in cycles] == [len(waiting.partition(b"\r\n\r\n")[2])] * 2
+        protocol.connection_lost(None)
+        assert not any(cycle.body for cycle in cycles)
+        for task in protocol.tasks:
+            task.cancel()
+
+    asyncio.run(test())
+
+
+def _protocol(app: Any) -> BoundedProtocol:
+    limits = ConnectionLimits(
+        places=Places(1), max_header_bytes=1000, receive_timeout=9.0, send_timeout=9.0, min_send_rate=1
+    )
+    config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
+    made = BoundedProtocol(config, ServerState(), {}, limits=limits, on_refused=Mock())
+    transport = Mock(spec=asyncio.Transport)
+    transport.is_closing.return_value, transport.get_extra_info.return_value = False, None
+    made.connection_made(transport)
+    return made
 
 
 def test_offer_to_upgrade_is_declined_and_the_request_answered(server: ServerProcess) -> None:
