@@ -156,9 +156,13 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._check_interval)
-            for connection in list(self.server_state.connections):
-                if isinstance(connection, BoundedProtocol):
-                    connection.check(loop.time())
+            self._check_each(loop.time())
+
+    def _check_each(self, now: float) -> None:
+        """Not in the loop above, which would hold on to the last connection of all until the next one comes."""
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, BoundedProtocol):
+                connection.check(now)
 
     async def _become_ready(self) -> None:
         settings, started = self._services.settings, time.monotonic()

@@ -1,15 +1,20 @@
 """The process from start to end: probes, signals, exit codes, what it writes."""
 
+import asyncio
 import json
 import signal
 import socket
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import uvicorn
 
+from service.server import Server
 from tests.service.process import ServerProcess, wait_until
 
 CANARY = "xylophonist-4711"
@@ -94,6 +99,22 @@ def test_second_signal_ends_at_once(fake_artifact: Path, state: str, flags: list
         server.signal(signal.SIGTERM)
         assert server.wait() == 1
         assert time.monotonic() - started < 8
+
+
+def test_a_connection_that_is_over_is_kept_nowhere() -> None:
+    async def test() -> None:
+        server = Server(uvicorn.Config(Mock(), log_config=None), Mock(), Mock(), Mock(), 0.001)
+        checks = asyncio.create_task(server._check_connections())
+        connection = Mock(spec=asyncio.Protocol)
+        server.server_state.connections.add(connection)
+        await asyncio.sleep(0.02)
+        server.server_state.connections.clear()
+        reference = weakref.ref(connection)
+        del connection
+        assert reference() is None
+        checks.cancel()
+
+    asyncio.run(test())
 
 
 def test_host_that_is_no_name(fake_artifact: Path) -> None:
