@@ -22,7 +22,7 @@ from tests.deploy.cluster import (
     resources,
     settings,
 )
-from tests.deploy.tools import DEPLOY, VERSION
+from tests.deploy.tools import DEPLOY, VERSION, most_memory
 
 each_overlay = pytest.mark.parametrize("name", OVERLAYS)
 
@@ -143,6 +143,13 @@ def test_threads_come_from_the_cpu_request(name: str) -> None:
     )  # a fraction is rounded up: more threads than CPU
     assert "cpu" not in found["resources"]["limits"]
     assert found["resources"]["limits"]["memory"] == found["resources"]["requests"]["memory"]
+
+
+@each_overlay
+def test_memory_is_enough(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = container(overlay(name))["resources"]["limits"]["memory"]
+    sizes = {"Mi": 2**20, "Gi": 2**30}
+    assert most_memory(read_settings(overlay(name), monkeypatch)) < int(limit[:-2]) * sizes[limit[-2:]]
 
 
 @each_overlay

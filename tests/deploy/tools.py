@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from service.settings import Settings
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -29,6 +31,11 @@ def run(*command: str | Path, data: str | None = None) -> str:
     )
     assert done.returncode == 0, f"{command[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+def most_memory(settings: Settings) -> float:
+    """Bytes that the default model and its requests may take, as deploy/README.md adds them up (Sizing)."""
+    return 218e6 + settings.max_held_body_bytes + settings.max_held_answer_bytes
 
 
 def read_yaml(path: Path) -> Any:
