@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.observability.alerts import JOB
 from service.observability import metric_names
 from service.settings import Settings, misspelt_variables
 from tests.deploy.cluster import (
@@ -210,7 +211,14 @@ def test_monitoring_holds_the_rule_files_and_the_dashboard() -> None:
     monitor = one(text, "PodMonitor")["spec"]
     assert monitor["selector"]["matchLabels"].items() <= pod(text)["metadata"]["labels"].items()
     assert monitor["podMetricsEndpoints"][0]["port"] == container(text)["ports"][0]["name"]
-    assert pod(text)["metadata"]["labels"][monitor["jobLabel"]] == "polyhead"  # the job that the rules name
+
+
+def test_what_is_served_in_two_namespaces_is_two_jobs() -> None:
+    """Else their models differ, and errors of one are lost among the answers of the other."""
+    monitor = one(overlay("production"), "PodMonitor")
+    assert "jobLabel" not in monitor["spec"]  # the operator's default is namespace and name
+    job = f"{monitor['metadata']['namespace']}/{monitor['metadata']['name']}"
+    assert re.fullmatch(JOB.removeprefix('job=~"').removesuffix('"'), job)
 
 
 def test_volume_is_filled_before_it_is_served() -> None:
