@@ -192,6 +192,12 @@ def test_scales_on_a_gauge_that_the_service_has() -> None:
     assert namespace == one(overlay("production"), "Deployment")["metadata"]["namespace"]
 
 
+def test_nothing_known_of_the_queue_is_no_reason_to_scale_in() -> None:
+    spec = one(overlay("production"), "ScaledObject")["spec"]
+    assert spec["fallback"]["behavior"] == "currentReplicasIfHigher"  # KEDA's default takes the others away
+    assert spec["triggers"][0]["metadata"]["ignoreNullValues"] == "false"  # its default reads an empty answer as 0
+
+
 def test_gpu_replicas_ask_for_one() -> None:
     text = component("gpu")
     assert container(text)["resources"]["limits"]["nvidia.com/gpu"] == "1"
