@@ -68,7 +68,8 @@ class Settings(BaseSettings):
     api_keys_file: Path | None = None
     """file with such keys, one a line; read again when it changes"""
     allowed_hosts: str = ""
-    """names that the Host header may hold, separated by commas, *.example.com for all below; empty allows every name"""
+    """names that the Host header may hold, separated by commas, *.example.com for all below; empty allows every name,
+    and probes and /metrics are answered under any"""
     cors_origins: str = ""
     """origins whose pages may call the API from a browser, separated by commas, or *; empty allows none"""
 

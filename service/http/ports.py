@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from service.errors import MalformedRequest, NotFound
+from service.http.connection import PROBES
 
 ADMIN_ROUTES = frozenset({"/metrics", "/docs", "/openapi.json"})
 SHARED_ROUTES = frozenset({"/healthz", "/readyz", "/static/{path:path}"})  # probes; files of documentation and viewer
+ROUTES_BY_ADDRESS = frozenset(path.decode("ascii") for path in PROBES)  # who asks for them knows no name of ours
 
 
 class Doors:
@@ -19,6 +21,7 @@ class Doors:
     Args:
         admin_port: the second port, or None where one port has all routes.
         hosts: names that the `Host` header may hold, without port, `*.example.com` for all below; none allows all.
+            Probes and scrapes may hold any.
     """
 
     def __init__(self, admin_port: int | None, hosts: Sequence[str]) -> None:
@@ -40,7 +43,8 @@ class Doors:
         """
         if self.admin_port is not None and server is not None:
             self._check_port(route, is_admin=server[1] == self.admin_port)
-        if (self._names or self._endings) and not self._is_ours(host):
+        has_names = bool(self._names or self._endings)
+        if has_names and route not in ROUTES_BY_ADDRESS and not self._is_ours(host):
             raise MalformedRequest("Host: not a name that is served here", param="Host")
 
     def _check_port(self, route: str, *, is_admin: bool) -> None:

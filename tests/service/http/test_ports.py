@@ -60,6 +60,15 @@ def test_hosts_that_are_not(host: str | None) -> None:
         doors.check("/encode", None, None if host is None else host.encode())
 
 
+def test_probes_and_scrapes_name_an_address() -> None:
+    """An orchestrator asks a pod, an image's health check its own container: neither knows the service's name."""
+    doors = Doors(None, ["api.example.com"])
+    for route in ("/healthz", "/readyz", "/metrics", "/health", "/v2/health/live", "/v2/health/ready"):
+        doors.check(route, None, b"10.0.0.7:8000")
+    with pytest.raises(MalformedRequest, match="Host"):
+        doors.check("/info", None, b"10.0.0.7:8000")
+
+
 def test_another_host_name_is_answered_400(serve: Serve) -> None:
     served = serve("--allowed-hosts", "testserver")
     assert served.encode({"inputs": "cat"}).status_code == 200
