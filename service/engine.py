@@ -14,7 +14,7 @@ may ask for: long lists go through the queue in portions.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
@@ -22,16 +22,14 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-from pydantic import ValidationError
 
 from model.artifact import Artifact
 from service.backend import Float32Array
 from service.batching.batcher import Batcher
 from service.batching.jobs import JobResult
-from service.encoding.inputs import InputNames, Inputs, read_inputs, refuse_empty
+from service.encoding.calls import read_call
+from service.encoding.inputs import InputNames, Inputs, refuse_empty
 from service.encoding.plan import EncodePlan, plan_encoding
-from service.encoding.schemas import EncodeRequest
-from service.encoding.validation import explain_validation
 from service.errors import NotReady
 from service.runner import Runner, Runtime
 from service.tokenizer import TokenizedInput, Tokenizer
@@ -74,7 +72,7 @@ class Engine(Runner):
 
     def encode(
         self,
-        inputs: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
+        inputs: str | Iterable[str] | Iterable[int] | Iterable[Sequence[int]],
         *,
         progress: Progress | None = None,
         **options: Any,
@@ -82,7 +80,8 @@ class Engine(Runner):
         """Encodes texts, or token ids.
 
         Args:
-            inputs: a text, texts, token ids, or lists of token ids; any number.
+            inputs: a text, texts, token ids, or lists of token ids; any number. Lists, tuples, generators and arrays
+                of NumPy's hold them, here and in the options.
             progress: called now and then with how many more inputs are done, on another thread.
             **options: `POST /encode`'s: normalize, truncate, dimensions, output, attention, head_mask, prompt_name,
                 prompt.
@@ -91,9 +90,7 @@ class Engine(Runner):
             ServiceError: the options or inputs are not what the model takes (`Invalid`, `TooLarge`), it failed
                 (`InferenceFailed`), or the engine is closed (`NotReady`).
         """
-        values = list(inputs) if not isinstance(inputs, str) else inputs
-        request = _request({"inputs": values, **options})
-        given = read_inputs(values, max_texts=len(values)) if values else Inputs(texts=[values] if values == "" else [])
+        request, given = read_call(inputs, options)
         plan = plan_encoding(request, given, self.manifest)
         encoded = self._start(plan, progress or _ignore)
         try:
@@ -225,13 +222,6 @@ def _cut(portion: list[TokenizedInput], most: int) -> Iterator[tuple[list[Tokeni
         tokens += length
     if run:
         yield run, tokens
-
-
-def _request(body: dict[str, Any]) -> EncodeRequest:
-    try:
-        return EncodeRequest.model_validate(body)
-    except ValidationError as error:
-        raise explain_validation(error, EncodeRequest) from None
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,6 +79,26 @@ def test_token_ids_and_token_vectors(engine: Engine) -> None:
     assert [vectors.shape for vectors in encoded.embeddings] == [(3, HIDDEN_SIZE), (2, HIDDEN_SIZE)]
 
 
+@pytest.mark.parametrize("inputs", [np.array([TEXT, "cat"]), (text for text in (TEXT, "cat")), [np.str_(TEXT), "cat"]])
+def test_texts_come_in_what_python_holds_them_in(engine: Engine, inputs: Any) -> None:
+    expected = [expected_vector(ids_of(text)) for text in (TEXT, "cat")]
+    np.testing.assert_allclose(engine.encode(inputs).embeddings, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("inputs", [[(CLS, 5, SEP)], np.array([[CLS, 5, SEP]]), [np.array([CLS, 5, SEP])]])
+def test_token_ids_come_in_tuples_and_arrays(engine: Engine, inputs: Any) -> None:
+    expected = [expected_vector([CLS, 5, SEP])]
+    np.testing.assert_allclose(engine.encode(inputs).embeddings, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_options_take_numpy_s_numbers_and_arrays(engine: Engine) -> None:
+    expected = engine.encode(TEXT, dimensions=3, attention={"layers": [0, 1], "heads": [1]}, normalize=False)
+    attention = {"layers": np.arange(2), "heads": (np.int64(1),)}
+    found = engine.encode(TEXT, dimensions=np.int64(3), attention=attention, normalize=np.False_)
+    np.testing.assert_array_equal(found.embeddings, expected.embeddings)
+    np.testing.assert_equal(found.attention, expected.attention)
+
+
 def test_threads_share_one_engine(engine: Engine, backend: FakeBackend) -> None:
     backend.seconds = 0.001
     texts = random_texts(40)
@@ -121,6 +142,8 @@ def test_long_texts_are_cut_into_runs_that_the_queue_takes(settings: Settings, b
         (lambda engine: engine.encode(TEXT, dimensions=HIDDEN_SIZE + 1), Invalid),
         (lambda engine: engine.encode(TEXT, colour="red"), Invalid),
         (lambda engine: engine.encode([TEXT, 3]), Invalid),
+        (lambda engine: engine.encode(bytes([CLS, 5, SEP])), Invalid),  # no token ids
+        (lambda engine: engine.encode(None), Invalid),
         (lambda engine: engine.encode([[]]), Invalid),
         (lambda engine: engine.encode("cat " * 40, truncate=False), TooLarge),
         (lambda engine: engine.encode([*random_texts(600), "cat " * 40], truncate=False), TooLarge),
