@@ -12,6 +12,7 @@ may ask for: long lists go through the queue in portions.
 """
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -67,6 +68,7 @@ class Engine(Runner):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        self._process = os.getpid()
         self._queued_tokens = min(QUEUED_TOKENS, batcher.max_queue_tokens)
         self._room = _Room(self._queued_tokens)
 
@@ -88,7 +90,8 @@ class Engine(Runner):
 
         Raises:
             ServiceError: the options or inputs are not what the model takes (`Invalid`, `TooLarge`), it failed
-                (`InferenceFailed`), or the engine is closed (`NotReady`).
+                (`InferenceFailed`), or the engine is closed or of the process that this one was forked from
+                (`NotReady`).
         """
         request, given = read_call(inputs, options)
         plan = plan_encoding(request, given, self.manifest)
@@ -123,6 +126,8 @@ class Engine(Runner):
 
     def _start(self, plan: EncodePlan, progress: Progress) -> Future[Encoded]:
         """Starts a call on the event loop where calls wait, on a thread of its own; the service has its own loop."""
+        if os.getpid() != self._process:  # a call would wait forever for threads that stayed behind
+            raise NotReady("the engine was loaded before a fork, and its threads are the parent's: load it here")
         with self._starting:  # `close` stops the loop after what was started before
             if self._is_closed:
                 raise NotReady("the engine is closed")

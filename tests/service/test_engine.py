@@ -208,6 +208,12 @@ def test_a_closed_engine_says_so(settings: Settings, backend: FakeBackend) -> No
         engine.encode(TEXT)
 
 
+def test_a_forked_process_is_told_to_load_its_own(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getpid", lambda: -1)  # as after a fork, which leaves the threads behind
+    with pytest.raises(NotReady, match="load it here"):
+        engine.encode(TEXT)
+
+
 def test_closing_ends_calls_that_wait(settings: Settings, backend: FakeBackend) -> None:
     engine = load_fake_engine(settings, None, backend)
     backend.gate.clear()
