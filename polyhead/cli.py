@@ -32,8 +32,8 @@ def serve(arguments: list[str]) -> int:
     from service.__main__ import main as run  # noqa: PLC0415 - imported when it is wanted
 
     if os.environ.get("POLYHEAD_MODEL"):  # the service reads it, and a flag would win over it
-        return run(arguments)
-    return run([*_model_flag(arguments), *arguments])
+        return run(arguments, program="polyhead serve")
+    return run([*_model_flag(arguments), *arguments], program="polyhead serve")
 
 
 def export(arguments: list[str]) -> int:
@@ -60,7 +60,7 @@ def tune(arguments: list[str]) -> int:
     """Measure which use of this machine's cores suits an artifact."""
     from service.tune import main as run  # noqa: PLC0415 - imported when it is wanted
 
-    return run([*_model_flag(arguments), *arguments])
+    return run([*_model_flag(arguments), *arguments], "polyhead tune")
 
 
 def encode(arguments: list[str]) -> int:

@@ -25,15 +25,15 @@ WRONG_SETTINGS = 2
 logger = logging.getLogger("service")
 
 
-def main(arguments: Sequence[str] | None = None, load: Load | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, load: Load | None = None, program: str = PROGRAM) -> int:
     """Runs the service, or `tune`; returns the exit code. A test may load another engine."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["tune"]:
         return tune.main(given[1:])
     try:
-        settings = read_settings(given)
+        settings = read_settings(given, program)
     except SettingsError as error:
-        return _complain("; ".join([str(error), *_misspelt()]), WRONG_SETTINGS)
+        return _complain(program, "; ".join([str(error), *_misspelt()]), WRONG_SETTINGS)
     # Tokenising has threads of its own; the library's would compete with the model's for the same cores.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     bound_heap(os.environ)
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None, load: Load | None = None) -> in
     try:
         return serve(settings, load)
     except StartFailure as error:
-        return _complain(error, FAILED)
+        return _complain(program, error, FAILED)
 
 
 def _report(settings: Settings) -> None:
@@ -58,8 +58,8 @@ def _misspelt() -> list[str]:
     ]
 
 
-def _complain(error: Exception | str, code: int) -> int:
-    sys.stderr.write(f"{PROGRAM}: {error}\n")
+def _complain(program: str, error: Exception | str, code: int) -> int:
+    sys.stderr.write(f"{program}: {error}\n")
     return code
 
 

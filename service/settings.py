@@ -6,12 +6,13 @@ It knows the limits and their defaults, not who enforces them. Nothing else in t
 import difflib
 import re
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
+from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict
 
 ENVIRONMENT_PREFIX = "POLYHEAD_"
 PROGRAM = "python -m service"
@@ -33,7 +34,6 @@ class Settings(BaseSettings):
         frozen=True,
         use_attribute_docstrings=True,
         cli_kebab_case=True,
-        cli_prog_name=PROGRAM,
         cli_avoid_json=True,
     )
 
@@ -155,17 +155,20 @@ class Settings(BaseSettings):
         return self
 
 
-def read_settings(arguments: Sequence[str] | None = None) -> Settings:
+def read_settings(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> Settings:
     """Reads flags and environment; `--help` and unknown flags end the process as argparse does.
 
     Args:
         arguments: the command line without the program; None is the process's own.
+        program: the words that it was called by, for help.
 
     Raises:
         SettingsError: a setting is missing or out of range.
     """
     try:
-        return CliApp.run(Settings, cli_args=list(sys.argv[1:] if arguments is None else arguments))
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        source = CliSettingsSource[ArgumentParser](Settings, cli_prog_name=program)
+        return CliApp.run(Settings, cli_args=given, cli_settings_source=source)
     except ValidationError as error:
         raise SettingsError(_one_line(error)) from error
 

@@ -21,8 +21,10 @@ from service.batching.batcher import Batcher, Job
 from service.machine.cpu import usable_cores
 from service.onnx_backend import OnnxBackend, ProviderUnavailable
 from service.runner import make_batcher
-from service.settings import PROGRAM, Settings, SettingsError, read_settings
+from service.settings import PROGRAM as SERVICE
+from service.settings import Settings, SettingsError, read_settings
 
+PROGRAM = f"{SERVICE} tune"
 CONCURRENCY = 64  # requests under way while throughput is measured: enough that batches fill
 LATENCY_SHARE = 0.5  # of the seconds of a layout, for texts that come one at a time
 SEED = 0
@@ -138,22 +140,23 @@ def report(measured: Sequence[Measurement]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    made = argparse.ArgumentParser(prog=f"{PROGRAM} tune", description=__doc__.split("\n\n")[1] if __doc__ else None)
+def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """The command line, with the words that it was called by."""
+    made = argparse.ArgumentParser(prog=program, description=__doc__.split("\n\n")[1] if __doc__ else None)
     made.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact to measure")
     made.add_argument("--seconds", type=float, default=6.0, help="time for each layout (default: 6)")
     made.add_argument("--cores", type=int, help="cores to share out (default: those this process may use)")
     return made
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
     """Runs the command; returns the exit code."""
-    options = parser().parse_args(arguments)
+    made = parser(program)
+    options = made.parse_args(arguments)
     if not 0 < options.seconds < math.inf:
-        parser().error("--seconds must be above 0")
+        made.error("--seconds must be above 0")
     if options.cores is not None and not 1 <= options.cores <= usable_cores():
-        parser().error(f"--cores must be from 1 to {usable_cores()}, those this process may use")
+        made.error(f"--cores must be from 1 to {usable_cores()}, those this process may use")
     try:
         artifact = Artifact.open(options.model)
         settings = read_settings(["--model", str(options.model)])
@@ -165,7 +168,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
     except (ArtifactError, ProviderUnavailable, SettingsError) as error:
-        sys.stderr.write(f"{PROGRAM} tune: {error}\n")
+        sys.stderr.write(f"{program}: {error}\n")
         return 2 if isinstance(error, SettingsError) else 1
     sys.stdout.write(report(measured))
     return 0

@@ -36,9 +36,15 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
         main([name, "--help"])
     shown = capsys.readouterr().out
     assert len(shown) > 200
-    if name in ("export", "heads"):  # whose modules are commands of their own, too
-        assert shown.startswith(f"usage: polyhead {name} ")
+    assert shown.startswith(f"usage: polyhead {name} ")  # though most of their modules are commands of their own, too
+    if name in ("export", "heads"):
         assert "python -m export" not in shown
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["serve", "--port", "x"], 2), (["tune", "--model", "/nowhere"], 1)])
+def test_failures_name_the_command(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == code
+    assert capsys.readouterr().err.startswith(f"polyhead {arguments[0]}: ")
 
 
 def test_no_command_and_a_wrong_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +86,7 @@ def test_without_a_model_and_without_the_default_one_it_says_how_to_make_one(
 def note(seen: list[list[str]]) -> Callable[[list[str]], int]:
     """A command that only notes what it is given."""
 
-    def command(arguments: list[str]) -> int:
+    def command(arguments: list[str], **_: str) -> int:
         seen.append(list(arguments))
         return 0
 
