@@ -36,8 +36,8 @@ Only safetensors are read; a checkpoint that exists only as a pickle is refused.
 1: it is not, and the last line on stderr says why; 2: the command line is wrong."""
 
 
-def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """The command line, described, with the words that it was called by."""
+def parser(program: str = PROGRAM, default_output: str = "") -> argparse.ArgumentParser:
+    """The command line, described, with the words that it was called by and where it writes if it is not told."""
     made = argparse.ArgumentParser(
         prog=program,
         description=DESCRIPTION,
@@ -47,7 +47,13 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     made.add_argument(
         "model", nargs="?", metavar="MODEL", help=f"folder or Hugging Face id (default: {DEFAULT_MODEL}, embedded)"
     )
-    made.add_argument("--output", type=Path, required=True, metavar="DIR", help="directory to make")
+    made.add_argument(
+        "--output",
+        type=Path,
+        required=not default_output,
+        metavar="DIR",
+        help="directory to make" + (f" (default: {default_output})" if default_output else ""),
+    )
     made.add_argument("--name", help="name to serve the model under (default: its id or its folder's name)")
     made.add_argument(
         "--precision",

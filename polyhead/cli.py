@@ -44,7 +44,7 @@ def export(arguments: list[str]) -> int:
     program = "polyhead export"
     if arguments[:1] == ["heads"]:
         return run(arguments, program)
-    model = flags(program).parse_args(["--output", "", *arguments]).model
+    model = flags(program, f"{DEFAULT_ARTIFACT.parent}/ and the model's name").parse_args(arguments).model
     output = DEFAULT_ARTIFACT if model is None else DEFAULT_ARTIFACT.parent / Path(model).resolve().name
     return run(["--output", str(output), *arguments], program)  # an --output among the arguments comes later, and wins
 
@@ -60,7 +60,7 @@ def tune(arguments: list[str]) -> int:
     """Measure which use of this machine's cores suits an artifact."""
     from service.tune import main as run  # noqa: PLC0415 - imported when it is wanted
 
-    return run([*_model_flag(arguments), *arguments], "polyhead tune")
+    return run(arguments, "polyhead tune", DEFAULT_ARTIFACT)
 
 
 def encode(arguments: list[str]) -> int:

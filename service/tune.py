@@ -140,18 +140,19 @@ def report(measured: Sequence[Measurement]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """The command line, with the words that it was called by."""
+def parser(program: str = PROGRAM, model: Path | None = None) -> argparse.ArgumentParser:
+    """The command line, with the words that it was called by and the artifact that is measured if none is named."""
     made = argparse.ArgumentParser(prog=program, description=__doc__.split("\n\n")[1] if __doc__ else None)
-    made.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact to measure")
+    help_model = "artifact to measure" + (" (default: %(default)s)" if model else "")
+    made.add_argument("--model", type=Path, required=not model, default=model, metavar="DIR", help=help_model)
     made.add_argument("--seconds", type=float, default=6.0, help="time for each layout (default: 6)")
     made.add_argument("--cores", type=int, help="cores to share out (default: those this process may use)")
     return made
 
 
-def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
+def main(arguments: Sequence[str], program: str = PROGRAM, model: Path | None = None) -> int:
     """Runs the command; returns the exit code."""
-    made = parser(program)
+    made = parser(program, model)
     options = made.parse_args(arguments)
     if not 0 < options.seconds < math.inf:
         made.error("--seconds must be above 0")

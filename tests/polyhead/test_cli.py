@@ -37,6 +37,8 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().out
     assert len(shown) > 200
     assert shown.startswith(f"usage: polyhead {name} ")  # though most of their modules are commands of their own, too
+    if name in ("export", "tune"):  # as commands of their own they have no default
+        assert ("[--output DIR]" if name == "export" else "[--model DIR]") in shown
     if name in ("export", "heads"):
         assert "python -m export" not in shown
 
