@@ -60,7 +60,9 @@ def main(arguments: Sequence[str]) -> int:
     options = made.parse_args(arguments)
     if options.texts and options.input:
         made.error("give texts or --input, not both")
-    if not options.texts and not options.input and sys.stdin.isatty():
+    if not (options.texts or options.input) and (
+        sys.stdin is None or sys.stdin.isatty()
+    ):  # None: closed before we came
         made.error("nothing to encode: give texts, --input FILE, or pipe them in")
     bound_heap()
     try:

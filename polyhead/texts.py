@@ -24,6 +24,8 @@ def read_texts(source: str, field: str) -> Iterator[str]:
         InputError: the file cannot be read, or holds something else.
     """
     if source == STANDARD_INPUT:
+        if sys.stdin is None:  # closed before we came
+            raise InputError("standard input is closed")
         yield from _lines(sys.stdin.buffer, "standard input")
         return
     path = Path(source)

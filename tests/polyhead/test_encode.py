@@ -140,6 +140,15 @@ def test_a_closed_standard_output_is_said(monkeypatch: pytest.MonkeyPatch, capsy
     assert capsys.readouterr().err == "polyhead encode: standard output is closed\n"
 
 
+def test_a_closed_standard_input_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(SystemExit, match="2"):
+        main(["encode"])
+    assert "nothing to encode" in capsys.readouterr().err
+    assert main(["encode", "--input", "-"]) == 1
+    assert capsys.readouterr().err == "polyhead encode: standard input is closed\n"
+
+
 def test_text_that_is_not_unicode_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["encode", "cat", "a\udcff"]) == 1  # as Python hands on an argument that is not UTF-8
     assert capsys.readouterr().err == "polyhead encode: text 2: not UTF-8 (character 2 of the text)\n"
