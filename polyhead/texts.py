@@ -41,8 +41,9 @@ def read_texts(source: str, field: str) -> Iterator[str]:
 
 def _lines(file: Any, name: str) -> Iterator[str]:
     for number, line in enumerate(file, 1):
+        encoding = "utf-8-sig" if number == 1 else "utf-8"  # Windows programs begin files with a mark that is no text
         try:
-            yield line.decode("utf-8").rstrip("\r\n")
+            yield line.decode(encoding).rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise InputError(f"{name}, line {number}: not UTF-8 (byte {error.start + 1} of the line)") from error
 

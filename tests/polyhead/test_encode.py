@@ -42,6 +42,15 @@ def test_texts_of_the_command_line_become_lines_of_json(capsysbinary: pytest.Cap
     np.testing.assert_allclose([line["embedding"] for line in lines], expected(dimensions=3), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("name", "content"), [("in.txt", "cat\r\ndog\r\n"), ("in.jsonl", '"cat"\r\n\r\n"dog"')])
+def test_files_of_windows_programs_are_read(
+    name: str, content: str, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    Path(name).write_bytes(content.encode("utf-8-sig"))
+    assert main(["encode", "--input", name]) == 0
+    assert [json.loads(line)["text"] for line in capsysbinary.readouterr().out.splitlines()] == ["cat", "dog"]
+
+
 def test_a_file_of_lines_becomes_an_array() -> None:
     Path("in.txt").write_text("\n".join(TEXTS) + "\n")
     assert main(["encode", "--input", "in.txt", "--output", "out.npy", "--no-normalize"]) == 0
