@@ -30,11 +30,12 @@ def read_texts(source: str, field: str) -> Iterator[str]:
         return
     path = Path(source)
     try:
-        if path.suffix == ".parquet":
+        ending = path.suffix.lower()
+        if ending == ".parquet":
             yield from _column(path, field)
             return
         with path.open("rb") as file:
-            yield from _fields(file, source, field) if path.suffix in (".jsonl", ".ndjson") else _lines(file, source)
+            yield from _fields(file, source, field) if ending in (".jsonl", ".ndjson") else _lines(file, source)
     except OSError as error:
         raise InputError(f"cannot read {source}: {error.strerror or error}") from error
 

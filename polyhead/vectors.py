@@ -35,11 +35,12 @@ def open_output(target: str | None) -> AbstractContextManager[Write]:
     if target is None:
         return _on_standard_output()
     path = Path(target)
-    if path.suffix not in WRITERS:
+    ending = path.suffix.lower()
+    if ending not in WRITERS:
         raise OutputError(f"{target}: expected a file that ends in {', '.join(WRITERS)}")
     if not path.parent.is_dir():
         raise OutputError(f"{target}: there is no folder {path.parent}")
-    return _whole(path, WRITERS[path.suffix])
+    return _whole(path, WRITERS[ending])
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def test_texts_of_the_command_line_become_lines_of_json(capsysbinary: pytest.Cap
     np.testing.assert_allclose([line["embedding"] for line in lines], expected(dimensions=3), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "content"), [("in.txt", "cat\r\ndog\r\n"), ("in.jsonl", '"cat"\r\n\r\n"dog"')])
+@pytest.mark.parametrize(("name", "content"), [("in.txt", "cat\r\ndog\r\n"), ("IN.JSONL", '"cat"\r\n\r\n"dog"')])
 def test_files_of_windows_programs_are_read(
     name: str, content: str, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -53,8 +53,8 @@ def test_files_of_windows_programs_are_read(
 
 def test_a_file_of_lines_becomes_an_array() -> None:
     Path("in.txt").write_text("\n".join(TEXTS) + "\n")
-    assert main(["encode", "--input", "in.txt", "--output", "out.npy", "--no-normalize"]) == 0
-    found = np.load("out.npy")
+    assert main(["encode", "--input", "in.txt", "--output", "OUT.NPY", "--no-normalize"]) == 0
+    found = np.load("OUT.NPY")
     assert (found.dtype, found.shape) == (np.float32, (3, HIDDEN_SIZE))
     np.testing.assert_allclose(found, expected(normalize=False), rtol=1e-5, atol=1e-6)
 
