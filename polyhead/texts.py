@@ -59,9 +59,16 @@ def _fields(file: Any, name: str, field: str) -> Iterator[str]:
             raise InputError(f"{name}, line {number}: not JSON: {error}") from error
         text = row if isinstance(row, str) else row.get(field) if isinstance(row, dict) else None
         if not isinstance(text, str):
-            has = f"has {', '.join(sorted(row))}" if isinstance(row, dict) else f"is {type(row).__name__}"
-            raise InputError(f"{name}, line {number}: {has}; expected the text as {field!r}; name another with --field")
+            raise InputError(f"{name}, line {number}: {_fault(row, field)}; name another with --field")
         yield text
+
+
+def _fault(row: Any, field: str) -> str:
+    if not isinstance(row, dict):
+        return f"is {type(row).__name__}; expected the text as {field!r}"
+    if field in row:
+        return f"{field!r} holds {type(row[field]).__name__}, expected a text"
+    return f"has {', '.join(sorted(row)) or 'nothing'}; expected the text as {field!r}"
 
 
 def _column(path: Path, field: str) -> Iterator[str]:

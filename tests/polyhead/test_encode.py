@@ -89,6 +89,8 @@ def test_standard_input_is_read_where_nothing_is_named(
         (b"fine\n\xff\xfe\n", "in.txt", [], "line 2: not UTF-8"),
         (b'{"text": "a"}\n{"text": \n', "in.jsonl", [], "line 2: not JSON"),
         (b'{"text": "a"}\n{"body": "b"}\n', "in.jsonl", [], "line 2: has body; expected the text as 'text'"),
+        (b'{"text": null}\n', "in.jsonl", [], "line 1: 'text' holds NoneType, expected a text"),
+        (b"{}\n", "in.jsonl", [], "line 1: has nothing; expected the text as 'text'"),
         (b"[1]\n", "in.jsonl", [], "is list; expected the text"),
         (b"[" * 100_000, "in.jsonl", [], "line 1: not JSON: maximum recursion depth"),
         (b"no table", "in.parquet", [], "in.parquet cannot be read as Parquet: Parquet magic bytes not found"),
