@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -158,6 +159,24 @@ def test_a_closed_standard_input_is_said(monkeypatch: pytest.MonkeyPatch, capsys
     assert "nothing to encode" in capsys.readouterr().err
     assert main(["encode", "--input", "-"]) == 1
     assert capsys.readouterr().err == "polyhead encode: standard input is closed\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_half_of_a_file(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Path] = []
+
+    def encode(*_: object) -> None:
+        seen.extend(Path().glob(".out.npy.*"))
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(command, "_encode", encode)
+    assert main(["encode", "cat", "--output", "out.npy"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert len(seen) == 1
+    assert [path.name for path in Path().iterdir()] == ["artifacts"]
+    assert signal.getsignal(number) is signal.SIG_DFL
 
 
 def test_text_that_is_not_unicode_is_said(capsys: pytest.CaptureFixture[str]) -> None:
