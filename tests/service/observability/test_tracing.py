@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from service.http.exchange import Exchange
 from service.observability.logs import REQUEST_LOGGER
 from service.observability.request_trace import TracingUnavailable, current_trace, open_tracing
 from service.observability.tracing import OpenTelemetryTracing
@@ -270,3 +271,19 @@ def test_collector_that_is_gone_harms_nobody(fake_artifact: Path) -> None:
         began = time.monotonic()
         assert process.stop() == 0
         assert time.monotonic() - began < 15
+
+
+def test_collector_that_hangs_holds_the_end_up_once_not_for_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.observability.tracing.EXPORT_SECONDS", 0.05)
+    exporter, free = InMemorySpanExporter(), threading.Event()
+    monkeypatch.setattr(exporter, "export", lambda _: free.wait(0.5))
+    tracing = OpenTelemetryTracing(BatchSpanProcessor(exporter, max_export_batch_size=1), share=1.0)
+    for exchange in [Exchange("/encode", "POST", []) for _ in range(3)]:
+        trace = tracing.start(exchange)
+        assert trace is not None
+        trace.finish(exchange)
+    began = time.monotonic()
+    tracing.close()
+    taken = time.monotonic() - began
+    free.set()
+    assert taken < 0.5
