@@ -88,7 +88,7 @@ def assert_restricted(text: str) -> None:
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert spec["automountServiceAccountToken"] is False
     assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
-    assert all(volume.keys() & {"emptyDir", "configMap"} for volume in spec.get("volumes", ()))
+    assert all(volume.keys() & {"emptyDir", "configMap", "secret"} for volume in spec.get("volumes", ()))
     for found in containers(text):
         assert found["securityContext"] == {
             "allowPrivilegeEscalation": False,
@@ -225,6 +225,16 @@ def test_what_is_served_in_two_namespaces_is_two_jobs() -> None:
     assert "jobLabel" not in monitor["spec"]  # the operator's default is namespace and name
     job = f"{monitor['metadata']['namespace']}/{monitor['metadata']['name']}"
     assert re.fullmatch(JOB.removeprefix('job=~"').removesuffix('"'), job)
+
+
+def test_keys_come_from_a_secret_that_the_group_reads() -> None:
+    text = component("keys")
+    (mount,) = container(text)["volumeMounts"]
+    (volume,) = pod(text)["spec"]["volumes"]
+    assert volume["secret"] == {"secretName": "polyhead-keys", "defaultMode": 0o440}
+    assert mount == {"name": volume["name"], "mountPath": "/etc/polyhead", "readOnly": True}
+    assert settings(text)["POLYHEAD_API_KEYS_FILE"] == f"{mount['mountPath']}/keys"  # --from-file=keys=...
+    assert pod(text)["spec"]["securityContext"]["fsGroup"] == pod(text)["spec"]["securityContext"]["runAsGroup"]
 
 
 def test_volume_is_filled_before_it_is_served() -> None:
