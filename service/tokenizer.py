@@ -23,6 +23,7 @@ from service.plain_text import PlainText
 
 # Up to here a thread hand-off costs more than it frees the event loop for: about a millisecond of tokenising.
 INLINE_CHARACTERS = 4096
+TEXTS_AT_ONCE = 64  # the library's results hold all that was cut off: of 2,048 texts they took 260 MB at once
 MAX_FILE_BYTES = 256 << 20  # the largest vocabularies in use take about 35 MB
 
 Offset = tuple[int, int]
@@ -153,14 +154,18 @@ class Tokenizer:
             raise InternalError(InternalError.fixed_text) from panic
 
     def _encode(self, texts: Sequence[str], *, ids_only: bool) -> list[TokenizedInput]:
-        if ids_only:
-            encodings = self._encode_fast(texts)
-            return [self._tokenized(text, encoding, None) for text, encoding in zip(texts, encodings, strict=True)]
-        encodings = [self._tokenizer.encode(text) for text in texts]
-        return [
-            self._tokenized(text, encoding, _kept(encoding) if encoding.overflowing else encoding)
-            for text, encoding in zip(texts, encodings, strict=True)
-        ]
+        if not ids_only:
+            return [self._with_tokens(text) for text in texts]
+        found: list[TokenizedInput] = []
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            part = texts[start : start + TEXTS_AT_ONCE]
+            encodings = self._encode_fast(part)
+            found += [self._tokenized(text, encoding, None) for text, encoding in zip(part, encodings, strict=True)]
+        return found
+
+    def _with_tokens(self, text: str) -> TokenizedInput:
+        encoding = self._tokenizer.encode(text)
+        return self._tokenized(text, encoding, _kept(encoding) if encoding.overflowing else encoding)
 
     def _encode_fast(self, texts: Sequence[str]) -> list[Encoding]:
         """Encodings of which only the ids are read."""

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import weakref
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from service.errors import InternalError, NotReady
 from service.observability.logs import describe
-from service.tokenizer import INLINE_CHARACTERS, MAX_FILE_BYTES, KeptEncoding, Tokenizer
+from service.tokenizer import INLINE_CHARACTERS, MAX_FILE_BYTES, TEXTS_AT_ONCE, KeptEncoding, Tokenizer
 from tests.service.fake_engine import MAX_LENGTH, make_tokenizer
 from tests.texts import varied_texts
 from tests.tokenizers import TOKENIZERS
@@ -49,6 +52,48 @@ def test_ids_alone_are_the_same_ids(texts: list[str]) -> None:
         (item.full_length, item.truncated) for item in whole
     ]
     assert all(item.encoding is None and item.offsets is None for item in alone)
+
+
+class WatchedEncoding:
+    """The library's result, countable."""
+
+    def __init__(self, encoding: Any) -> None:
+        self._encoding = encoding
+
+    def __len__(self) -> int:
+        return len(self._encoding)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoding, name)
+
+
+class WatchedLibrary:
+    """Counts how many results are held at once."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._library = make_tokenizer()
+        self._library.enable_truncation(MAX_LENGTH)
+        self._held: weakref.WeakSet[WatchedEncoding] = weakref.WeakSet()
+
+    def encode(self, text: str) -> WatchedEncoding:
+        return self.encode_batch_fast([text])[0]
+
+    def encode_batch_fast(self, texts: Sequence[str]) -> list[WatchedEncoding]:
+        made = [WatchedEncoding(self._library.encode(text)) for text in texts]
+        self._held.update(made)
+        self.most = max(self.most, len(self._held))
+        return made
+
+
+@pytest.mark.parametrize(("ids_only", "most"), [(False, 2), (True, 2 * TEXTS_AT_ONCE)])
+def test_what_is_cut_off_is_held_for_few_texts_at_once(ids_only: bool, most: int) -> None:
+    tokenizer, library = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1), WatchedLibrary()
+    tokenizer._tokenizer, tokenizer._plain = library, None  # type: ignore[assignment]
+    texts = ["cat " * 100] * (3 * TEXTS_AT_ONCE) + ["dog"]
+    tokenized = tokenizer.encode_now(texts, ids_only=ids_only)
+    assert [item.full_length for item in tokenized] == [102] * (3 * TEXTS_AT_ONCE) + [3]
+    assert library.most <= most
 
 
 def test_empty_text_has_its_special_tokens() -> None:
