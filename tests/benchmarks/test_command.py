@@ -3,6 +3,7 @@
 import importlib
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,15 @@ def test_every_script_is_here() -> None:
     assert {path.stem for path in files if "\n@program\n" in path.read_text()} == set(SCRIPTS)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """As a script in the foreground; in the background of a shell it would ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_end_what_was_started(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     ended = []

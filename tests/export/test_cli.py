@@ -32,12 +32,13 @@ def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "Traceback" in capsys.readouterr().err
 
 
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_an_interruption_is_one_line(
     bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(export.exporter, "trace", interrupt)
     assert main([str(bert_folder), "--output", str(tmp_path / "made" / "deep" / "x")]) == 1
     assert "nothing was left behind" in capsys.readouterr().err
@@ -51,7 +52,7 @@ def test_a_stated_length_beyond_the_positions_is_said_unless_another_is_asked_fo
     model = next(model for model in MODELS if model.name == "nomic")
     folder = save(draw(model), model, tmp_path / "nomic")
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 8192}')
-    monkeypatch.setattr(export.exporter, "trace", lambda _: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(export.exporter, "trace", interrupt)
     assert main([str(folder), "--output", str(tmp_path / "x"), *given]) == 1
     said = "texts are cut at 40 tokens, as far as positions are reproduced; nomic states 8192\n"
     assert (said in capsys.readouterr().err) == (not given)

@@ -4,6 +4,7 @@ import io
 import json
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -161,7 +162,14 @@ def test_a_closed_standard_input_is_said(monkeypatch: pytest.MonkeyPatch, capsys
     assert capsys.readouterr().err == "polyhead encode: standard input is closed\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.fixture(params=[signal.SIGTERM, signal.SIGHUP])
+def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    """A signal that ends the process; whoever runs the tests may ignore it, as `nohup` does."""
+    before = signal.signal(request.param, signal.SIG_DFL)
+    yield request.param
+    signal.signal(request.param, before)
+
+
 def test_a_signal_leaves_no_half_of_a_file(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
