@@ -108,8 +108,16 @@ def test_is_not_alive_between_a_death_and_a_replacement(monkeypatch: pytest.Monk
 
 def test_a_run_over_the_limit_is_not_alive_even_before_the_monitor_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew_module, "_TICK", 3600.0)
+    looked, tend = threading.Event(), Crew._tend
+
+    def tend_and_tell(watched: Crew, now: float) -> None:
+        tend(watched, now)
+        looked.set()
+
+    monkeypatch.setattr(Crew, "_tend", tend_and_tell)
     scene = Scene(max_run_seconds=3600.0 * 4)
     scene.crew.start()
+    assert looked.wait(PATIENCE)  # the next look is an hour away
     began, finish, again = threading.Event(), threading.Event(), threading.Event()
 
     def overdue(member: Member) -> None:
