@@ -5,7 +5,6 @@ It knows no script and measures nothing.
 
 import argparse
 import math
-import signal
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from export.errors import ExportError
+from export.interrupts import endings_interrupt
 from model.artifact import ArtifactError
 
 Number = TypeVar("Number", int, float)
@@ -27,20 +27,18 @@ class CannotMeasure(Exception):
 def program(run: Callable[[], None]) -> Callable[[], None]:
     """`run` as a script: what stands in its way becomes one line on standard error, and so does Ctrl-C.
 
-    SIGTERM does what Ctrl-C does: servers and workers that the script started end with it.
+    SIGTERM and SIGHUP do what Ctrl-C does: servers and workers that the script started end with it.
     """
 
     @wraps(run)
     def main() -> None:
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            run()
+            with endings_interrupt():
+                run()
         except (CannotMeasure, ArtifactError, ExportError, OSError) as error:  # OSError: a file, a port, a full disk
             _end(" ".join(str(error).split()), FAILED)
         except KeyboardInterrupt:
             _end("interrupted", INTERRUPTED)
-        finally:
-            signal.signal(signal.SIGTERM, before)
 
     return main
 
@@ -81,6 +79,11 @@ def setting(text: str) -> str:
     if not (name and separator):
         raise argparse.ArgumentTypeError(f"expected POLYHEAD_X=Y, got {text!r}")
     return text
+
+
+def last_line(written: str, otherwise: str) -> str:
+    """What a process that failed said last."""
+    return (written.strip().splitlines() or [otherwise])[-1]
 
 
 def new_file(text: str) -> Path:

@@ -1,15 +1,14 @@
 """The command line of the exporter: `python -m export [MODEL] --output DIR`."""
 
 import argparse
-import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from export.errors import ExportError
+from export.interrupts import endings_interrupt
 from export.pruning.cli import add_options, check_options, prune_as_asked
 from export.sources import DEFAULT_MODEL
 from export.threads import wait_asleep
@@ -86,7 +85,7 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     options = made.parse_args(given)
     check_options(made, options)
     try:
-        with _sigterm_interrupts():
+        with endings_interrupt():
             _export(options)
     except (ExportError, OSError) as error:  # a full disk or a folder that cannot be written, besides
         if options.debug:
@@ -97,16 +96,6 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
         sys.stderr.write("export interrupted: nothing was left behind\n")
         return 1
     return 0
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    """Whoever ends the process otherwise than with Ctrl-C finds nothing left behind either."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _export(options: argparse.Namespace) -> None:

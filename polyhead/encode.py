@@ -2,12 +2,12 @@
 
 import argparse
 import itertools
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from export.interrupts import endings_interrupt
 from model.artifact import ArtifactError
 from polyhead.cli import DEFAULT_ARTIFACT
 from polyhead.texts import STANDARD_INPUT, InputError, read_texts
@@ -17,7 +17,6 @@ from service.errors import ServiceError
 from service.machine.heap import bound_heap
 
 PORTION = 4096  # texts in memory at once
-ENDINGS = (signal.SIGTERM, signal.SIGHUP)  # a scheduler's, and a terminal's that is closed
 EXAMPLES = """\
 examples:
   polyhead encode "The cat sat on the mat."              one line of JSON
@@ -62,32 +61,17 @@ def main(arguments: Sequence[str]) -> int:
     options = made.parse_args(arguments)
     if options.texts and options.input:
         made.error("give texts or --input, not both")
-    if not (options.texts or options.input) and (
-        sys.stdin is None or sys.stdin.isatty()
-    ):  # None: closed before we came
+    if not (options.texts or options.input) and (sys.stdin is None or sys.stdin.isatty()):  # None: it was closed
         made.error("nothing to encode: give texts, --input FILE, or pipe them in")
     bound_heap()
     try:
-        with _signals_interrupt(), open_output(options.output) as write, Engine.load(options.model) as engine:
+        with endings_interrupt(), open_output(options.output) as write, Engine.load(options.model) as engine:
             _encode(engine, _texts(options), write, options)
     except (ArtifactError, InputError, OutputError) as error:
         return _complain(str(error))
     except ServiceError as error:
         return _complain(error.message)
     return 0
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """Whoever ends the process otherwise than with Ctrl-C leaves no half of a file behind either."""
-    ended = [number for number in ENDINGS if signal.getsignal(number) is signal.SIG_DFL]  # `nohup` ignores one
-    for number in ended:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number in ended:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _texts(options: argparse.Namespace) -> Iterable[str]:

@@ -60,8 +60,8 @@ def test_a_stated_length_beyond_the_positions_is_said_unless_another_is_asked_fo
 
 @pytest.fixture
 def sigterm_handler() -> Iterator[signal.Handlers]:
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    yield signal.SIG_IGN
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield signal.SIG_DFL
     signal.signal(signal.SIGTERM, before)
 
 
