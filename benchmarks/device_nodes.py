@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.command import CannotMeasure
+from benchmarks.command import CannotMeasure, last_line
 from model.artifact import Artifact
 from service.backend import Batch
 from service.onnx_backend import OnnxBackend
@@ -39,7 +39,7 @@ def inspect_nodes(directory: Path, provider: str) -> list[dict[str, Any]]:
     environment = {**os.environ, "ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)  # noqa: S603 - our own
     if done.returncode:
-        raise InspectionFailed((done.stderr.splitlines() or ["no word"])[-1])
+        raise InspectionFailed(last_line(done.stderr, "no word"))
     return describe(json.loads(done.stdout.splitlines()[-1]), done.stdout)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.command import CannotMeasure
+from benchmarks.command import CannotMeasure, last_line
 
 TORCH = "torch==2.13.0"  # pinned: an open range takes gigabytes of CUDA packages
 INSTALL_LIMIT = 1800.0  # seconds
@@ -84,7 +84,7 @@ def _run(command: Sequence[str]) -> str:
             command, check=True, capture_output=True, text=True, timeout=INSTALL_LIMIT
         )
     except subprocess.CalledProcessError as error:
-        last = (error.stderr.strip().splitlines() or ["no message"])[-1]
+        last = last_line(error.stderr, "no message")
         raise NotInstallable(f"{' '.join(command[:4])} ...: {last}") from error
     except (subprocess.TimeoutExpired, OSError) as error:
         raise NotInstallable(f"{' '.join(command[:4])} ...: {error}") from error

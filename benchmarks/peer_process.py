@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.command import CannotMeasure
+from benchmarks.command import CannotMeasure, last_line
 from benchmarks.comparison import Sample, Way
 from benchmarks.peer_worker import Task
 
@@ -94,6 +94,5 @@ def _exchange(process: subprocess.Popen[str], log: IO[bytes], question: object) 
         answer = ""
     if not answer:
         log.seek(0)
-        last = (log.read().decode(errors="replace").strip().splitlines() or ["it ended without a word"])[-1]
-        raise PeerFailed(last[-2000:])
+        raise PeerFailed(last_line(log.read().decode(errors="replace"), "it ended without a word")[-2000:])
     return json.loads(answer)

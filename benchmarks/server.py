@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.client import Address
-from benchmarks.command import CannotMeasure, setting
+from benchmarks.command import CannotMeasure, last_line, setting
 
 READY_LIMIT = 120.0  # seconds until ready; peers import torch and load for long
 STOP_LIMIT = 20.0  # seconds to leave after SIGTERM
@@ -130,6 +130,11 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url", type=_url, help="measure a server that runs already (http://host:port); else one is started"
     )
+    add_setting_argument(parser)
+
+
+def add_setting_argument(parser: argparse.ArgumentParser) -> None:
+    """Settings of a server that the script starts."""
     parser.add_argument(
         "--set", action="append", default=[], type=setting, metavar="POLYHEAD_X=Y", help="setting of the server"
     )
@@ -161,7 +166,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], address: Address, path: 
     while not is_ready(address, path):
         if process.poll() is not None or time.monotonic() > deadline:
             log.seek(0)
-            last = (log.read().decode(errors="replace").strip().splitlines() or ["it wrote nothing"])[-1]
+            last = last_line(log.read().decode(errors="replace"), "it wrote nothing")
             raise ServerFailed(f"the server was not ready (exit code {process.poll()}): {last[-2000:]}")
         time.sleep(POLL)
 

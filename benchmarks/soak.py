@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.client import Request, post
-from benchmarks.command import parser_of, positive, program, seed, setting, whole
+from benchmarks.command import parser_of, positive, program, seed, whole
 from benchmarks.load import Tally, run_closed_loop
 from benchmarks.payloads import ENCODE, encode_requests
 from benchmarks.report import Table, emit
-from benchmarks.server import Server, polyhead
+from benchmarks.server import Server, add_setting_argument, polyhead
 from benchmarks.texts import load_texts
 from benchmarks.timing import slope
 from benchmarks.tokens import tokenize
@@ -141,9 +141,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=positive, default=60.0, help="length of the load")
     parser.add_argument("--interval", type=positive, default=5.0, help="seconds between two looks at the memory")
     parser.add_argument("--connections", type=whole, default=8, help="requests under way at any time")
-    parser.add_argument(
-        "--set", action="append", default=[], type=setting, metavar="POLYHEAD_X=Y", help="setting of the server"
-    )
+    add_setting_argument(parser)
     parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")
     arguments = parser.parse_args()
     if 60 * arguments.minutes <= arguments.interval:

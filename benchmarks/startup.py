@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from benchmarks.command import parser_of, program, setting, whole
+from benchmarks.command import parser_of, program, whole
 from benchmarks.report import Table, emit, labels
-from benchmarks.server import polyhead
+from benchmarks.server import add_setting_argument, polyhead
 from benchmarks.timing import Spread, in_turns
 from model.artifact import Artifact
 
@@ -72,9 +72,7 @@ def _parse() -> argparse.Namespace:
     parser = parser_of(__doc__, takes="about a quarter of a minute an artifact")
     parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts to start the service with")
     parser.add_argument("--rounds", type=whole, default=7, help="measured rounds; one more warms up")
-    parser.add_argument(
-        "--set", action="append", default=[], type=setting, metavar="POLYHEAD_X=Y", help="setting of the server"
-    )
+    add_setting_argument(parser)
     return parser.parse_args()
 
 
