@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +42,14 @@ def frozen_heap() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises, also where the tests run in the background of a shell, which has it ignored there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

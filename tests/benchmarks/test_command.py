@@ -3,7 +3,6 @@
 import importlib
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ SCRIPTS = {
     "texts": ("--tokenizer", "CSV"),
 }
 NUMBERS = [
-    *[(name, option, value) for name in ("http_closed", "stages", "peers") for option, value in (("--seconds", "0"),)],
+    *[(name, "--seconds", "0") for name in ("http_closed", "stages", "peers")],
     ("http_closed", "--texts-per-request", "0"),
     ("http_open", "--rate", "inf"),
     ("http_open", "--share", "-1"),
@@ -74,7 +73,7 @@ def test_a_folder_that_is_no_artifact_is_one_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(name, *words(name, tmp_path), monkeypatch=monkeypatch) == 2
-    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith(f"python -m benchmarks.{name}: ")
     assert str(tmp_path) in line
 
@@ -105,14 +104,6 @@ def test_help_asks_the_question_and_says_how_long_it_takes(
 def test_every_script_is_here() -> None:
     files = Path(__file__).parents[2].glob("benchmarks/*.py")
     assert {path.stem for path in files if "\n@program\n" in path.read_text()} == set(SCRIPTS)
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """As a script in the foreground; in the background of a shell it would ignore Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -272,14 +272,6 @@ def test_closing_answers_every_call_that_was_queued(settings: Settings, backend:
         assert [len(call.result(30).items) for call in calls] == [1, 20, 50]
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Ctrl-C raises, also where the tests run in the background of a shell, which has it ignored there."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_call_leaves_nothing_in_the_queue(engine: Engine, backend: FakeBackend) -> None:
     backend.gate.clear()

@@ -276,7 +276,7 @@ def test_collector_that_is_gone_harms_nobody(fake_artifact: Path) -> None:
 def test_collector_that_hangs_holds_the_end_up_once_not_for_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.observability.tracing.EXPORT_SECONDS", 0.05)
     exporter, free = InMemorySpanExporter(), threading.Event()
-    monkeypatch.setattr(exporter, "export", lambda _: free.wait(0.5))
+    monkeypatch.setattr(exporter, "export", lambda _: free.wait(30))
     tracing = OpenTelemetryTracing(BatchSpanProcessor(exporter, max_export_batch_size=1), share=1.0)
     for exchange in [Exchange("/encode", "POST", []) for _ in range(3)]:
         trace = tracing.start(exchange)
@@ -286,4 +286,4 @@ def test_collector_that_hangs_holds_the_end_up_once_not_for_each_batch(monkeypat
     tracing.close()
     taken = time.monotonic() - began
     free.set()
-    assert taken < 0.5
+    assert taken < 10
