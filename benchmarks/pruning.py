@@ -17,10 +17,11 @@ from scipy.stats import spearmanr
 from tokenizers import Tokenizer
 
 from benchmarks.command import parser_of, positive, program
-from benchmarks.quality import embed, row_cosines
+from benchmarks.quality import embed, require_same_size
 from benchmarks.report import Table, emit, labels
 from export.heads.pairs import read_pairs
 from export.pruning.material import halve
+from export.quality import row_cosines
 from model.artifact import GRAPH, TOKENIZER, Artifact
 from service.backend import Batch
 from service.batching.jobs import Job, collate
@@ -83,7 +84,8 @@ class Quality:
         artifact, vectors = Artifact.open(directory), embed(directory, self._pairs.texts)
         self._first = self._first or (artifact, vectors)
         first, whole = self._first
-        cosines = row_cosines(vectors, whole, directory)
+        require_same_size(vectors, whole, directory)
+        cosines = row_cosines(vectors, whole)
         parts = (range(len(self._pairs.ratings)), self._pairs.not_chosen_by())
         points = [(self._pairs.spearman(vectors, part), self._pairs.spearman(whole, part)) for part in parts]
         scores = [value for after, before in points for value in (after, before - after)]

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from benchmarks.command import CannotMeasure, parser_of, program
 from benchmarks.report import Table, emit, labels
 from export.heads.pairs import read_pairs
+from export.quality import row_cosines
 from model.artifact import TOKENIZER, Artifact
 from service.batching.jobs import Job, collate
 from service.onnx_backend import OnnxBackend
@@ -42,18 +43,12 @@ def embed(directory: Path, texts: list[str]) -> Vectors:
     return normalized
 
 
-def row_cosines(vectors: Vectors, first: Vectors, directory: Path) -> Vectors:
-    """Cosine of each unit vector with the first artifact's.
-
-    Raises:
-        CannotMeasure: the artifacts' vectors differ in size.
-    """
+def require_same_size(vectors: Vectors, first: Vectors, directory: Path) -> None:
+    """Raises `CannotMeasure` where vectors [texts, D] are of another size than the first artifact's."""
     if vectors.shape != first.shape:
         raise CannotMeasure(
             f"{directory} has vectors of {vectors.shape[1]} dimensions, the first artifact of {first.shape[1]}"
         )
-    cosines: Vectors = (vectors * first).sum(axis=1)
-    return cosines
 
 
 @program
@@ -70,7 +65,8 @@ def main() -> None:
     for directory in arguments.artifacts:
         vectors = embed(directory, texts)
         first = vectors if first is None else first
-        cosines = row_cosines(vectors, first, directory)
+        require_same_size(vectors, first, directory)
+        cosines = row_cosines(vectors, first)
         left, right = np.split(vectors, 2)
         spearman = 100 * float(spearmanr((left * right).sum(axis=1), pairs.ratings)[0])
         figures = (spearman, *(float(value) for value in (cosines.mean(), np.quantile(cosines, 0.01), cosines.min())))
