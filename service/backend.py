@@ -68,7 +68,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutput:
-    """What one run computed; padded rows and columns hold anything.
+    """What one run computed; padded rows and columns hold anything, and a backend may add some to S.
 
     Attributes:
         pooled: [B, D], before truncation to fewer dimensions and before normalisation.

@@ -1,7 +1,7 @@
 """The backend that is used: an artifact's graph in ONNX Runtime. The one module of the service that imports it.
 
-It feeds the inputs that the manifest lists and fetches the outputs that a batch wants; it never pads, never falls back
-to another provider, and knows no requests.
+It feeds the inputs that the manifest lists and fetches the outputs that a batch wants; it never falls back to another
+provider, and knows no requests.
 """
 
 import os
@@ -10,6 +10,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # releases since 1.29 report by defau
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -32,6 +33,7 @@ from model.artifact import (
     attentions_name,
     value_norms_name,
 )
+from model.processor import length_step, session_entries
 from service.backend import Batch, BatchOutput, Cancellation, Float32Array
 from service.graph_files import check_graph_files
 
@@ -81,6 +83,7 @@ class OnnxBackend:
         self._most_heads = max(manifest.config.num_heads)
         self._max_length = manifest.max_sequence_length
         self._has_norms = NORM_LAYERS in manifest.inputs
+        self._length_step = length_step() if provider == "cpu" else 1
         self._large_output_at: float | None = None
         self._feeds = _plan_feeds(artifact)
         self._session = _open_session(artifact, intra_op_threads, provider)
@@ -94,7 +97,7 @@ class OnnxBackend:
         Raises:
             Exception: whatever ONNX Runtime raises; also once the batch is cancelled.
         """
-        layers = batch.attention_layers
+        batch, layers = _pad(batch, self._length_step), batch.attention_layers
         names = [POOLED, *([LAST_HIDDEN_STATE] if batch.wants_tokens else []), *map(attentions_name, layers)]
         names += map(value_norms_name, layers) if batch.wants_norms else ()
         outputs: list[Float32Array] = self._session.run(
@@ -205,6 +208,8 @@ def _session_options(intra_op_threads: int) -> onnxruntime.SessionOptions:
     options.enable_mem_pattern = False  # one is kept for every shape ever seen, and none is evicted
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the cores are shared
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")  # which provider runs which node
+    for name, value in session_entries().items():
+        options.add_session_config_entry(name, value)
     return options
 
 
@@ -237,6 +242,14 @@ def _operators(session: onnxruntime.InferenceSession) -> dict[str, list[str]]:
     for graph in session.get_provider_graph_assignment_info():
         found.setdefault(graph.ep_name, []).extend(node.op_type for node in graph.get_nodes())
     return found
+
+
+def _pad(batch: Batch, step: int) -> Batch:
+    """The batch, its S a multiple of `step`."""
+    missing = -batch.input_ids.shape[1] % step
+    if not missing:
+        return batch
+    return replace(batch, input_ids=np.pad(batch.input_ids, ((0, 0), (0, missing))))
 
 
 def _blank_batch(

@@ -13,12 +13,13 @@ from typing import Self
 
 from model.artifact import HEADS, MANIFEST, TOKENIZER, Artifact, ArtifactError, Manifest
 from model.config import EncoderConfig
+from model.processor import has_integer_products
 from service.backend import Backend, Float32Array
 from service.batching.batcher import Batcher, Job, JobResult
 from service.batching.jobs import BatchRecord
 from service.encoding.inputs import INPUTS, InputNames, Inputs, as_tokenized, refuse_surrogates, refuse_truncated
 from service.errors import ServiceError
-from service.machine.cpu import has_integer_products, usable_cores
+from service.machine.cpu import usable_cores
 from service.near_misses import nearby_artifacts
 from service.observability.request_trace import note_runs, note_stage
 from service.onnx_backend import OnnxBackend

@@ -15,8 +15,6 @@ from service.machine.cgroup import cgroup_directories, read_number, read_text
 
 _ROOT = Path("/")
 
-_INTEGER_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"})
-
 
 def usable_cores(root: Path = _ROOT) -> int:
     """Cores to plan compute threads for, at least 1.
@@ -67,23 +65,6 @@ def _divide(quota: int | None, period: int | None) -> float | None:
 
 
 _READERS = {2: _read_v2, 1: _read_v1}
-
-
-def has_integer_products(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
-    """Whether the processor multiplies 8-bit integers in one instruction; None where the system does not say.
-
-    Without that (VNNI or AMX on x86, the dot product extension on Arm) int8 is no faster than fp32, and on x86 the
-    kernels' 16-bit sums can saturate (onnxruntime, `mlas/lib/platform.cpp`).
-    """
-    try:
-        text = cpuinfo.read_text()
-    except OSError:
-        return None
-    for line in text.splitlines():
-        name, _, values = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return not _INTEGER_PRODUCTS.isdisjoint(values.split())
-    return None
 
 
 def lower_thread_priority(niceness: int) -> None:

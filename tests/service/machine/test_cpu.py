@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.machine.cpu import cgroup_quota, has_integer_products, lower_thread_priority, usable_cores
+from service.machine.cpu import cgroup_quota, lower_thread_priority, usable_cores
 
 V2 = "sys/fs/cgroup"
 V1 = "sys/fs/cgroup/cpu,cpuacct"
@@ -111,26 +111,6 @@ def test_without_an_affinity_all_cores_count(tmp_path: Path, monkeypatch: pytest
 
 def test_this_machine_has_a_core_to_use() -> None:
     assert 1 <= usable_cores() <= len(os.sched_getaffinity(0))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("processor\t: 0\nflags\t\t: fpu avx2 avx512_vnni\n", True),
-        ("flags\t\t: fpu avx_vnni\n", True),
-        ("flags\t\t: fpu avx2 avx512f\n", False),
-        ("Features\t: fp asimd asimddp\n", True),
-        ("Features\t: fp asimd\n", False),
-        ("something else\n", None),
-    ],
-)
-def test_knows_processors_that_multiply_integers(tmp_path: Path, text: str, expected: bool | None) -> None:
-    (tmp_path / "cpuinfo").write_text(text)
-    assert has_integer_products(tmp_path / "cpuinfo") is expected
-
-
-def test_does_not_guess_where_the_system_does_not_say(tmp_path: Path) -> None:
-    assert has_integer_products(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize("start", [0, 12])  # the second is nicer than the step: no step may go back

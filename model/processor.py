@@ -1,0 +1,55 @@
+"""What ONNX Runtime's CPU kernels need to compute on this processor what they compute on any other.
+
+Exporter and service load a graph alike, or the one would verify what the other does not run. Standard library only;
+knows no graph. What is said of kernels was read in onnxruntime 1.31 (`mlas/lib/platform.cpp`) and seen in emulation
+(`tests/e2e/test_processors.py`).
+"""
+
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
+
+_INTEGER_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"})
+_MASKED_TAILS = "avx2"
+_VECTOR = 4  # float32 numbers in a register of SSE and NEON
+
+
+def has_integer_products(cpuinfo: Path = CPUINFO) -> bool | None:
+    """Whether the processor multiplies 8-bit integers in one instruction; None where the system does not say.
+
+    Without that (VNNI or AMX on x86, the dot product extension on Arm) int8 is no faster than fp32.
+    """
+    features = _features(cpuinfo)
+    return None if features is None else not _INTEGER_PRODUCTS.isdisjoint(features)
+
+
+def session_entries(cpuinfo: Path = CPUINFO) -> dict[str, str]:
+    """Entries of a session's configuration without which 8-bit products are not exact here.
+
+    x86 without VNNI multiplies uint8 by int8 into pairs of 16 bits, which saturate: vectors of MiniLM-L6 turn by as
+    much again as int8 costs. uint8 by uint8 is summed in 32 bits; ONNX Runtime then shifts the weights, which changes
+    no product. It would do so on processors with VNNI as well, where that costs speed for nothing.
+    """
+    return {} if has_integer_products(cpuinfo) else {"session.x64quantprecision": "1"}
+
+
+def length_step(cpuinfo: Path = CPUINFO) -> int:
+    """Padded lengths have to be multiples of this for a text's vector not to depend on how long its batch mates are.
+
+    Rows of scores are summed in vectors and what is left over alone, so the order of a sum depends on how far a row is
+    padded (by some 2e-7). From AVX2 on the kernels mask what is left over.
+    """
+    return 1 if _MASKED_TAILS in (_features(cpuinfo) or ()) else _VECTOR
+
+
+def _features(cpuinfo: Path) -> frozenset[str] | None:
+    """The instruction sets that Linux lists for the first processor."""
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        return None
+    for line in text.splitlines():
+        name, _, values = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(values.split())
+    return None

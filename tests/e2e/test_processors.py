@@ -1,0 +1,105 @@
+"""Processors that this machine is not, emulated: what ONNX Runtime's kernels compute there."""
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from export.checkpoint import Checkpoint
+from export.exporter import export_artifact
+
+ROOT = Path(__file__).parents[2]
+QEMU = shutil.which("qemu-x86_64-static") or shutil.which("qemu-x86_64")
+PROCESSORS = {"max": "fpu sse4_2 avx avx2 fma", "Nehalem": "fpu sse4_2"}  # QEMU's name: some of what it can do
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="emulates x86 on x86"),
+    pytest.mark.skipif(QEMU is None, reason="qemu-user-static is not installed"),
+]
+
+PRODUCT = """
+import json, sys
+import numpy as np, onnxruntime
+from service.onnx_backend import _session_options
+
+x = np.full((5, 64), 255, np.uint8)
+paths = {"told": _session_options(1), "not told": onnxruntime.SessionOptions()}
+found = {
+    name: onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    for name, options in paths.items()
+}
+print(json.dumps({name: y.tolist() for name, y in found.items()}))
+"""
+LENGTHS = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from model.artifact import Artifact
+from service.backend import Batch
+from service.onnx_backend import OnnxBackend
+
+backend = OnnxBackend(Artifact.open(Path(sys.argv[1])))
+ids = np.random.default_rng(0).integers(0, 16, (1, 20))
+differing = {}
+for step in (backend._length_step, 1):
+    backend._length_step = step
+    vectors = {
+        length: [backend.run(Batch(ids[:, :width], np.array([length]))).pooled for width in range(length, 21)]
+        for length in range(1, 17)
+    }
+    differing[step] = sum(not np.array_equal(one, all[0]) for all in vectors.values() for one in all)
+print(json.dumps(differing))
+"""
+
+
+def emulate(directory: Path, processor: str, script: str, *arguments: str) -> Any:
+    """What a script prints as JSON on another processor, which Linux describes to it as its own."""
+    cpuinfo = directory / "proc" / "cpuinfo"
+    cpuinfo.parent.mkdir()
+    cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {PROCESSORS[processor]}\n")
+    assert QEMU is not None
+    command = [QEMU, "-cpu", processor, "-L", str(directory), sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_products_of_8_bits_are_exact_without_vnni(tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).integers(100, 128, (64, 48)).astype(np.int8)
+    constants = {"w": weights, "one": np.float32(1), "scales": np.ones(48, np.float32), "zero": np.uint8(0)}
+    node = helper.make_node("MatMulIntegerToFloat", ["x", "w", "one", "scales", "zero"], ["y"], domain="com.microsoft")
+    graph = helper.make_graph(
+        [node],
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, ["T", 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["T", 48])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 24), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "product.onnx")
+    exact = np.tile(255 * weights.astype(np.int64).sum(axis=0), (5, 1))
+
+    found = emulate(tmp_path, "max", PRODUCT, str(tmp_path / "product.onnx"))
+    np.testing.assert_array_equal(found["told"], exact)
+    assert np.max(np.abs(found["not told"] - exact) / exact) > 0.4  # else the emulated processor has VNNI
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_a_text_does_not_depend_on_how_far_it_is_padded(
+    tiny_checkpoint: Checkpoint, tmp_path: Path, processor: str
+) -> None:
+    artifact = tmp_path / "artifact"
+    export_artifact(tiny_checkpoint, artifact)
+    differing = emulate(tmp_path, processor, LENGTHS, str(artifact))
+    if processor == "Nehalem":
+        assert differing.pop("1") > 0  # without the step they would
+    assert set(differing.values()) == {0}
