@@ -37,10 +37,11 @@ def main(arguments: Sequence[str] | None = None, load: Load | None = None, progr
     # Tokenising has threads of its own; the library's would compete with the model's for the same cores.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     bound_heap(os.environ)
-    logs.configure(settings.log_level)
+    log = logs.configure(settings.log_level)
     _report(settings)
     try:
-        return serve(settings, load)
+        with log.in_background():
+            return serve(settings, load)
     except StartFailure as error:
         return _complain(program, error, FAILED)
 

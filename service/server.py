@@ -31,7 +31,6 @@ from service.machine.descriptors import make_room
 from service.machine.listener import StartFailure, address_of, bind
 from service.machine.loop_lag import watch_loop_lag
 from service.machine.memory import memory_limit
-from service.observability.logs import group_request_lines
 from service.observability.request_trace import Tracing, TracingUnavailable, open_tracing
 from service.readiness import Readiness
 from service.services import Services
@@ -136,7 +135,6 @@ class Server(uvicorn.Server):
             self._become_ready(),
             self._check_connections(),
             watch_loop_lag(self._services.metrics.loop_lag.observe),
-            group_request_lines(),
         )
         self._steps += [loop.create_task(step) for step in work]
 

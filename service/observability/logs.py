@@ -4,43 +4,40 @@ An exception's message may quote the text that it failed on, so a traceback is w
 types only. The one exception is a cause inside the backend, which is given token ids and never text.
 """
 
-import asyncio
 import json
 import logging
+import os
 import sys
+import time
 import traceback
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import IO, Any
 
 import orjson
 
 from service.errors import InferenceFailed, ServiceError
+from service.observability.line_writer import LineWriter, write_all
 
 REQUEST_LOGGER = "service.request"
 FLUSH_INTERVAL = 0.1  # seconds
-MOST_HELD = 256  # lines
+LAST_LINES_SECONDS = 1.0  # at the end, for a reader to take them
 
 # Written by uvicorn once a life, in its own words; the server says the same in ours.
 _CHATTY_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 
 
 class JsonHandler(logging.Handler):
-    """Writes each record as one line, whole lines with one write, so that lines of several threads never mix.
-
-    Attributes:
-        holds_requests: whether the lines of answered requests wait for `flush`, or for any other line. Each write lets
-            go of the interpreter, and under load another thread takes it.
-    """
+    """Writes each record as one line with one write, so that lines of several threads never mix."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         super().__init__()
-        self.holds_requests = False
         self._stream = stream
-        self._held: list[bytes] = []
+        self._writer: LineWriter | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes one record. A reader that is gone fails no request; one that reads no more stops the process."""
+        """Writes one record. A reader that is gone fails no request."""
         line: dict[str, Any] = {
             "time": timestamp(record.created),
             "level": record.levelname.lower(),
@@ -50,21 +47,34 @@ class JsonHandler(logging.Handler):
         line.update(getattr(record, "fields", {}))
         if record.exc_info and record.exc_info[1] is not None:
             line["error"] = describe(record.exc_info[1])
-        self._held.append(_to_json(line))
-        if not self.holds_requests or record.name != REQUEST_LOGGER or len(self._held) >= MOST_HELD:
-            self.flush()
+        if self._writer is None:
+            write_all(self._stream, _to_json(line))
+        else:
+            self._writer.put(_to_json(line), at_once=record.name != REQUEST_LOGGER)
+
+    @contextmanager
+    def in_background(self, interval: float = FLUSH_INTERVAL) -> Iterator[None]:
+        """Meanwhile a thread writes: lines of answered requests in groups, one an interval, all others at once.
+
+        Each write lets go of the interpreter, and under load another thread takes it; and a reader that stops reading
+        without going away blocks whoever writes. A process that is killed loses the lines of its last interval.
+        """
+        writer = self._writer = LineWriter(self._stream, interval, _describe_loss)
+        try:
+            yield
+        finally:
+            if writer.close(LAST_LINES_SECONDS):
+                self._writer = None
 
     def flush(self) -> None:
-        """Hands every line to the operating system."""
-        with self.lock or nullcontext():
-            lines, self._held = self._held, []
-            if not lines:
-                return
-            try:
-                self._stream.write(b"".join(lines))
-                self._stream.flush()
-            except (OSError, ValueError):
-                pass
+        """Hands every line to the operating system, unless that takes too long."""
+        if self._writer is not None:
+            self._writer.flush(LAST_LINES_SECONDS)
+
+
+def _describe_loss(lines: int) -> bytes:
+    fields = {"time": timestamp(time.time()), "level": "warning", "logger": __name__}
+    return _to_json({**fields, "message": f"{lines} lines were left out: nobody read the ones before them"})
 
 
 def _to_json(line: dict[str, Any]) -> bytes:
@@ -77,7 +87,7 @@ def _to_json(line: dict[str, Any]) -> bytes:
 def configure(level: str, stream: IO[bytes] | None = None) -> JsonHandler:
     """Makes every logger of the process write JSON lines, to standard error unless told otherwise."""
     _leave_out_what_no_line_holds()
-    handler = JsonHandler(sys.stderr.buffer if stream is None else stream)
+    handler = JsonHandler(_standard_error() if stream is None else stream)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -86,23 +96,11 @@ def configure(level: str, stream: IO[bytes] | None = None) -> JsonHandler:
     return handler
 
 
-async def group_request_lines(interval: float = FLUSH_INTERVAL) -> None:
-    """Has the lines of answered requests written in groups, one an interval, until cancelled. All others at once.
-
-    A process that is killed loses the lines of its last interval.
-    """
-    handlers = [handler for handler in logging.getLogger().handlers if isinstance(handler, JsonHandler)]
-    try:
-        for handler in handlers:
-            handler.holds_requests = True
-        while True:
-            await asyncio.sleep(interval)
-            for handler in handlers:
-                handler.flush()
-    finally:
-        for handler in handlers:
-            handler.holds_requests = False
-            handler.flush()
+def _standard_error() -> IO[bytes]:
+    """Unbuffered: a buffer has a lock, with which a thread stuck in a write would hold up the interpreter's end."""
+    if sys.stderr is None:  # closed before the start
+        return open(os.devnull, "wb", buffering=0)
+    return open(sys.stderr.fileno(), "wb", buffering=0, closefd=False)
 
 
 def _leave_out_what_no_line_holds() -> None:

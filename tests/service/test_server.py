@@ -203,3 +203,18 @@ def test_misspelt_variable_is_reported(fake_artifact: Path) -> None:
     with fake_server(fake_artifact, POLYHEAD_LOGLEVEL="debug").wait_until_ready() as server:
         assert server.stop() == 0
         assert "no setting is called POLYHEAD_LOGLEVEL; did you mean POLYHEAD_LOG_LEVEL?" in server.log
+
+
+def test_a_log_that_nobody_reads_any_more_stops_nothing(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact).wait_until_ready() as server:
+        server.may_read.clear()
+        for _ in range(600):  # lines of more bytes than a pipe takes
+            assert server.request("GET", "/info")[0] == 200
+        server.may_read.set()
+        wait_until(lambda: server.log.count('"route":"/info"') == 600)
+        server.may_read.clear()
+        for _ in range(600):
+            assert server.request("GET", "/info")[0] == 200
+        server.signal(signal.SIGTERM)
+        wait_until(lambda: server._process.poll() is not None)
+        assert server.wait() == 0

@@ -1,24 +1,28 @@
-import asyncio
 import io
 import json
 import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from service.errors import InferenceFailed, TooLarge
 from service.observability import logs
+from tests.service.process import wait_until
 
 TEXT = "a text that nobody may read"
 
 
 @pytest.fixture
-def lines() -> Iterator[io.BytesIO]:
+def lines() -> io.BytesIO:
+    return io.BytesIO()
+
+
+@pytest.fixture(autouse=True)
+def handler(lines: io.BytesIO) -> Iterator[logs.JsonHandler]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    stream = io.BytesIO()
-    logs.configure("info", stream)
-    yield stream
+    yield logs.configure("info", lines)
     root.handlers[:] = handlers
     root.setLevel(level)
 
@@ -78,42 +82,35 @@ def test_stream_that_is_gone_fails_nothing() -> None:
     handler.emit(logging.makeLogRecord({"msg": "into the void"}))
 
 
-def test_lines_of_requests_are_written_in_groups_and_all_others_at_once(lines: io.BytesIO) -> None:
+def test_lines_of_requests_are_written_in_groups_and_all_others_at_once(
+    lines: io.BytesIO, handler: logs.JsonHandler
+) -> None:
     requests, others = logging.getLogger(logs.REQUEST_LOGGER), logging.getLogger("other")
 
-    def written() -> list[str]:
-        return [json.loads(line)["message"] for line in lines.getvalue().splitlines()]
+    def written() -> list[object]:
+        return [line["message"] for line in read(lines)]
 
-    async def serve() -> None:
-        grouping = asyncio.create_task(logs.group_request_lines(interval=3600))
-        await asyncio.sleep(0)
+    with handler.in_background(interval=3600):
         requests.info("first")
         assert written() == []
         others.info("second")
-        assert written() == ["first", "second"], "in their order"
-        for _ in range(logs.MOST_HELD):
-            requests.info("many")
-        assert len(written()) == 2 + logs.MOST_HELD, "no more are held"
+        wait_until(lambda: written() == ["first", "second"])
         requests.info("last")
-        grouping.cancel()
-        await asyncio.wait([grouping])
-        assert written()[-1] == "last"
-        requests.info("afterwards")
-        assert written()[-1] == "afterwards", "held no longer"
-
-    asyncio.run(serve())
+    assert written()[-1] == "last"
+    requests.info("afterwards")
+    assert written()[-1] == "afterwards", "held no longer"
 
 
-def test_lines_of_requests_are_written_within_the_interval(lines: io.BytesIO) -> None:
-    async def serve() -> None:
-        grouping = asyncio.create_task(logs.group_request_lines(interval=0.01))
-        await asyncio.sleep(0)
+def test_lines_of_requests_are_written_within_the_interval(lines: io.BytesIO, handler: logs.JsonHandler) -> None:
+    with handler.in_background(interval=0.01):
         logging.getLogger(logs.REQUEST_LOGGER).info("first")
-        while not lines.getvalue():
-            await asyncio.sleep(0.001)
-        grouping.cancel()
+        wait_until(lambda: bool(lines.getvalue()))
 
-    asyncio.run(asyncio.wait_for(serve(), 10))
+
+def test_without_standard_error_nothing_is_written_and_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with logs._standard_error() as stream:
+        logs.JsonHandler(stream).emit(logging.makeLogRecord({"msg": "into the void"}))
 
 
 def test_what_is_no_utf_8_is_written_as_escapes(lines: io.BytesIO) -> None:
