@@ -12,7 +12,7 @@
     ├── UnsupportedMedia     415  body or answer type
     ├── Invalid              422  JSON, but not what the route takes
     ├── HeadersTooLarge      431  more header bytes than are read
-    ├── Overloaded           429  the queue is full (Retry-After)
+    ├── Overloaded           429  too much waits, or is held (Retry-After)
     ├── InternalError        500  fixed text; the details are in the log only
     │   └── InferenceFailed  500  the backend failed on this text
     ├── TooManyConnections   503  more open connections than allowed (Retry-After)
@@ -59,7 +59,7 @@ class ServiceError(Exception):
 
 
 class MalformedRequest(ServiceError):
-    """No HTTP/1.1 request."""
+    """No valid HTTP/1.1 request, or a `Host` that is not served."""
 
     status, type, code = 400, "invalid_request_error", "malformed_request"
 
@@ -125,7 +125,7 @@ class HeadersTooLarge(ServiceError):
 
 
 class Overloaded(ServiceError):
-    """The queue is full."""
+    """The wait would be too long, the queue is full, or too many bytes are held."""
 
     status, type, code = 429, "rate_limit_error", "overloaded"
 

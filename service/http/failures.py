@@ -116,14 +116,15 @@ def failure_documents(*errors: type[ServiceError], shape: ErrorShape = OURS) -> 
     documents: dict[int | str, dict[str, Any]] = {}
     for error in errors:
         summary = (error.__doc__ or "").strip().splitlines()[0]
-        entry = documents.setdefault(error.status, _document(summary, error, shape))
+        entry = documents.setdefault(error.status, _document(error, shape))
+        entry["description"] = f"{entry['description']} {summary}".strip()
         examples = entry["content"]["application/json"]["examples"]
         examples[error.code] = {"summary": summary, "value": shape.body(error(summary))}
     return documents
 
 
-def _document(summary: str, error: type[ServiceError], shape: ErrorShape) -> dict[str, Any]:
-    document = {"description": summary, "model": shape.model, "content": {"application/json": {"examples": {}}}}
+def _document(error: type[ServiceError], shape: ErrorShape) -> dict[str, Any]:
+    document = {"description": "", "model": shape.model, "content": {"application/json": {"examples": {}}}}
     if issubclass(error, Overloaded | NotReady):
         document["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
     return document

@@ -27,8 +27,8 @@ Text in, a sentence embedding out and, when asked for, the attention weights of 
 
 Every failure on every route has one body, `{"error": {"message", "type", "param", "code"}}`; besides those listed with
 a route: 404 for no such route, 405 for a wrong method, and, before a request reaches a route, 400 for what is no HTTP,
-408 for a request that arrives too slowly and 431 for headers that are too large. Routes of other APIs, tagged with
-their names, fail in those APIs' shapes, with the same statuses."""
+408 for a request that arrives too slowly, 431 for headers that are too large and 503 for a connection too many. Routes
+of other APIs, tagged with their names, fail in those APIs' shapes, with the same statuses."""
 
 
 def answer_document(model: Any, example: Any) -> dict[int | str, dict[str, Any]]:

@@ -73,6 +73,16 @@ def test_document_lists_every_route_and_status(document: dict[str, Any]) -> None
     assert found == ROUTES
 
 
+def test_a_status_with_several_causes_names_them_all(document: dict[str, Any]) -> None:
+    described = document["paths"]["/encode"]["post"]["responses"]
+    for status, causes in {
+        "400": ("not JSON", "`Host`"),
+        "429": ("wait", "full", "held"),
+        "500": ("of ours", "backend"),
+    }.items():
+        assert all(cause in described[status]["description"] for cause in causes), described[status]["description"]
+
+
 def test_every_failure_in_the_document_has_the_body_of_its_api_and_examples(document: dict[str, Any]) -> None:
     for operations in document["paths"].values():
         for operation in operations.values():
