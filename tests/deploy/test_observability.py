@@ -20,6 +20,7 @@ from service.app import create_app
 from service.observability.metrics import REQUEST_BUCKETS
 from service.readiness import Readiness
 from service.settings import read_settings
+from tests.deploy.tools import run, tool
 
 DEPLOY = DASHBOARD.parents[1]
 ROWS = [
@@ -183,6 +184,16 @@ def test_every_alert_has_a_section_in_the_runbook_and_no_section_is_left_over() 
         assert url == f"deploy/RUNBOOK.md#{alert.lower()}"  # GitHub's anchor of a heading
     for anchor in re.findall(r"\]\(#([^)]*)\)", text):
         assert anchor in {alert.lower() for alert in alerts}
+
+
+def test_runbooks_ways_to_read_the_log_pass_over_what_is_no_json() -> None:
+    jq = tool("jq", "Debian's package jq brings it")
+    found = re.findall(r"`jq ((?:-R )?)'([^']+)'`", (DEPLOY / "RUNBOOK.md").read_text())
+    lines = ['{"request_id": "...", "status": 500}', "python -m service: cannot load", '{"message": "listening"}', ""]
+    assert len(found) == 2
+    for option, program in found:
+        shown = run(jq, "-c", *option.split(), program, data="\n".join(lines))
+        assert [json.loads(line) for line in shown.splitlines()] == [json.loads(lines[0])]
 
 
 def test_runbook_names_panels_and_settings_that_exist(panels: list[ShownPanel]) -> None:
