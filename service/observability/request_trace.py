@@ -93,5 +93,6 @@ def open_tracing(endpoint: str, share: float) -> Tracing | None:
     try:
         from service.observability.tracing import OpenTelemetryTracing  # noqa: PLC0415 - hundreds of modules, and an extra
     except ModuleNotFoundError as error:
-        raise TracingUnavailable(f"--trace-endpoint needs the extra `tracing`: no module {error.name}") from error
+        message = f"--trace-endpoint needs the extra tracing (no module {error.name}): pip install '.[cpu,tracing]'"
+        raise TracingUnavailable(message) from error
     return OpenTelemetryTracing.to_collector(endpoint, share=share)

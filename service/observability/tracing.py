@@ -17,9 +17,9 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service.http.exchange import Exchange
+from service.http.ports import ROUTES_BY_ADDRESS
 from service.versions import DISTRIBUTION, own_version
 
-UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})  # asked for every few seconds, by machines
 EXPORT_SECONDS = 5.0  # for one batch to reach the collector; also what the end of the process may wait
 
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -48,7 +48,7 @@ class OpenTelemetryTracing:
 
     def start(self, exchange: Exchange) -> "SpanTrace | None":
         """The span of a request that begins; None for probes and scrapes."""
-        if exchange.route in UNTRACED:
+        if exchange.route in ROUTES_BY_ADDRESS:  # asked for every few seconds, by machines
             return None
         return SpanTrace(self._tracer, exchange)
 
