@@ -188,7 +188,7 @@ def test_every_alert_has_a_section_in_the_runbook_and_no_section_is_left_over() 
 
 def test_runbooks_ways_to_read_the_log_pass_over_what_is_no_json() -> None:
     jq = tool("jq", "Debian's package jq brings it")
-    found = re.findall(r"`jq ((?:-R )?)'([^']+)'`", (DEPLOY / "RUNBOOK.md").read_text())
+    found = re.findall(r"\bjq ((?:-R )?)'([^']+)'", (DEPLOY / "RUNBOOK.md").read_text())
     lines = ['{"request_id": "...", "status": 500}', "python -m service: cannot load", '{"message": "listening"}', ""]
     assert len(found) == 2
     for option, program in found:
