@@ -65,7 +65,9 @@ def draw(places: NDArray[np.float32], labels: NDArray[np.int64], lines: Sequence
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Reads the command line; a failure is one line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.cluster", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path, help="one text a line")
     parser.add_argument("--clusters", type=int, default=4, help="how many (default: %(default)s)")
     parser.add_argument("--plot", type=Path, help="where to draw them: .png, .svg or .pdf (needs matplotlib)")

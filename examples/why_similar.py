@@ -37,7 +37,9 @@ def pair(cells: NDArray[np.float32], place: int, a: list[str], b: list[str]) -> 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Reads the command line; a failure is one line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.why_similar", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("a", help="a text")
     parser.add_argument("b", help="another")
     parser.add_argument("--model", default="artifacts/all-MiniLM-L6-v2", help="artifact (default: %(default)s)")

@@ -61,7 +61,10 @@ def parser(program: str = PROGRAM, default_output: str = "") -> argparse.Argumen
         help="fp32 (default); int8 for CPUs with integer dot products (VNNI, AMX); fp16 and bf16 for CUDA",
     )
     made.add_argument(
-        "--calibration", type=Path, metavar="FILE", help="text for int8, one a line (default: ships with the project)"
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="text, one a line, for int8 and to prune by without --pairs (default: ships with the project)",
     )
     made.add_argument(
         "--max-length", type=int, metavar="TOKENS", help="longest text to serve (default: what the checkpoint says)"

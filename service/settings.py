@@ -27,7 +27,10 @@ class SettingsError(ValueError):
 
 
 class Settings(BaseSettings):
-    """Serve an encoder artifact over HTTP. Every flag can be set as POLYHEAD_<NAME> instead."""
+    """Serve an encoder artifact over HTTP. Every flag can be set as POLYHEAD_<NAME> instead.
+
+    In place of the flags `tune --model DIR` measures which --workers and --intra-op-threads suit this machine.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=ENVIRONMENT_PREFIX,
@@ -64,7 +67,8 @@ class Settings(BaseSettings):
     """seconds without a turn after which a waiting request goes first, whatever the length of its texts"""
 
     api_keys: SecretStr = SecretStr("")
-    """keys that requests must bring, separated by commas; set POLYHEAD_API_KEYS, every user of a machine sees flags"""
+    """keys that requests must bring, of at least 16 characters, separated by commas; set POLYHEAD_API_KEYS, every user
+    of a machine sees flags"""
     api_keys_file: Path | None = None
     """file with such keys, one a line; read again when it changes"""
     allowed_hosts: str = ""
@@ -110,7 +114,7 @@ class Settings(BaseSettings):
     keep_alive_timeout: float = Field(75.0, ge=0, allow_inf_nan=False)
     """seconds an idle connection is kept for its next request"""
     request_timeout: float = Field(30.0, gt=0, allow_inf_nan=False)
-    """seconds a request may take; X-Request-Timeout can only shorten it"""
+    """seconds a request may take, then it is answered 504; X-Request-Timeout can only shorten it"""
     drain_delay: float = Field(0.0, ge=0, allow_inf_nan=False)
     """seconds of not being ready, but still serving, between SIGTERM and closing the port"""
     shutdown_timeout: float = Field(30.0, ge=0, allow_inf_nan=False)
@@ -205,6 +209,8 @@ def _one_line(error: ValidationError) -> str:
             problems.append(message)
             continue
         name = str(problem["loc"][0])
+        if problem["type"] == "missing":
+            message = f"required: {Settings.model_fields[name].description}"
         is_secret = name in _SECRETS
         got = "" if problem["type"] == "missing" or is_secret else f", got {problem['input']!r}"
         problems.append(f"--{name.replace('_', '-')} ({ENVIRONMENT_PREFIX}{name.upper()}): {message}{got}")

@@ -35,7 +35,7 @@ def _write(document: Document) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes them all."""
     parser = argparse.ArgumentParser(prog="python -m deploy.observability", description=__doc__)
-    parser.add_argument("--runbook-url", default=RUNBOOK, help="where people read deploy/RUNBOOK.md; %(default)s")
+    parser.add_argument("--runbook-url", default=RUNBOOK, help="where people read it (default: %(default)s)")
     for name, text in write_files(parser.parse_args(arguments).runbook_url).items():
         path = DEPLOY / name
         path.parent.mkdir(parents=True, exist_ok=True)

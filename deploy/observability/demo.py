@@ -103,8 +103,10 @@ def _send(addresses: Sequence[Address], requests: Sequence[Request], rate: float
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deploy.observability.demo", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact to serve")
-    parser.add_argument("--seconds", type=positive, default=240, help="of load; %(default)s")
-    parser.add_argument("--output", type=Path, default=PICTURE, metavar="PNG", help="%(default)s")
+    parser.add_argument("--seconds", type=positive, default=240, help="of load (default: %(default)s)")
+    parser.add_argument(
+        "--output", type=Path, default=PICTURE, metavar="PNG", help="(default: docs/pictures/dashboard.png)"
+    )
     return parser.parse_args(arguments)
 
 

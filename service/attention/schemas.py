@@ -48,7 +48,7 @@ class AttentionRequest(RequestModel):
     """divide each row by that sum; needs `exclude_special`"""
     form: Literal["weights", "norms", "stats"] = "weights"
     """`"norms"`: each weight times the length of the vector that it takes, ||alpha f(x)|| (Kobayashi et al. 2020):
-    heads with nothing to do rest on tokens whose vectors are short; a head's own gate enters neither factor; not with
+    heads with nothing to do rest on tokens whose vectors are short; `head_mask`'s gate enters neither factor; not with
     `renormalise` or a rollout. `"stats"`: numbers that describe each head instead of its weights; only `layers` and
     `heads` go with it"""
 

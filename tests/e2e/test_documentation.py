@@ -52,4 +52,5 @@ def test_layout_names_every_module_of_a_package(package: str) -> None:
 def test_commands_take_the_flags_they_are_shown_with(command: str) -> None:
     asked = [sys.executable, "-m", *command.split(), "--help"]
     shown = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120).stdout  # noqa: S603 - our own programs
+    assert shown.startswith(("usage: polyhead ", f"usage: python -m {command} "))
     assert commands()[command] <= {"--help", *re.findall(r"--[a-z][a-z-]*", shown)}

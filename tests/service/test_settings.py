@@ -33,12 +33,13 @@ def test_every_setting_has_a_flag_and_a_description(capsys: pytest.CaptureFixtur
     for name, field in Settings.model_fields.items():
         assert f"--{name.replace('_', '-')} " in shown
         assert field.description
+    assert "tune --model DIR" in shown
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ((), "--model (POLYHEAD_MODEL): Field required"),
+        ((), "--model (POLYHEAD_MODEL): required: directory of the artifact to serve, made by `python -m export`"),
         (
             ("--model", "m", "--port", "web"),
             "--port (POLYHEAD_PORT): Input should be a valid integer, unable to parse string as an integer, got 'web'",
@@ -111,6 +112,7 @@ def test_a_setting_that_is_missing_names_the_variable_that_was_misspelt(
     monkeypatch.setenv("POLYHEAD_MODL", "artifacts/mine")
     assert main([]) == 2
     message = (
-        "--model (POLYHEAD_MODEL): Field required; no setting is called POLYHEAD_MODL; did you mean POLYHEAD_MODEL?"
+        "--model (POLYHEAD_MODEL): required: directory of the artifact to serve, made by `python -m export`; "
+        "no setting is called POLYHEAD_MODL; did you mean POLYHEAD_MODEL?"
     )
     assert capsys.readouterr().err == f"python -m service: {message}\n"
