@@ -45,7 +45,7 @@ class WantedOutput(RequestModel):
 
 
 class InferenceParameters(RequestModel):
-    """`POST /encode`'s fields, and how tensors are written."""
+    """Those of `POST /encode`'s fields that one tensor can answer, and how tensors are written."""
 
     binary_data_output: bool = False
     """write every tensor behind the JSON, unless `outputs` says otherwise"""

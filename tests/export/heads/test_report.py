@@ -1,4 +1,5 @@
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from export.checkpoint import Checkpoint
 from export.heads.driver import Request, make_report
+from export.heads.statistics import REPORTED
 from tests.planted import DEAD, NEXT, PREVIOUS, REPEATED, SELF, SEPARATOR, TWIN, UNIFORM, draw_texts, sharp_weight
 
 LENGTHS = np.array([len(text.split()) + 2 for text in draw_texts(60)])  # [CLS] and [SEP] beside the words
@@ -157,3 +159,11 @@ def test_says_what_it_was_made_from(report: dict[str, Any], corpus: Path) -> Non
 def test_the_same_files_give_the_same_report(planted: Checkpoint, corpus: Path) -> None:
     request = Request(corpus=corpus, texts=20, importance_texts=8)
     assert make_report(planted, request) == make_report(planted, request)
+
+
+def test_readme_names_every_field_statistic_and_definition(report: dict[str, Any]) -> None:
+    readme = (Path(__file__).parents[3] / "export" / "heads" / "README.md").read_text()
+    named = set(re.findall(r"[a-z_0-9]+", " ".join(re.findall(r"`([^`\n]+)`", readme))))
+    head = report["heads"][0]
+    fields = {*report, *head, *head["rules_passed"][0], *report["corpus"], *report["importance"], *report["redundancy"]}
+    assert fields | {*head["statistics"], *head["importance"], *REPORTED} <= named
