@@ -12,10 +12,12 @@ from typing import Literal
 import torch
 
 from export.checkpoint import Checkpoint
+from export.errors import VerificationError
 from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts, see_ranges, token_batches
 from export.int8.quantize import quantize_encoder, require_quantizable
 from export.parity import Tolerance
 from export.quality import Gate, measure_quality
+from export.runtime import CUDA, Session
 from model.encoder import Encoder
 
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
@@ -68,7 +70,16 @@ def lower(checkpoint: Checkpoint, precision: Precision, calibration: Path | None
         checkpoint: the float32 network, left as it is.
         precision: the precision wanted.
         calibration: text for int8's ranges, one a line; None for the text that ships with the project.
+
+    Raises:
+        UnsupportedModel: the network has no form in this precision.
+        VerificationError: nothing here could run the graph.
     """
+    if precision == "bf16" and CUDA not in Session.available_providers():
+        raise VerificationError(
+            "bf16 cannot be verified here: ONNX Runtime computes it on CUDA only, and this one has no CUDA. Export "
+            "where there is a GPU, with the gpu extra in place of the cpu one, or export fp16"
+        )
     encoder, tolerance = checkpoint.encoder, TOLERANCES[precision]
     if precision == "int8":
         require_quantizable(encoder.config)  # before calibration, which takes a while

@@ -55,7 +55,7 @@ def test_half_precision_of_embeddings_that_vanish_in_it_leaves_no_artifact(
 def test_bfloat16_without_kernels_for_it_leaves_no_artifact(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
     if "CUDAExecutionProvider" in Session.available_providers():
         pytest.skip("this machine has kernels for bfloat16")
-    with pytest.raises(VerificationError, match="ONNX Runtime refuses the graph"):
+    with pytest.raises(VerificationError, match="bf16 cannot be verified here.*or export fp16"):
         export_artifact(tiny_checkpoint, tmp_path / "bf16", precision="bf16")
     assert not list(tmp_path.iterdir())
 
