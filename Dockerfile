@@ -1,4 +1,4 @@
-# An image that serves the default model: `docker build -t polyhead .`, `docker run -p 8000:8000 polyhead`.
+# An image that serves the default model: `docker build -t polyhead .`, `docker run -p 127.0.0.1:8000:8000 polyhead`.
 # Targets: cpu (the last, so the default), gpu, exporter. deploy/README.md tells the rest.
 ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 
