@@ -14,7 +14,6 @@ may ask for: long lists go through the queue in portions.
 import asyncio
 import os
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from model.artifact import Artifact
 from service.backend import Float32Array
 from service.batching.batcher import Batcher
 from service.batching.jobs import JobResult
+from service.batching.room import Room
 from service.encoding.calls import read_call
 from service.encoding.inputs import InputNames, Inputs, refuse_empty
 from service.encoding.plan import EncodePlan, plan_encoding
@@ -70,7 +70,7 @@ class Engine(Runner):
         self._is_closed = False
         self._process = os.getpid()
         self._queued_tokens = min(QUEUED_TOKENS, batcher.max_queue_tokens)
-        self._room = _Room(self._queued_tokens)
+        self._room = Room(self._queued_tokens)
 
     def encode(
         self,
@@ -138,27 +138,19 @@ class Engine(Runner):
             return asyncio.run_coroutine_threadsafe(self._encode(plan, progress), self._loop)
 
     async def _encode(self, plan: EncodePlan, progress: Progress) -> Encoded:
-        running: list[asyncio.Task[list[JobResult]]] = []
-        tokenized: list[TokenizedInput] = []
+        encoded, start = _empty(plan), 0
         try:
             async with asyncio.TaskGroup() as group:
                 async for portion in self._portions(plan):
-                    tokenized += portion
                     for run, tokens in _cut(portion, self._queued_tokens):
                         await self._room.take(tokens)
-                        running.append(group.create_task(self._run(plan, run, progress)))
-                        running[-1].add_done_callback(partial(self._room.give_back, tokens))
+                        running = group.create_task(self._run(plan, run, encoded, start, progress))
+                        running.add_done_callback(partial(self._room.give_back, tokens))
+                        start += len(run)
         except BaseExceptionGroup as failed:
             error = failed.exceptions[0]
             raise error from error.__cause__  # and not from the group
-        results = [result for run in running for result in run.result()]
-        return await asyncio.to_thread(self._encoded, plan, tokenized, results)
-
-    def _encoded(self, plan: EncodePlan, tokenized: list[TokenizedInput], results: list[JobResult]) -> Encoded:
-        if not results:
-            return Encoded(np.zeros((0, plan.dimensions), np.float32), [], [] if plan.selection else None, None)
-        answer = plan.answer(tokenized, results, plan.plan_attention(tokenized, self), self)
-        return Encoded(answer["embeddings"], answer["items"], answer.get("attention"), answer.get("prompt"))
+        return encoded
 
     async def _portions(self, plan: EncodePlan) -> AsyncIterator[list[TokenizedInput]]:
         """The inputs as tokens, a portion at a time."""
@@ -173,45 +165,34 @@ class Engine(Runner):
             refuse_empty(portion, names=names)
             yield portion
 
-    async def _run(self, plan: EncodePlan, inputs: list[TokenizedInput], progress: Progress) -> list[JobResult]:
+    async def _run(
+        self, plan: EncodePlan, inputs: list[TokenizedInput], encoded: Encoded, start: int, progress: Progress
+    ) -> None:
+        """Runs a part of the inputs and puts it in its place at once: results take several times what is kept."""
         results = await self.run(inputs, **plan.run_options)
+        await asyncio.to_thread(self._put, plan, inputs, results, encoded, slice(start, start + len(inputs)))
         progress(len(inputs))
-        return results
+
+    def _put(
+        self, plan: EncodePlan, inputs: list[TokenizedInput], results: list[JobResult], encoded: Encoded, place: slice
+    ) -> None:
+        answer = plan.answer(inputs, results, plan.plan_attention(inputs, self), self)
+        encoded.embeddings[place] = answer["embeddings"]
+        encoded.items[place] = answer["items"]
+        if encoded.attention is not None:
+            encoded.attention[place] = answer["attention"]
 
 
-class _Room:
-    """How many tokens may be in the queue; who comes when it is full waits, in order. For one event loop."""
-
-    def __init__(self, tokens: int) -> None:
-        self._limit = tokens
-        self._taken = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    async def take(self, tokens: int) -> None:
-        """Waits until there is room; a run that alone is too large waits until nothing else is there."""
-        place = (tokens, asyncio.get_running_loop().create_future())
-        self._waiting.append(place)
-        self._let_in()
-        try:
-            await place[1]
-        except asyncio.CancelledError:
-            self.give_back(0 if place[1].cancelled() else tokens)  # it may have been let in and not know yet
-            raise
-
-    def give_back(self, tokens: int, _of: object = None) -> None:
-        """Makes room for others."""
-        self._taken -= tokens
-        self._let_in()
-
-    def _let_in(self) -> None:
-        while self._waiting:
-            tokens, place = self._waiting[0]
-            if not place.done():  # else its call was given up
-                if self._taken and self._taken + tokens > self._limit:
-                    return
-                self._taken += tokens
-                place.set_result(None)
-            self._waiting.popleft()
+def _empty(plan: EncodePlan) -> Encoded:
+    """What a call returns, with room for all of it and nothing in it yet."""
+    count = len(plan.inputs)
+    pooled = plan.request.output == "pooled"
+    return Encoded(
+        np.empty((count, plan.dimensions), np.float32) if pooled else [np.empty(0, np.float32)] * count,
+        [{}] * count,
+        [{}] * count if plan.selection else None,
+        plan.prompt.text if plan.prompt else None,
+    )
 
 
 def _cut(portion: list[TokenizedInput], most: int) -> Iterator[tuple[list[TokenizedInput], int]]:

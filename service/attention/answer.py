@@ -21,12 +21,10 @@ class AttentionPlan:
     Attributes:
         selection: layers, heads and options.
         axes: rows and columns of each input's maps.
-        texts: the inputs; None where they are token ids.
     """
 
     selection: AttentionSelection
     axes: Sequence[Axes]
-    texts: Sequence[str] | None
 
 
 def build_attention(
@@ -44,8 +42,7 @@ def _maps(
     plan: AttentionPlan, index: int, item: TokenizedInput, result: JobResult, tokens: list[str]
 ) -> dict[str, Any]:
     selection, axes = plan.selection, plan.axes[index]
-    text = None if plan.texts is None else plan.texts[index]
-    entry = {**label_axes(selection.options, axes, item, text, tokens), **_sources(selection)}
+    entry = {**label_axes(selection.options, axes, item, tokens), **_sources(selection)}
     if selection.options.reduce != "none":
         entry["reduce"] = selection.options.reduce
     if selection.options.form == "norms":

@@ -45,15 +45,13 @@ def plan_axes(options: AttentionRequest, inputs: Sequence[TokenizedInput], token
     return [_axes(options, item, special) for item, special in zip(inputs, _special(inputs, tokenizer), strict=True)]
 
 
-def label_axes(
-    options: AttentionRequest, axes: Axes, item: TokenizedInput, text: str | None, tokens: Sequence[str]
-) -> dict[str, Any]:
+def label_axes(options: AttentionRequest, axes: Axes, item: TokenizedInput, tokens: Sequence[str]) -> dict[str, Any]:
     """What the columns are called and where they stand in the text: `tokens` or `words`, and `offsets`."""
-    offsets = item.offsets
+    offsets, text = item.offsets, item.text or ""
     if axes.words is not None and offsets is not None:
-        places = word_offsets(axes.words, offsets, text or "")
+        places = word_offsets(axes.words, offsets, text)
         spans = zip(axes.words, places, strict=True)
-        return {"words": [_word(text or "", tokens, *span) for span in spans], "offsets": places}
+        return {"words": [_word(text, tokens, *span) for span in spans], "offsets": places}
     if not options.exclude_special:
         return {"tokens": tokens, "offsets": offsets}
     kept = np.flatnonzero(~axes.special).tolist()

@@ -75,7 +75,7 @@ class EncodePlan:
         if self.selection is None:
             return None
         axes = plan_axes(self.selection.options, tokenized, runner.tokenizer)
-        return AttentionPlan(self.selection, axes, self.inputs.texts)
+        return AttentionPlan(self.selection, axes)
 
     def answer(
         self,

@@ -1,6 +1,6 @@
 """The encoder as a Python object, over a fake backend: any number of texts, from any thread, until it is closed."""
 
-import asyncio
+import gc
 import signal
 import sys
 import threading
@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.engine import PORTION_TEXTS, QUEUED_TOKENS, Engine, _Room
+from service.batching.jobs import JobResult
+from service.engine import PORTION_TEXTS, QUEUED_TOKENS, Engine
 from service.errors import InferenceFailed, Invalid, NotReady, TooLarge
 from service.runner import Runner
 from service.settings import Settings
@@ -68,10 +69,36 @@ def test_more_texts_than_a_request_may_have(engine: Engine, backend: FakeBackend
     assert len(done) == 6
 
 
+def test_what_the_model_returned_is_let_go_of_run_by_run(engine: Engine) -> None:
+    held: list[int] = []
+
+    def count(_: int) -> None:
+        held.append(sum(isinstance(found, JobResult) for found in gc.get_objects()))
+
+    engine.encode(random_texts(8 * PORTION_TEXTS), progress=count, attention={})
+    assert held[-1] <= 2 * PORTION_TEXTS  # its own, and what a worker just ran
+
+
+@pytest.mark.parametrize("output", ["pooled", "tokens"])
+def test_parts_of_a_call_come_in_the_order_of_its_inputs(settings: Settings, output: str) -> None:
+    texts = random_texts(3 * PORTION_TEXTS)
+    options: dict[str, Any] = {"attention": {"level": "word"}, "prompt": "a ", "output": output}
+    with load_fake_engine(settings.model_copy(update={"max_queue_tokens": 10 * MAX_LENGTH})) as engine:
+        together, alone = engine.encode(texts, **options), [engine.encode(text, **options) for text in texts]
+    for index, expected in enumerate(alone):
+        np.testing.assert_allclose(together.embeddings[index], expected.embeddings[0], rtol=1e-5, atol=1e-6)
+        assert together.items[index] == expected.items[0]
+        assert together.attention is not None
+        assert expected.attention is not None
+        np.testing.assert_equal(together.attention[index], expected.attention[0])
+    assert together.prompt == alone[0].prompt == "a "
+
+
 def test_no_texts(engine: Engine) -> None:
     encoded = engine.encode([], attention={})
     assert isinstance(encoded.embeddings, np.ndarray)
     assert (encoded.embeddings.shape, encoded.items, encoded.attention) == ((0, HIDDEN_SIZE), [], [])
+    assert engine.encode([], output="tokens").embeddings == []
 
 
 def test_token_ids_and_token_vectors(engine: Engine) -> None:
@@ -172,19 +199,6 @@ def test_a_failing_callback_fails_the_call(engine: Engine) -> None:
     done: list[int] = []
     with pytest.raises(ZeroDivisionError):
         engine.encode(random_texts(3 * PORTION_TEXTS), progress=lambda count: done.append(count // 0))
-
-
-def test_room_is_given_back_by_who_is_let_in_and_then_cancelled() -> None:
-    async def taken_twice() -> None:
-        room = _Room(10)
-        await room.take(10)
-        second, third = asyncio.create_task(room.take(10)), asyncio.create_task(room.take(10))
-        await asyncio.sleep(0)
-        room.give_back(10)
-        second.cancel()
-        await asyncio.wait_for(third, 1)
-
-    asyncio.run(taken_twice())
 
 
 def test_a_refused_text_is_named_by_its_place_among_all(engine: Engine) -> None:
