@@ -9,19 +9,22 @@ from pydantic import ValidationError
 from service.encoding.inputs import Inputs, read_inputs
 from service.encoding.schemas import EncodeRequest
 from service.encoding.validation import explain_validation
+from service.errors import Invalid
 
 
 def read_call(inputs: Any, options: dict[str, Any]) -> tuple[EncodeRequest, Inputs]:
     """What is asked for, and of what; any number of inputs, also none.
 
     Raises:
-        Invalid: as for a body that holds the same.
+        Invalid: as for a body that holds the same; or an encoding, which arrays have none of.
     """
     body = {"inputs": _as_json(_listed(inputs)), **_as_json(options)}
     try:
         request = EncodeRequest.model_validate(body)
     except ValidationError as error:
         raise explain_validation(error, EncodeRequest) from None
+    if request.encoding_format != "float":
+        raise Invalid("encoding_format: arrays of float32 are returned here; leave it out", param="encoding_format")
     values = body["inputs"]
     if isinstance(values, list):
         return request, read_inputs(values, max_texts=len(values)) if values else Inputs(texts=())
