@@ -5,7 +5,6 @@ put together from theirs. Nothing heavy is imported before it is known what is w
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,9 +30,7 @@ def serve(arguments: list[str]) -> int:
     """Serve an artifact over HTTP."""
     from service.__main__ import main as run  # noqa: PLC0415 - imported when it is wanted
 
-    if os.environ.get("POLYHEAD_MODEL"):  # the service reads it, and a flag would win over it
-        return run(arguments, program="polyhead serve")
-    return run([*_model_flag(arguments), *arguments], program="polyhead serve")
+    return run(arguments, program="polyhead serve", model=DEFAULT_ARTIFACT)
 
 
 def export(arguments: list[str]) -> int:
@@ -117,9 +114,3 @@ def _run(command: Command, arguments: list[str]) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough, as `head` does
         sys.stderr.close()
         return 0
-
-
-def _model_flag(arguments: Sequence[str]) -> list[str]:
-    """The default artifact, where none is named; where it is not there either, the command says how to make one."""
-    names_model = any(argument.partition("=")[0] in ("--model", "-h", "--help") for argument in arguments)
-    return [] if names_model else ["--model", str(DEFAULT_ARTIFACT)]

@@ -12,6 +12,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from service import tune
 from service.machine.heap import bound_heap
@@ -25,13 +26,18 @@ WRONG_SETTINGS = 2
 logger = logging.getLogger("service")
 
 
-def main(arguments: Sequence[str] | None = None, load: Load | None = None, program: str = PROGRAM) -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    load: Load | None = None,
+    program: str = PROGRAM,
+    model: Path | None = None,
+) -> int:
     """Runs the service, or `tune`; returns the exit code. A test may load another engine."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["tune"]:
         return tune.main(given[1:])
     try:
-        settings = read_settings(given, program)
+        settings = read_settings(given, program, model)
     except SettingsError as error:
         return _complain(program, "; ".join([str(error), *_misspelt()]), WRONG_SETTINGS)
     # Tokenising has threads of its own; the library's would compete with the model's for the same cores.

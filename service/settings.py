@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, create_model, model_validator
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict
 
 ENVIRONMENT_PREFIX = "POLYHEAD_"
@@ -159,22 +159,33 @@ class Settings(BaseSettings):
         return self
 
 
-def read_settings(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> Settings:
+def read_settings(
+    arguments: Sequence[str] | None = None, program: str = PROGRAM, model: Path | None = None
+) -> Settings:
     """Reads flags and environment; `--help` and unknown flags end the process as argparse does.
 
     Args:
         arguments: the command line without the program; None is the process's own.
         program: the words that it was called by, for help.
+        model: the artifact where neither names one; None requires it.
 
     Raises:
         SettingsError: a setting is missing or out of range.
     """
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
-        source = CliSettingsSource[ArgumentParser](Settings, cli_prog_name=program)
-        return CliApp.run(Settings, cli_args=given, cli_settings_source=source)
+        kind = Settings if model is None else _with_default(model)
+        source = CliSettingsSource[ArgumentParser](kind, cli_prog_name=program)
+        return CliApp.run(kind, cli_args=given, cli_settings_source=source)
     except ValidationError as error:
         raise SettingsError(_one_line(error)) from error
+
+
+def _with_default(model: Path) -> type[Settings]:
+    described = Settings.model_fields["model"].description
+    return create_model(
+        "Settings", __base__=Settings, __doc__=Settings.__doc__, model=(Path, Field(model, description=described))
+    )
 
 
 def split_list(value: str) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from polyhead.cli import COMMANDS, main
+from polyhead.cli import COMMANDS, DEFAULT_ARTIFACT, main
 from polyhead.completion import whole_parser
 from service.machine.port_owner import find_listener
 from service.near_misses import nearby_artifacts
@@ -39,6 +39,8 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert shown.startswith(f"usage: polyhead {name} ")  # though most of their modules are commands of their own, too
     if name in ("export", "tune"):  # as commands of their own they have no default
         assert ("[--output DIR]" if name == "export" else "[--model DIR]") in shown
+    if name in ("serve", "tune", "encode"):
+        assert f"(default: {DEFAULT_ARTIFACT})" in " ".join(shown.split())
     if name in ("export", "heads"):
         assert "python -m export" not in shown
 
@@ -127,19 +129,6 @@ def test_heads_is_given_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
         assert main([*command, "artifacts/mine", "--corpus", "texts.txt"]) == 0
     given = ["artifacts/mine", "--corpus", "texts.txt"]
     assert seen == [(given, "polyhead export heads"), (given, "polyhead heads")]
-
-
-def test_the_environment_s_model_is_served_rather_than_the_default(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    seen: list[list[str]] = []
-    write_fake_artifact(tmp_path / "artifacts" / "all-MiniLM-L6-v2")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("service.__main__.main", note(seen))
-    main(["serve"])
-    monkeypatch.setenv("POLYHEAD_MODEL", "/models/mine")
-    main(["serve"])
-    assert seen == [["--model", "artifacts/all-MiniLM-L6-v2"], []]
 
 
 def test_a_port_that_is_taken_names_who_has_it() -> None:
