@@ -98,4 +98,5 @@ def _answer(request: Request, page: Page) -> Response:
 
 def _is_known(page: Page, tags: bytes) -> bool:
     """Whether the caller has it, by `If-None-Match` (RFC 9110, 13.1.2); a proxy that compresses makes its tag weak."""
-    return page.etag in {tag.strip().removeprefix("W/") for tag in tags.decode("latin-1").split(",")}
+    known = {tag.strip().removeprefix("W/") for tag in tags.decode("latin-1").split(",")}
+    return page.etag in known or known == {"*"}
