@@ -5,11 +5,13 @@ uses Triton's binary tensor extension. https://github.com/kserve/open-inference-
 """
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 import orjson
 from fastapi import FastAPI
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -46,6 +48,7 @@ from service.services import services_of
 from service.versions import own_version
 
 TAG = "Open Inference Protocol"
+INFER = "/v2/models/{model:path}/infer"
 MODEL_VERSION = "1"
 MODEL_PARAMETER = {
     "name": "model",
@@ -75,7 +78,7 @@ def add_routes(app: FastAPI) -> None:
     _add_get(app, "/v2/health/live", answer_live, "Does the process live?", ServerLive)
     _add_get(app, "/v2/health/ready", answer_ready, "May traffic come?", ServerReady)
     app.add_api_route(
-        "/v2/models/{model:path}/infer",
+        INFER,
         answer_infer,
         methods=["POST"],
         tags=[TAG],
@@ -117,6 +120,8 @@ async def answer_model_ready(request: Request) -> Response:
 
 async def answer_model(request: Request) -> Response:
     """What goes in and what comes out."""
+    if exchange_of(request.scope).route == INFER:  # taken for a model whose name ends so
+        raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED)
     name = check_model(request, version=MODEL_VERSION)
     size = services_of(request).readiness.engine().config.embedding_size
     return _json(
