@@ -38,13 +38,13 @@ def add_routes(app: FastAPI) -> None:
     """Adds the pages; OpenAPI lists the first, whose path the API has too, and leaves the others out."""
     pages = read_pages(STATIC)
     viewer, viewer_beside_admin_port = pages[INDEX], _without_links(pages[INDEX], ADMIN_ROUTES)
+    docs, docs_on_admin_port = pages[DOCS], _without_trying(pages[DOCS])
 
     async def answer_viewer(request: Request) -> Response:
-        has_admin_port = services_of(request).settings.admin_port is not None
-        return _answer(request, viewer_beside_admin_port if has_admin_port else viewer)
+        return _answer(request, viewer_beside_admin_port if _has_admin_port(request) else viewer)
 
     async def answer_docs(request: Request) -> Response:
-        return _answer(request, pages[DOCS])
+        return _answer(request, docs_on_admin_port if _has_admin_port(request) else docs)
 
     async def answer_file(request: Request) -> Response:
         page = pages.get(request.path_params["path"])
@@ -87,6 +87,15 @@ def _without_links(page: Page, routes: Collection[str]) -> Page:
         return b"" if f"/{link[1].decode()}" in routes else link[0]
 
     return _page(_LINK.sub(keep, page.content), page.media_type)
+
+
+def _without_trying(page: Page) -> Page:
+    """The documentation where what it describes is not: with a word about it, and without buttons to try."""
+    return _page(page.content.replace(b'<p id="elsewhere" hidden>', b'<p id="elsewhere">'), page.media_type)
+
+
+def _has_admin_port(request: Request) -> bool:
+    return services_of(request).settings.admin_port is not None
 
 
 def _answer(request: Request, page: Page) -> Response:

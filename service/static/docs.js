@@ -5,4 +5,5 @@ SwaggerUIBundle({
   presets: [SwaggerUIBundle.presets.apis],
   deepLinking: true,
   validatorUrl: null,
+  ...(!document.getElementById("elsewhere").hidden && { supportedSubmitMethods: [] }),
 });
