@@ -104,6 +104,10 @@ def test_a_key_is_asked_for_and_kept_in_memory_only(browser: BrowserContext, lon
         assert field.input_value() == ""
         kept = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])"
         assert "sesame" not in viewer.page.evaluate(kept)
+        with viewer.page.expect_popup() as opened:
+            viewer.page.get_by_role("link", name="Info").click()
+        assert json.loads(opened.value.locator("body").inner_text())["manifest"]["precision"] == "fp32"
+        opened.value.close()
         viewer.close()
         assert not viewer.complaints
         assert server.stop() == 0

@@ -14,6 +14,11 @@ export function useKey(value) {
   key = value;
 }
 
+/** Whether what is asked for from here is asked for with a key: links are followed without it. */
+export function hasKey() {
+  return Boolean(key);
+}
+
 /** What the service answered instead of an answer; `status` is 0 where it could not be reached. */
 export class ApiError extends Error {
   constructor({ status, code, message, param = null, retryAfter = 0 }) {
@@ -29,6 +34,11 @@ export class ApiError extends Error {
 
 export async function getInfo(signal) {
   return send("info", { signal });
+}
+
+/** What a route answers in JSON. */
+export async function getDocument(path) {
+  return send(path, {});
 }
 
 /** Tokens of one text: `{tokens, offsets, truncated}`. */

@@ -1,9 +1,10 @@
 // Starts the page: what it can do without the service first, the rest once the service has said what it is.
 
-import { ApiError, getInfo, useKey } from "./api.js";
+import { ApiError, getDocument, getInfo, hasKey, useKey } from "./api.js";
 import { bindChoices, bindExamples, bindTexts, writeLink } from "./controls.js";
 import { byId } from "./dom.js";
 import { fromHash } from "./link.js";
+import { jsonFile } from "./keep.js";
 import { Notices, describeFailure } from "./notices.js";
 import { Page } from "./page.js";
 import { State } from "./state.js";
@@ -18,6 +19,7 @@ bindChoices(state);
 bindTexts(state);
 bindExamples(state);
 bindKeyForm();
+for (const id of ["info", "report"]) bindLink(byId(id));
 writeLink(state);
 start();
 
@@ -46,5 +48,20 @@ function bindKeyForm() {
     notices.clear("load");
     if (page) page.load();
     else start();
+  });
+}
+
+/** Opens what a link leads to with the key, where there is one: the browser would ask without it. */
+function bindLink(link) {
+  link.addEventListener("click", async (event) => {
+    if (!hasKey()) return;
+    event.preventDefault();
+    notices.clear("link");
+    try {
+      window.open(URL.createObjectURL(jsonFile(await getDocument(link.getAttribute("href")))));
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      notices.show("link", describeFailure(error));
+    }
   });
 }
