@@ -19,18 +19,24 @@ from tokenizers.pre_tokenizers import Sequence as PreTokenizerSequence
 
 from export.errors import SourceError, UnsupportedModel
 from export.pipeline import read_json
-from export.vocabulary import BYTE_LEVEL_KINDS, WORDPIECE_KINDS, build_tokenizer, refuse_added_tokens, tokenizer_kind
+from export.vocabulary import (
+    BERT_TOKENS,
+    BYTE_LEVEL_KINDS,
+    ROBERTA_TOKENS,
+    WORDPIECE_KINDS,
+    build_tokenizer,
+    refuse_added_tokens,
+    tokenizer_kind,
+)
 
 OVERRULED_WORDPIECE_KINDS = (*WORDPIECE_KINDS, "mpnet", "nomic_bert")
 UNIGRAM_KINDS = ("xlmroberta", "xlm-roberta", "camembert")
-BERT_ENDS = {"cls_token": "[CLS]", "sep_token": "[SEP]"}
-ROBERTA_ENDS = {"cls_token": "<s>", "sep_token": "</s>"}
-UNIGRAM_ENDS = {"bos_token": "<s>", "eos_token": "</s>"}
-ENDS: Mapping[str, Mapping[str, str]] = {  # what a class puts around a text, where tokenizer_config.json does not say
-    **dict.fromkeys((*WORDPIECE_KINDS, "nomic_bert"), BERT_ENDS),
-    **dict.fromkeys((*BYTE_LEVEL_KINDS, "mpnet"), ROBERTA_ENDS),
-    **dict.fromkeys(UNIGRAM_KINDS, UNIGRAM_ENDS),
+SPECIAL: Mapping[str, Mapping[str, str]] = {  # tokens of a class by role, where tokenizer_config.json does not say
+    **dict.fromkeys((*WORDPIECE_KINDS, "nomic_bert"), BERT_TOKENS),
+    **dict.fromkeys((*BYTE_LEVEL_KINDS, *UNIGRAM_KINDS), ROBERTA_TOKENS),
+    "mpnet": ROBERTA_TOKENS | {"unk": "[UNK]"},
 }
+TAKES_SPACE = ("mpnet", "camembert")  # the class's mask token takes the space before it, unless given with its flags
 RARE = "\ua66e"  # in few vocabularies, so that it takes the token for what is unknown
 AS_THEY_STAND = ("modernbert",)  # networks whose tokenizer.json `transformers` takes whatever class is named
 
@@ -99,23 +105,46 @@ def _overrule(tokenizer: Tokenizer, folder: Path) -> Tokenizer:
         tokenizer.pre_tokenizer = PreTokenizerSequence([WhitespaceSplit(), Metaspace(prepend_scheme=scheme)])
     for entry in (settings.get("added_tokens_decoder") or {}).values():
         tokenizer.add_tokens([AddedToken(**entry)])  # known, as checked above: other flags take the place of its own
-    _require_ends(tokenizer, kind, settings, folder)
+    named = _named_tokens(kind, settings, folder)
+    _add_named(tokenizer, named)
+    _require_ends(tokenizer, kind, named, folder)
     return tokenizer
 
 
-def _require_ends(tokenizer: Tokenizer, kind: str, settings: Mapping[str, Any], folder: Path) -> None:
-    """Refuses a tokenizer.json that puts other tokens around a text than its class in `transformers` would."""
-    if kind not in ENDS:
-        return
+def _named_tokens(kind: str, settings: Mapping[str, Any], folder: Path) -> dict[str, AddedToken]:
+    """Special tokens by role, as the files beside tokenizer.json name them, or else their class."""
     # What special_tokens_map.json says counts first, and not at all where the newer field is there.
     is_new = "added_tokens_decoder" in settings
     older = {} if is_new else read_json(folder / "special_tokens_map.json", optional=True)
-    named = [older.get(role) or settings.get(role) or default for role, default in ENDS[kind].items()]
-    expected = [token if isinstance(token, str) else token["content"] for token in named]
+    named = {}
+    for role in ROBERTA_TOKENS:
+        token = older.get(f"{role}_token") or settings.get(f"{role}_token") or SPECIAL.get(kind, {}).get(role)
+        if isinstance(token, str):
+            token = {"content": token, "lstrip": role == "mask" and kind in TAKES_SPACE}
+        if token is not None:
+            flags = {name: value for name, value in token.items() if name != "__type"}
+            named[role] = AddedToken(**{**flags, "special": True})
+    return named
+
+
+def _add_named(tokenizer: Tokenizer, named: Mapping[str, AddedToken]) -> None:
+    """Special tokens that tokenizer.json holds as pieces only: where a text holds one, it stays whole."""
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    for token in named.values():  # one that is no piece would get an id that no embedding has
+        if token.content not in known and tokenizer.token_to_id(token.content) is not None:
+            tokenizer.add_special_tokens([token])
+
+
+def _require_ends(tokenizer: Tokenizer, kind: str, named: Mapping[str, AddedToken], folder: Path) -> None:
+    """Refuses a tokenizer.json that puts other tokens around a text than its class in `transformers` would."""
+    if kind not in SPECIAL:
+        return
+    roles = ("bos", "eos") if kind in UNIGRAM_KINDS else ("cls", "sep")
+    expected = [named[role].content for role in roles]
     if (found := tokenizer.encode("").tokens) != expected:
         raise UnsupportedModel(
             f"{folder}: tokenizer.json puts {' '.join(found) or 'nothing'} around a text, its class in `transformers` "
-            f"{' '.join(expected)}, as {' and '.join(ENDS[kind])} say: which is right?"
+            f"{' '.join(expected)}, as {' and '.join(f'{role}_token' for role in roles)} say: which is right?"
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.normalizers import BertNormalizer, Lowercase, Sequence
 from tokenizers.pre_tokenizers import Metaspace
+from tokenizers.processors import RobertaProcessing
 from transformers import AutoTokenizer
 
 from export.errors import SourceError, UnsupportedModel
@@ -89,9 +90,9 @@ def test_tokenizer_config_overrules_as_in_transformers(
     assert_equal_to_transformers(write(tmp_path, made(), model_type, settings))
 
 
-def assert_equal_to_transformers(folder: Path) -> None:
+def assert_equal_to_transformers(folder: Path, texts: list[str] = TEXTS) -> None:
     theirs, ours = AutoTokenizer.from_pretrained(folder), read_tokenizer(folder)
-    for text in TEXTS:
+    for text in texts:
         expected = theirs(text, return_offsets_mapping=True)
         found = ours.encode(text)
         assert (found.ids, found.offsets) == (expected["input_ids"], expected["offset_mapping"]), text
@@ -112,6 +113,48 @@ def test_config_json_names_the_class_where_tokenizer_config_does_not(
     folder = write(tmp_path, made(), model_type, {"model_max_length": 512})
     (folder / "config.json").write_text(json.dumps({"model_type": model_type, "tokenizer_class": named}))
     assert_equal_to_transformers(folder)
+
+
+def mpnet() -> Tokenizer:
+    described = wordpiece().to_str()
+    for bert, own in (("[CLS]", "<s>"), ("[SEP]", "</s>"), ("[PAD]", "<pad>"), ("[MASK]", "<mask>")):
+        described = described.replace(json.dumps(bert), json.dumps(own))
+    made = Tokenizer.from_str(described)
+    ids = made.get_vocab()
+    made.post_processor = RobertaProcessing(("</s>", ids["</s>"]), ("<s>", ids["<s>"]))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "model_type", "settings", "older"),
+    [
+        (wordpiece, "bert", None, None),
+        (wordpiece, "bert", {**AS_IT_STANDS, "sep_token": "[SEP]"}, None),
+        (wordpiece, "bert", {"mask_token": {**flags("[MASK]", lstrip=True), "__type": "AddedToken"}}, None),
+        (wordpiece, "nomic_bert", AS_IT_STANDS, {"mask_token": flags("[MASK]", rstrip=True)}),
+        (mpnet, "mpnet", None, None),
+        (mpnet, "mpnet", {"mask_token": {**flags("<mask>"), "__type": "AddedToken"}}, None),
+        (bpe, "roberta", None, None),
+        (bpe, "modernbert", {"mask_token": "<mask>"}, None),
+        (unigram, "xlm-roberta", None, None),
+        (unigram, "camembert", None, None),
+        (wordpiece, "bert", {"mask_token": "[none]"}, None),  # no piece either: none of the texts holds it
+    ],
+)
+def test_special_tokens_named_beside_it_stay_whole(
+    tmp_path: Path,
+    made: Callable[[], Tokenizer],
+    model_type: str,
+    settings: dict[str, Any] | None,
+    older: dict[str, Any] | None,
+) -> None:
+    described = json.loads(made().to_str())
+    named = [token["content"] for token in described["added_tokens"]]
+    described["added_tokens"] = []  # they stay pieces
+    folder = write(tmp_path, Tokenizer.from_str(json.dumps(described)), model_type, settings)
+    if older:
+        (folder / "special_tokens_map.json").write_text(json.dumps(older))
+    assert_equal_to_transformers(folder, [*TEXTS, *(f"a  {token} b{token}c" for token in named)])
 
 
 @pytest.mark.parametrize(
