@@ -72,6 +72,15 @@ def check_media(headers: Mapping[bytes, bytes], answers: Sequence[str]) -> None:
         raise UnsupportedMedia("Content-Type: expected application/json", param="Content-Type")
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise UnsupportedMedia("Content-Encoding: the body must not be compressed", param="Content-Encoding")
+    check_accept(headers, answers)
+
+
+def check_accept(headers: Mapping[bytes, bytes], answers: Sequence[str]) -> None:
+    """Answers one of the types given.
+
+    Raises:
+        UnsupportedMedia: the caller accepts none of them.
+    """
     accept = headers.get(b"accept")
     if not accept or accept == b"*/*":
         return

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from service.encoding.encode import timed
 from service.encoding.inputs import InputNames
 from service.errors import InternalError, ModelNotFound, NotReady, Unauthorized, UnsupportedMedia
-from service.http.body import Handler, read_body
+from service.http.body import Handler, check_accept, read_body
 from service.http.error_shapes import INFERENCE_PROTOCOL
 from service.http.exchange import exchange_of
 from service.http.failures import INFERENCE_FAILURES, failure_documents
@@ -57,12 +57,12 @@ MODEL_PARAMETER = {
     "description": 'may hold slashes; "/versions/1" may follow it',
     "schema": {"type": "string", "minLength": 1},
 }
-_TYPES = (b"application/json", b"application/octet-stream")  # the second for binary tensors
+BINARY = "application/octet-stream"  # JSON with binary tensors behind it
 REQUEST_BODY = {
     "required": True,
     "content": {
         JSON: {"schema": InferenceRequest.model_json_schema(ref_template="#/components/schemas/{model}")},
-        "application/octet-stream": {"schema": {"type": "string", "format": "binary", "description": BINARY_LAYOUT}},
+        BINARY: {"schema": {"type": "string", "format": "binary", "description": BINARY_LAYOUT}},
     },
 }
 EXAMPLE = {
@@ -153,19 +153,20 @@ async def answer_infer(request: Request) -> Response:
     if header_length is None:
         return respond([body], JSON, extra)
     extra[HEADER_LENGTH.decode("ascii")] = str(header_length)
-    return respond([body], "application/octet-stream", extra)
+    return respond([body], BINARY, extra)
 
 
 def _check_media(headers: Mapping[bytes, bytes]) -> None:
     """JSON, with bytes behind it or not; no type means that, because Triton's client sends none. Nothing compressed."""
-    content_type = headers.get(b"content-type", _TYPES[0]).partition(b";")[0].strip().lower()
-    if content_type not in _TYPES[: 2 if HEADER_LENGTH in headers else 1]:
+    content_type = headers.get(b"content-type", JSON.encode()).partition(b";")[0].strip().lower().decode("latin-1")
+    if content_type not in ((JSON, BINARY) if HEADER_LENGTH in headers else (JSON,)):
         raise UnsupportedMedia(
             "Content-Type: expected application/json, or application/octet-stream with Inference-Header-Content-Length",
             param="Content-Type",
         )
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise UnsupportedMedia("Content-Encoding: the body must not be compressed", param="Content-Encoding")
+    check_accept(headers, (JSON, BINARY))  # which of them the request's outputs say
 
 
 def _add_get(app: FastAPI, path: str, endpoint: Handler, summary: str, answer: type[BaseModel]) -> None:

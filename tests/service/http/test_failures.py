@@ -292,21 +292,19 @@ def test_wrong_method(served: Served, method: str, path: str, allow: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "fields"),
+    ("method", "path", "fields"),
     [
-        ("GET", "/embed", 405, {"error", "error_type"}),
-        ("PUT", "/embed_all", 405, {"error", "error_type"}),
-        ("POST", "/health", 405, {"error", "error_type"}),
-        ("POST", "/v2", 405, {"error"}),
-        ("PUT", "/v2/models/tiny/infer", 405, {"error"}),
-        ("GET", "/v2/models/tiny/infer", 404, {"error"}),
+        ("GET", "/embed", {"error", "error_type"}),
+        ("PUT", "/embed_all", {"error", "error_type"}),
+        ("POST", "/health", {"error", "error_type"}),
+        ("POST", "/v2", {"error"}),
+        ("PUT", "/v2/models/tiny/infer", {"error"}),
+        ("GET", "/v2/models/tiny/infer", {"error"}),
     ],
 )
-def test_wrong_method_on_a_route_of_another_api(
-    served: Served, method: str, path: str, status: int, fields: set[str]
-) -> None:
+def test_wrong_method_on_a_route_of_another_api(served: Served, method: str, path: str, fields: set[str]) -> None:
     response = served.client.request(method, path)
-    assert response.status_code == status
+    assert response.status_code == 405
     assert response.json().keys() == fields
     assert isinstance(response.json()["error"], str)
 

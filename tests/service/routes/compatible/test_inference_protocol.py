@@ -147,6 +147,17 @@ def test_no_type_is_json_as_tritons_client_means_it(served: Served, headers: dic
     assert served.client.post(f"{MODEL}/infer", content=body, headers=headers).status_code == status
 
 
+@pytest.mark.parametrize(
+    ("accept", "status"),
+    [("application/json", 200), ("application/octet-stream", 200), ("*/*", 200), ("text/html", 415)],
+)
+def test_who_accepts_none_of_its_types_is_refused(served: Served, accept: str, status: int) -> None:
+    response = served.client.post(f"{MODEL}/infer", json=tensor(["cat"]), headers={"accept": accept})
+    assert response.status_code == status
+    if status == 415:
+        assert "application/json and application/octet-stream only" in response.json()["error"]
+
+
 def test_metadata_and_health(serve: Serve) -> None:
     served = serve()
     ServerMetadata.model_validate_json(served.client.get("/v2").content, strict=True)
