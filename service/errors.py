@@ -12,7 +12,8 @@
     ├── UnsupportedMedia     415  body or answer type
     ├── Invalid              422  JSON, but not what the route takes
     ├── HeadersTooLarge      431  more header bytes than are read
-    ├── Overloaded           429  too much waits, or is held (Retry-After)
+    ├── Overloaded           429  too much waits (Retry-After)
+    │   └── HeldTooMuch      429  bodies or answers of all requests take too many bytes (Retry-After)
     ├── InternalError        500  fixed text; the details are in the log only
     │   └── InferenceFailed  500  the backend failed on this text
     ├── TooManyConnections   503  more open connections than allowed (Retry-After)
@@ -125,9 +126,15 @@ class HeadersTooLarge(ServiceError):
 
 
 class Overloaded(ServiceError):
-    """The wait would be too long, the queue is full, or too many bytes are held."""
+    """The wait would be too long, or the queue is full."""
 
     status, type, code = 429, "rate_limit_error", "overloaded"
+
+
+class HeldTooMuch(Overloaded):
+    """All requests together hold as many bytes as they may."""
+
+    code = "too_many_bytes_held"
 
 
 class InternalError(ServiceError):

@@ -94,7 +94,7 @@ def _instances() -> Iterator[Rule]:
 
 
 def _load() -> Iterator[Rule]:
-    refused = f'sum by (job) (rate({names.REQUESTS_REJECTED}{{reason="overloaded"}}[5m]))'
+    refused = f'sum by (job) (rate({names.REQUESTS_REJECTED}{{reason=~"overloaded|too_many_bytes_held"}}[5m]))'
     work = f'sum by (job) (rate({names.REQUEST_DURATION}_count{{method="POST"}}[5m]))'
     yield _alert(
         "PolyheadShedding",
@@ -102,7 +102,7 @@ def _load() -> Iterator[Rule]:
         wait="5m",
         severity="page",
         summary="{{ $labels.job }} refuses requests",
-        text="{{ $value | humanizePercentage }} of the POST requests are answered 429: more comes than is computed.",
+        text="{{ $value | humanizePercentage }} of the POST requests are answered 429: more comes than it can take.",
     )
     yield _alert(
         "PolyheadConnections",

@@ -136,7 +136,8 @@ def traffic() -> Row:
         ),
         make_lines(
             "Refused requests",
-            "A second, by the code in the error body. overloaded: the queue's expected wait was too long (429).",
+            "A second, by the code in the error body. 429: overloaded, the queue's expected wait was too long; "
+            "too_many_bytes_held, bodies or answers of all requests would take more than they may.",
             {
                 "{{reason}}": f"{rate(names.REQUESTS_REJECTED, by=('reason',))} > 0",
                 "client left": rate(names.CLIENT_DISCONNECTS),

@@ -93,7 +93,7 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int
 
     Raises:
         TooLarge: by its Content-Length before anything is read, or as soon as more than the limit arrived.
-        Overloaded: all requests together hold as much as they may.
+        HeldTooMuch: all requests together hold as much as they may.
         ClientLeft: the connection closed before the end.
     """
     if int(headers.get(b"content-length", b"0")) > limit:

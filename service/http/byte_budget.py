@@ -7,7 +7,7 @@ not yet. What waits to be read by slow clients is bounded by the answers'.
 
 from typing import Self
 
-from service.errors import Overloaded
+from service.errors import HeldTooMuch
 
 RETRY_AFTER_SECONDS = 1.0
 
@@ -25,11 +25,11 @@ class Share:
         """Holds more; where nothing else is held, whatever it is: its own limits have let it through.
 
         Raises:
-            Overloaded: the budget is used up.
+            HeldTooMuch: the budget is used up.
         """
         budget = self._budget
         if budget.held and budget.held + size > budget.limit:
-            raise Overloaded(f"too many {budget.what} are held; try again later", retry_after=RETRY_AFTER_SECONDS)
+            raise HeldTooMuch(f"too many {budget.what} are held; try again later", retry_after=RETRY_AFTER_SECONDS)
         budget.held += size
         self.held += size
 

@@ -74,7 +74,7 @@ class Exchange:
         """Holds the bytes of an answer until the exchange is over.
 
         Raises:
-            Overloaded: all answers together hold as much as they may.
+            HeldTooMuch: all answers together hold as much as they may.
         """
         self._answer = budget.share()
         self._answer.take(size)

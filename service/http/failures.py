@@ -14,6 +14,7 @@ from starlette.routing import Route
 from service.errors import (
     DeadlineExceeded,
     HeadersTooLarge,
+    HeldTooMuch,
     InferenceFailed,
     InternalError,
     Invalid,
@@ -43,6 +44,7 @@ BODY_FAILURES = (
     UnsupportedMedia,
     Invalid,
     Overloaded,
+    HeldTooMuch,
     InternalError,
     NotReady,
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.errors import Overloaded
+from service.errors import HeldTooMuch
 from service.http.byte_budget import ByteBudget
 from tests.service.conftest import Serve
 from tests.service.fake_engine import MODEL_NAME
@@ -19,7 +19,7 @@ def test_shares_are_taken_up_to_the_limit_and_given_back() -> None:
     with budget.share() as first, budget.share() as second:
         first.take(4)
         second.take(6)
-        with pytest.raises(Overloaded, match="too many answers are held") as refused:
+        with pytest.raises(HeldTooMuch, match="too many answers are held") as refused:
             second.take(1)
         assert refused.value.retry_after == 1
         assert (first.held, second.held, budget.held) == (4, 6, 10)
@@ -34,7 +34,7 @@ def test_what_is_alone_is_taken_whatever_its_size() -> None:
     budget = ByteBudget(10, "answers")
     share = budget.share()
     share.take(11)
-    with pytest.raises(Overloaded):
+    with pytest.raises(HeldTooMuch):
         budget.share().take(1)
     share.give_back()
     budget.share().take(12)

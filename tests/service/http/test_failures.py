@@ -403,10 +403,12 @@ def test_bodies_of_all_requests_are_held_within_a_budget(serve: Serve) -> None:
         holding = clients.submit(served.encode, large)
         wait_until(lambda: bool(backend.batches))
         response = served.encode(large)
-        assert (response.status_code, error_of(response)["code"]) == (429, "overloaded")
+        assert (response.status_code, error_of(response)["code"]) == (429, "too_many_bytes_held")
         assert response.headers["retry-after"] == "1"
         backend.gate.set()
         assert holding.result().status_code == 200
+    assert served.metric("polyhead_requests_rejected_total", reason="too_many_bytes_held") == 1
+    assert served.metric("polyhead_requests_rejected_total", reason="overloaded") == 0
     assert served.services.body_budget.held == 0
     assert served.encode(large).status_code == 200
     assert served.encode({"inputs": 7}).status_code == 422
