@@ -15,8 +15,8 @@ from model.artifact import HEADS, MANIFEST, TOKENIZER, Artifact, ArtifactError, 
 from model.config import EncoderConfig
 from model.processor import has_integer_products
 from service.backend import Backend, Float32Array
-from service.batching.batcher import Batcher, Job, JobResult
-from service.batching.jobs import BatchRecord
+from service.batching.batcher import Batcher
+from service.batching.jobs import BatchRecord, Job, JobResult
 from service.encoding.inputs import INPUTS, InputNames, Inputs, as_tokenized, refuse_surrogates, refuse_truncated
 from service.errors import ServiceError
 from service.machine.cpu import usable_cores

@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from model.artifact import Artifact, ArtifactError
-from service.batching.batcher import Batcher, Job
+from service.batching.batcher import Batcher
+from service.batching.jobs import Job
 from service.machine.cpu import usable_cores
 from service.onnx_backend import OnnxBackend, ProviderUnavailable
 from service.runner import make_batcher

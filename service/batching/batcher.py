@@ -22,8 +22,6 @@ from service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError,
 _FULL_PADDING = 0.1  # of a batch from a full queue: 3 % more texts a second than a quarter; of an emptier one 3 % fewer
 _PATIENCE = 16  # times its own run that a request may wait besides; sixteen equal clients are not an overload
 
-__all__ = ["BatchRecord", "Batcher", "Job", "JobResult"]
-
 
 class Batcher:
     """Runs texts on a backend, in batches, fairly between requests.

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from model.artifact import ArtifactError
 from service import onnx_backend
 from service.backend import Batch, BatchOutput
-from service.batching.batcher import Batcher, Job
+from service.batching.batcher import Batcher
+from service.batching.jobs import Job
 from service.onnx_backend import OnnxBackend, ProviderUnavailable
 from tests.service.tiny_graph import INPUTS, MAX_LENGTH, NUM_HEADS, VOCAB_SIZE, reference, write_tiny_artifact
 

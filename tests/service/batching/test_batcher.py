@@ -14,7 +14,8 @@ import pytest
 import uvloop
 
 from service.backend import Batch, BatchOutput
-from service.batching.batcher import Batcher, BatchRecord, Job, JobResult
+from service.batching.batcher import Batcher
+from service.batching.jobs import BatchRecord, Job, JobResult
 from service.batching.workers import WORKER_NICE
 from service.errors import DeadlineExceeded, InferenceFailed, NotReady, Overloaded, ServiceError, TooLarge
 from tests.service.fake_backend import PATIENCE, FakeBackend, job
