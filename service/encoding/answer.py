@@ -65,17 +65,19 @@ def make_vectors(vectors: Float32Array, *, dimensions: int | None, normalize: bo
     return np.ascontiguousarray(vectors)
 
 
+def token_vectors(result: JobResult) -> Float32Array:
+    """One vector a token, [n, D], of a text that was run with `wants_tokens`."""
+    if result.last_hidden_state is None:
+        raise TypeError("last_hidden_state is missing from a result that asked for it")
+    return result.last_hidden_state
+
+
 def _embeddings(request: EncodeRequest, results: Sequence[JobResult]) -> Float32Array | list[Float32Array]:
     """[N, D], or [n, D] of each input for one vector a token."""
     if request.output == "pooled":
         pooled = results[0].pooled[np.newaxis] if len(results) == 1 else np.stack([result.pooled for result in results])
         return make_vectors(pooled, dimensions=request.dimensions, normalize=request.normalize)
     return [
-        make_vectors(_tokens(result), dimensions=request.dimensions, normalize=request.normalize) for result in results
+        make_vectors(token_vectors(result), dimensions=request.dimensions, normalize=request.normalize)
+        for result in results
     ]
-
-
-def _tokens(result: JobResult) -> Float32Array:
-    if result.last_hidden_state is None:
-        raise TypeError("last_hidden_state is missing from a result that asked for it")
-    return result.last_hidden_state

@@ -18,7 +18,7 @@ from service.attention.head_mask import read_head_mask
 from service.attention.schemas import AttentionRequest
 from service.attention.selection import FLOAT_BYTES, AttentionSelection, select_attention
 from service.batching.jobs import JobResult
-from service.encoding.answer import make_vectors
+from service.encoding.answer import make_vectors, token_vectors
 from service.encoding.encode import aside, check_tokens, count, observe_results, timed
 from service.encoding.explain_schemas import ExplainRequest
 from service.encoding.inputs import InputNames, Inputs, refuse_empty, refuse_long_texts, refuse_truncated
@@ -100,7 +100,7 @@ def compare(request: ExplainRequest, results: Sequence[JobResult], engine: Engin
         dimensions=request.dimensions,
         normalize=request.similarity == "cosine",
     )
-    hidden = [_hidden(result)[:, : request.dimensions] for result in results]
+    hidden = [token_vectors(result)[:, : request.dimensions] for result in results]
     pooling = engine.config.pooling
     try:
         cells = contributions(*hidden, pooling=pooling, similarity=request.similarity)
@@ -144,12 +144,6 @@ def _check_sizes(
         attention_bytes=FLOAT_BYTES * sum(lengths),
         work_bytes=work,
     )
-
-
-def _hidden(result: JobResult) -> Float32Array:
-    if result.last_hidden_state is None:
-        raise TypeError("last_hidden_state is missing from a result that asked for it")
-    return result.last_hidden_state
 
 
 def _saliency(result: JobResult, shares: Float64Array) -> Float32Array:
