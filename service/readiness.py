@@ -9,6 +9,7 @@ from service.engine import Engine
 from service.errors import NotReady
 
 State = Literal["starting", "ready", "draining"]
+"""`starting` until the model is loaded and warm, `draining` from the first signal on."""
 
 RETRY_AFTER_SECONDS = 1.0
 
@@ -19,11 +20,6 @@ class Readiness:
     def __init__(self) -> None:
         self._state: State = "starting"
         self._engine: Engine | None = None
-
-    @property
-    def state(self) -> State:
-        """`starting` until the model is loaded and warm, `draining` from the first signal on."""
-        return self._state
 
     @property
     def is_draining(self) -> bool:
