@@ -74,6 +74,6 @@ export function bar(name, value, share) {
   return entry;
 }
 
-export function formatEffect(value) {
+function formatEffect(value) {
   return value >= 0.001 || value < 1e-6 ? value.toFixed(4) : value.toFixed(6);
 }

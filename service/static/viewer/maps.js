@@ -73,7 +73,7 @@ export function toImage(map, { palette, high, signed, threshold }) {
 }
 
 /** Where in its palette a value stands, 0 to 1. */
-export function placeOf(value, high, signed) {
+function placeOf(value, high, signed) {
   const place = high ? value / high : 0;
   return signed ? (place + 1) / 2 : place;
 }

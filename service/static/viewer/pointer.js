@@ -11,10 +11,6 @@ export class Pointer {
     return this.#hovered === NOTHING ? this.#pinned : this.#hovered;
   }
 
-  get isPinned() {
-    return this.#pinned !== NOTHING;
-  }
-
   hover(row, column) {
     if (row === this.#hovered.row && column === this.#hovered.column) return;
     this.#hovered = row === null && column === null ? NOTHING : { row, column };
