@@ -14,9 +14,8 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from model.artifact import MANIFEST, Artifact, ArtifactError, FileEntry, hash_file, read_manifest
+from model.artifact import MANIFEST, MAX_MANIFEST_BYTES, Artifact, ArtifactError, FileEntry, hash_file, read_manifest
 
-MAX_MANIFEST_BYTES = 4 * 2**20  # tens of times the largest: a manifest's size is not known before it is read
 READ_TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 2**20
 
