@@ -34,7 +34,7 @@ _CHOICES = {
     "pooling": Pooling,
     "value_activation": ValueActivation,
 }
-_MAYBE_NONE = ("type_vocab_size", "token_size", "original_heads", "relative_buckets", "relative_distance")
+_ZERO_FOR_NONE = ("type_vocab_size", "token_size", "original_heads", "relative_buckets", "relative_distance")
 _FLAGS = (
     *("gated", "up_bias", "down_bias", "attention_bias", "output_bias"),
     *("norm_bias", "pre_norm", "embedding_norm", "first_attention_norm", "final_norm"),
@@ -153,7 +153,7 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "d_k", "d_v", "intermediate_size", "max_positions"):
             require(name, getattr(self, name), minimum=1)
-        for name in _MAYBE_NONE:
+        for name in _ZERO_FOR_NONE:
             require(name, getattr(self, name), minimum=0)
         if not 1 <= len(self.num_heads) <= MOST_LAYERS:
             found = f"has {len(self.num_heads)} layers" if self.num_heads else "is empty"
@@ -184,6 +184,11 @@ class EncoderConfig:
         """Which of all heads, counted from the first layer's first, are a layer's."""
         first = sum(self.num_heads[:layer])
         return slice(first, first + self.num_heads[layer])
+
+    def head_place(self, head: int) -> tuple[int, int]:
+        """Layer and index within it of a head counted from the first layer's first: `head_span` the other way."""
+        layer = next(layer for layer in range(self.num_layers) if head < self.head_span(layer).stop)
+        return layer, head - self.head_span(layer).start
 
     @property
     def embedding_size(self) -> int:

@@ -74,13 +74,6 @@ def build_report(measured: Measured) -> dict[str, Any]:
     }
 
 
-def place_of(head: int, num_heads: Sequence[int]) -> tuple[int, int]:
-    """Layer and index within it of a head counted over all layers."""
-    ends = np.cumsum(num_heads)
-    layer = int(np.searchsorted(ends, head, side="right"))
-    return layer, head - int(ends[layer] - num_heads[layer])
-
-
 def rounded(value: float) -> float | None:
     """Five significant digits; null for what is not a number."""
     return float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None
@@ -96,7 +89,7 @@ def _heads(
     redundancy = behaviour.redundancy
     heads = []
     for head, passed in enumerate(roles):
-        layer, index = place_of(head, config.num_heads)
+        layer, index = config.head_place(head)
         syntactic = SYNTACTIC if head in followed else UNLABELLED
         heads.append(
             {
@@ -125,7 +118,7 @@ def _nearest(divergences: Float64Array, head: int, config: EncoderConfig) -> dic
         return None
     others = divergences[head].copy()
     others[head] = np.inf
-    layer, index = place_of(int(others.argmin()), config.num_heads)
+    layer, index = config.head_place(int(others.argmin()))
     return {"layer": layer, "head": index, "divergence": rounded(float(others.min()))}
 
 
@@ -199,7 +192,7 @@ def _relations(
 def _best(accuracy: Accuracy, config: EncoderConfig, p: Float64Array | None = None) -> dict[str, Any]:
     """The best head and direction; its adjusted p where it was tested."""
     row, head = (int(value) for value in np.unravel_index(accuracy.hits.argmax(), accuracy.hits.shape))
-    layer, index = place_of(head, config.num_heads)
+    layer, index = config.head_place(head)
     best = {"layer": layer, "head": index, "direction": DIRECTIONS[row], **_share(accuracy, (row, head))}
     return best if p is None else {**best, "p": rounded(float(p[row, head]))}
 

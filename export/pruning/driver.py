@@ -88,7 +88,7 @@ def prune(checkpoint: Checkpoint, request: Request, precision: Precision = "fp32
         "definition": definition,
         **material.described,
         "num_heads_before": list(encoder.config.num_heads),
-        "removed": [list(_place(head, encoder)) for head in removed],
+        "removed": [list(encoder.config.head_place(head)) for head in removed],
         "share": round(len(removed) / heads, 4),
         "measure": material.judge.measure,
         "before": _rounded(before),
@@ -145,12 +145,6 @@ def _curve(
         "curve": [point.to_dict(heads, points[0].quality) for point in points],
         **with_bounds(latency, heads),
     }
-
-
-def _place(head: int, encoder: Encoder) -> tuple[int, int]:
-    config = encoder.config
-    layer = next(layer for layer in range(config.num_layers) if head < config.head_span(layer).stop)
-    return layer, head - config.head_span(layer).start
 
 
 def _rounded(quality: Quality) -> dict[str, float]:

@@ -88,6 +88,7 @@ def test_a_row_has_gates_of_its_own(encoder: Encoder) -> None:
 
 def test_layers_that_differ_in_heads_read_their_own_columns(encoder: Encoder) -> None:
     assert [TINY.head_span(layer) for layer in range(4)] == [slice(0, 4), slice(4, 7), slice(7, 7), slice(7, 8)]
+    assert [TINY.head_place(head) for head in (0, 3, 4, 6, 7)] == [(0, 0), (0, 3), (1, 0), (1, 2), (3, 0)]
     gates = torch.ones(3, HEADS)
     gates[:, 7] = 0.0
     found = encoder.use("eager")(IDS, LENGTHS, head_gates=gates)
