@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from tokenizers import Encoding, Tokenizer
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from export.errors import SourceError
 from model.analysis.arrays import BoolArray, IntArray
@@ -73,11 +74,11 @@ def batches(texts: Sequence[TokenizedText], total_heads: int) -> Iterator[TextBa
     for text in sorted(texts, key=lambda text: len(text.ids)):
         tokens = (len(batch) + 1) * len(text.ids)
         if batch and (tokens > MOST_BATCH_TOKENS or 4 * tokens * len(text.ids) * total_heads > MOST_WEIGHT_BYTES):
-            yield _collate(batch)
+            yield collate(batch)
             batch = []
         batch.append(text)
     if batch:
-        yield _collate(batch)
+        yield collate(batch)
 
 
 def _tokenized(place: int, text: str, encoding: Encoding) -> TokenizedText:
@@ -92,9 +93,7 @@ def _tokenized(place: int, text: str, encoding: Encoding) -> TokenizedText:
     )
 
 
-def _collate(texts: list[TokenizedText]) -> TextBatch:
-    lengths = torch.tensor([len(text.ids) for text in texts])
-    input_ids = torch.zeros(len(texts), int(lengths.max()), dtype=torch.int64)
-    for row, text in enumerate(texts):
-        input_ids[row, : len(text.ids)] = torch.from_numpy(text.ids)
-    return TextBatch(tuple(texts), input_ids, lengths)
+def collate(texts: Sequence[TokenizedText]) -> TextBatch:
+    """Texts as one batch, in their order."""
+    input_ids = pad_sequence([torch.from_numpy(text.ids) for text in texts], batch_first=True)
+    return TextBatch(tuple(texts), input_ids, torch.tensor([len(text.ids) for text in texts]))

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from export.errors import SourceError
@@ -42,11 +43,8 @@ def token_batches(
     rows = sorted((truncate(tokenizer.encode(text).ids, longest) for text in texts), key=len)
     for start in range(0, len(rows), size):
         batch = rows[start : start + size]
-        lengths = torch.tensor([len(row) for row in batch])
-        input_ids = torch.zeros(len(batch), int(lengths.max()), dtype=torch.int64)
-        for index, row in enumerate(batch):
-            input_ids[index, : len(row)] = torch.tensor(row)
-        yield input_ids, lengths
+        input_ids = pad_sequence([torch.tensor(row, dtype=torch.int64) for row in batch], batch_first=True)
+        yield input_ids, torch.tensor([len(row) for row in batch])
 
 
 def truncate(ids: list[int], longest: int) -> list[int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from export.heads.tokens import TokenizedText
+from export.heads.tokens import TokenizedText, collate
 from export.runtime import Session
 from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
 from model.config import EncoderConfig
@@ -64,16 +64,13 @@ def batches_of(texts: Sequence[TokenizedText], config: EncoderConfig) -> dict[in
 
 
 def _inputs(texts: Sequence[TokenizedText], config: EncoderConfig) -> Inputs:
-    lengths = np.array([len(text.ids) for text in texts])
-    input_ids = np.zeros((len(texts), lengths.max()), np.int64)
-    for row, text in enumerate(texts):
-        input_ids[row, : len(text.ids)] = text.ids
+    batch = collate(texts)
     inputs: Inputs = {
-        INPUT_IDS: input_ids,
-        LENGTHS: lengths,
+        INPUT_IDS: batch.input_ids.numpy(),
+        LENGTHS: batch.lengths.numpy(),
         ATTENTION_LAYERS: np.zeros(config.num_layers, np.bool_),
     }
-    return {**inputs, TOKEN_TYPE_IDS: np.zeros_like(input_ids)} if config.type_vocab_size else inputs
+    return {**inputs, TOKEN_TYPE_IDS: np.zeros_like(inputs[INPUT_IDS])} if config.type_vocab_size else inputs
 
 
 def _seconds(session: Session, inputs: Inputs) -> float:
