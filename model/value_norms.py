@@ -17,7 +17,7 @@ def value_norms(value: Tensor, closed: Tensor | None, factor: Tensor, wanted: Te
     """||f(x_j)|| of every token and head.
 
     Args:
-        value: [B, S, H*V], what attention weights.
+        value: [B, S, H*V], what attention weighs.
         closed: [H*V], the value that adds nothing, where a bias or an offset was folded out; None for 0.
         factor: [H, V, R], each head's rows of the output projection, or anything that makes vectors of the same length
             (`reduced_factor`).

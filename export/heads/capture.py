@@ -13,6 +13,7 @@ from export.heads.tokens import TextBatch
 from model.analysis.arrays import Float32Array
 from model.attention import MultiHeadAttention
 from model.encoder import Encoder
+from model.value_norms import output_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,8 @@ def _keep(kept: list[Tensor], place: int) -> Callable[[nn.Module, tuple[Tensor, 
 
 def output_gram(attention: MultiHeadAttention) -> Tensor:
     """W_O,h W_O,h^T of each head, [H, V, V] in float64: ||x W_O,h||^2 = x W_O,h W_O,h^T x^T without a vector of D."""
-    rows = attention.output.weight.detach().double().T.reshape(attention.num_heads, -1, attention.output.out_features)
-    gram: Tensor = rows @ rows.transpose(1, 2)  # rows: [H, V, D]
+    rows = output_rows(attention.output.weight.detach().double(), attention.num_heads)  # [H, V, D]
+    gram: Tensor = rows @ rows.transpose(1, 2)
     return gram
 
 
