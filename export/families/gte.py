@@ -11,13 +11,12 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families import bert
-from export.families.naming import rename
+from export.families.naming import QKV, TRANSFORMERS_LAYER, rename
 from export.families.settings import Rope, positive, read_rope, require_settings
 from model.config import EncoderConfig, Pooling, Projection
 
 MODEL_TYPES = ("new", "gte")
 
-QKV = ("layers.{}.attention.query", "layers.{}.attention.key", "layers.{}.attention.value")
 NAMES: Mapping[str, str | tuple[str, ...]] = {
     "embeddings.word_embeddings": "embeddings.token",
     "embeddings.token_type_embeddings": "embeddings.token_type",
@@ -31,16 +30,7 @@ NAMES: Mapping[str, str | tuple[str, ...]] = {
     "encoder.layer.{}.mlp.up_gate_proj": ("layers.{}.feed_forward.up", "layers.{}.feed_forward.gate"),
     "encoder.layer.{}.mlp.down_proj": "layers.{}.feed_forward.down",
     "encoder.layer.{}.mlp_ln": "layers.{}.feed_forward_norm",
-    # as `transformers` names them
-    "layers.{}.self_attn.q_proj": QKV[0],
-    "layers.{}.self_attn.k_proj": QKV[1],
-    "layers.{}.self_attn.v_proj": QKV[2],
-    "layers.{}.self_attn.o_proj": "layers.{}.attention.output",
-    "layers.{}.post_attention_layernorm": "layers.{}.attention_norm",
-    "layers.{}.mlp.up_proj": "layers.{}.feed_forward.up",
-    "layers.{}.mlp.gate_proj": "layers.{}.feed_forward.gate",
-    "layers.{}.mlp.down_proj": "layers.{}.feed_forward.down",
-    "layers.{}.post_mlp_layernorm": "layers.{}.feed_forward_norm",
+    **TRANSFORMERS_LAYER,
 }
 PREFIXES = ("new.", "gte.", "model.")
 IGNORED = ("pooler.", "lm_head.", "classifier.", "embeddings.rotary_emb.", "embeddings.position_ids")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families import bert
-from export.families.naming import rename
+from export.families.naming import QKV, rename
 from export.families.settings import Rope, read_rope, require_settings
 from model.config import EncoderConfig, Pooling, Projection
 
@@ -26,7 +26,7 @@ NAMES: Mapping[str, str | tuple[str, ...]] = {
     "embeddings.tok_embeddings": "embeddings.token",
     "embeddings.norm": "embeddings.norm",
     "layers.{}.attn_norm": "layers.{}.attention_norm",
-    "layers.{}.attn.Wqkv": ("layers.{}.attention.query", "layers.{}.attention.key", "layers.{}.attention.value"),
+    "layers.{}.attn.Wqkv": QKV,
     "layers.{}.attn.Wo": "layers.{}.attention.output",
     "layers.{}.mlp_norm": "layers.{}.feed_forward_norm",
     "layers.{}.mlp.Wi": ("layers.{}.feed_forward.gate", "layers.{}.feed_forward.up"),

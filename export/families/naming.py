@@ -7,6 +7,18 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 
+QKV = ("layers.{}.attention.query", "layers.{}.attention.key", "layers.{}.attention.value")
+TRANSFORMERS_LAYER: Mapping[str, str] = {  # as `transformers` names modules where a family's own code named them first
+    "layers.{}.self_attn.q_proj": QKV[0],
+    "layers.{}.self_attn.k_proj": QKV[1],
+    "layers.{}.self_attn.v_proj": QKV[2],
+    "layers.{}.self_attn.o_proj": "layers.{}.attention.output",
+    "layers.{}.post_attention_layernorm": "layers.{}.attention_norm",
+    "layers.{}.mlp.up_proj": "layers.{}.feed_forward.up",
+    "layers.{}.mlp.gate_proj": "layers.{}.feed_forward.gate",
+    "layers.{}.mlp.down_proj": "layers.{}.feed_forward.down",
+    "layers.{}.post_mlp_layernorm": "layers.{}.feed_forward_norm",
+}
 OLD_NORM_NAMES: Mapping[str, str] = {"gamma": "weight", "beta": "bias"}  # TensorFlow's, in early conversions
 
 

@@ -13,13 +13,12 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families import bert
-from export.families.naming import rename
+from export.families.naming import QKV, TRANSFORMERS_LAYER, rename
 from export.families.settings import Rope, read_rope, require_settings
 from model.config import EncoderConfig, Pooling, Projection
 
 MODEL_TYPES = ("nomic_bert",)
 
-QKV = ("layers.{}.attention.query", "layers.{}.attention.key", "layers.{}.attention.value")
 NAMES: Mapping[str, str | tuple[str, ...]] = {
     "embeddings.word_embeddings": "embeddings.token",
     "embeddings.token_type_embeddings": "embeddings.token_type",
@@ -31,17 +30,8 @@ NAMES: Mapping[str, str | tuple[str, ...]] = {
     "encoder.layers.{}.mlp.fc12": "layers.{}.feed_forward.gate",
     "encoder.layers.{}.mlp.fc2": "layers.{}.feed_forward.down",
     "encoder.layers.{}.norm2": "layers.{}.feed_forward_norm",
-    # as `transformers` names them
-    "embeddings.LayerNorm": "embeddings.norm",
-    "layers.{}.self_attn.q_proj": QKV[0],
-    "layers.{}.self_attn.k_proj": QKV[1],
-    "layers.{}.self_attn.v_proj": QKV[2],
-    "layers.{}.self_attn.o_proj": "layers.{}.attention.output",
-    "layers.{}.post_attention_layernorm": "layers.{}.attention_norm",
-    "layers.{}.mlp.up_proj": "layers.{}.feed_forward.up",
-    "layers.{}.mlp.gate_proj": "layers.{}.feed_forward.gate",
-    "layers.{}.mlp.down_proj": "layers.{}.feed_forward.down",
-    "layers.{}.post_mlp_layernorm": "layers.{}.feed_forward_norm",
+    "embeddings.LayerNorm": "embeddings.norm",  # as `transformers` names it
+    **TRANSFORMERS_LAYER,
 }
 PREFIXES = ("bert.", "nomic_bert.", "model.")
 IGNORED = ("pooler.", "cls.", "classifier.")
