@@ -14,17 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
-from tokenizers import Tokenizer
 
 from benchmarks.command import parser_of, positive, program
 from benchmarks.quality import embed, require_same_size
 from benchmarks.report import Table, emit, labels
+from benchmarks.tokens import make_batch, tokenize
 from export.heads.pairs import read_pairs
 from export.pruning.material import halve
 from export.quality import row_cosines
-from model.artifact import GRAPH, TOKENIZER, Artifact
+from model.artifact import GRAPH, Artifact
 from service.backend import Batch
-from service.batching.jobs import Job, collate
 from service.onnx_backend import OnnxBackend
 
 BATCH_SIZES = (1, 8, 32)
@@ -106,9 +105,10 @@ def share_removed(artifact: Artifact, whole: Artifact) -> float:
 
 def time_in_turns(whole: Path, other: Path, texts: list[str], seconds: float) -> dict[int, tuple[float, float]]:
     """By batch size: median CPU milliseconds of the other, and the median of how many times faster it is."""
-    backends = [OnnxBackend(Artifact.open(directory), intra_op_threads=1) for directory in (whole, other)]
+    artifacts = [Artifact.open(directory) for directory in (whole, other)]
+    backends = [OnnxBackend(artifact, intra_op_threads=1) for artifact in artifacts]
     found = {}
-    for size, batch in make_batches(whole, texts).items():
+    for size, batch in batches_by_size(artifacts[0], texts).items():
         turns: list[list[float]] = []
         end = time.process_time() + seconds
         while len(turns) < 7 or time.process_time() < end:
@@ -120,14 +120,12 @@ def time_in_turns(whole: Path, other: Path, texts: list[str], seconds: float) ->
     return found
 
 
-def make_batches(directory: Path, texts: list[str]) -> dict[int, Batch]:
+def batches_by_size(artifact: Artifact, texts: list[str]) -> dict[int, Batch]:
     """One batch a size, of texts evenly over the pairs."""
-    tokenizer = Tokenizer.from_file(str(directory / TOKENIZER))
     drawn = [texts[index * len(texts) // max(BATCH_SIZES)] for index in range(max(BATCH_SIZES))]
-    jobs = [Job(np.array(encoding.ids)) for encoding in tokenizer.encode_batch(drawn)]
-    jobs.sort(key=lambda job: len(job.input_ids))
-    middle = len(jobs) // 2
-    return {size: collate(jobs[middle - size // 2 : middle - size // 2 + size]) for size in BATCH_SIZES}
+    rows = sorted(tokenize(artifact, drawn), key=len)
+    middle = len(rows) // 2
+    return {size: make_batch(rows[middle - size // 2 : middle - size // 2 + size]) for size in BATCH_SIZES}
 
 
 def cpu_seconds(backend: OnnxBackend, batch: Batch) -> float:

@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
-from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from benchmarks.command import CannotMeasure, parser_of, program
 from benchmarks.report import Table, emit, labels
+from benchmarks.tokens import make_batch, tokenize
 from export.heads.pairs import read_pairs
 from export.quality import row_cosines
-from model.artifact import TOKENIZER, Artifact
-from service.batching.jobs import Job, collate
+from model.artifact import Artifact
 from service.onnx_backend import OnnxBackend
 
 BATCH_TEXTS = 16
@@ -28,16 +27,14 @@ Vectors = NDArray[np.float32]
 def embed(directory: Path, texts: list[str]) -> Vectors:
     """Normalised vectors [texts, D], in batches of similar length."""
     artifact = Artifact.open(directory)
-    tokenizer = Tokenizer.from_file(str(artifact.path(TOKENIZER)))
-    tokenizer.enable_truncation(artifact.manifest.max_sequence_length)
-    rows = [np.array(encoding.ids) for encoding in tokenizer.encode_batch(texts)]
+    rows = tokenize(artifact, texts)
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
     backend = OnnxBackend(artifact, intra_op_threads=2)
     vectors = np.zeros((len(texts), artifact.manifest.config.embedding_size), np.float32)
     starts = range(0, len(order), BATCH_TEXTS)
     for start in tqdm(starts, desc=directory.name, unit="batch", leave=False, disable=None):
         chosen = order[start : start + BATCH_TEXTS]
-        vectors[chosen] = backend.run(collate([Job(rows[index]) for index in chosen])).pooled
+        vectors[chosen] = backend.run(make_batch([rows[index] for index in chosen])).pooled
     backend.close()
     normalized: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return normalized

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from benchmarks.pruning import Pairs, make_batches
+from benchmarks.pruning import Pairs, batches_by_size
 from export.pruning.material import halve
-from model.artifact import TOKENIZER
+from model.artifact import Artifact
 from tests.benchmarks.test_scripts import run_script
 from tests.planted import draw_texts
 
@@ -38,8 +38,7 @@ def test_pairs_that_heads_are_chosen_by_are_left_out(pairs_file: Path) -> None:
 
 
 def test_batches_are_of_the_middling_lengths(pairs_file: Path, default_artifact: Path) -> None:
-    assert (default_artifact / TOKENIZER).is_file()
-    made = make_batches(default_artifact, Pairs.read(pairs_file).texts)
+    made = batches_by_size(Artifact.open(default_artifact), Pairs.read(pairs_file).texts)
     assert {size: len(batch.lengths) for size, batch in made.items()} == {1: 1, 8: 8, 32: 32}
     assert made[8].lengths.min() >= made[32].lengths.min()
     assert made[8].lengths.max() <= made[32].lengths.max()
