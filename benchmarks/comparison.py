@@ -4,7 +4,6 @@ It knows a way as a function that measures once and returns a `Sample`.
 """
 
 import argparse
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
@@ -88,15 +87,15 @@ def over_http(server: Server, requests: Sequence[Request], connections: int, sec
     """A way that is a closed loop of requests to a server."""
 
     def measure() -> Sample:
-        used, began = server.cpu_seconds(), time.perf_counter()
+        cores = server.count_cores()
         tally = run_closed_loop(server.address, requests, connections=connections, seconds=seconds, warmup=WARMUP)
-        spent, elapsed = server.cpu_seconds(), time.perf_counter() - began
+        server_cores = cores()
         return Sample(
             tokens_per_s=tally.tokens / seconds,
             texts_per_s=tally.texts / seconds,
             latencies=tally.latencies,
             requests_per_s=tally.requests / seconds,
-            server_cores=None if used is None or spent is None else (spent - used) / elapsed,
+            server_cores=server_cores,
             client_cores=tally.client_cpu / seconds,
             failed=tally.failed,
         )

@@ -7,9 +7,9 @@ quickly as before.
 """
 
 import argparse
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from tqdm import tqdm
 
@@ -19,7 +19,7 @@ from benchmarks.load import OpenRun, poisson_schedule, run_closed_loop, run_open
 from benchmarks.payloads import encode_requests, fetch
 from benchmarks.report import Table, emit
 from benchmarks.server import Server, add_server_arguments, open_server
-from benchmarks.texts import fingerprint, load_texts
+from benchmarks.texts import Corpus, fingerprint, load_texts
 from benchmarks.timing import Spread, percentiles
 from benchmarks.tokens import tokenize
 from model.artifact import Artifact
@@ -77,7 +77,7 @@ def offer(server: Server, requests: Sequence[Request], load: Offer, arguments: a
     schedule = poisson_schedule(load.rate, arguments.warmup + arguments.seconds, arguments.seed)
     if not schedule or schedule[-1] <= arguments.warmup:
         raise CannotMeasure(f"{load.name}: no request is due after the warm-up: raise the rate or --seconds")
-    used, began = server.cpu_seconds(), time.perf_counter()
+    cores = server.count_cores()
     run = run_open_loop(
         server.address,
         requests,
@@ -85,12 +85,7 @@ def offer(server: Server, requests: Sequence[Request], load: Offer, arguments: a
         connections=arguments.connections,
         warmup=arguments.warmup,
     )
-    spent, elapsed = server.cpu_seconds(), time.perf_counter() - began
-    return {
-        "offered": load.name,
-        "server_cores": None if used is None or spent is None else (spent - used) / elapsed,
-        **describe(run),
-    }
+    return {"offered": load.name, "server_cores": cores(), **describe(run)}
 
 
 def describe(run: OpenRun) -> dict[str, object]:
@@ -152,7 +147,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--texts-per-request", type=whole, default=1, metavar="N", help="texts of each request")
     parser.add_argument("--connections", type=whole, default=4096, help="most requests under way at once")
     parser.add_argument("--closed-connections", type=whole, default=64, help="of the closed loop")
-    parser.add_argument("--corpus", choices=("short", "mixed"), default="short", help="which texts")
+    parser.add_argument("--corpus", choices=get_args(Corpus), default="short", help="which texts")
     parser.add_argument("--texts", type=whole, default=2000, help="different texts")
     parser.add_argument("--seed", type=seed, default=0, help="of the texts and the arrivals")
     return parser.parse_args()

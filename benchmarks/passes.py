@@ -70,8 +70,9 @@ def run_pass(backend: Backend, batches: Sequence[Batch], workers: int) -> Pass:
     seconds = time.perf_counter() - began
     if failures:
         raise failures[0]
-    return Pass(seconds, sum(int(batch.lengths.sum()) for batch in batches), sum(map(_rows, batches)), latencies)
-
-
-def _rows(batch: Batch) -> int:
-    return len(batch.lengths)
+    return Pass(
+        seconds,
+        sum(int(batch.lengths.sum()) for batch in batches),
+        sum(len(batch.lengths) for batch in batches),
+        latencies,
+    )

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,22 +37,25 @@ def encode_requests(
     Raises:
         CannotMeasure: there are too few texts for one request.
     """
+
+    def body(part: list[str]) -> dict[str, Any]:
+        return {"inputs": part[0] if per_request == 1 else part, "prompt": "", **(options or {})}
+
+    return requests_of(ENCODE, texts, rows, per_request, body)
+
+
+def requests_of(
+    path: str,
+    texts: Sequence[str],
+    rows: Sequence[TokenIds],
+    per_request: int,
+    body: Callable[[list[str]], Mapping[str, Any]],
+) -> list[Request]:
+    """Requests to any route; `body` makes one of the texts in it. Else, and what it raises, as `encode_requests`."""
     if len(texts) < per_request:
         raise CannotMeasure(f"{len(texts)} texts make no request of {per_request}: raise --texts")
-    starts = range(0, len(texts) - per_request + 1, per_request)
-    return [
-        post(
-            ENCODE,
-            {
-                "inputs": texts[start] if per_request == 1 else list(texts[start : start + per_request]),
-                "prompt": "",
-                **(options or {}),
-            },
-            texts=per_request,
-            tokens=sum(map(len, rows[start : start + per_request])),
-        )
-        for start in starts
-    ]
+    parts = [slice(start, start + per_request) for start in range(0, len(texts) - per_request + 1, per_request)]
+    return [post(path, body(list(texts[part])), texts=per_request, tokens=sum(map(len, rows[part]))) for part in parts]
 
 
 def fetch(server: Server, request: Request) -> dict[str, Any]:

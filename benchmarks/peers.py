@@ -17,7 +17,7 @@ from pathlib import Path
 from numpy.typing import ArrayLike
 
 from benchmarks import peer_process
-from benchmarks.client import Request, post
+from benchmarks.client import Request
 from benchmarks.command import CannotMeasure, new_file, parser_of, program
 from benchmarks.comparison import (
     Sample,
@@ -31,7 +31,7 @@ from benchmarks.comparison import (
     ratios,
 )
 from benchmarks.engines import Engine, all_layouts
-from benchmarks.payloads import WrongAnswer, check_vectors, encode_requests, fetch
+from benchmarks.payloads import WrongAnswer, check_vectors, encode_requests, fetch, requests_of
 from benchmarks.peer_environments import INFINITY, OPENVINO, SENTENCE_TRANSFORMERS, Environment, NotInstallable
 from benchmarks.peer_picture import draw_peers
 from benchmarks.peer_process import QUIET, PeerFailed
@@ -40,7 +40,7 @@ from benchmarks.report import emit
 from benchmarks.server import Server, ServerFailed, free_port, polyhead, started
 from benchmarks.texts import fingerprint, load_texts
 from benchmarks.tokens import TokenIds, standard_plans, tokenize
-from benchmarks.weights import checkpoint_folder
+from benchmarks.weights import add_weights_argument, checkpoint_folder
 
 SKIPPING = (NotInstallable, PeerFailed, ServerFailed, WrongAnswer)
 INFINITY_ROUTE = "/embeddings"
@@ -128,16 +128,7 @@ def infinity_ways(run: Run, flag: str) -> dict[str, Way]:
 
 def infinity_requests(run: Run, count: int) -> list[Request]:
     """Requests of `count` texts each to Infinity's OpenAI route."""
-    starts = range(0, len(run.texts) - count + 1, count)
-    return [
-        post(
-            INFINITY_ROUTE,
-            {"input": run.texts[start : start + count]},
-            texts=count,
-            tokens=sum(map(len, run.rows[start : start + count])),
-        )
-        for start in starts
-    ]
+    return requests_of(INFINITY_ROUTE, run.texts, run.rows, count, lambda part: {"input": part})
 
 
 def paused_ways(
@@ -230,9 +221,7 @@ def _parse() -> argparse.Namespace:
         takes="about a quarter of an hour on two cores, and before that, once, to install the peers (gigabytes)",
     )
     parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts of one checkpoint, any precision")
-    parser.add_argument(
-        "--weights", help="the checkpoint: a folder or a Hugging Face id; the default model if not given"
-    )
+    add_weights_argument(parser)
     parser.add_argument(
         "--cache", type=Path, default=Path("build/peers"), help="where the peers' environments are kept"
     )

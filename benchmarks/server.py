@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +51,16 @@ class Server:
             return None
         ticks = sum(int(stat[11]) + int(stat[12]) for stat in _session_stats(self.session))
         return ticks / os.sysconf("SC_CLK_TCK")
+
+    def count_cores(self) -> Callable[[], float | None]:
+        """Counts from now on; what it returns says how many cores all its processes have kept busy since."""
+        used, began = self.cpu_seconds(), time.perf_counter()
+
+        def cores() -> float | None:
+            spent = self.cpu_seconds()
+            return None if used is None or spent is None else (spent - used) / (time.perf_counter() - began)
+
+        return cores
 
     def resident_bytes(self) -> int | None:
         """Memory that its processes hold in RAM now."""
@@ -150,7 +160,12 @@ def open_server(arguments: argparse.Namespace) -> AbstractContextManager[Server]
         raise CannotMeasure("--set is for a server that is started here, and --url names one that runs already")
     if arguments.url:
         return nullcontext(Server(Address.parse(arguments.url)))
-    return polyhead(arguments.model, dict(item.split("=", 1) for item in arguments.set))
+    return polyhead(arguments.model, settings_of(arguments))
+
+
+def settings_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """What `--set` says, by name."""
+    return dict(item.split("=", 1) for item in arguments.set)
 
 
 def _url(text: str) -> str:

@@ -20,7 +20,7 @@ from benchmarks.command import parser_of, positive, program, seed, whole
 from benchmarks.load import Tally, run_closed_loop
 from benchmarks.payloads import ENCODE, encode_requests
 from benchmarks.report import Table, emit
-from benchmarks.server import Server, add_setting_argument, polyhead
+from benchmarks.server import Server, add_setting_argument, polyhead, settings_of
 from benchmarks.texts import load_texts
 from benchmarks.timing import slope
 from benchmarks.tokens import tokenize
@@ -114,7 +114,7 @@ def main() -> None:
     """Starts the service, loads it for a while, prints memory and answers."""
     arguments = _parse()
     requests = mixed_requests(Artifact.open(arguments.model), arguments.seed)
-    with polyhead(arguments.model, dict(item.split("=", 1) for item in arguments.set)) as server:
+    with polyhead(arguments.model, settings_of(arguments)) as server:
         ready = (server.resident_bytes() or 0) / MEGABYTE
         load = partial(
             run_closed_loop,

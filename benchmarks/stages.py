@@ -40,7 +40,7 @@ from benchmarks.report import Table, emit
 from benchmarks.server import Server, add_server_arguments, open_server
 from benchmarks.texts import fingerprint, load_texts
 from benchmarks.tokens import TokenIds, make_batch, standard_plans, tokenize
-from benchmarks.weights import checkpoint_folder
+from benchmarks.weights import add_weights_argument, checkpoint_folder
 
 ATTENTION_TOKENS = 128
 ATTENTION_RUNS = 100  # of the engine, in one measurement
@@ -140,9 +140,7 @@ def main() -> None:
 def _parse() -> argparse.Namespace:
     parser = parser_of(__doc__, takes="about twelve minutes on two cores with all-MiniLM-L6-v2 in fp32")
     add_server_arguments(parser)
-    parser.add_argument(
-        "--weights", help="the checkpoint: a folder or a Hugging Face id; the default model if not given"
-    )
+    add_weights_argument(parser)
     add_http_arguments(parser)
     return parser.parse_args()
 

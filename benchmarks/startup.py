@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.command import parser_of, program, whole
 from benchmarks.report import Table, emit, labels
-from benchmarks.server import add_setting_argument, polyhead
+from benchmarks.server import add_setting_argument, polyhead, settings_of
 from benchmarks.timing import Spread, in_turns
 from model.artifact import Artifact
 
@@ -43,7 +43,7 @@ def start_python(code: str) -> Start:
 def main() -> None:
     """Starts everything several times and prints the medians."""
     arguments = _parse()
-    settings = dict(item.split("=", 1) for item in arguments.set)
+    settings = settings_of(arguments)
     starts: dict[str, Callable[[], Start]] = {
         "interpreter alone": partial(start_python, "pass"),
         "interpreter and imports": partial(start_python, IMPORTS),

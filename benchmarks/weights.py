@@ -1,5 +1,6 @@
 """The checkpoint behind an artifact, for those who encode without the artifact: PyTorch and the peers."""
 
+import argparse
 from pathlib import Path
 
 from benchmarks.command import CannotMeasure
@@ -13,6 +14,13 @@ WEIGHTS = "model.safetensors"
 
 class OtherWeights(CannotMeasure):
     """The folder does not hold the weights that the artifact was made from."""
+
+
+def add_weights_argument(parser: argparse.ArgumentParser) -> None:
+    """`--weights`: which checkpoint `checkpoint_folder` is to find."""
+    parser.add_argument(
+        "--weights", help="the checkpoint: a folder or a Hugging Face id; the default model if not given"
+    )
 
 
 def checkpoint_folder(model: str | None, artifact: Artifact) -> Folder:
