@@ -10,6 +10,7 @@ from grafana_foundation_sdk.models import heatmap as heatmap_looks
 from grafana_foundation_sdk.models import prometheus as query_looks
 
 Panel = Builder[models.Panel]
+Row = tuple[str, list[Panel]]  # title, panels
 Levels = Sequence[tuple[float | None, str]]  # from which value on, which colour
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")

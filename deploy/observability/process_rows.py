@@ -1,10 +1,8 @@
 """Rows about the processes: queue and saturation, and each instance."""
 
-from deploy.observability.panels import Panel, make_lines, make_table
+from deploy.observability.panels import Row, make_lines, make_table
 from deploy.observability.promql import ANSWERED, STEP, WORK, mean, quantile, rate, series, total
 from service.observability import metric_names as names
-
-Row = tuple[str, list[Panel]]
 
 # What prometheus-client says of every process.
 CPU = "process_cpu_seconds_total"

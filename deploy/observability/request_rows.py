@@ -3,11 +3,9 @@
 from grafana_foundation_sdk.models.common import StackingMode
 
 from deploy.observability.objectives import AVAILABILITY, LATENCY, LATENCY_SECONDS
-from deploy.observability.panels import Levels, Panel, make_heatmap, make_lines, make_stat
-from deploy.observability.promql import ANSWERED, CHOSEN, FAILED, WORK, buckets, mean, quantile, rate, total
+from deploy.observability.panels import Levels, Panel, Row, make_heatmap, make_lines, make_stat
+from deploy.observability.promql import ANSWERED, CHOSEN, FAILED, STEP, WORK, buckets, mean, quantile, rate, total
 from service.observability import metric_names as names
-
-Row = tuple[str, list[Panel]]
 
 REQUESTS = f"{names.REQUEST_DURATION}_count"
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -50,7 +48,7 @@ def health() -> Row:
         make_stat(
             "Errors",
             "Share of POST requests answered 5xx. 429 is not one of them: see Refused requests.",
-            _error_ratio("$__rate_interval"),
+            _error_ratio(STEP),
             unit=ratio,
             decimals=2,
             levels=tuple(zip((None, 1 - AVAILABILITY, 0.01), _GOOD_IF_LOW, strict=True)),

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deploy.observability.promql import CHOSEN, STEP
+
 DASHBOARD = Path(__file__).parents[1] / "grafana/polyhead.json"
 
 
@@ -25,7 +27,7 @@ class Target:
 
     def fill_in(self, *, step: str, span: str) -> str:
         """PromQL without variables: every job and instance, rates over `step`, all of it over `span`."""
-        chosen = {"$__rate_interval": step, "$__range": span, "$job": ".*", "$instance": ".*"}
+        chosen = {STEP: step, CHOSEN: span, "$job": ".*", "$instance": ".*"}
         expression = self.expression
         for name, value in chosen.items():
             expression = expression.replace(name, value)
