@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.gating import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
+from model.packing import real_tokens
 
 Implementation = Literal["eager", "sdpa", "onnx"]
 
@@ -122,4 +123,4 @@ def merge_heads(x: Tensor) -> Tensor:
 
 def key_mask(lengths: Tensor, sequence_length: int) -> Tensor:
     """True where a key is a real token, [B, 1, 1, S]."""
-    return (torch.arange(sequence_length, device=lengths.device) < lengths[:, None])[:, None, None, :]
+    return real_tokens(lengths, sequence_length)[:, None, None, :]

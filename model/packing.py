@@ -42,8 +42,13 @@ class Packing(NamedTuple):
         return self.pack(torch.arange(sequence, device=self.real.device).expand(batch, sequence))
 
 
+def real_tokens(lengths: Tensor, sequence_length: int) -> Tensor:
+    """True where a token of right-padded rows is real, bool [B, S]."""
+    return torch.arange(sequence_length, device=lengths.device) < lengths[:, None]
+
+
 def packing(lengths: Tensor, sequence_length: int) -> Packing:
     """The packing of right-padded rows; at least one length must be above 0."""
-    real = torch.arange(sequence_length, device=lengths.device) < lengths[:, None]  # [B, S]
+    real = real_tokens(lengths, sequence_length)
     flat = real.flatten()
     return Packing(real, flat.nonzero().squeeze(1), (flat.cumsum(0) - 1).clamp(min=0).view_as(real), lengths)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from model.config import Pooling
+from model.packing import real_tokens
 
 
 def mean_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
@@ -46,4 +47,4 @@ POOLINGS: Mapping[Pooling, Callable[[Tensor, Tensor], Tensor]] = MappingProxyTyp
 
 def _real_tokens(hidden: Tensor, lengths: Tensor) -> Tensor:
     """True where a token is real, [B, S, 1]."""
-    return (torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None])[:, :, None]
+    return real_tokens(lengths, hidden.shape[1])[:, :, None]

@@ -8,6 +8,7 @@ gate, which reads the query, is not part of f. Shape letters as in `model.config
 import torch
 from torch import Tensor
 
+from model.dot_product import split_heads
 from model.gating import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION, closed_or_zero
 
 NORMS_OP = "ValueNorms"
@@ -31,7 +32,7 @@ def value_norms(value: Tensor, closed: Tensor | None, factor: Tensor, wanted: Te
     if not wanted:
         return value.new_zeros(0, len(factor), 0)
     moved = value if closed is None else value - closed
-    split = moved.view(*value.shape[:2], len(factor), -1).transpose(1, 2)  # [B, H, S, V]
+    split = split_heads(moved, len(factor))  # [B, H, S, V]
     norms: Tensor = torch.linalg.vector_norm(split @ factor, dim=-1)  # [B, H, S]
     return norms
 
