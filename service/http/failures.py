@@ -33,6 +33,7 @@ from service.errors import (
 from service.http.error_shapes import OURS, ErrorShape, error_body
 from service.http.exchange import Exchange, exchange_of
 from service.http.headers import retry_after_seconds
+from service.http.media import JSON
 from service.services import services_of
 
 BODY_FAILURES = (
@@ -64,7 +65,7 @@ def failure_response(error: ServiceError, exchange: Exchange) -> Response:
     """The response to a failure; notes its code for log and metrics."""
     exchange.error_code = error.code
     body = error_body(error, exchange.method, exchange.route)
-    response = Response(orjson.dumps(body), error.status, media_type="application/json")
+    response = Response(orjson.dumps(body), error.status, media_type=JSON)
     if isinstance(error, RequestTimeout | MalformedRequest | HeadersTooLarge):
         response.headers["connection"] = "close"  # what is left of the request is not waited for
     if isinstance(error, Unauthorized):
@@ -120,13 +121,13 @@ def failure_documents(*errors: type[ServiceError], shape: ErrorShape = OURS) -> 
         summary = (error.__doc__ or "").strip().splitlines()[0]
         entry = documents.setdefault(error.status, _document(error, shape))
         entry["description"] = f"{entry['description']} {summary}".strip()
-        examples = entry["content"]["application/json"]["examples"]
+        examples = entry["content"][JSON]["examples"]
         examples[error.code] = {"summary": summary, "value": shape.body(error(summary))}
     return documents
 
 
 def _document(error: type[ServiceError], shape: ErrorShape) -> dict[str, Any]:
-    document = {"description": "", "model": shape.model, "content": {"application/json": {"examples": {}}}}
+    document = {"description": "", "model": shape.model, "content": {JSON: {"examples": {}}}}
     if issubclass(error, Overloaded | NotReady):
         document["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
     return document

@@ -7,6 +7,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.http.media import JSON
+
 _REQUEST_ID = {
     "name": "X-Request-Id",
     "in": "header",
@@ -34,7 +36,7 @@ of other APIs, tagged with their names, fail in those APIs' shapes, with the sam
 def answer_document(model: Any, example: Any) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI entry of a route's good answer."""
     content: dict[str, Any] = {"example": example} if example is not None else {}
-    return {200: {"description": "OK", "model": model, "content": {"application/json": content}}}
+    return {200: {"description": "OK", "model": model, "content": {JSON: content}}}
 
 
 def add_openapi_route(app: FastAPI) -> None:
@@ -44,7 +46,7 @@ def add_openapi_route(app: FastAPI) -> None:
     async def answer_openapi(_request: Request) -> Response:
         if not written:
             written.append(orjson.dumps(make_document(app)))
-        return Response(written[0], media_type="application/json")
+        return Response(written[0], media_type=JSON)
 
     app.add_api_route("/openapi.json", answer_openapi, methods=["GET"], response_model=None, include_in_schema=False)
 
@@ -58,7 +60,7 @@ def make_document(app: FastAPI) -> dict[str, Any]:
     for operations in document["paths"].values():
         for operation in operations.values():
             for response in operation["responses"].values():
-                for example in response.get("content", {}).get("application/json", {}).get("examples", {}).values():
+                for example in response.get("content", {}).get(JSON, {}).get("examples", {}).values():
                     if isinstance(error := example["value"]["error"], dict):  # other APIs' errors are a text
                         error.setdefault("param", None)
     return document

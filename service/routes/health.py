@@ -7,6 +7,7 @@ from starlette.responses import Response
 from service.encoding.schemas import Status
 from service.errors import InternalError, NotReady
 from service.http.failures import failure_documents
+from service.http.media import JSON
 from service.http.openapi import answer_document
 from service.services import services_of
 
@@ -34,10 +35,10 @@ def add_routes(app: FastAPI) -> None:
 async def answer_healthz(request: Request) -> Response:
     """200 while the process lives and its workers answer, also while it loads or drains; else restart it."""
     services_of(request).readiness.check_alive()
-    return Response(b'{"status":"ok"}', media_type="application/json")
+    return Response(b'{"status":"ok"}', media_type=JSON)
 
 
 async def answer_readyz(request: Request) -> Response:
     """200 while requests should come; 503 while it loads or drains. A full queue is no reason: that is 429's."""
     services_of(request).readiness.check_ready()
-    return Response(b'{"status":"ready"}', media_type="application/json")
+    return Response(b'{"status":"ready"}', media_type=JSON)

@@ -12,6 +12,7 @@ from service.encoding.schemas import HeadReport, Info
 from service.engine import Engine
 from service.errors import InternalError, NotFound, NotReady, Unauthorized
 from service.http.failures import failure_documents
+from service.http.media import JSON
 from service.http.openapi import answer_document
 from service.services import services_of
 from service.settings import Settings
@@ -57,7 +58,7 @@ async def answer_info(request: Request) -> Response:
     """The artifact's manifest, this process' limits and threads, and the versions it runs on."""
     services = services_of(request)
     answer = describe_service(services.readiness.engine(), services.settings)
-    return Response(orjson.dumps(answer), media_type="application/json")
+    return Response(orjson.dumps(answer), media_type=JSON)
 
 
 async def answer_heads(request: Request) -> Response:
@@ -65,7 +66,7 @@ async def answer_heads(request: Request) -> Response:
     report = services_of(request).readiness.engine().head_report
     if report is None:
         raise NotFound("this artifact has no head report; `python -m export heads ARTIFACT --corpus FILE` writes one")
-    return Response(report, media_type="application/json")
+    return Response(report, media_type=JSON)
 
 
 def describe_service(engine: Engine, settings: Settings) -> dict[str, Any]:
