@@ -27,6 +27,9 @@ responses.
 from http import HTTPStatus
 from typing import Any, ClassVar
 
+_INTERNAL = "internal error; the log holds the details under this request's id"
+_DEADLINE = "the deadline passed before the answer was there"
+
 
 class ServiceError(Exception):
     """A failure with a status and the fields of the error body.
@@ -140,7 +143,8 @@ class HeldTooMuch(Overloaded):
 class InternalError(ServiceError):
     """A fault of ours; the text is fixed, details are in the log."""
 
-    fixed_text: ClassVar[str] = "internal error; the log holds the details under this request's id"
+    def __init__(self, message: str = _INTERNAL, *, param: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message, param=param, retry_after=retry_after)
 
 
 class InferenceFailed(InternalError):
@@ -164,8 +168,10 @@ class NotReady(ServiceError):
 class DeadlineExceeded(ServiceError):
     """The caller's time was up before the answer was there."""
 
-    fixed_text: ClassVar[str] = "the deadline passed before the answer was there"
     status, type, code = 504, "server_error", "deadline_exceeded"
+
+    def __init__(self, message: str = _DEADLINE, *, param: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message, param=param, retry_after=retry_after)
 
 
 class ClientLeft(Exception):

@@ -124,7 +124,7 @@ class Tokenizer:
         """
         seconds = None if deadline is None else deadline - time.monotonic()
         if seconds is not None and seconds <= 0:
-            raise DeadlineExceeded(DeadlineExceeded.fixed_text)
+            raise DeadlineExceeded()
         tokenize = partial(self.encode_now, texts, ids_only=ids_only)
         if sum(map(len, texts)) <= INLINE_CHARACTERS:
             return tokenize()
@@ -138,7 +138,7 @@ class Tokenizer:
             async with asyncio.timeout(seconds):
                 return await tokenized
         except TimeoutError:
-            raise DeadlineExceeded(DeadlineExceeded.fixed_text) from None
+            raise DeadlineExceeded() from None
 
     def encode_now(self, texts: Sequence[str], *, ids_only: bool = False) -> list[TokenizedInput]:
         """Tokenises texts on the calling thread.
@@ -151,7 +151,7 @@ class Tokenizer:
         except (Exception, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as panic:  # of its Rust code, and no Exception; what it says may quote the text
-            raise InternalError(InternalError.fixed_text) from panic
+            raise InternalError() from panic
 
     def _encode(self, texts: Sequence[str], *, ids_only: bool) -> list[TokenizedInput]:
         if not ids_only:

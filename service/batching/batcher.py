@@ -188,7 +188,7 @@ class Batcher:
         if self._state != "open" or self._workers.has_failed:
             return NotReady(UNAVAILABLE, retry_after=RETRY_AFTER)
         if not pending.is_wanted(now):
-            return DeadlineExceeded(DeadlineExceeded.fixed_text)
+            return DeadlineExceeded()
         if tokens > self.max_queue_tokens:
             limit = self.max_queue_tokens
             return TooLarge(f"the request has {tokens} tokens, the queue takes {limit} at most: send fewer texts")
@@ -216,7 +216,7 @@ class Batcher:
 
     def _expire(self, pending: Pending) -> None:
         with self._lock:
-            has_failed = pending.fail(DeadlineExceeded(DeadlineExceeded.fixed_text))
+            has_failed = pending.fail(DeadlineExceeded())
             if has_failed:
                 self._queue.remove(pending)
                 self._workers.end_unwanted_runs()

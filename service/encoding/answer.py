@@ -59,7 +59,7 @@ def make_vectors(vectors: Float32Array, *, dimensions: int | None, normalize: bo
     vectors = vectors[:, :dimensions]
     squares = np.vecdot(vectors, vectors)
     if not np.isfinite(squares).all():
-        raise InferenceFailed(InferenceFailed.fixed_text)
+        raise InferenceFailed()
     if normalize:
         vectors = vectors / np.maximum(np.sqrt(squares), SMALLEST_LENGTH)[:, np.newaxis]
     return np.ascontiguousarray(vectors)

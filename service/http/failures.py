@@ -111,7 +111,7 @@ def _methods_of(request: Request) -> list[str]:
 
 async def _answer_unknown_error(request: Request, _error: Exception) -> Response:
     """The answer only: the error is raised again and logged once, by the gate."""
-    return failure_response(InternalError(InternalError.fixed_text), exchange_of(request.scope))
+    return failure_response(InternalError(), exchange_of(request.scope))
 
 
 def failure_documents(*errors: type[ServiceError], shape: ErrorShape = OURS) -> dict[int | str, dict[str, Any]]:

@@ -153,7 +153,7 @@ async def _failure_of(answering: Awaitable[None], exchange: Exchange, connection
         )
     except Exception:
         logger.exception("unexpected failure", extra={"fields": {"request_id": exchange.request_id}})
-        return InternalError(InternalError.fixed_text)
+        return InternalError()
     return None
 
 
