@@ -56,7 +56,7 @@ def serve(settings: Settings, load: Load | None = None) -> int:
         The exit code: 0 after a graceful end, 1 after a forced one.
 
     Raises:
-        StartFailure: the port is taken or the model does not load.
+        StartFailure: the port is taken, the model does not load, or the system gives no thread or descriptor.
     """
     listener = bind(settings.host, settings.port)
     admin = None if settings.admin_port is None else bind(settings.host, settings.admin_port, flag="--admin-port")
@@ -87,7 +87,11 @@ def serve(settings: Settings, load: Load | None = None) -> int:
         timeout_graceful_shutdown=settings.shutdown_timeout,  # type: ignore[arg-type]  # given to asyncio.wait_for, which takes floats
     )
     server = Server(config, services, load or _load_engine, listener, limits.check_interval)
-    server.run(sockets=[listener] if admin is None else [listener, admin])
+    try:
+        server.run(sockets=[listener] if admin is None else [listener, admin])
+    except (OSError, RuntimeError) as error:  # no descriptor for the loop, or no thread, which it wants to end, too
+        logger.error("the server failed", exc_info=error)
+        raise server.failure or StartFailure(f"cannot serve: {_one_line(error)}") from error
     if tracing is not None:
         tracing.close()
     if server.failure is not None:

@@ -118,7 +118,7 @@ def failure_documents(*errors: type[ServiceError], shape: ErrorShape = OURS) -> 
     """The OpenAPI entries of a route's failures, by status, with an example of each code."""
     documents: dict[int | str, dict[str, Any]] = {}
     for error in errors:
-        summary = (error.__doc__ or "").strip().splitlines()[0]
+        summary = (error.__doc__ or error.code).strip().splitlines()[0]  # `python -OO` keeps no docstrings
         entry = documents.setdefault(error.status, _document(error, shape))
         entry["description"] = f"{entry['description']} {summary}".strip()
         examples = entry["content"][JSON]["examples"]

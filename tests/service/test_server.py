@@ -1,7 +1,9 @@
 """The process from start to end: probes, signals, exit codes, what it writes."""
 
 import asyncio
+import errno
 import json
+import os
 import signal
 import socket
 import threading
@@ -14,7 +16,10 @@ from unittest.mock import Mock
 import pytest
 import uvicorn
 
-from service.server import Server
+import service.server
+from service.machine.listener import StartFailure
+from service.server import Server, serve
+from service.settings import read_settings
 from tests.service.process import ServerProcess, wait_until
 
 CANARY = "xylophonist-4711"
@@ -128,6 +133,36 @@ def test_model_that_does_not_load_ends_the_process_with_one_line(fake_artifact: 
         assert server.wait() == 1
         assert server.lines[-1] == f"python -m service: cannot load {fake_artifact}: the graph is broken"
         assert "Traceback" not in server.log
+
+
+def test_a_system_without_threads_is_said_in_one_line(
+    fake_artifact: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(StartFailure, match=f"cannot load {fake_artifact}: can't start new thread$"):
+        serve(read_settings(["--model", str(fake_artifact), "--port", "0"]))
+    assert "the server failed" in caplog.text
+
+
+def test_a_system_without_descriptors_is_said_in_one_line(fake_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Server, "run", refuse)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setattr(service.server, "bind", lambda *_: listener)
+        with pytest.raises(StartFailure, match=r"^cannot serve: .*Too many open files$"):
+            serve(read_settings(["--model", str(fake_artifact)]))
+
+
+def test_bytecode_without_docstrings_serves(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, PYTHONOPTIMIZE="2").wait_until_ready() as server:
+        assert server.request("POST", "/encode", {"inputs": "cat"})[0] == 200
+        assert server.request("GET", "/openapi.json")[0] == 200
+        assert server.stop() == 0
 
 
 def test_directory_that_is_no_artifact(tmp_path: Path) -> None:
