@@ -33,6 +33,8 @@ def main(
     model: Path | None = None,
 ) -> int:
     """Runs the service, or `tune`; returns the exit code. A test may load another engine."""
+    if sys.stderr is None:  # closed before we came: nobody reads the log
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["tune"]:
         return tune.main(given[1:])
