@@ -26,7 +26,7 @@ def bind(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        return socket.create_server(address, family=family, backlog=BACKLOG)
     except UnicodeError as error:
         raise StartFailure(f"cannot listen on {host}:{port}: that is no host name") from error
     except OSError as error:
