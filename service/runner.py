@@ -26,6 +26,8 @@ from service.onnx_backend import OnnxBackend
 from service.settings import Settings
 from service.tokenizer import TokenizedInput, Tokenizer
 
+HANG_SECONDS = 30.0  # beyond every deadline, where runs are ended: a run that goes on does not look up any more
+
 logger = logging.getLogger(__name__)
 
 
@@ -69,8 +71,8 @@ class Runner:
 
         Args:
             directory: the artifact.
-            settings: threads and the sizes of batches and queue; None takes the defaults, and nothing is refused for
-                having to wait.
+            settings: threads and the sizes of batches and queue; None takes the defaults, nothing is refused for having
+                to wait, and no run is taken for hanging, however slow the machine.
             on_batch: called on a worker's thread after every batch.
 
         Raises:
@@ -78,7 +80,9 @@ class Runner:
             Exception: the backend's own, where the graph does not load or run.
         """
         directory = Path(directory)
-        settings = settings or Settings.model_construct(model=directory, max_queue_delay=math.inf)
+        settings = settings or Settings.model_construct(
+            model=directory, max_queue_delay=math.inf, request_timeout=math.inf
+        )
         artifact = _open(directory)
         runtime = plan_runtime(settings)
         _warn_of_slow_precision(artifact.manifest.precision, runtime.provider)
@@ -221,6 +225,7 @@ def make_batcher(
         max_age=settings.max_batch_age,
         max_queue_delay=settings.max_queue_delay,
         on_batch=on_batch,
+        max_run_seconds=settings.request_timeout + HANG_SECONDS,
     )
 
 
