@@ -65,13 +65,23 @@ def main(arguments: Sequence[str]) -> int:
         made.error("nothing to encode: give texts, --input FILE, or pipe them in")
     bound_heap()
     try:
-        with endings_interrupt(), open_output(options.output) as write, Engine.load(options.model) as engine:
+        with endings_interrupt(), open_output(options.output) as write, _load(options.model) as engine:
             _encode(engine, _texts(options), write, options)
     except (ArtifactError, InputError, OutputError) as error:
         return _complain(str(error))
     except ServiceError as error:
         return _complain(error.message)
     return 0
+
+
+def _load(directory: Path) -> Engine:
+    try:
+        return Engine.load(directory)
+    except ArtifactError:
+        raise
+    except Exception as error:  # whatever it is, nothing can be encoded; an OSError is none of the output's
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ArtifactError(f"cannot load {directory}: {reason}") from error
 
 
 def _texts(options: argparse.Namespace) -> Iterable[str]:
@@ -115,7 +125,7 @@ def _progress(options: argparse.Namespace) -> Iterator[Callable[[int], object] |
     except ImportError:
         yield None
         return
-    is_hidden = options.quiet or bool(options.texts) or not sys.stderr.isatty()
+    is_hidden = options.quiet or bool(options.texts) or sys.stderr is None or not sys.stderr.isatty()
     with tqdm(unit=" texts", unit_scale=True, disable=is_hidden) as bar:
         yield bar.update
 

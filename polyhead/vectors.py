@@ -4,7 +4,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -53,7 +53,8 @@ def _whole(path: Path, write_to: Callable[[IO[bytes]], AbstractContextManager[Wr
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # not made; a file system that cannot be written says so here once more
+            part.unlink()
 
 
 @contextmanager

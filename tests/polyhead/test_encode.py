@@ -1,7 +1,9 @@
 """`polyhead encode`: every way in and out, and what goes wrong, over a fake backend."""
 
+import errno
 import io
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -145,6 +147,37 @@ def test_a_full_disk_behind_standard_output_is_said(
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=Full()))
     assert main(["encode", "cat"]) == 1
     assert capsys.readouterr().err == "polyhead encode: cannot write standard output: No space left on device\n"
+
+
+def test_a_file_system_that_takes_no_file_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(self: Path, *_: object, **__: object) -> None:  # as Linux does, of files that are not there too
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert main(["encode", "cat", "--output", "out.npy"]) == 1
+    assert capsys.readouterr().err == "polyhead encode: cannot write out.npy: Read-only file system\n"
+
+
+@pytest.mark.parametrize("flags", [[], ["--output", "out.npy"]])
+def test_what_fails_in_loading_is_not_said_of_the_output(
+    flags: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: Path) -> Engine:
+        raise PermissionError(errno.EACCES, "Permission denied", "mine/manifest.json")
+
+    monkeypatch.setattr(Engine, "load", fail)
+    assert main(["encode", "cat", "--model", "mine", *flags]) == 1
+    reason = "[Errno 13] Permission denied: 'mine/manifest.json'"
+    assert capsys.readouterr().err == f"polyhead encode: cannot load mine: {reason}\n"
+
+
+def test_a_closed_standard_error_needs_no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("in.txt").write_text("cat")
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["encode", "--input", "in.txt", "--output", "out.npy"]) == 0
 
 
 def test_a_closed_standard_output_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
