@@ -35,7 +35,15 @@ def main(arguments: Sequence[str]) -> int:
     except ImportError:
         sys.stderr.write("polyhead completion: shtab is missing: install the cli extra, pip install '.[cli]'\n")
         return 1
-    sys.stdout.write(shtab.complete(whole_parser(), shell=options.shell) + "\n")
+    try:
+        sys.stdout.write(shtab.complete(whole_parser(), shell=options.shell) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has seen enough
+        raise
+    except OSError as error:
+        sys.stdout = None  # or Python writes what is left once more when it ends, and fails once more
+        sys.stderr.write(f"polyhead completion: cannot write standard output: {error.strerror or error}\n")
+        return 1
     return 0
 
 

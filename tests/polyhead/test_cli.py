@@ -156,6 +156,14 @@ def test_completion_knows_commands_and_flags(shell: str, capsys: pytest.CaptureF
         assert word in script
 
 
+def test_completion_says_that_a_disk_is_full() -> None:
+    command = [sys.executable, "-m", "polyhead", "completion", "bash"]
+    with Path("/dev/full").open("w") as full:
+        run = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)  # noqa: S603
+    message = "polyhead completion: cannot write standard output: No space left on device\n"
+    assert (run.returncode, run.stderr) == (1, message)
+
+
 def test_bash_takes_the_completion_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "bash"]) == 0
     script = tmp_path / "completion"
