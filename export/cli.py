@@ -90,10 +90,11 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     try:
         with endings_interrupt():
             _export(options)
-    except (ExportError, OSError) as error:  # a full disk or a folder that cannot be written, besides
+    except Exception as error:  # a full disk, besides, or whatever libraries raise where memory is short
         if options.debug:
             traceback.print_exc()
-        sys.stderr.write(f"export failed: {type(error).__name__}: {error}\n")
+        hint = "" if options.debug or isinstance(error, ExportError | OSError) else " (--debug shows where)"
+        sys.stderr.write(f"export failed: {type(error).__name__}: {' '.join(str(error).split())}{hint}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("export interrupted: nothing was left behind\n")

@@ -32,6 +32,26 @@ def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flags", [[], ["--debug"]])
+def test_what_libraries_raise_ends_in_one_line(
+    flags: list[str],
+    bert_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError("no memory\nfor this\n")
+
+    monkeypatch.setattr(export.exporter, "trace", fail)
+    assert main([str(bert_folder), "--output", str(tmp_path / "x"), *flags]) == 1
+    printed = capsys.readouterr().err
+    hint = "" if flags else " (--debug shows where)"
+    assert printed.splitlines()[-1] == f"export failed: MemoryError: no memory for this{hint}"
+    assert ("Traceback" in printed) == bool(flags)
+    assert not (tmp_path / "x").exists()
+
+
 def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
