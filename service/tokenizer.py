@@ -6,6 +6,7 @@ It knows neither requests nor limits other than that length.
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -89,7 +90,7 @@ class Tokenizer:
         self._plain = PlainText.of(tokenizer)
         self._special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
         self.special_ends = _special_ends(tokenizer)
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tokenize")
+        self._threads = _started_pool(threads)
         self._is_closed = False
         self.max_sequence_length = max_sequence_length
 
@@ -198,6 +199,23 @@ class Tokenizer:
             encoding=kept,
             text=text,
         )
+
+
+def _started_pool(threads: int) -> ThreadPoolExecutor:
+    """A pool whose threads are all there. One that starts them later keeps the texts for which the system gave none.
+
+    Raises:
+        RuntimeError: the system gives no thread.
+    """
+    pool, everyone = ThreadPoolExecutor(threads, thread_name_prefix="tokenize"), threading.Barrier(threads)
+    try:
+        for _ in range(threads):
+            pool.submit(everyone.wait)  # before all are there none is free, so each of these starts one
+    except RuntimeError:
+        everyone.abort()
+        pool.shutdown(wait=False)
+        raise
+    return pool
 
 
 def _kept(encoding: Encoding) -> KeptEncoding:
