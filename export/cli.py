@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from export.errors import ExportError
+from export.errors import one_line
 from export.interrupts import endings_interrupt
 from export.pruning.cli import add_options, check_options, prune_as_asked
 from export.sources import DEFAULT_MODEL
@@ -93,8 +93,7 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     except Exception as error:  # a full disk, besides, or whatever libraries raise where memory is short
         if options.debug:
             traceback.print_exc()
-        hint = "" if options.debug or isinstance(error, ExportError | OSError) else " (--debug shows where)"
-        sys.stderr.write(f"export failed: {type(error).__name__}: {' '.join(str(error).split())}{hint}\n")
+        sys.stderr.write(f"export failed: {one_line(error)}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("export interrupted: nothing was left behind\n")

@@ -41,3 +41,9 @@ class ParityError(VerificationError):
 
 class QualityError(VerificationError):
     """A lower precision costs more than is allowed."""
+
+
+def one_line(error: Exception) -> str:
+    """Why a command failed, and where it is no error of ours, how to see what it comes from."""
+    hint = "" if isinstance(error, ExportError | OSError) else " (--debug shows where)"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{hint}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from export.errors import ExportError, SourceError
+from export.errors import SourceError, one_line
 from export.sources import DEFAULT_MODEL
 from export.threads import wait_asleep
 from model.artifact import HEADS, HEADS_PAGE
@@ -69,10 +69,10 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
     options = parser(program).parse_args(arguments)
     try:
         _report(options)
-    except (ExportError, OSError) as error:  # a full disk or a folder that cannot be written, besides
+    except Exception as error:  # a full disk, besides, or whatever libraries raise where memory is short
         if options.debug:
             traceback.print_exc()
-        sys.stderr.write(f"head report failed: {type(error).__name__}: {error}\n")
+        sys.stderr.write(f"head report failed: {one_line(error)}\n")
         return 1
     except KeyboardInterrupt:
         sys.stderr.write("head report interrupted: nothing was written\n")

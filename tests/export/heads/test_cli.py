@@ -139,12 +139,19 @@ def test_a_wrong_count_is_a_wrong_command_line(count: str, capsys: Any) -> None:
     assert f"--texts: {count} is no whole number above 0" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_one_line(
-    bert_folder: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device"), "OSError: [Errno 28] No space left on device"),
+        (RuntimeError("can't allocate\nmemory"), "RuntimeError: can't allocate memory (--debug shows where)"),
+    ],
+)
+def test_a_machine_without_room_is_one_line(
+    error: Exception, said: str, bert_folder: Path, corpus: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    def fail(*_: object) -> None:
+        raise error
 
-    monkeypatch.setattr("export.heads.driver.make_report", full)
+    monkeypatch.setattr("export.heads.driver.make_report", fail)
     assert main(["heads", str(bert_folder), "--corpus", str(corpus), "--output", str(tmp_path / "report")]) == 1
-    assert capsys.readouterr().err.endswith("head report failed: OSError: [Errno 28] No space left on device\n")
+    assert capsys.readouterr().err.endswith(f"head report failed: {said}\n")
