@@ -169,7 +169,7 @@ def main(arguments: Sequence[str], program: str = PROGRAM, model: Path | None = 
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
-    except (ArtifactError, ProviderUnavailable, SettingsError) as error:
+    except (ArtifactError, ProviderUnavailable, SettingsError, OSError) as error:
         sys.stderr.write(f"{program}: {error}\n")
         return 2 if isinstance(error, SettingsError) else 1
     sys.stdout.write(report(measured))

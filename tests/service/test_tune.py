@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from model.artifact import Artifact
 from service.tune import Layout, Measurement, layouts, main, natural_jobs, report
 from tests.service.fake_engine import write_fake_artifact
 
@@ -37,6 +38,17 @@ def test_measures_an_artifact(default_artifact: Path, capsys: pytest.CaptureFixt
 def test_says_in_one_line_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--model", str(tmp_path)]) == 1
     assert "holds no manifest.json" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_read_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(directory: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(directory))
+
+    monkeypatch.setattr(Artifact, "open", refuse)
+    assert main(["--model", "mine"]) == 1
+    assert capsys.readouterr().err == "python -m service tune: [Errno 13] Permission denied: 'mine'\n"
 
 
 @pytest.mark.parametrize(
