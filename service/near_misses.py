@@ -1,12 +1,24 @@
-"""What a person may have meant by the name of an artifact that is not there."""
+"""Opens an artifact, and says what a person may have meant by the name of one that is not there."""
 
 import difflib
 from pathlib import Path
 
-from model.artifact import MANIFEST
+from model.artifact import MANIFEST, Artifact, ArtifactError
 
 _LOOKED_AT = 200  # entries of a folder
 _NAMED = 3
+
+
+def open_artifact(directory: Path) -> Artifact:
+    """As `Artifact.open`; where there is none, the error names those that may have been meant.
+
+    Raises:
+        ArtifactError: the directory is no artifact, or a file is not the one its manifest describes.
+    """
+    if (directory / MANIFEST).is_file() or not (near := nearby_artifacts(directory)):
+        return Artifact.open(directory)
+    names = " or ".join(map(str, near))
+    raise ArtifactError(f"{directory} holds no {MANIFEST}; did you mean {names}? `python -m export` makes new ones")
 
 
 def nearby_artifacts(directory: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from model.artifact import HEADS, MANIFEST, TOKENIZER, Artifact, ArtifactError, Manifest
+from model.artifact import HEADS, MANIFEST, TOKENIZER, Artifact, Manifest
 from model.config import EncoderConfig
 from model.processor import has_integer_products
 from service.backend import Backend, Float32Array
@@ -20,7 +20,7 @@ from service.batching.jobs import BatchRecord, Job, JobResult
 from service.encoding.inputs import INPUTS, InputNames, Inputs, as_tokenized, refuse_surrogates, refuse_truncated
 from service.errors import ServiceError
 from service.machine.cpu import usable_cores
-from service.near_misses import nearby_artifacts
+from service.near_misses import open_artifact
 from service.observability.request_trace import note_runs, note_stage
 from service.onnx_backend import OnnxBackend
 from service.settings import Settings
@@ -83,7 +83,7 @@ class Runner:
         settings = settings or Settings.model_construct(
             model=directory, max_queue_delay=math.inf, request_timeout=math.inf
         )
-        artifact = _open(directory)
+        artifact = open_artifact(directory)
         runtime = plan_runtime(settings)
         _warn_of_slow_precision(artifact.manifest.precision, runtime.provider)
         tokenizer = Tokenizer.load(
@@ -204,13 +204,6 @@ class Runner:
         """Finishes what is queued and ends the threads; False if that took longer than `timeout` seconds. Blocks."""
         self.tokenizer.close()
         return self._batcher.close(timeout)
-
-
-def _open(directory: Path) -> Artifact:
-    if (directory / MANIFEST).is_file() or not (near := nearby_artifacts(directory)):
-        return Artifact.open(directory)
-    names = " or ".join(map(str, near))
-    raise ArtifactError(f"{directory} holds no {MANIFEST}; did you mean {names}? `python -m export` makes new ones")
 
 
 def make_batcher(
