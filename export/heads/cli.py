@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from export.errors import SourceError, one_line
+from export.interrupts import endings_interrupt
 from export.sources import DEFAULT_MODEL
 from export.threads import wait_asleep
 from model.artifact import HEADS, HEADS_PAGE
@@ -68,7 +69,8 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
     wait_asleep()
     options = parser(program).parse_args(arguments)
     try:
-        _report(options)
+        with endings_interrupt():
+            _report(options)
     except Exception as error:  # a full disk, besides, or whatever libraries raise where memory is short
         if options.debug:
             traceback.print_exc()

@@ -6,7 +6,6 @@ types only. The one exception is a cause inside the backend, which is given toke
 
 import json
 import logging
-import os
 import sys
 import time
 import traceback
@@ -98,8 +97,6 @@ def configure(level: str, stream: IO[bytes] | None = None) -> JsonHandler:
 
 def _standard_error() -> IO[bytes]:
     """Unbuffered: a buffer has a lock, with which a thread stuck in a write would hold up the interpreter's end."""
-    if sys.stderr is None:  # closed before the start
-        return open(os.devnull, "wb", buffering=0)
     return open(sys.stderr.fileno(), "wb", buffering=0, closefd=False)
 
 

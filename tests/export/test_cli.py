@@ -1,5 +1,4 @@
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,13 +74,6 @@ def test_a_stated_length_beyond_the_positions_is_said_unless_another_is_asked_fo
     assert main([str(folder), "--output", str(tmp_path / "x"), *given]) == 1
     said = "texts are cut at 40 tokens, as far as positions are reproduced; nomic states 8192\n"
     assert (said in capsys.readouterr().err) == (not given)
-
-
-@pytest.fixture
-def sigterm_handler() -> Iterator[signal.Handlers]:
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield signal.SIG_DFL
-    signal.signal(signal.SIGTERM, before)
 
 
 def test_sigterm_leaves_nothing_behind(

@@ -1,7 +1,6 @@
 import io
 import json
 import logging
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -105,12 +104,6 @@ def test_lines_of_requests_are_written_within_the_interval(lines: io.BytesIO, ha
     with handler.in_background(interval=0.01):
         logging.getLogger(logs.REQUEST_LOGGER).info("first")
         wait_until(lambda: bool(lines.getvalue()))
-
-
-def test_without_standard_error_nothing_is_written_and_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", None)
-    with logs._standard_error() as stream:
-        logs.JsonHandler(stream).emit(logging.makeLogRecord({"msg": "into the void"}))
 
 
 def test_what_is_no_utf_8_is_written_as_escapes(lines: io.BytesIO) -> None:
