@@ -77,7 +77,7 @@ def test_a_status_with_several_causes_names_them_all(document: dict[str, Any]) -
     described = document["paths"]["/encode"]["post"]["responses"]
     for status, causes in {
         "400": ("not JSON", "`Host`"),
-        "429": ("wait", "full", "held"),
+        "429": ("wait", "full", "hold"),
         "500": ("of ours", "backend"),
     }.items():
         assert all(cause in described[status]["description"] for cause in causes), described[status]["description"]
