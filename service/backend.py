@@ -5,8 +5,8 @@ It knows neither HTTP nor ONNX Runtime. Tests put a fake here; `service.onnx_bac
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,11 @@ class Batch:
     wants_norms: bool = False
     head_gates: Float32Array | None = None
     cancellation: Cancellation | None = None
+
+    def padded(self, step: int) -> Self:
+        """The same batch, its S a multiple of `step`."""
+        missing = -self.input_ids.shape[1] % step
+        return replace(self, input_ids=np.pad(self.input_ids, ((0, 0), (0, missing)))) if missing else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # releases since 1.29 report by defau
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -97,7 +96,7 @@ class OnnxBackend:
         Raises:
             Exception: whatever ONNX Runtime raises; also once the batch is cancelled.
         """
-        batch, layers = _pad(batch, self._length_step), batch.attention_layers
+        batch, layers = batch.padded(self._length_step), batch.attention_layers
         names = [POOLED, *([LAST_HIDDEN_STATE] if batch.wants_tokens else []), *map(attentions_name, layers)]
         names += map(value_norms_name, layers) if batch.wants_norms else ()
         outputs: list[Float32Array] = self._session.run(
@@ -242,14 +241,6 @@ def _operators(session: onnxruntime.InferenceSession) -> dict[str, list[str]]:
     for graph in session.get_provider_graph_assignment_info():
         found.setdefault(graph.ep_name, []).extend(node.op_type for node in graph.get_nodes())
     return found
-
-
-def _pad(batch: Batch, step: int) -> Batch:
-    """The batch, its S a multiple of `step`."""
-    missing = -batch.input_ids.shape[1] % step
-    if not missing:
-        return batch
-    return replace(batch, input_ids=np.pad(batch.input_ids, ((0, 0), (0, missing))))
 
 
 def _blank_batch(
