@@ -56,9 +56,14 @@ class JsonHandler(logging.Handler):
         """Meanwhile a thread writes: lines of answered requests in groups, one an interval, all others at once.
 
         Each write lets go of the interpreter, and under load another thread takes it; and a reader that stops reading
-        without going away blocks whoever writes. A process that is killed loses the lines of its last interval.
+        without going away blocks whoever writes. A process that is killed loses the lines of its last interval. Where
+        the system gives no thread, lines are written as before.
         """
-        writer = self._writer = LineWriter(self._stream, interval, _describe_loss)
+        try:
+            writer = self._writer = LineWriter(self._stream, interval, _describe_loss)
+        except RuntimeError:
+            yield
+            return
         try:
             yield
         finally:

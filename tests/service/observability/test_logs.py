@@ -1,6 +1,7 @@
 import io
 import json
 import logging
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -104,6 +105,18 @@ def test_lines_of_requests_are_written_within_the_interval(lines: io.BytesIO, ha
     with handler.in_background(interval=0.01):
         logging.getLogger(logs.REQUEST_LOGGER).info("first")
         wait_until(lambda: bool(lines.getvalue()))
+
+
+def test_without_a_thread_lines_are_written_all_the_same(
+    lines: io.BytesIO, handler: logs.JsonHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with handler.in_background():
+        logging.getLogger("some.module").info("first")
+        assert read(lines)[0]["message"] == "first"
 
 
 def test_what_is_no_utf_8_is_written_as_escapes(lines: io.BytesIO) -> None:
