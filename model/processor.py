@@ -1,8 +1,8 @@
 """What ONNX Runtime's CPU kernels need to compute on this processor what they compute on any other.
 
 Exporter and service load a graph alike, or the one would verify what the other does not run. Standard library only;
-knows no graph. What is said of kernels was read in onnxruntime 1.31 (`mlas/lib/platform.cpp`) and seen in emulation
-(`tests/e2e/test_processors.py`).
+knows no graph. What is said of kernels was seen with onnxruntime 1.31 in emulation (`tests/e2e/test_processors.py`);
+the setting is described in its `onnxruntime_session_options_config_keys.h` and `avx2_weight_s8_to_u8.cc`.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 CPUINFO = Path("/proc/cpuinfo")
 
 _INTEGER_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"})
-_MASKED_TAILS = "avx2"
+_NEEDS_NO_STEP = "avx2"
 _VECTOR = 4  # float32 numbers in a register of SSE and NEON
 
 
@@ -36,10 +36,10 @@ def session_entries(cpuinfo: Path = CPUINFO) -> dict[str, str]:
 def length_step(cpuinfo: Path = CPUINFO) -> int:
     """Padded lengths have to be multiples of this for a text's vector not to depend on how long its batch mates are.
 
-    Rows of scores are summed in vectors and what is left over alone, so the order of a sum depends on how far a row is
-    padded (by some 2e-7). From AVX2 on the kernels mask what is left over.
+    Where a row of scores is no whole number of vectors, sums over it differ with how far it is padded, by some 2e-7.
+    With AVX2 and AVX-512 no such difference was found.
     """
-    return 1 if _MASKED_TAILS in (_features(cpuinfo) or ()) else _VECTOR
+    return 1 if _NEEDS_NO_STEP in (_features(cpuinfo) or ()) else _VECTOR
 
 
 def _features(cpuinfo: Path) -> frozenset[str] | None:
