@@ -13,7 +13,7 @@ from polyhead.cli import DEFAULT_ARTIFACT
 from polyhead.texts import STANDARD_INPUT, InputError, read_texts
 from polyhead.vectors import OutputError, Write, open_output
 from service.engine import Engine
-from service.errors import ServiceError
+from service.errors import ServiceError, one_line
 from service.machine.heap import bound_heap
 
 PORTION = 4096  # texts in memory at once
@@ -80,8 +80,7 @@ def _load(directory: Path) -> Engine:
     except ArtifactError:
         raise
     except Exception as error:  # whatever it is, nothing can be encoded; an OSError is none of the output's
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ArtifactError(f"cannot load {directory}: {reason}") from error
+        raise ArtifactError(f"cannot load {directory}: {one_line(error)}") from error
 
 
 def _texts(options: argparse.Namespace) -> Iterable[str]:

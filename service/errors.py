@@ -176,3 +176,8 @@ class DeadlineExceeded(ServiceError):
 
 class ClientLeft(Exception):
     """The client closed its connection before its request was answered."""
+
+
+def one_line(error: Exception) -> str:
+    """What an exception of anybody's says, for a program that ends with it."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from service.app import create_app
 from service.batching.jobs import BatchRecord
 from service.engine import Engine
+from service.errors import one_line
 from service.http.connection import ADMIN_PLACES, ConnectionLimits, Places
 from service.http.crowd import PlacedProtocol
 from service.http.keys import KeysError
@@ -91,7 +92,7 @@ def serve(settings: Settings, load: Load | None = None) -> int:
         server.run(sockets=[listener] if admin is None else [listener, admin])
     except (OSError, RuntimeError) as error:  # no descriptor for the loop, or no thread, which it wants to end, too
         logger.error("the server failed", exc_info=error)
-        raise server.failure or StartFailure(f"cannot serve: {_one_line(error)}") from error
+        raise server.failure or StartFailure(f"cannot serve: {one_line(error)}") from error
     if tracing is not None:
         tracing.close()
     if server.failure is not None:
@@ -172,7 +173,7 @@ class Server(uvicorn.Server):
             engine = await asyncio.to_thread(self._load, settings, self._services.metrics.observe_batch)
         except Exception as error:  # whatever it is, the process cannot serve
             logger.debug("loading failed", exc_info=error)
-            self.failure = StartFailure(f"cannot load {settings.model}: {_one_line(error)}")
+            self.failure = StartFailure(f"cannot load {settings.model}: {one_line(error)}")
             self.should_exit = True
             return
         self._announce(engine, time.monotonic() - started)
@@ -238,7 +239,3 @@ def _create_app(
 
 def _load_engine(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
     return Engine.load(settings.model, settings, on_batch=on_batch)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
