@@ -41,6 +41,7 @@ def test_http_closed(default_artifact: Path) -> None:
     assert [row["of"] for row in tables["service_over_engine"]] == ["HTTP, 1 text a request", "HTTP, 4 texts a request"]
 
 
+@pytest.mark.alone
 def test_http_open_past_the_limit(default_artifact: Path) -> None:
     limits = ("POLYHEAD_MAX_QUEUE_TOKENS=1024", "POLYHEAD_MAX_REQUEST_TOKENS=1024")
     options = ("--texts", 64, "--seconds", 3, "--warmup", 1, "--share", 0.3, 4, "--set", limits[0], "--set", limits[1])
@@ -51,6 +52,7 @@ def test_http_open_past_the_limit(default_artifact: Path) -> None:
     assert below["failed"] == above["failed"] == 0
 
 
+@pytest.mark.alone
 def test_soak(default_artifact: Path) -> None:
     options = ("--minutes", 0.1, "--interval", 0.5, "--connections", 2)
     tables = run_script("soak", "--model", default_artifact, *options)
@@ -58,6 +60,7 @@ def test_soak(default_artifact: Path) -> None:
     assert {row["status"] for row in tables["answers"]} <= {"200", "422"}
 
 
+@pytest.mark.alone
 def test_startup(default_artifact: Path) -> None:
     interpreter, imports, ready = run_script("startup", default_artifact, "--rounds", 1)["startup"]
     assert 0 < interpreter["seconds"] < imports["seconds"] < ready["seconds"]
@@ -71,6 +74,7 @@ def test_stages(default_artifact: Path) -> None:
     assert [row["ratio"] for row in tables["attention_cost"] if row["way"].endswith(", none")] == [1.0, 1.0]
 
 
+@pytest.mark.alone
 def test_replicas(default_artifact: Path) -> None:
     if shutil.which("nginx", path="/usr/sbin:/usr/bin") is None:
         pytest.skip("nginx is not installed: Debian's package nginx-light brings it")
@@ -109,6 +113,7 @@ def test_attention_cost(default_artifact: Path) -> None:
     ]
 
 
+@pytest.mark.alone
 def test_http_cost(default_artifact: Path) -> None:
     options = ("--rounds", 1, "--texts", 16, "--seconds", 0.5, "--connections", 2)
     bare, no_model, whole = run_script("http_cost", "--model", default_artifact, *options)["cost"]
