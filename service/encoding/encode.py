@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class UnwrittenAnswer:
     """What came of a request, before it is written: each API writes it in its own shape.
 
     Attributes:
@@ -65,7 +65,7 @@ async def run(
     *,
     names: InputNames = INPUTS,
     as_safetensors: bool = False,
-) -> Encoded:
+) -> UnwrittenAnswer:
     """Encodes, up to the answer's arrays.
 
     Args:
@@ -104,7 +104,7 @@ async def run(
     with timed(metrics, "postprocess"):
         answer = await aside(partial(plan.answer, tokenized, results, attention, engine), sizes.built_from)
     count(metrics, exchange, tokenized, attention_bytes=sizes.attention_bytes if attention else None)
-    return Encoded(answer, sizes)
+    return UnwrittenAnswer(answer, sizes)
 
 
 def check_tokens(lengths: Sequence[int], limit: int, *, names: InputNames = INPUTS) -> None:

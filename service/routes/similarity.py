@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.backend import Float32Array
-from service.encoding.encode import Encoded
+from service.encoding.encode import UnwrittenAnswer
 from service.encoding.inputs import InputNames
 from service.encoding.prompts import choose_prompt
 from service.encoding.schemas import EncodeRequest, Item, Usage
@@ -147,7 +147,7 @@ def _cosines(vectors: Float32Array) -> Float32Array:
     return cosines
 
 
-def _full_answer(encoded: Encoded, similarities: Float32Array) -> dict[str, Any]:
+def _full_answer(encoded: UnwrittenAnswer, similarities: Float32Array) -> dict[str, Any]:
     answer = encoded.answer
     return {
         "model": answer["model"],

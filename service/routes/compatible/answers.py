@@ -5,7 +5,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.encoding.encode import Encoded, run, timed
+from service.encoding.encode import UnwrittenAnswer, run, timed
 from service.encoding.inputs import INPUTS, InputNames
 from service.encoding.schemas import EncodeRequest
 from service.encoding.serialize import serialize_in_pieces
@@ -28,12 +28,12 @@ def embeddings_document(model: Any, example: Any) -> dict[int | str, dict[str, A
     return document
 
 
-async def run_for(request: Request, wanted: EncodeRequest, *, names: InputNames = INPUTS) -> Encoded:
+async def run_for(request: Request, wanted: EncodeRequest, *, names: InputNames = INPUTS) -> UnwrittenAnswer:
     """Encodes for an HTTP request; `names` are those of `inputs` in the API that it speaks."""
     return await run(services_of(request), exchange_of(request.scope), wanted, names=names)
 
 
-async def json_response(request: Request, answer: Any, encoded: Encoded) -> Response:
+async def json_response(request: Request, answer: Any, encoded: UnwrittenAnswer) -> Response:
     """An answer made from `encoded`, arrays still arrays, as JSON."""
     with timed(services_of(request).metrics, "serialize"):
         pieces = await serialize_in_pieces(answer, floats=encoded.sizes.floats)

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from service.backend import Float32Array
-from service.encoding.encode import Encoded, aside
+from service.encoding.encode import UnwrittenAnswer, aside
 from service.encoding.serialize import serialize
 from service.errors import Invalid, MalformedBody
 from service.http.body import validate
@@ -42,7 +42,7 @@ def read_request(raw: bytes, header_length: bytes | None) -> tuple[InferenceRequ
 
 
 async def write_answer(
-    request: InferenceRequest, encoded: Encoded, model: str, version: str
+    request: InferenceRequest, encoded: UnwrittenAnswer, model: str, version: str
 ) -> tuple[bytes, int | None]:
     """The answer's body, and the length of its JSON where bytes stand behind it."""
     embeddings: Float32Array = encoded.answer["embeddings"]

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.attention.packing import as_base64
-from service.encoding.encode import Encoded, aside
+from service.encoding.encode import UnwrittenAnswer, aside
 from service.encoding.inputs import InputNames
 from service.encoding.schemas import EncodeRequest, Inputs, PromptText
 from service.errors import InternalError, Invalid, ModelNotFound, NotReady, Unauthorized
@@ -220,7 +220,7 @@ def check_token_ids(value: Any, engine: Runner) -> None:
             )
 
 
-def make_answer(encoded: Encoded, encoding_format: str | None) -> dict[str, Any]:
+def make_answer(encoded: UnwrittenAnswer, encoding_format: str | None) -> dict[str, Any]:
     """OpenAI's answer, arrays still arrays unless they are written in base64."""
     vectors = encoded.answer["embeddings"]
     if encoding_format == "base64":
