@@ -1,5 +1,7 @@
-# Two commands do everything on a fresh machine: `make serve` and `make test`. Needs Python 3.11 and make.
-PYTHON ?= python3.11
+# Two commands do everything on a fresh machine: `make serve` and `make test`. Needs make and one of these Pythons; the
+# first that runs is taken, which is not the first that is found: version managers leave names of what is not switched on.
+PYTHONS := python3.11 python3.12 python3.13
+PYTHON ?= $(or $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c '' 2>/dev/null && echo $(name)))),python3)
 VENV := .venv
 BIN := $(VENV)/bin
 ARTIFACT ?= artifacts/all-MiniLM-L6-v2
@@ -40,7 +42,7 @@ $(ARTIFACT)/manifest.json: | $(BIN)/.serve
 # weights and a tokenizer, and asks for far more.
 $(BIN)/python:
 	@echo "==> making a virtual environment in $(VENV)"
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed; make PYTHON=python3.12 would take that (only 3.11 is tested)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "$(PYTHON) is not there or older than 3.11: install one of $(PYTHONS), or say make PYTHON=..."; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }  # half an environment would pass for a whole one
 
 $(BIN)/.serve: pyproject.toml constraints.txt | $(BIN)/python

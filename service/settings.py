@@ -43,7 +43,7 @@ class Settings(BaseSettings):
     model: Path
     """directory of the artifact to serve, made by `python -m export`"""
     host: str = Field("127.0.0.1", min_length=1)
-    """address to listen on; 0.0.0.0 is every IPv4 address of the machine"""
+    """address to listen on; 0.0.0.0 is every IPv4 address of the machine, :: every address it has"""
     port: int = Field(8000, ge=0, le=65535)
     """port to listen on; 0 takes a free one"""
     admin_port: int | None = Field(None, ge=0, le=65535)

@@ -7,6 +7,7 @@ import socket
 from service.machine.port_owner import find_listener
 
 BACKLOG = 2048  # connections the kernel holds for us while the event loop is busy
+ANY_IPV6 = "::"
 
 
 class StartFailure(Exception):
@@ -17,7 +18,7 @@ def bind(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     """A socket that listens; connections wait in the kernel until the server takes them.
 
     Args:
-        host: name or address.
+        host: name or address; `::` is every address of the machine, IPv4 ones included where the system can.
         port: 0 for any.
         flag: the setting that the port came from, for errors.
 
@@ -26,7 +27,8 @@ def bind(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address, family=family, backlog=BACKLOG)
+        takes_both = address[0] == ANY_IPV6 and socket.has_dualstack_ipv6()
+        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=takes_both)
     except UnicodeError as error:
         raise StartFailure(f"cannot listen on {host}:{port}: that is no host name") from error
     except OSError as error:

@@ -1,5 +1,6 @@
 """Addresses that can be listened on."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -19,3 +20,23 @@ def test_an_address_of_one_link_is_listened_on() -> None:
     address = ":".join(digits[start : start + 4] for start in range(0, 32, 4))
     with bind(f"{address}%{name}", 0) as listener:
         assert address_of(listener).startswith("http://[fe80:")
+
+
+@pytest.mark.parametrize(
+    ("host", "reached"),
+    [("::", ["127.0.0.1", "::1"]), ("::1", ["::1"]), ("0.0.0.0", ["127.0.0.1"])],  # noqa: S104 - what is tested
+)
+def test_every_address_is_both_families_where_ipv6_is_asked_for(host: str, reached: list[str]) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this system has no IPv6, or keeps the families apart")
+    with bind(host, 0) as listener:
+        port = listener.getsockname()[1]
+        assert [address for address in ("127.0.0.1", "::1") if is_reached(address, port)] == reached
+
+
+def is_reached(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
