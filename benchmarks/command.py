@@ -14,6 +14,7 @@ from typing import TypeVar
 from export.errors import ExportError
 from export.interrupts import endings_interrupt
 from model.artifact import ArtifactError
+from service.errors import one_line
 
 Number = TypeVar("Number", int, float)
 
@@ -36,7 +37,7 @@ def program(run: Callable[[], None]) -> Callable[[], None]:
             with endings_interrupt():
                 run()
         except (CannotMeasure, ArtifactError, ExportError, OSError) as error:  # OSError: a file, a port, a full disk
-            _end(" ".join(str(error).split()), FAILED)
+            _end(one_line(error), FAILED)
         except KeyboardInterrupt:
             _end("interrupted", INTERRUPTED)
 
