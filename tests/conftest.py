@@ -35,6 +35,14 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.load_profile("repeatable")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what `-m` does not ask for
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What wants the machine for itself is long-running, too: `make test` leaves it out."""
+    for item in items:
+        if item.get_closest_marker("alone"):
+            item.add_marker("slow")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def frozen_heap() -> None:
     """Lets the garbage collector look only at what this module makes: going through all that the run has imported

@@ -45,7 +45,6 @@ def test_batches_are_of_the_middling_lengths(pairs_file: Path, default_artifact:
 
 
 @pytest.mark.alone
-@pytest.mark.slow
 def test_the_same_network_twice_loses_nothing(pairs_file: Path, default_artifact: Path) -> None:
     tables = run_script("pruning", default_artifact, default_artifact, "--pairs", pairs_file, "--seconds", 0.3)
     first, second = tables["quality"]

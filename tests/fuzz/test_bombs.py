@@ -49,7 +49,6 @@ def most_memory(server: ServerProcess) -> int:
 
 
 @pytest.mark.alone
-@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.parametrize("route", ["/encode", "/tokenize"])
 def test_texts_that_want_much(server: ServerProcess, route: str, name: str) -> None:
@@ -63,7 +62,6 @@ def test_texts_that_want_much(server: ServerProcess, route: str, name: str) -> N
 
 
 @pytest.mark.alone
-@pytest.mark.slow
 @pytest.mark.parametrize("text", ["!" * BODY_BYTES, "a " * (BODY_BYTES // 2), "\u65e5" * (BODY_BYTES // 6)])
 def test_a_text_as_large_as_a_body_is_refused_unread(server: ServerProcess, text: str) -> None:
     before = most_memory(server)
@@ -78,7 +76,6 @@ def test_a_text_as_large_as_a_body_is_refused_unread(server: ServerProcess, text
 
 
 @pytest.mark.alone
-@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, identity", "compress"])
 def test_nothing_is_unpacked(server: ServerProcess, encoding: str) -> None:
     packed = zlib.compress(b'{"inputs": "' + b" " * 50_000_000 + b'"}')

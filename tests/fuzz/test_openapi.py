@@ -26,7 +26,6 @@ def server(default_artifact: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.mark.alone
-@pytest.mark.slow
 def test_no_request_breaks_what_the_document_says(server: ServerProcess, tmp_path: Path) -> None:
     host, port = server.address
     command = [sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()"]

@@ -29,7 +29,6 @@ def resident_bytes(pid: int) -> int:
 
 
 @pytest.mark.alone
-@pytest.mark.slow
 def test_broken_bytes(server: ServerProcess) -> None:
     statuses: Counter[int] = Counter()
     before = 0
