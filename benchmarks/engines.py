@@ -12,7 +12,8 @@ from benchmarks.report import labels
 from benchmarks.tokens import TokenIds, make_batch
 from model.artifact import Artifact
 from service.backend import Batch, Float32Array
-from service.onnx_backend import OnnxBackend, ProviderUnavailable
+from service.onnx_backend import OnnxBackend
+from service.onnx_session import ProviderUnavailable
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from model.artifact import Artifact, ArtifactError
 from service.batching.batcher import Batcher
 from service.batching.jobs import Job
 from service.machine.cpu import usable_cores
-from service.onnx_backend import OnnxBackend, ProviderUnavailable
+from service.onnx_backend import OnnxBackend
+from service.onnx_session import ProviderUnavailable
 from service.runner import make_batcher
 from service.settings import PROGRAM as SERVICE
 from service.settings import Settings, SettingsError, read_settings

@@ -46,8 +46,8 @@ def test_http_open_past_the_limit(default_artifact: Path) -> None:
     limits = ("POLYHEAD_MAX_QUEUE_TOKENS=1024", "POLYHEAD_MAX_REQUEST_TOKENS=1024")
     options = ("--texts", 64, "--seconds", 3, "--warmup", 1, "--share", 0.3, 4, "--set", limits[0], "--set", limits[1])
     below, above = run_script("http_open", "--model", default_artifact, *options)["open_loop"]
-    assert below["429_%"] == 0
-    assert above["429_%"] > 10
+    assert below["429_%"] < 5  # 0 on a machine that does nothing else: the queue takes thirty texts here
+    assert above["429_%"] > 20
     assert above["retry_after_%"] == 100
     assert below["failed"] == above["failed"] == 0
 

@@ -29,10 +29,10 @@ pytestmark = [
 PRODUCT = """
 import json, sys
 import numpy as np, onnxruntime
-from service.onnx_backend import _session_options
+from service.onnx_session import _session_options
 
 x = np.full((5, 64), 255, np.uint8)
-paths = {"told": _session_options(1), "not told": onnxruntime.SessionOptions()}
+paths = {"told": _session_options(1, "cpu"), "not told": onnxruntime.SessionOptions()}
 found = {
     name: onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
     for name, options in paths.items()
