@@ -18,7 +18,7 @@ CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
 class Session:
-    """One graph, loaded as the service loads it, with named inputs and outputs."""
+    """One graph, computed as the service computes it, with named inputs and outputs."""
 
     def __init__(self, path: Path, *, optimized: Path | None = None, threads: int = 0) -> None:
         """Loads a graph.
