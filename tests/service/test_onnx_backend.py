@@ -349,7 +349,7 @@ def test_a_run_keeps_nothing_of_the_layers_before(default_artifact: Path) -> Non
     command = [sys.executable, "-c", PEAK_CHECK, str(default_artifact)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)  # noqa: S603
     layers, padded = 6, 3 * 4 * 16 * 256 * 384  # queries, keys and values of a layer
-    # With ONNX Runtime's usual order and plan 217 MiB: the weights that nobody asked for come last, and wait for both.
+    # With ONNX Runtime's usual order and plan 217 MiB: what computes the weights comes last, and keeps all of these.
     assert int(result.stdout) < layers * padded
 
 
