@@ -43,14 +43,7 @@ class ProviderUnavailable(Exception):
 def open_session(artifact: Artifact, *, intra_op_threads: int, provider: str) -> onnxruntime.InferenceSession:
     """A session that has the inputs and outputs of the artifact's manifest, and runs where it was asked to.
 
-    Args:
-        artifact: a verified artifact.
-        intra_op_threads: threads of one run, the calling one included.
-        provider: `cpu` or `cuda`.
-
-    Raises:
-        ArtifactError: the graph does not load, or is not what its manifest says.
-        ProviderUnavailable: the provider cannot be used.
+    Arguments and errors are those of `service.onnx_backend.OnnxBackend`.
     """
     if provider not in PROVIDERS:
         raise ProviderUnavailable(f"provider is {provider!r}: expected one of {', '.join(PROVIDERS)}")
