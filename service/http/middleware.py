@@ -122,9 +122,9 @@ class Gate:
                 await send(message)  # may wait for an earlier answer to be read, and be cancelled there
                 exchange.status = message["status"]
                 return
+            await send(message)  # waits for what was sent before to be read: who leaves meanwhile abandons it
             if not message.get("more_body", False):
-                connection.running = None  # as good as answered: who leaves now abandons nothing
-            await send(message)
+                connection.running = None  # answered
 
         return send_with_headers
 

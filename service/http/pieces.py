@@ -1,5 +1,6 @@
 """Answers of megabytes, sent in pieces as the client takes them: copied as a whole, one holds up the event loop."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -38,6 +39,7 @@ class PiecesResponse(Response):
         for part in _parts(self._pieces):
             body = part[0] if len(part) == 1 else b"".join(part)
             await send({"type": "http.response.body", "body": body, "more_body": True})
+            await asyncio.sleep(0)  # a write that finds the client gone tells the connection only now
         await send({"type": "http.response.body"})  # waits for the client: what it has not read is still held
 
 
