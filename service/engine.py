@@ -12,10 +12,11 @@ may ask for: long lists go through the queue in portions.
 """
 
 import asyncio
+import atexit
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -71,6 +72,7 @@ class Engine(Runner):
         self._process = os.getpid()
         self._queued_tokens = min(QUEUED_TOKENS, batcher.max_queue_tokens)
         self._room = Room(self._queued_tokens)
+        atexit.register(self.close, 0.0)  # where nobody closed it, as after Ctrl-C: see `Workers.close`
 
     def encode(
         self,
@@ -105,7 +107,13 @@ class Engine(Runner):
             raise
 
     def close(self, timeout: float = CLOSE_SECONDS) -> bool:
-        """As `Runner.close`; ends the engine's own thread too. A call not wholly queued yet fails with `NotReady`."""
+        """As `Runner.close`; ends the engine's own thread too. A call not wholly queued yet fails with `NotReady`.
+
+        In a forked process it does nothing: the threads, and whatever they hold, are the parent's.
+        """
+        if os.getpid() != self._process:
+            return True
+        atexit.unregister(self.close)
         with self._starting:
             self._is_closed = True
         done = super().close(timeout)
@@ -211,10 +219,11 @@ def _cut(portion: list[TokenizedInput], most: int) -> Iterator[tuple[list[Tokeni
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
-    if left := asyncio.all_tasks(loop):  # none is cancelled: one may hold its results, and the others find all closed
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-    loop.run_until_complete(loop.shutdown_default_executor())
+    with ThreadPoolExecutor(thread_name_prefix="engine") as threads:  # the loop would need one more to end its own
+        loop.set_default_executor(threads)
+        loop.run_forever()
+        if left := asyncio.all_tasks(loop):  # none is cancelled: one may hold its results, the others find all closed
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
     loop.close()
 
 

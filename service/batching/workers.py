@@ -26,6 +26,7 @@ FAILED = "inference failed; the log has the details"
 UNAVAILABLE = "this process no longer takes work; another one may"
 WORKER_NICE = 5
 RETRY_AFTER = 1.0  # seconds; a replacement, or another replica, is there by then
+_ENDING_SECONDS = 1.0  # for a run to end early; ONNX Runtime looks up before every node, and few take longer
 
 
 class Workers:
@@ -98,14 +99,20 @@ class Workers:
             hand.end_unwanted_run(now)
 
     def close(self, timeout: float) -> bool:
-        """Lets the workers finish the queue, then closes the backend; False if some of it had to be abandoned."""
+        """Lets the workers finish the queue, then closes the backend; False if some of it had to be abandoned.
+
+        Runs that were abandoned are ended and waited for: a thread that comes back from native code to an interpreter
+        that has ended takes the process down with SIGABRT.
+        """
         with self._lock:
             self._is_closing = True
             self._has_work.notify_all()
             has_finished = self._crew.wait_returned(timeout)
             if not has_finished:
-                self._crew.dismiss_all()
                 self._abandon()
+                self.end_unwanted_runs()
+                self._crew.wait_returned(_ENDING_SECONDS)
+                self._crew.dismiss_all()
         if self._crew.stop():
             self._backend.close()
         else:

@@ -230,6 +230,16 @@ def test_a_forked_process_is_told_to_load_its_own(engine: Engine, monkeypatch: p
         engine.encode(TEXT)
 
 
+def test_a_forked_process_closes_nothing_of_its_parent_s(
+    engine: Engine, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as forked:
+        forked.setattr("os.getpid", lambda: -1)
+        assert engine.close()
+    assert not backend.is_closed
+    assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
+
+
 def test_closing_ends_calls_that_wait(settings: Settings, backend: FakeBackend) -> None:
     engine = load_fake_engine(settings, None, backend)
     backend.gate.clear()

@@ -11,7 +11,7 @@ import pytest
 from model.artifact import Artifact
 from service.backend import Batch, BatchOutput, Cancellation
 from service.batching.batcher import Batcher
-from service.errors import DeadlineExceeded, Overloaded
+from service.errors import DeadlineExceeded, NotReady, Overloaded
 from service.onnx_backend import OnnxBackend
 from tests.service.batching.test_batcher import begin, pooled, within_patience
 from tests.service.fake_backend import PATIENCE, job
@@ -24,6 +24,7 @@ class EndableBackend:
         self.started = threading.Semaphore(0)
         self.cancelled = threading.Event()
         self.batches: list[Batch] = []
+        self.is_closed = False
 
     def run(self, batch: Batch) -> BatchOutput:
         self.batches.append(batch)
@@ -36,7 +37,7 @@ class EndableBackend:
         return BatchOutput(batch.input_ids.astype(np.float32), None, {})
 
     def close(self) -> None:
-        pass
+        self.is_closed = True
 
 
 def batcher_over(backend: EndableBackend) -> Batcher:
@@ -79,6 +80,21 @@ def test_a_run_goes_on_while_one_request_waits_for_it() -> None:
         assert backend.cancelled.wait(PATIENCE)
         second.cancel()
         assert await asyncio.to_thread(batcher.close, PATIENCE)
+
+    within_patience(test)
+
+
+def test_closing_ends_the_runs_that_it_does_not_wait_for() -> None:
+    async def test() -> None:
+        backend = EndableBackend()
+        batcher = batcher_over(backend)
+        task = await begin(batcher, job(1, 2, 3))
+        assert await asyncio.to_thread(backend.started.acquire, timeout=PATIENCE)
+        assert not await asyncio.to_thread(batcher.close, 0.01)
+        with pytest.raises(NotReady):
+            await task
+        assert (backend.cancelled.is_set(), backend.is_closed) == (True, True)
+        assert not any(thread.name.startswith("polyhead-") for thread in threading.enumerate())
 
     within_patience(test)
 
