@@ -140,9 +140,7 @@ class Engine(Runner):
             if self._is_closed:
                 raise NotReady("the engine is closed")
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name="engine", daemon=True)
-                self._thread.start()
+                self._loop, self._thread = _start_loop()
             return asyncio.run_coroutine_threadsafe(self._encode(plan, progress), self._loop)
 
     async def _encode(self, plan: EncodePlan, progress: Progress) -> Encoded:
@@ -216,6 +214,22 @@ def _cut(portion: list[TokenizedInput], most: int) -> Iterator[tuple[list[Tokeni
         tokens += length
     if run:
         yield run, tokens
+
+
+def _start_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+    """An event loop that runs on a thread of its own.
+
+    Raises:
+        RuntimeError: the system gives no thread.
+    """
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=_run_loop, args=(loop,), name="engine", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        loop.close()
+        raise
+    return loop, thread
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -240,6 +240,23 @@ def test_a_forked_process_closes_nothing_of_its_parent_s(
     assert engine.encode(TEXT).items == [{"tokens": 5, "truncated": False}]
 
 
+def test_a_call_for_which_the_system_has_no_thread_fails_and_the_next_one_runs(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as refused:
+        refused.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            engine.encode(TEXT)
+    items: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: items.extend(engine.encode(TEXT).items), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert items == [{"tokens": 5, "truncated": False}]
+
+
 def test_closing_ends_calls_that_wait(settings: Settings, backend: FakeBackend) -> None:
     engine = load_fake_engine(settings, None, backend)
     backend.gate.clear()
