@@ -121,7 +121,7 @@ class Engine(Runner):
             loop, self._loop = self._loop, None
         if loop is not None and self._thread is not None:
             loop.call_soon_threadsafe(loop.stop)
-            self._thread.join()
+            self._thread.join(CLOSE_SECONDS)  # it is a caller's `progress` that may take for ever
         return done
 
     def __enter__(self) -> Self:

@@ -315,6 +315,29 @@ def test_closing_answers_every_call_that_was_queued(settings: Settings, backend:
         assert [len(call.result(30).items) for call in calls] == [1, 20, 50]
 
 
+def test_a_callback_that_never_returns_does_not_keep_the_engine_open(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.engine.CLOSE_SECONDS", 0.05)
+    stuck, free = threading.Event(), threading.Event()
+
+    def block(_: int) -> None:
+        stuck.set()
+        assert free.wait(30)
+
+    call = threading.Thread(target=lambda: engine.encode(TEXT, progress=block))
+    call.start()
+    assert stuck.wait(30)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    closing.join(5)
+    is_open = closing.is_alive()
+    free.set()
+    for thread in (call, closing):
+        thread.join(30)
+    assert not is_open
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_call_leaves_nothing_in_the_queue(engine: Engine, backend: FakeBackend) -> None:
     backend.gate.clear()
