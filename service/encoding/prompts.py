@@ -66,7 +66,8 @@ def with_prompt(
     if inputs.texts is not None:
         return prompt, replace(inputs, texts=prompt.before(inputs.texts))
     if name is not None or text is not None:
-        raise Invalid("prompt: token ids are used as given; send texts, or ids that begin with its own", param="prompt")
+        param = "prompt_name" if text is None else "prompt"
+        raise Invalid(f"{param}: token ids are used as given; send texts, or ids that begin with its own", param=param)
     return None, inputs
 
 

@@ -74,18 +74,21 @@ def test_model_without_prompts_says_so(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "param", "message"),
     [
-        ({"inputs": "cat", "prompt": "a ", "prompt_name": "query"}, "prompt: give either prompt or prompt_name"),
-        ({"inputs": [2, 5, 3], "prompt_name": "query"}, "prompt: token ids are used as given"),
-        ({"inputs": "cat", "prompt": "a" * 1025}, "prompt: String should have at most 1024 characters"),
+        ({"inputs": "cat", "prompt": "a ", "prompt_name": "query"}, "prompt", "give either prompt or prompt_name"),
+        ({"inputs": [2, 5, 3], "prompt_name": "query"}, "prompt_name", "token ids are used as given"),
+        ({"inputs": [2, 5, 3], "prompt": "a "}, "prompt", "token ids are used as given"),
+        ({"inputs": "cat", "prompt": "a" * 1025}, "prompt", "String should have at most 1024 characters"),
     ],
 )
-def test_what_cannot_be_done_is_refused(prompted: Callable[..., Served], body: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_done_is_refused(
+    prompted: Callable[..., Served], body: dict[str, Any], param: str, message: str
+) -> None:
     response = prompted("query").encode(body)
     assert response.status_code == 422
-    assert response.json()["error"]["message"].startswith(message)
-    assert response.json()["error"]["param"] == "prompt"
+    assert response.json()["error"]["message"].startswith(f"{param}: {message}")
+    assert response.json()["error"]["param"] == param
 
 
 def test_default_prompt_is_not_for_token_ids(prompted: Callable[..., Served]) -> None:
