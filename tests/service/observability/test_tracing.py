@@ -104,7 +104,7 @@ def test_spans_follow_each_other_and_stand_in_the_present(serve: Serve) -> None:
     assert began <= moments[0]
     assert moments[-1] <= ended
     start, end = times(traced.spans["inference"])
-    assert 0.05e9 <= end - start < 1e9
+    assert end - start >= 0.05e9
 
 
 def test_callers_trace_goes_on(traced: Traced) -> None:
