@@ -8,8 +8,12 @@ import pytest
 import uvloop
 
 from benchmarks.client import Address
+from service.machine.loop_lag import watch_loop_lag
 
 Handler = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
+MakeRun = Callable[[], Coroutine[Any, Any, Any]]
+MOST_LAG = 0.04  # seconds; what is measured undisturbed is asserted to 0.06 and more
+ATTEMPTS = 5  # then a run counts as it is
 
 
 @asynccontextmanager
@@ -50,6 +54,28 @@ def unused_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def undisturbed(in_loop: Callable[[Coroutine[Any, Any, Any]], Any]) -> Callable[[MakeRun], Any]:
+    """Runs what takes a second again where the machine held it up meanwhile: such times say nothing about the code."""
+
+    async def watched(make_run: MakeRun, lags: list[float]) -> Any:
+        watcher = asyncio.create_task(watch_loop_lag(lags.append, interval=0.01))
+        try:
+            return await make_run()
+        finally:
+            watcher.cancel()
+
+    def run(make_run: MakeRun) -> Any:
+        for _ in range(ATTEMPTS):
+            lags: list[float] = []
+            result = in_loop(watched(make_run, lags))
+            if max(lags) < MOST_LAG:
+                break
+        return result
+
+    return run
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])

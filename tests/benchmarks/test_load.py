@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from benchmarks.client import DROPPED, Address, Response, post
-from benchmarks.load import Tally, closed_loop, open_loop, poisson_schedule
+from benchmarks.load import OpenRun, Tally, closed_loop, open_loop, poisson_schedule
 
 InLoop = Callable[[Coroutine[Any, Any, Any]], Any]
+Undisturbed = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
 Serve = Callable[..., AbstractAsyncContextManager[Address]]
 REQUEST = post("/", {}, texts=2, tokens=60)
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -58,7 +59,7 @@ def test_a_request_may_expect_to_be_refused() -> None:
     assert tally.failed == 1
 
 
-def test_a_closed_loop_measures_what_the_server_gives(serve: Serve, in_loop: InLoop) -> None:
+def test_a_closed_loop_measures_what_the_server_gives(serve: Serve, undisturbed: Undisturbed) -> None:
     async def slowly(_: bytes, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.05)
         writer.write(OK)
@@ -67,7 +68,7 @@ def test_a_closed_loop_measures_what_the_server_gives(serve: Serve, in_loop: InL
         async with serve(slowly) as address:
             return await closed_loop(address, [REQUEST], connections=4, seconds=1.0, warmup=0.2)
 
-    tally = in_loop(run())
+    tally = undisturbed(run)
     assert tally.rates()["requests_per_s"] == pytest.approx(4 / 0.05, rel=0.2)
     assert tally.rates()["tokens_per_s"] == pytest.approx(60 * 4 / 0.05, rel=0.2)
     assert min(tally.latencies) >= 0.048  # uvloop sleeps in whole milliseconds
@@ -75,7 +76,9 @@ def test_a_closed_loop_measures_what_the_server_gives(serve: Serve, in_loop: InL
     assert 0 < tally.client_cpu < 1.0
 
 
-def test_a_closed_loop_is_exact_where_a_window_holds_a_few_slow_requests(serve: Serve, in_loop: InLoop) -> None:
+def test_a_closed_loop_is_exact_where_a_window_holds_a_few_slow_requests(
+    serve: Serve, undisturbed: Undisturbed
+) -> None:
     async def very_slowly(_: bytes, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.4)
         writer.write(OK)
@@ -86,7 +89,7 @@ def test_a_closed_loop_is_exact_where_a_window_holds_a_few_slow_requests(serve: 
 
     # Answers come 4 at a time, at 0.4 s, 0.8 s, ...: whole requests would count as 8 or 12. On a busy machine they come
     # later, and the rate is that of the answers that came.
-    tally = in_loop(run())
+    tally = undisturbed(run)
     took = sum(tally.latencies) / len(tally.latencies)
     assert took >= 0.398  # uvloop sleeps in whole milliseconds
     assert tally.rates()["requests_per_s"] == pytest.approx(4 / took, rel=0.12)
@@ -107,7 +110,7 @@ def test_a_closed_loop_reports_answers_that_never_came(
     assert in_loop(run()).statuses == {DROPPED: 3}
 
 
-def test_an_open_loop_charges_a_stall_to_everyone_who_was_due_meanwhile(serve: Serve, in_loop: InLoop) -> None:
+def test_an_open_loop_charges_a_stall_to_everyone_who_was_due_meanwhile(serve: Serve, undisturbed: Undisturbed) -> None:
     started = time.perf_counter()
 
     async def stalls_at_first(_: bytes, writer: asyncio.StreamWriter) -> None:
@@ -124,7 +127,7 @@ def test_an_open_loop_charges_a_stall_to_everyone_who_was_due_meanwhile(serve: S
             assert outcome.connections == 2
             return sorted(outcome.due.latencies)
 
-    latencies = in_loop(run())
+    latencies = undisturbed(run)
     assert len(latencies) == 100
     # Half of the requests were due before the server woke up, 0 to 0.5 s earlier: the median of all is near 0, the
     # 75th percentile near 0.25 s. A client that waits for its two connections and times from sending sees 2 slow ones.
@@ -132,23 +135,23 @@ def test_an_open_loop_charges_a_stall_to_everyone_who_was_due_meanwhile(serve: S
     assert latencies[-1] == pytest.approx(0.49, abs=0.1)
 
 
-def test_an_open_loop_keeps_its_rate_whatever_the_latency(serve: Serve, in_loop: InLoop) -> None:
+def test_an_open_loop_keeps_its_rate_whatever_the_latency(serve: Serve, undisturbed: Undisturbed) -> None:
     async def slowly(_: bytes, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.2)
         writer.write(OK)
 
     schedule = poisson_schedule(rate=100.0, seconds=1.0, seed=1)
 
-    async def run() -> None:
+    async def run() -> OpenRun:
         async with serve(slowly) as address:
-            outcome = await open_loop(address, [REQUEST], schedule, connections=200, warmup=0.5)
-        assert outcome.due.statuses == {200: sum(due >= 0.5 for due in schedule)}
-        assert outcome.due.rates()["p50_ms"] == pytest.approx(200, abs=60)
-        # what was due in the last 0.2 s is answered after the window, what was due in the 0.2 s before it inside
-        expected = sum(0.5 <= due + 0.2 < schedule[-1] for due in schedule)
-        assert outcome.done.statuses[200] == pytest.approx(expected, abs=8)
+            return await open_loop(address, [REQUEST], schedule, connections=200, warmup=0.5)
 
-    in_loop(run())
+    outcome = undisturbed(run)
+    assert outcome.due.statuses == {200: sum(due >= 0.5 for due in schedule)}
+    assert outcome.due.rates()["p50_ms"] == pytest.approx(200, abs=60)
+    # what was due in the last 0.2 s is answered after the window, what was due in the 0.2 s before it inside
+    expected = sum(0.5 <= due + 0.2 < schedule[-1] for due in schedule)
+    assert outcome.done.statuses[200] == pytest.approx(expected, abs=8)
 
 
 def test_an_open_loop_tells_refused_from_accepted(serve: Serve, in_loop: InLoop) -> None:
