@@ -68,7 +68,7 @@ def test_trailers_let_nobody_in(guarded_server: ServerProcess, header: str, expe
 @pytest.fixture(scope="module")
 def strict_server(fake_artifact: Path) -> Iterator[ServerProcess]:
     """Waits half a second for a request, and long for the next one."""
-    flags = ("--receive-timeout", "0.5", "--send-timeout", "0.5", "--max-header-bytes", "2000")
+    flags = ("--receive-timeout", "0.5", "--send-timeout", "0.5")
     with fake_server(fake_artifact, *flags, "--keep-alive-timeout", "60").wait_until_ready() as started:
         yield started
 
@@ -131,8 +131,8 @@ def test_declined_upgrade_changes_nothing_else(
             assert_closed_in_time(connection)
 
 
-def test_trailers_over_the_limit_close_the_connection(strict_server: ServerProcess) -> None:
-    with strict_server.connect() as connection:
+def test_trailers_over_the_limit_close_the_connection(narrow_server: ServerProcess) -> None:
+    with narrow_server.connect() as connection:
         connection.sendall(chunked_request("Host: test") + b"X-Long: " + b"a" * 3000 + b"\r\n\r\n")
         status, headers, body = read_answer(connection)
         assert (status, headers["connection"], error_code(body)) == (431, "close", "headers_too_large")
@@ -140,10 +140,10 @@ def test_trailers_over_the_limit_close_the_connection(strict_server: ServerProce
 
 
 @pytest.mark.parametrize("endless", [b"X-Long: ", b"5;extension="])
-def test_what_never_ends_behind_a_body_is_cut_off(strict_server: ServerProcess, endless: bytes) -> None:
+def test_what_never_ends_behind_a_body_is_cut_off(narrow_server: ServerProcess, endless: bytes) -> None:
     """Each piece alone is within the limit, the last of them passes it; the parser would keep them all."""
     start = chunked_request("Host: test")
-    with strict_server.connect() as connection:
+    with narrow_server.connect() as connection:
         connection.sendall((start if endless.startswith(b"X") else start.removesuffix(b"0\r\n")) + endless)
         for _ in range(4):
             time.sleep(0.02)
@@ -152,10 +152,10 @@ def test_what_never_ends_behind_a_body_is_cut_off(strict_server: ServerProcess, 
         assert (status, headers["connection"], error_code(body)) == (431, "close", "headers_too_large")
 
 
-def test_a_body_in_many_pieces_is_no_header(strict_server: ServerProcess) -> None:
+def test_a_body_in_many_pieces_is_no_header(narrow_server: ServerProcess) -> None:
     text = json.dumps({"inputs": "cat " * 2000}).encode()
     head = b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    with strict_server.connect() as connection:
+    with narrow_server.connect() as connection:
         connection.sendall(head % len(text))
         for start in range(0, len(text), 700):
             connection.sendall(text[start : start + 700])
