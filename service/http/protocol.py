@@ -127,6 +127,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             super().on_message_complete()
             self._reading, self._awaited_since = "between requests", None
+            self.flow.resume_reading()  # stopped by uvicorn behind a large piece, for a reader that asks no more
 
     def on_response_complete(self) -> None:
         """Goes on with the next request, or with what there is to say to what followed the last one."""

@@ -255,6 +255,32 @@ def test_bodies_that_nobody_reads_are_kept_no_longer_than_their_requests() -> No
     asyncio.run(test())
 
 
+def test_reading_goes_on_behind_a_large_body_that_came_at_once() -> None:
+    """While nothing is read, nobody sees the client leave, and its request is computed for nobody."""
+    head, _, body = request_bytes({"inputs": "cat " * 25_000}).partition(b"{")
+    read = bytearray()
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, send
+        while (message := await receive()).get("more_body"):
+            read.extend(message["body"])
+        read.extend(message["body"])
+        await asyncio.sleep(60)
+
+    async def test() -> None:
+        protocol = _protocol(answer)
+        protocol.data_received(head)
+        await asyncio.sleep(0.01)
+        protocol.data_received(b"{" + body)
+        await asyncio.sleep(0.01)
+        assert read == b"{" + body
+        assert not protocol.flow.read_paused
+        for task in protocol.tasks:
+            task.cancel()
+
+    asyncio.run(test())
+
+
 def _protocol(app: Any) -> BoundedProtocol:
     limits = ConnectionLimits(
         places=Places(1), max_header_bytes=1000, receive_timeout=9.0, send_timeout=9.0, min_send_rate=1
