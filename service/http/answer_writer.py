@@ -5,6 +5,7 @@ wake-ups at the client for a few kilobytes.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from service.wire import Piece
 
@@ -14,12 +15,17 @@ _INTERIM = b"HTTP/1.1 100"  # Continue: not the head of an answer, and the clien
 class AnswerWriter:
     """The part of a transport that uvicorn's request cycle uses. One a connection; holds a head until its body comes.
 
+    Attributes:
+        close_connection: ends the connection behind an answer.
+
     Args:
         transport: of the connection.
+        close_connection: the attribute.
     """
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, close_connection: Callable[[], None]) -> None:
         self._transport = transport
+        self.close_connection = close_connection
         self._head = b""
 
     def write(self, data: Piece) -> None:
@@ -41,7 +47,7 @@ class AnswerWriter:
     def close(self) -> None:
         """Writes what is held, then closes."""
         self.flush()
-        self._transport.close()
+        self.close_connection()
 
     def is_closing(self) -> bool:
         """Whether the transport is closed or about to be."""

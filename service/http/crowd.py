@@ -6,7 +6,7 @@ whoever restarts it. They are held for a moment only, so that the next probe fin
 
 import asyncio
 
-from service.errors import ServiceError, TooManyConnections
+from service.errors import TooManyConnections
 from service.http.connection import PROBE_SECONDS, PROBES, Place
 from service.http.protocol import BoundedProtocol
 
@@ -43,10 +43,10 @@ class PlacedProtocol(BoundedProtocol):
             self._refuse(_too_many())
         super().check(now)
 
-    def _refuse(self, error: ServiceError) -> None:
+    def _linger(self) -> None:
         if self._place == "probe":  # it is the next one's while this client reads its answer
             self._leave()
-        super()._refuse(error)
+        super()._linger()
 
     def _leave(self) -> None:
         if self._place is not None:

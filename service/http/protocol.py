@@ -53,7 +53,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Begins to wait for the first request."""
         super().connection_made(transport)
         self.flow = ReadAhead(transport, self.pipeline)
-        self._writer = AnswerWriter(transport)
+        self._writer = AnswerWriter(transport, self._close_behind_answer)
         self._awaited_since = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -64,6 +64,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._answering.disconnected = True  # uvicorn marks the last one only
         for cycle, _ in self.pipeline:
             cycle.body.clear()  # it refers to itself through this, and would stay until some collection
+        self._writer.close_connection = self.transport.close  # as would the whole connection through its own
         self._connection.cancel()
 
     def data_received(self, data: bytes) -> None:
@@ -134,6 +135,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._writer.flush()
         if self._answering is not None:
             self._answering.body.clear()  # what no route asked for would stay until the next request
+        if self._closing_until is not None:
+            return
         super().on_response_complete()
         if self._refusal is not None and self.cycle.response_complete:
             self._write_refusal(self._refusal)
@@ -155,7 +158,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Cuts the client off where its time is up."""
         if self.transport.is_closing() and self._closing_until is None:
             self._closing_until = now + self._limits.send_timeout
-        if _is_past(self._closing_until, now) or _is_past(self._unread_until, now):
+        if any(limit is not None and now > limit for limit in (self._closing_until, self._unread_until)):
             self.transport.abort()
         elif self._awaited_since is None:
             return
@@ -220,22 +223,25 @@ class BoundedProtocol(HttpToolsProtocol):
             self._connection.fail(error)
 
     def _write_refusal(self, error: ServiceError) -> None:
-        """Answers without a request, then listens no more.
-
-        The socket is closed for writing first and read on for a moment: closed with bytes unread, it would be reset,
-        and the client lose the answer.
-        """
+        """Answers without a request, then listens no more."""
         self._refusal = None
-        self._closing_until = self.loop.time() + LINGER_SECONDS
-        if self.transport.is_closing():
-            return
-        self._on_refused(error.code)
-        self.transport.write(refusal_bytes(error))
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        else:
+        if not self.transport.is_closing():
+            self._on_refused(error.code)
+            self.transport.write(refusal_bytes(error))
+            self._linger()
+
+    def _close_behind_answer(self) -> None:
+        if self._reading == "between requests":
             self.transport.close()
+        else:
+            self._linger()
 
+    def _linger(self) -> None:
+        """Closes for writing, and drops what still comes for a moment.
 
-def _is_past(limit: float | None, now: float) -> bool:
-    return limit is not None and now > limit
+        Closed with bytes unread, the socket would be reset, and the client lose the answer, or not even look for it.
+        """
+        self._is_deaf, self._awaited_since = True, None
+        self._closing_until = self.loop.time() + LINGER_SECONDS
+        self.transport.write_eof()
+        self.flow.resume_reading()

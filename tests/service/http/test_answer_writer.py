@@ -30,7 +30,7 @@ def transport() -> Transport:
 
 @pytest.fixture
 def writer(transport: Transport) -> AnswerWriter:
-    return AnswerWriter(cast("Any", transport))
+    return AnswerWriter(cast("Any", transport), transport.close)
 
 
 def test_a_head_leaves_with_its_body_and_what_follows_by_itself(writer: AnswerWriter, transport: Transport) -> None:

@@ -83,6 +83,14 @@ def test_places_for_probes_are_held_for_a_moment_only(full_server: ServerProcess
     assert rejected == before + PROBE_PLACES + 1
 
 
+def test_places_for_probes_are_free_again_once_these_are_answered(full_server: ServerProcess) -> None:
+    with ExitStack() as held:
+        for _ in range(PROBE_PLACES + 1):
+            connection = held.enter_context(full_server.connect())
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: test\r\nContent-Length: 9\r\n\r\n")
+            assert read_answer(connection)[0] == 200
+
+
 def test_the_admin_port_has_places_of_its_own(fake_artifact: Path) -> None:
     with fake_server(fake_artifact, "--max-connections", "1", "--admin-port", "0").wait_until_ready() as server:
         line = server.wait_for_line("metrics and documentation are on")

@@ -1,9 +1,11 @@
 """Connections as clients misuse them: raw sockets against the real process."""
 
 import asyncio
+import gc
 import json
 import socket
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -279,6 +281,50 @@ def test_reading_goes_on_behind_a_large_body_that_came_at_once() -> None:
             task.cancel()
 
     asyncio.run(test())
+
+
+def test_reading_goes_on_behind_a_large_body_that_nobody_wants() -> None:
+    """Stopped, the client could not send it all, and would be reset."""
+    sent = request_bytes({"inputs": "cat " * 25_000}, "Connection: close")
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    async def test() -> None:
+        protocol = _protocol(answer)
+        protocol.data_received(sent[:-1])
+        assert protocol.flow.read_paused
+        await asyncio.sleep(0.01)
+        assert not protocol.flow.read_paused
+        assert isinstance(protocol.transport, Mock)
+        protocol.transport.write_eof.assert_called_once()
+        protocol.transport.close.assert_not_called()
+
+    asyncio.run(test())
+
+
+def test_a_connection_that_is_over_is_gone_without_a_collection() -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    async def test() -> None:
+        protocol = _protocol(answer)
+        protocol.data_received(b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
+        await asyncio.sleep(0.01)
+        protocol.connection_lost(None)
+        reference = weakref.ref(protocol)
+        del protocol
+        assert reference() is None
+
+    gc.disable()
+    try:
+        asyncio.run(test())
+    finally:
+        gc.enable()
 
 
 def _protocol(app: Any) -> BoundedProtocol:

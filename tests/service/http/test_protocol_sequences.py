@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.http.test_protocol import error_code, metric, read_answer
+from tests.service.http.test_protocol import error_code, metric, read_answer, send_for
 from tests.service.process import ServerProcess
 from tests.service.test_server import fake_server
 
@@ -98,6 +98,45 @@ def test_quiet_connection_is_kept(strict_server: ServerProcess) -> None:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n")
             assert read_answer(connection)[0] == 200
             time.sleep(1.2)
+
+
+@pytest.mark.parametrize("size", [1_900_000, 10_000_000])
+@pytest.mark.parametrize("pause", [0, 0.1], ids=["one packet", "two packets"])
+def test_refusal_reaches_a_client_that_sends_on_and_wants_to_close(
+    strict_server: ServerProcess, size: int, pause: float
+) -> None:
+    """Python's urllib closes behind each answer, and looks for none where it could not send all."""
+    head = b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: text/csv\r\nConnection: close\r\n"
+    with strict_server.connect() as connection:
+        connection.sendall(head + b"Content-Length: %d\r\n\r\n" % size + b"x" * 100_000)
+        time.sleep(pause)
+        connection.sendall(b"x" * (size - 100_000))
+        status, headers, body = read_answer(connection)
+        assert (status, headers["connection"], error_code(body)) == (415, "close", "unsupported_media_type")
+        assert_closed_in_time(connection)
+
+
+def test_refusal_reaches_a_client_that_sends_on_behind_a_broken_chunk(strict_server: ServerProcess) -> None:
+    with strict_server.connect() as connection:
+        connection.sendall(chunked_request("Host: test").removesuffix(b"0\r\n") + b"nonsense\r\n")
+        for _ in range(20):
+            time.sleep(0.01)
+            connection.sendall(b"x" * 100_000)
+        status, headers, body = read_answer(connection)
+        assert (status, headers["connection"], error_code(body)) == (400, "close", "malformed_request")
+        assert_closed_in_time(connection)
+
+
+def test_refused_client_that_sends_on_without_end_is_cut_off(strict_server: ServerProcess) -> None:
+    with strict_server.connect() as connection:
+        connection.sendall(
+            b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: text/csv\r\nConnection: close\r\n"
+            b"Content-Length: 1000000\r\n\r\n"
+        )
+        assert read_answer(connection)[0] == 415
+        assert_closed_in_time(connection)
+        with pytest.raises(OSError, match="reset|Broken pipe"):
+            send_for(10, connection)
 
 
 def assert_closed_in_time(connection: socket.socket) -> None:
