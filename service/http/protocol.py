@@ -52,8 +52,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         """Begins to wait for the first request."""
         super().connection_made(transport)
-        self.flow = ReadAhead(transport, self.pipeline)
-        self._writer = AnswerWriter(transport, self._close_behind_answer)
+        self.flow = self._ahead = ReadAhead(transport, self.pipeline)
+        self._writer = AnswerWriter(transport, self._linger)
         self._awaited_since = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -62,8 +62,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._connection.is_lost = True
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True  # uvicorn marks the last one only
-        for cycle, _ in self.pipeline:
-            cycle.body.clear()  # it refers to itself through this, and would stay until some collection
+        self._ahead.drop()
         self._writer.close_connection = self.transport.close  # as would the whole connection through its own
         self._connection.cancel()
 
@@ -230,18 +229,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.write(refusal_bytes(error))
             self._linger()
 
-    def _close_behind_answer(self) -> None:
-        if self._reading == "between requests":
-            self.transport.close()
-        else:
-            self._linger()
-
     def _linger(self) -> None:
         """Closes for writing, and drops what still comes for a moment.
 
         Closed with bytes unread, the socket would be reset, and the client lose the answer, or not even look for it.
         """
         self._is_deaf, self._awaited_since = True, None
-        self._closing_until = self.loop.time() + LINGER_SECONDS
+        self._closing_until = max(self.loop.time() + LINGER_SECONDS, self._unread_until or 0.0)
         self.transport.write_eof()
+        self._ahead.drop()
         self.flow.resume_reading()

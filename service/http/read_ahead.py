@@ -6,7 +6,7 @@ while little waits, and only then.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections import deque
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
@@ -17,7 +17,7 @@ MOST_AHEAD = 128
 FEW_AHEAD = 8
 """Requests that may wait while more are read."""
 
-Waiting = Collection[tuple[RequestResponseCycle, Any]]
+Waiting = deque[tuple[RequestResponseCycle, Any]]
 
 
 class ReadAhead(FlowControl):
@@ -36,6 +36,12 @@ class ReadAhead(FlowControl):
         """Reads on, unless enough was read; asked again when the next request has its turn."""
         if len(self._waiting) <= FEW_AHEAD and sum(_size(cycle) for cycle, _ in self._waiting) <= HIGH_WATER_LIMIT:
             super().resume_reading()
+
+    def drop(self) -> None:
+        """Forgets the requests that wait: nobody answers them any more."""
+        for cycle, _ in self._waiting:
+            cycle.body.clear()  # the connection knows the last one, which knows it: both stay until some collection
+        self._waiting.clear()
 
 
 def _size(cycle: RequestResponseCycle) -> int:

@@ -305,6 +305,29 @@ def test_reading_goes_on_behind_a_large_body_that_nobody_wants() -> None:
     asyncio.run(test())
 
 
+def test_answer_that_ends_its_connection_may_be_read_as_slowly_as_others() -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        del scope, receive
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    async def test() -> None:
+        protocol = _protocol(answer)
+        assert isinstance(protocol.transport, Mock)
+        protocol.transport.get_write_buffer_size.return_value = 0
+        protocol.transport.writelines.side_effect = lambda _: protocol.pause_writing()
+        protocol.data_received(b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n" * 2)
+        await asyncio.sleep(0.01)
+        protocol.transport.write_eof.assert_called_once()
+        assert not protocol.pipeline
+        protocol.check(protocol.loop.time() + 8)
+        protocol.transport.abort.assert_not_called()
+        protocol.check(protocol.loop.time() + 10)
+        protocol.transport.abort.assert_called_once()
+
+    asyncio.run(test())
+
+
 def test_a_connection_that_is_over_is_gone_without_a_collection() -> None:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         del scope, receive

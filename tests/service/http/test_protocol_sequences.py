@@ -1,6 +1,7 @@
 """What comes behind a request's head, or behind the request: trailers, blank lines, bodies that break off."""
 
 import json
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -8,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.http.test_protocol import error_code, metric, read_answer, send_for
-from tests.service.process import ServerProcess
+from tests.service.http.test_protocol import error_code, metric, read_answer, request_bytes, send_for
+from tests.service.process import ServerProcess, wait_until
 from tests.service.test_server import fake_server
 
 KEY = "sesame-sesame-sesame-sesame"
@@ -205,8 +206,24 @@ def test_a_body_in_many_pieces_is_no_header(narrow_server: ServerProcess) -> Non
 @pytest.fixture
 def slow_server(fake_artifact: Path) -> Iterator[ServerProcess]:
     """0.3 s a run."""
-    with fake_server(fake_artifact, FAKE_RUN_SECONDS="0.3").wait_until_ready() as started:
+    with fake_server(fake_artifact, "--drain-delay", "2", FAKE_RUN_SECONDS="0.3").wait_until_ready() as started:
         yield started
+
+
+def test_answer_arrives_whole_where_the_end_of_the_process_leaves_others_out(slow_server: ServerProcess) -> None:
+    body = {"inputs": ["cat " * 14] * 60, "attention": {"layers": "all"}}
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+        connection.connect(slow_server.address)
+        connection.sendall(request_bytes(body) * 12)
+        wait_until(lambda: metric(slow_server, "polyhead_requests_in_flight") == 2)
+        connection.sendall(request_bytes(body))  # more than is read ahead
+        slow_server.signal(signal.SIGTERM)
+        connection.settimeout(10)
+        status, headers, answer = read_answer(connection)
+        assert (status, headers["connection"], len(json.loads(answer)["attention"])) == (200, "close", 60)
+        assert_closed_in_time(connection)
+    assert slow_server.wait() == 0
 
 
 @pytest.mark.parametrize("earlier", [1, 2])
