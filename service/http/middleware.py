@@ -112,6 +112,8 @@ class Gate:
     def _sender(self, exchange: Exchange, connection: Connection, send: Send, trace: RequestTrace | None) -> Send:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if connection.is_lost:  # before this request began: nobody could cancel it
+                    raise asyncio.CancelledError
                 headers: list[Any] = message.setdefault("headers", [])
                 headers.extend(SECURITY_HEADERS)
                 headers.append((b"x-request-id", exchange.request_id.encode("ascii")))

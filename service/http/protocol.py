@@ -66,6 +66,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._writer.close_connection = self.transport.close  # as would the whole connection through its own
         self._connection.cancel()
 
+    def eof_received(self) -> None:
+        """Begins no answer any more: the transport drops it, and tells that it is lost a turn later."""
+        self._connection.is_lost = True
+        if self._answering is not None and not self._answering.response_started:
+            self._answering.disconnected = True
+
     def data_received(self, data: bytes) -> None:
         """Parses what arrived; what a refused client goes on sending is dropped."""
         if self._is_deaf:

@@ -203,6 +203,22 @@ def test_a_body_in_many_pieces_is_no_header(narrow_server: ServerProcess) -> Non
         assert read_answer(connection)[0] == 200
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/nowhere"])
+def test_what_a_client_that_half_closed_is_not_sent_counts_as_abandoned(
+    strict_server: ServerProcess, path: str
+) -> None:
+    before, known = metric(strict_server, "polyhead_client_disconnects_total"), len(strict_server.lines)
+    with strict_server.connect() as connection:
+        strict_server.signal(signal.SIGSTOP)  # requests and end are found together
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: test\r\n\r\n".encode() * 3)
+        connection.shutdown(socket.SHUT_WR)
+        strict_server.signal(signal.SIGCONT)
+        read_answer(connection)
+        assert connection.recv(1) == b""
+    wait_until(lambda: metric(strict_server, "polyhead_client_disconnects_total") == before + 1)
+    assert not [line for line in strict_server.lines[known:] if '"level":"error"' in line]
+
+
 @pytest.fixture
 def slow_server(fake_artifact: Path) -> Iterator[ServerProcess]:
     """0.3 s a run."""
