@@ -117,6 +117,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if (wrong_host := host_problem(self.parser.get_http_version(), self.headers)) is not None:
                 self._object(MalformedRequest(wrong_host, param="Host"))
             self.url = with_path(self.url)
+            self.expect_100_continue &= self.parser.get_http_version() != "1.0"  # takes it for the answer
             super().on_headers_complete()
             self.cycle.transport = self._writer  # type: ignore[assignment]  # all that a cycle uses
             self._reading = "body"

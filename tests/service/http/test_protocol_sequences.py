@@ -203,6 +203,15 @@ def test_a_body_in_many_pieces_is_no_header(narrow_server: ServerProcess) -> Non
         assert read_answer(connection)[0] == 200
 
 
+def test_expectation_of_an_http_1_0_client_is_ignored(strict_server: ServerProcess) -> None:
+    """RFC 9110, 10.1.1: such a client takes an interim answer for the answer."""
+    sent = request_bytes({"inputs": "cat"}, "Expect: 100-continue")
+    for version, expected in ((b"HTTP/1.1", 100), (b"HTTP/1.0", 200)):
+        with strict_server.connect() as connection:
+            connection.sendall(sent.replace(b"HTTP/1.1", version))
+            assert connection.recv(12) == b"HTTP/1.1 %d" % expected
+
+
 @pytest.mark.parametrize("path", ["/healthz", "/nowhere"])
 def test_what_a_client_that_half_closed_is_not_sent_counts_as_abandoned(
     strict_server: ServerProcess, path: str
