@@ -163,8 +163,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def check(self, now: float) -> None:
         """Cuts the client off where its time is up."""
         if self.transport.is_closing() and self._closing_until is None:
-            self._closing_until = now + self._limits.send_timeout
-        if any(limit is not None and now > limit for limit in (self._closing_until, self._unread_until)):
+            self._closing_until = now
+        unread = self._limits.send_timeout if self.transport.get_write_buffer_size() else 0.0  # it has time to read
+        limits = (self._closing_until and self._closing_until + unread, self._unread_until)
+        if any(limit is not None and now > limit for limit in limits):
             self.transport.abort()
         elif self._awaited_since is None:
             return

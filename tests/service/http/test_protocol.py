@@ -15,6 +15,7 @@ from unittest.mock import Mock
 import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
 from service.http.connection import ConnectionLimits, Places
@@ -305,7 +306,8 @@ def test_reading_goes_on_behind_a_large_body_that_nobody_wants() -> None:
     asyncio.run(test())
 
 
-def test_answer_that_ends_its_connection_may_be_read_as_slowly_as_others() -> None:
+@pytest.mark.parametrize(("unread", "seconds"), [(0, 2), (60_000, 11), (70_000, 16)])
+def test_answer_that_ends_its_connection_may_be_read_as_slowly_as_others(unread: int, seconds: int) -> None:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         del scope, receive
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
@@ -314,15 +316,17 @@ def test_answer_that_ends_its_connection_may_be_read_as_slowly_as_others() -> No
     async def test() -> None:
         protocol = _protocol(answer)
         assert isinstance(protocol.transport, Mock)
-        protocol.transport.get_write_buffer_size.return_value = 0
-        protocol.transport.writelines.side_effect = lambda _: protocol.pause_writing()
+        protocol.transport.get_write_buffer_size.return_value = unread
+        if unread > HIGH_WATER_LIMIT:
+            protocol.transport.writelines.side_effect = lambda _: protocol.pause_writing()
         protocol.data_received(b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n" * 2)
         await asyncio.sleep(0.01)
         protocol.transport.write_eof.assert_called_once()
         assert not protocol.pipeline
-        protocol.check(protocol.loop.time() + 8)
+        now = protocol.loop.time()
+        protocol.check(now + seconds - 1)
         protocol.transport.abort.assert_not_called()
-        protocol.check(protocol.loop.time() + 10)
+        protocol.check(now + seconds + 1)
         protocol.transport.abort.assert_called_once()
 
     asyncio.run(test())
@@ -352,12 +356,13 @@ def test_a_connection_that_is_over_is_gone_without_a_collection() -> None:
 
 def _protocol(app: Any) -> BoundedProtocol:
     limits = ConnectionLimits(
-        places=Places(1), max_header_bytes=1000, receive_timeout=9.0, send_timeout=9.0, min_send_rate=1
+        places=Places(1), max_header_bytes=1000, receive_timeout=9.0, send_timeout=9.0, min_send_rate=10_000
     )
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
     made = BoundedProtocol(config, ServerState(), {}, limits=limits, on_refused=Mock())
     transport = Mock(spec=asyncio.Transport)
     transport.is_closing.return_value, transport.get_extra_info.return_value = False, None
+    transport.get_write_buffer_size.return_value = 0
     made.connection_made(transport)
     return made
 
