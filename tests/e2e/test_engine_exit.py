@@ -29,6 +29,7 @@ def interrupt():
     wait_for_runs()
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a script's shell began in the background
 threading.Thread(target=interrupt).start()
 try:
     engine.encode(texts)
