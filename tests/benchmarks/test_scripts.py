@@ -81,7 +81,9 @@ def test_replicas(default_artifact: Path) -> None:
     options = ("--rate", 30, "--seconds", 1.5, "--drain-delay", 0.5)
     replaced, asked_again, not_asked = run_script("replicas", "--model", default_artifact, *options)["replicas"]
     assert min(row["answered"] for row in (replaced, asked_again, not_asked)) > 20
-    assert replaced["lost"] == replaced["unanswered_by_it"] == 0
+    assert replaced["lost"] == 0
+    # A closing port resets connections that nobody accepted yet, and nginx asks the other replica: rarely one or two.
+    assert replaced["unanswered_by_it"] <= 2
     assert asked_again["lost"] == 0
     assert not_asked["lost"] <= not_asked["unanswered_by_it"]
 
