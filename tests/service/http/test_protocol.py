@@ -288,13 +288,8 @@ def test_reading_goes_on_behind_a_large_body_that_nobody_wants() -> None:
     """Stopped, the client could not send it all, and would be reset."""
     sent = request_bytes({"inputs": "cat " * 25_000}, "Connection: close")
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        del scope, receive
-        await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body"})
-
     async def test() -> None:
-        protocol = _protocol(answer)
+        protocol = _protocol(_nothing_here)
         protocol.data_received(sent[:-1])
         assert protocol.flow.read_paused
         await asyncio.sleep(0.01)
@@ -333,13 +328,8 @@ def test_answer_that_ends_its_connection_may_be_read_as_slowly_as_others(unread:
 
 
 def test_a_connection_that_is_over_is_gone_without_a_collection() -> None:
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        del scope, receive
-        await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body"})
-
     async def test() -> None:
-        protocol = _protocol(answer)
+        protocol = _protocol(_nothing_here)
         protocol.data_received(b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
         await asyncio.sleep(0.01)
         protocol.connection_lost(None)
@@ -352,6 +342,11 @@ def test_a_connection_that_is_over_is_gone_without_a_collection() -> None:
         asyncio.run(test())
     finally:
         gc.enable()
+
+
+async def _nothing_here(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body"})
 
 
 def _protocol(app: Any) -> BoundedProtocol:
