@@ -56,3 +56,25 @@ def test_large_arrays_are_sent_from_where_they_are() -> None:
         SENT_ALONE,
     ]
     assert bodies[1]["body"] is bodies[2]["body"] is bodies[4]["body"] is large
+
+
+def test_nothing_more_is_sent_once_a_write_finds_the_client_gone() -> None:
+    """Such a write does not wait, and the connection is told in the loop's next turn, where it ends the request."""
+    bodies: list[Any] = []
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            bodies.append(message)
+            request = asyncio.current_task()
+            assert request is not None
+            asyncio.get_running_loop().call_soon(request.cancel)
+
+    async def receive() -> Any:
+        raise AssertionError("a response asks for nothing")
+
+    async def answer() -> None:
+        await respond([b"a" * SENT_AT_ONCE] * 3, "text/plain")({"type": "http"}, receive, send)
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(answer())
+    assert len(bodies) == 1
