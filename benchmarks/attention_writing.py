@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks.report import Table
 from benchmarks.timing import Spread, in_turns
-from service.attention.packing import pack_base64, pack_safetensors
-from service.backend import Float32Array
-from service.encoding.serialize import serialize_in_pieces
+from service.answers.packing import pack_base64, pack_safetensors
+from service.answers.serialize import serialize_in_pieces
+from service.inference.backend import Float32Array
 from service.wire import Piece
 
 LAYERS = HEADS = 12  # of the networks that most encoders are

@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
         self._ends = False  # the server said `Connection: close`
         self._closed = False
 
-    async def exchange(self, data: bytes) -> Response:
+    async def context(self, data: bytes) -> Response:
         """Sends one request and waits for the end of its answer; status `DROPPED` where none came.
 
         Raises:

@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks.command import CannotMeasure, last_line
 from model.artifact import Artifact
-from service.backend import Batch
-from service.onnx_backend import OnnxBackend
+from service.inference.backend import Batch
+from service.inference.onnx_backend import OnnxBackend
 
 SHAPE = (8, 128)  # texts x tokens of the run whose kernels are printed
 MOST = 8  # operators named

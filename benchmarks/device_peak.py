@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
 import onnxruntime as ort
 
-from service.onnx_session import PROVIDERS
+from service.inference.onnx_session import PROVIDERS
 
 CHAIN = 8  # products a run
 SECONDS = 1.0

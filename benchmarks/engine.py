@@ -20,7 +20,7 @@ from benchmarks.texts import Corpus, fingerprint, load_texts
 from benchmarks.timing import Spread, in_turns, percentiles
 from benchmarks.tokens import TokenIds, in_arrival_order, make_batches, of_shape, standard_plans, tokenize
 from model.config import EncoderConfig
-from service.backend import Batch
+from service.inference.backend import Batch
 
 SHAPES = ((1, 16), (1, 32), (1, 64), (1, 128), (8, 16), (8, 32), (8, 128), (1, 512))
 PRODUCT_ROWS = (32, 128, 1024)

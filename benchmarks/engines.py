@@ -11,9 +11,9 @@ from benchmarks.passes import Pass, run_pass
 from benchmarks.report import labels
 from benchmarks.tokens import TokenIds, make_batch
 from model.artifact import Artifact
-from service.backend import Batch, Float32Array
-from service.onnx_backend import OnnxBackend
-from service.onnx_session import ProviderUnavailable
+from service.inference.backend import Batch, Float32Array
+from service.inference.onnx_backend import OnnxBackend
+from service.inference.onnx_session import ProviderUnavailable
 
 
 @dataclass(frozen=True, slots=True)

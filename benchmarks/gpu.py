@@ -25,7 +25,7 @@ from benchmarks.texts import load_texts
 from benchmarks.timing import Spread, in_turns, percentiles
 from benchmarks.tokens import TokenIds, make_batch, of_shape, tokenize
 from export.quality import row_cosines
-from service.backend import BatchOutput
+from service.inference.backend import BatchOutput
 
 LAYOUTS = (Layout(1, 1), Layout(2, 1))
 PARITY_TEXTS = 16

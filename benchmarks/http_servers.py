@@ -15,12 +15,12 @@ from starlette.types import Receive, Scope, Send
 
 from model.artifact import TOKENIZER, Artifact
 from service.__main__ import main as serve
-from service.backend import Batch, BatchOutput
 from service.batching.jobs import BatchRecord
 from service.engine import Engine
+from service.inference.backend import Batch, BatchOutput
 from service.runner import make_batcher, plan_runtime
 from service.settings import Settings
-from service.tokenizer import Tokenizer
+from service.tokenization.tokenizer import Tokenizer
 
 DIMENSIONS = 384  # of the default model
 VECTOR = np.random.default_rng(0).standard_normal(DIMENSIONS).astype(np.float32)
@@ -31,7 +31,7 @@ class NoModel:
     """A backend whose runs take no time: the same vector for every text."""
 
     def run(self, batch: Batch) -> BatchOutput:
-        """See `service.backend.Backend`."""
+        """See `service.inference.backend.Backend`."""
         return BatchOutput(np.tile(VECTOR, (len(batch.lengths), 1)), None, {})
 
     def close(self) -> None:

@@ -128,7 +128,7 @@ async def closed_loop(
     async def drive(connection: Connection) -> None:
         while len(through) < connections:
             sent, request = time.perf_counter(), next(source)
-            response = await connection.exchange(request.data)
+            response = await connection.context(request.data)
             now = time.perf_counter()
             if (inside := min(now, end) - max(sent, start)) > 0:
                 tally.add(request, response, now - sent, inside / (now - sent))
@@ -174,7 +174,7 @@ async def open_loop(
 
     async def drive(connection: Connection, scheduled: float, request: Request) -> None:
         while True:
-            response = await connection.exchange(request.data)
+            response = await connection.context(request.data)
             now = time.perf_counter() - start
             if scheduled >= warmup:
                 run.due.add(request, response, now - scheduled)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.backend import Backend, Batch
+from service.inference.backend import Backend, Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,9 @@ def fetch_body(server: Server, request: Request) -> bytes:
         WrongAnswer: the status is not 200.
     """
 
-    async def exchange() -> bytes:
+    async def context() -> bytes:
         connection = Connection(server.address, keep_body=True)
-        response = await connection.exchange(request.data)
+        response = await connection.context(request.data)
         connection.close()
         if response.status == DROPPED:
             raise WrongAnswer(f"no answer from {server.address.host}:{server.address.port}")
@@ -85,7 +85,7 @@ def fetch_body(server: Server, request: Request) -> bytes:
             raise WrongAnswer(f"status {response.status}: {response.body[:500]!r}")
         return response.body
 
-    return asyncio.run(exchange())
+    return asyncio.run(context())
 
 
 def check_vectors(got: ArrayLike, expected: NDArray[np.float32]) -> None:

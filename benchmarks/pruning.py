@@ -23,8 +23,8 @@ from export.heads.pairs import read_pairs
 from export.pruning.material import halve
 from export.quality import row_cosines
 from model.artifact import GRAPH, Artifact
-from service.backend import Batch
-from service.onnx_backend import OnnxBackend
+from service.inference.backend import Batch
+from service.inference.onnx_backend import OnnxBackend
 
 BATCH_SIZES = (1, 8, 32)
 COLUMNS = (

@@ -16,7 +16,7 @@ from benchmarks.tokens import make_batch, tokenize
 from export.heads.pairs import read_pairs
 from export.quality import row_cosines
 from model.artifact import Artifact
-from service.onnx_backend import OnnxBackend
+from service.inference.onnx_backend import OnnxBackend
 
 BATCH_TEXTS = 16
 COLUMNS = ("artifact", "spearman x 100", "cosine mean", "cosine 1st percentile", "cosine worst")

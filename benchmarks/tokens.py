@@ -11,7 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from model.artifact import TOKENIZER, Artifact
-from service.backend import Batch
+from service.inference.backend import Batch
 
 TokenIds = Sequence[int]
 SORTED_TOKENS = (384, 1024)  # padded tokens of a sorted batch

@@ -55,7 +55,7 @@ def heads(arguments: list[str]) -> int:
 
 def tune(arguments: list[str]) -> int:
     """Measure which use of this machine's cores suits an artifact."""
-    from service.tune import main as run  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.tune import main as run  # noqa: PLC0415 - imported when it is wanted
 
     return run(arguments, "polyhead tune", DEFAULT_ARTIFACT)
 

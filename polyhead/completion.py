@@ -10,8 +10,8 @@ from export.cli import parser as export_parser
 from export.heads.cli import parser as heads_parser
 from polyhead.cli import COMMANDS
 from polyhead.encode import parser as encode_parser
+from polyhead.tune import parser as tune_parser
 from service.settings import Settings
-from service.tune import parser as tune_parser
 
 SHELLS = ("bash", "zsh", "tcsh")
 INSTALL = """\

@@ -9,12 +9,12 @@ import os
 # until all are there: while the model has the cores, 1.5 milliseconds of work take a hundred.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import importlib
 import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from service import tune
 from service.machine.heap import bound_heap
 from service.machine.listener import StartFailure
 from service.observability import logs
@@ -37,7 +37,7 @@ def main(
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["tune"]:
-        return tune.main(given[1:])
+        return _tune(given[1:])
     try:
         settings = read_settings(given, program, model)
     except SettingsError as error:
@@ -52,6 +52,12 @@ def main(
             return serve(settings, load)
     except StartFailure as error:
         return _complain(program, error, FAILED)
+
+
+def _tune(arguments: list[str]) -> int:
+    """The old name of `polyhead tune`: the command line stands above the service, which may not import it."""
+    sys.stderr.write("python -m service tune is now polyhead tune\n")
+    return int(importlib.import_module("polyhead.cli").main(["tune", *arguments]))
 
 
 def _report(settings: Settings) -> None:

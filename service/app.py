@@ -11,9 +11,9 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
+from service.byte_budget import ByteBudget
 from service.errors import InternalError, NotFound, ServiceError, Unauthorized
 from service.http.body import DirectRoute
-from service.http.byte_budget import ByteBudget
 from service.http.failures import add_failure_handlers
 from service.http.keys import KeyRing
 from service.http.middleware import Gate

@@ -25,16 +25,17 @@ from typing import Any, Self
 import numpy as np
 
 from model.artifact import Artifact
-from service.backend import Float32Array
+from service.answers.embeddings import build_answer
 from service.batching.batcher import Batcher
 from service.batching.jobs import JobResult
 from service.batching.room import Room
-from service.encoding.calls import read_call
-from service.encoding.inputs import InputNames, Inputs, refuse_empty
-from service.encoding.plan import EncodePlan, plan_encoding
 from service.errors import NotReady
+from service.inference.backend import Float32Array
+from service.requests.calls import read_call
+from service.requests.plan import EncodePlan, plan_encoding
 from service.runner import Runner, Runtime
-from service.tokenizer import TokenizedInput, Tokenizer
+from service.tokenization.inputs import InputNames, Inputs, refuse_empty
+from service.tokenization.tokenizer import TokenizedInput, Tokenizer
 
 PORTION_TEXTS = 256  # tokenised at once, while the workers run the portion before
 QUEUED_TOKENS = 32_768  # of one engine's calls, in the queue at once: enough to find texts of equal length among
@@ -182,7 +183,7 @@ class Engine(Runner):
     def _put(
         self, plan: EncodePlan, inputs: list[TokenizedInput], results: list[JobResult], encoded: Encoded, place: slice
     ) -> None:
-        answer = plan.answer(inputs, results, plan.plan_attention(inputs, self), self)
+        answer = build_answer(plan, inputs, results, plan.plan_attention(inputs, self.tokenizer), self)
         encoded.embeddings[place] = answer["embeddings"]
         encoded.items[place] = answer["items"]
         if encoded.attention is not None:

@@ -1,12 +1,12 @@
 """Whether the process takes traffic: starting, ready, then draining; never back.
 
-It holds the engine once there is one. It does not know probes or signals.
+It holds the runner once there is one. It does not know probes or signals.
 """
 
 from typing import Literal
 
-from service.engine import Engine
 from service.errors import NotReady
+from service.runner import Runner
 
 State = Literal["starting", "ready", "draining"]
 """`starting` until the model is loaded and warm, `draining` from the first signal on."""
@@ -15,11 +15,11 @@ RETRY_AFTER_SECONDS = 1.0
 
 
 class Readiness:
-    """The one place that says whether the engine may be used. Changed on the event loop only."""
+    """The one place that says whether the runner may be used. Changed on the event loop only."""
 
     def __init__(self) -> None:
         self._state: State = "starting"
-        self._engine: Engine | None = None
+        self._runner: Runner | None = None
 
     @property
     def is_draining(self) -> bool:
@@ -27,13 +27,13 @@ class Readiness:
         return self._state == "draining"
 
     @property
-    def loaded_engine(self) -> Engine | None:
-        """The engine, draining or not; None while starting."""
-        return self._engine
+    def loaded_runner(self) -> Runner | None:
+        """The runner, draining or not; None while starting."""
+        return self._runner
 
-    def start(self, engine: Engine) -> None:
+    def start(self, runner: Runner) -> None:
         """Takes traffic from now on, unless the process is on its way out already."""
-        self._engine = engine
+        self._runner = runner
         if self._state == "starting":
             self._state = "ready"
 
@@ -41,19 +41,19 @@ class Readiness:
         """Asks for no more traffic; what still comes is served."""
         self._state = "draining"
 
-    def engine(self) -> Engine:
-        """The engine that answers requests, also while draining.
+    def runner(self) -> Runner:
+        """The runner that answers requests, also while draining.
 
         Raises:
             NotReady: the model is not loaded yet.
         """
-        if self._engine is None:
+        if self._runner is None:
             raise NotReady("the model is loading; try again soon", retry_after=RETRY_AFTER_SECONDS)
-        return self._engine
+        return self._runner
 
     def is_ready(self) -> bool:
         """Whether traffic should come."""
-        return self._state == "ready" and self._engine is not None and self._engine.is_alive()
+        return self._state == "ready" and self._runner is not None and self._runner.is_alive()
 
     def check_ready(self) -> None:
         """What `/readyz` answers.
@@ -63,7 +63,7 @@ class Readiness:
         """
         if self._state == "draining":
             raise NotReady("draining: this process is about to end", retry_after=RETRY_AFTER_SECONDS)
-        self.engine()
+        self.runner()
         self.check_alive()
 
     def check_alive(self) -> None:

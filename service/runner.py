@@ -14,17 +14,17 @@ from typing import Self
 from model.artifact import HEADS, MANIFEST, TOKENIZER, Artifact, Manifest
 from model.config import EncoderConfig
 from model.processor import has_integer_products
-from service.backend import Backend, Float32Array
 from service.batching.batcher import Batcher
 from service.batching.jobs import BatchRecord, Job, JobResult
-from service.encoding.inputs import INPUTS, InputNames, Inputs, as_tokenized, refuse_surrogates, refuse_truncated
 from service.errors import ServiceError
+from service.inference.backend import Backend, Float32Array
+from service.inference.onnx_backend import OnnxBackend
 from service.machine.cpu import usable_cores
 from service.near_misses import open_artifact
 from service.observability.request_trace import note_runs, note_stage
-from service.onnx_backend import OnnxBackend
 from service.settings import Settings
-from service.tokenizer import TokenizedInput, Tokenizer
+from service.tokenization.inputs import INPUTS, InputNames, Inputs, as_tokenized, refuse_surrogates, refuse_truncated
+from service.tokenization.tokenizer import TokenizedInput, Tokenizer
 
 HANG_SECONDS = 30.0  # beyond every deadline, where runs are ended: a run that goes on does not look up any more
 

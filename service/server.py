@@ -21,7 +21,6 @@ from starlette.types import ASGIApp
 
 from service.app import create_app
 from service.batching.jobs import BatchRecord
-from service.engine import Engine
 from service.errors import one_line
 from service.http.connection import ADMIN_PLACES, ConnectionLimits, Places
 from service.http.crowd import PlacedProtocol
@@ -34,6 +33,7 @@ from service.machine.loop_lag import watch_loop_lag
 from service.machine.memory import memory_limit
 from service.observability.request_trace import Tracing, TracingUnavailable, open_tracing
 from service.readiness import Readiness
+from service.runner import Runner
 from service.services import Services
 from service.settings import Settings
 
@@ -41,7 +41,7 @@ FAILED = 1
 LAST_ANSWERS_SECONDS = 1.0  # for requests cut off by the shutdown limit to say so
 FORCED_END_SECONDS = 2.0  # after a second signal, whatever still loads or runs
 
-Load = Callable[[Settings, Callable[[BatchRecord], None]], Engine]
+Load = Callable[[Settings, Callable[[BatchRecord], None]], Runner]
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def serve(settings: Settings, load: Load | None = None) -> int:
 
     Args:
         settings: everything that can be set.
-        load: makes the engine, on a thread; `Engine.load` unless a test has its own.
+        load: makes the runner, on a thread; `Runner.load` unless a test has its own.
 
     Returns:
         The exit code: 0 after a graceful end, 1 after a forced one.
@@ -87,7 +87,7 @@ def serve(settings: Settings, load: Load | None = None) -> int:
         timeout_keep_alive=settings.keep_alive_timeout,  # type: ignore[arg-type]  # given to call_later, which takes floats
         timeout_graceful_shutdown=settings.shutdown_timeout,  # type: ignore[arg-type]  # given to asyncio.wait_for, which takes floats
     )
-    server = Server(config, services, load or _load_engine, listener, limits.check_interval)
+    server = Server(config, services, load or _load_runner, listener, limits.check_interval)
     try:
         server.run(sockets=[listener] if admin is None else [listener, admin])
     except (OSError, RuntimeError) as error:  # no descriptor for the loop, or no thread, which it wants to end, too
@@ -149,10 +149,10 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         if self.server_state.tasks:
             await asyncio.wait(self.server_state.tasks, timeout=LAST_ANSWERS_SECONDS)
-        engine = self._readiness.loaded_engine
-        if engine is not None:
+        runner = self._readiness.loaded_runner
+        if runner is not None:
             timeout = 0.0 if self.was_forced else self._services.settings.shutdown_timeout
-            await asyncio.to_thread(engine.close, timeout)
+            await asyncio.to_thread(runner.close, timeout)
         logger.info("ended")
 
     async def _check_connections(self) -> None:
@@ -170,20 +170,20 @@ class Server(uvicorn.Server):
     async def _become_ready(self) -> None:
         settings, started = self._services.settings, time.monotonic()
         try:
-            engine = await asyncio.to_thread(self._load, settings, self._services.metrics.observe_batch)
+            runner = await asyncio.to_thread(self._load, settings, self._services.metrics.observe_batch)
         except Exception as error:  # whatever it is, the process cannot serve
             logger.debug("loading failed", exc_info=error)
             self.failure = StartFailure(f"cannot load {settings.model}: {one_line(error)}")
             self.should_exit = True
             return
-        self._announce(engine, time.monotonic() - started)
+        self._announce(runner, time.monotonic() - started)
         gc.collect()
         gc.freeze()  # what was loaded stays: no collection needs to look at it again
-        self._readiness.start(engine)
+        self._readiness.start(runner)
         logger.info("listening on %s", address_of(self._listener))
 
-    def _announce(self, engine: Engine, load_seconds: float) -> None:
-        manifest, runtime, metrics = engine.manifest, engine.runtime, self._services.metrics
+    def _announce(self, runner: Runner, load_seconds: float) -> None:
+        manifest, runtime, metrics = runner.manifest, runner.runtime, self._services.metrics
         labels = {
             "model": manifest.model,
             "source": manifest.source.id,
@@ -192,7 +192,7 @@ class Server(uvicorn.Server):
             "weights_sha256": manifest.source.sha256,
             "provider": runtime.provider,
         }
-        metrics.watch_queue(lambda: engine.queued_texts, lambda: engine.queued_tokens, lambda: engine.oldest_age)
+        metrics.watch_queue(lambda: runner.queued_texts, lambda: runner.queued_tokens, lambda: runner.oldest_age)
         threads = {"workers": runtime.workers, "intra_op_threads": runtime.intra_op_threads}
         metrics.set_model(labels, **threads, load_seconds=load_seconds)
         logger.info("model loaded", extra={"fields": {**labels, **threads, "load_s": round(load_seconds, 3)}})
@@ -237,5 +237,5 @@ def _create_app(
         raise StartFailure(str(error)) from error
 
 
-def _load_engine(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
-    return Engine.load(settings.model, settings, on_batch=on_batch)
+def _load_runner(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Runner:
+    return Runner.load(settings.model, settings, on_batch=on_batch)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
-from service.http.byte_budget import ByteBudget
+from service.byte_budget import ByteBudget
 from service.observability.metrics import Metrics
 from service.readiness import Readiness
 from service.settings import Settings

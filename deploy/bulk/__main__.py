@@ -19,9 +19,9 @@ from deploy.bulk.encoder import MAX_BATCH_TOKENS
 from deploy.bulk.pipeline import Corpus, WrongCorpus, count_rows, encode_corpus
 from deploy.bulk.record import AnotherRun, Record
 from model.artifact import Artifact, ArtifactError
-from service.encoding.prompts import choose_prompt
 from service.errors import ServiceError
 from service.machine.cpu import usable_cores
+from service.requests.prompts import choose_prompt
 
 BESIDE = 2  # cores that a pipeline holds beside the encoders'; with fewer it would wait for itself for ever
 CHECKPOINT = ".checkpoint"  # added to the output's name

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from service.backend import Float32Array
-from service.encoding.prompts import choose_prompt
 from service.engine import Engine
+from service.inference.backend import Float32Array
+from service.requests.prompts import choose_prompt
 from service.settings import Settings
 
 MAX_BATCH_TOKENS = 512  # the service's own default, for the same reason: README, Performance

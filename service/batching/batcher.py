@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from service.backend import Backend
 from service.batching.jobs import BatchRecord, Job, JobResult
 from service.batching.pending import Pending
 from service.batching.queue import SENTENCE_TOKENS, BatchLimits, JobQueue
 from service.batching.workers import RETRY_AFTER, UNAVAILABLE, Workers
 from service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError, TooLarge
+from service.inference.backend import Backend
 
 _FULL_PADDING = 0.1  # of a batch from a full queue: 3 % more texts a second than a quarter; of an emptier one 3 % fewer
 _PATIENCE = 16  # times its own run that a request may wait besides; sixteen equal clients are not an overload

@@ -2,10 +2,10 @@
 
 from collections import deque
 
-from service.backend import Cancellation
 from service.batching.entries import Entry
 from service.batching.jobs import Job
 from service.batching.pending import Pending
+from service.inference.backend import Cancellation
 
 
 class Hand:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from service.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array
+from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from service.backend import Backend
 from service.batching.crew import Crew, Member
 from service.batching.drain_rate import DrainRate
 from service.batching.entries import Entry
@@ -18,6 +17,7 @@ from service.batching.jobs import BatchRecord, JobResult, collate, separate
 from service.batching.pending import Pending, deliver
 from service.batching.queue import JobQueue
 from service.errors import InferenceFailed, NotReady, ServiceError
+from service.inference.backend import Backend
 from service.machine.cpu import lower_thread_priority
 
 logger = logging.getLogger(__name__)

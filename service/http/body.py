@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive
 
-from service.encoding.validation import explain_validation
+from service.byte_budget import Share
+from service.context import context_of
 from service.errors import ClientLeft, TooLarge, UnsupportedMedia
-from service.http.byte_budget import Share
-from service.http.exchange import exchange_of
 from service.http.media import JSON, quality
+from service.http.validation import explain_validation
 from service.services import services_of
 
 M = TypeVar("M", bound=BaseModel)
@@ -51,8 +51,8 @@ class DirectRoute(APIRoute):
             if model is None:
                 return await endpoint(request)
             services = services_of(request)
-            services.readiness.engine()  # not ready: say so before the body is read
-            headers = exchange_of(request.scope).headers
+            services.readiness.runner()  # not ready: say so before the body is read
+            headers = context_of(request.scope).headers
             check_media(headers, answers)
             with services.body_budget.share() as share:
                 raw = await read_body(request.receive, headers, services.settings.max_body_bytes, share)

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from service.encoding.schemas import FailureAnswer
 from service.errors import InternalError, NotReady, Overloaded, ServiceError
+from service.requests.schemas import FailureAnswer
 from service.wire import AnswerModel
 
 

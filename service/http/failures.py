@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from service.context import RequestContext, context_of
 from service.errors import (
     DeadlineExceeded,
     HeadersTooLarge,
@@ -31,7 +32,6 @@ from service.errors import (
     UnsupportedMedia,
 )
 from service.http.error_shapes import OURS, ErrorShape, error_body
-from service.http.exchange import Exchange, exchange_of
 from service.http.headers import retry_after_seconds
 from service.http.media import JSON
 from service.services import services_of
@@ -61,10 +61,10 @@ def add_failure_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _answer_unknown_error)
 
 
-def failure_response(error: ServiceError, exchange: Exchange) -> Response:
+def failure_response(error: ServiceError, context: RequestContext) -> Response:
     """The response to a failure; notes its code for log and metrics."""
-    exchange.error_code = error.code
-    body = error_body(error, exchange.method, exchange.route)
+    context.error_code = error.code
+    body = error_body(error, context.method, context.route)
     response = Response(orjson.dumps(body), error.status, media_type=JSON)
     if isinstance(error, RequestTimeout | MalformedRequest | HeadersTooLarge):
         response.headers["connection"] = "close"  # what is left of the request is not waited for
@@ -75,43 +75,43 @@ def failure_response(error: ServiceError, exchange: Exchange) -> Response:
     return response
 
 
-def logged_failure_response(error: ServiceError, exchange: Exchange) -> Response:
+def logged_failure_response(error: ServiceError, context: RequestContext) -> Response:
     """The response to what a route raised; what is our own fault is logged with its cause."""
     if isinstance(error, InternalError):
-        logger.error("request failed", exc_info=error, extra={"fields": {"request_id": exchange.request_id}})
-    return failure_response(error, exchange)
+        logger.error("request failed", exc_info=error, extra={"fields": {"request_id": context.request_id}})
+    return failure_response(error, context)
 
 
 async def _answer_service_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ServiceError)  # noqa: S101 - registered for this class only
-    return logged_failure_response(error, exchange_of(request.scope))
+    return logged_failure_response(error, context_of(request.scope))
 
 
 async def _answer_router_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this class only
-    exchange = exchange_of(request.scope)
+    context = context_of(request.scope)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = ", ".join(_methods_of(request))
-        response = failure_response(MethodNotAllowed(f"this route takes {allowed}"), exchange)
+        response = failure_response(MethodNotAllowed(f"this route takes {allowed}"), context)
         response.headers["allow"] = allowed
         return response
     if error.status_code == HTTPStatus.NOT_FOUND:
         has_list = services_of(request).settings.admin_port is None  # else it is on that port, which may be hidden
         hint = "; GET /openapi.json lists them" if has_list else ""
-        return failure_response(NotFound(f"no such route{hint}"), exchange)
-    return failure_response(Invalid("the request was not understood"), exchange)
+        return failure_response(NotFound(f"no such route{hint}"), context)
+    return failure_response(Invalid("the request was not understood"), context)
 
 
 def _methods_of(request: Request) -> list[str]:
     """What the path takes; the router looks no further than the first of several routes with one template."""
-    template = exchange_of(request.scope).route
+    template = context_of(request.scope).route
     routes = (route for route in request.app.routes if isinstance(route, Route) and route.path == template)
     return sorted({method for route in routes for method in route.methods or ()})
 
 
 async def _answer_unknown_error(request: Request, _error: Exception) -> Response:
     """The answer only: the error is raised again and logged once, by the gate."""
-    return failure_response(InternalError(), exchange_of(request.scope))
+    return failure_response(InternalError(), context_of(request.scope))
 
 
 def failure_documents(*errors: type[ServiceError], shape: ErrorShape = OURS) -> dict[int | str, dict[str, Any]]:

@@ -12,9 +12,9 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.context import SCOPE_KEY, RequestContext
 from service.errors import ClientLeft, InternalError, NotReady, Overloaded, ServiceError
 from service.http.connection import CONNECTION_KEY, Connection
-from service.http.exchange import SCOPE_KEY, Exchange
 from service.http.failures import failure_response
 from service.http.headers import SECURITY_HEADERS
 from service.http.keys import KeyRing
@@ -66,63 +66,65 @@ class Gate:
             await self._app(scope, receive, send)
             return
         method = scope["method"]
-        exchange = Exchange(self._route_of(scope["path"]), method if method in METHODS else OTHER, scope["headers"])
+        context = RequestContext(
+            self._route_of(scope["path"]), method if method in METHODS else OTHER, scope["headers"]
+        )
         connection: Connection = scope.get(CONNECTION_KEY) or Connection()
-        scope[SCOPE_KEY] = exchange
+        scope[SCOPE_KEY] = context
         if method == "HEAD":  # answered as GET is; the protocol, which keeps the first scope, drops the body
             scope = {**scope, "method": "GET"}
-        trace = self._tracing.start(exchange) if self._tracing is not None else None
+        trace = self._tracing.start(context) if self._tracing is not None else None
         self._metrics.in_flight.inc()
         try:
             with connection.serving(), tracing_request(trace):
-                await self._run(exchange, connection, scope, receive, self._sender(exchange, connection, send, trace))
+                await self._run(context, connection, scope, receive, self._sender(context, connection, send, trace))
         finally:
             self._metrics.in_flight.dec()
-            self._finish(exchange, trace)
+            self._finish(context, trace)
 
     async def _run(
-        self, exchange: Exchange, connection: Connection, scope: Scope, receive: Receive, send: Send
+        self, context: RequestContext, connection: Connection, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        refusal = connection.failure or self._turned_away(exchange, scope) or self._early_refusal(exchange)
-        answer = self._app if refusal is None else failure_response(refusal, exchange)
-        failure = await _failure_of(answer(scope, receive, send), exchange, connection)
-        if failure is not None and not exchange.status and not exchange.is_abandoned:
-            await _failure_of(failure_response(failure, exchange)(scope, receive, send), exchange, connection)
+        refusal = connection.failure or self._turned_away(context, scope) or self._early_refusal(context)
+        answer = self._app if refusal is None else failure_response(refusal, context)
+        failure = await _failure_of(answer(scope, receive, send), context, connection)
+        if failure is not None and not context.status and not context.is_abandoned:
+            await _failure_of(failure_response(failure, context)(scope, receive, send), context, connection)
 
-    def _turned_away(self, exchange: Exchange, scope: Scope) -> ServiceError | None:
+    def _turned_away(self, context: RequestContext, scope: Scope) -> ServiceError | None:
         """What keeps a request out whatever it asks: another port's route, another host's name, no key."""
         try:
-            self._doors.check(exchange.route, scope.get("server"), exchange.headers.get(b"host"))
-            self._keys.check(exchange.method, exchange.route, exchange.headers)
+            self._doors.check(context.route, scope.get("server"), context.headers.get(b"host"))
+            self._keys.check(context.method, context.route, context.headers)
         except ServiceError as refusal:
             return refusal
         return None
 
-    def _early_refusal(self, exchange: Exchange) -> ServiceError | None:
+    def _early_refusal(self, context: RequestContext) -> ServiceError | None:
         """What the queue would answer anyway, before routing, reading and parsing: refusing must cost little."""
-        engine = self._readiness.loaded_engine
-        if engine is None or exchange.method != "POST" or exchange.route not in QUEUED_ROUTES:
+        runner = self._readiness.loaded_runner
+        if runner is None or context.method != "POST" or context.route not in QUEUED_ROUTES:
             return None
         try:
-            engine.refuse_early()
+            runner.refuse_early()
         except Overloaded as refusal:
             return refusal
         return None
 
-    def _sender(self, exchange: Exchange, connection: Connection, send: Send, trace: RequestTrace | None) -> Send:
+    def _sender(self, context: RequestContext, connection: Connection, send: Send, trace: RequestTrace | None) -> Send:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 if connection.is_lost:  # before this request began: nobody could cancel it
                     raise asyncio.CancelledError
                 headers: list[Any] = message.setdefault("headers", [])
                 headers.extend(SECURITY_HEADERS)
-                headers.append((b"x-request-id", exchange.request_id.encode("ascii")))
+                headers.append((b"x-request-id", context.request_id.encode("ascii")))
                 if trace is not None:
                     headers.extend(trace.headers)
                 if self._readiness.is_draining:
                     headers.append((b"connection", b"close"))
                 await send(message)  # may wait for an earlier answer to be read, and be cancelled there
-                exchange.status = message["status"]
+                context.status = message["status"]
                 return
             await send(message)  # waits for what was sent before to be read: who leaves meanwhile abandons it
             if not message.get("more_body", False):
@@ -130,47 +132,49 @@ class Gate:
 
         return send_with_headers
 
-    def _finish(self, exchange: Exchange, trace: RequestTrace | None) -> None:
-        exchange.release()
-        if exchange.is_abandoned:
-            exchange.status = CLIENT_CLOSED
-        seconds = time.monotonic() - exchange.started
-        self._metrics.observe_exchange(exchange, seconds)
+    def _finish(self, context: RequestContext, trace: RequestTrace | None) -> None:
+        context.release()
+        if context.is_abandoned:
+            context.status = CLIENT_CLOSED
+        seconds = time.monotonic() - context.started
+        self._metrics.observe_context(context, seconds)
         if trace is not None:
-            trace.finish(exchange)
+            trace.finish(context)
         if request_logger.isEnabledFor(logging.INFO):
-            request_logger.info("request", extra={"fields": _line(exchange, seconds)})
+            request_logger.info("request", extra={"fields": _line(context, seconds)})
 
 
-async def _failure_of(answering: Awaitable[None], exchange: Exchange, connection: Connection) -> ServiceError | None:
+async def _failure_of(
+    answering: Awaitable[None], context: RequestContext, connection: Connection
+) -> ServiceError | None:
     """What came in the way of an answer, noting where its client left; None where nothing did."""
     try:
         await answering
     except ClientLeft:
-        exchange.is_abandoned = True
+        context.is_abandoned = True
     except asyncio.CancelledError:
-        exchange.is_abandoned = connection.is_lost
+        context.is_abandoned = connection.is_lost
         return connection.failure or NotReady(
             "the process ended before this request did", retry_after=RETRY_AFTER_SECONDS
         )
     except Exception:
-        logger.exception("unexpected failure", extra={"fields": {"request_id": exchange.request_id}})
+        logger.exception("unexpected failure", extra={"fields": {"request_id": context.request_id}})
         return InternalError()
     return None
 
 
-def _line(exchange: Exchange, seconds: float) -> dict[str, Any]:
+def _line(context: RequestContext, seconds: float) -> dict[str, Any]:
     line: dict[str, Any] = {
-        "request_id": exchange.request_id,
-        "route": exchange.route,
-        "method": exchange.method,
-        "status": exchange.status,
+        "request_id": context.request_id,
+        "route": context.route,
+        "method": context.method,
+        "status": context.status,
         "duration_s": round(seconds, 6),
     }
-    if exchange.trace_id is not None:
-        line["trace_id"] = exchange.trace_id
-    if exchange.texts:
-        line |= {"texts": exchange.texts, "tokens": exchange.tokens, "truncated": exchange.truncated}
-    if exchange.error_code:
-        line["error"] = exchange.error_code
+    if context.trace_id is not None:
+        line["trace_id"] = context.trace_id
+    if context.texts:
+        line |= {"texts": context.texts, "tokens": context.tokens, "truncated": context.truncated}
+    if context.error_code:
+        line["error"] = context.error_code
     return line

@@ -9,9 +9,9 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from service.context import context_of
 from service.errors import ServiceError
 from service.http.body import DirectRoute, Handler
-from service.http.exchange import exchange_of
 from service.http.failures import logged_failure_response
 
 
@@ -37,5 +37,5 @@ class Shortcut:
         try:
             response = await handler(Request(scope, receive))
         except ServiceError as error:
-            response = logged_failure_response(error, exchange_of(scope))
+            response = logged_failure_response(error, context_of(scope))
         await response(scope, receive, send)

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
 from service.batching.jobs import BatchRecord
-from service.http.exchange import Exchange
+from service.context import RequestContext
 from service.observability import metric_names as names
 from service.observability.sparse_histogram import SparseHistogram
 
@@ -187,20 +187,20 @@ class Metrics:
         if (refused := self._rejected.get(code)) is not None:
             refused.inc()
 
-    def observe_exchange(self, exchange: Exchange, seconds: float) -> None:
+    def observe_context(self, context: RequestContext, seconds: float) -> None:
         """Counts one finished request."""
-        labels = (exchange.route, exchange.method, str(exchange.status))
-        self._request_duration.observe(labels, seconds, _exemplar(exchange))
-        if exchange.is_abandoned:
+        labels = (context.route, context.method, str(context.status))
+        self._request_duration.observe(labels, seconds, _exemplar(context))
+        if context.is_abandoned:
             self._disconnects.inc()
-        elif exchange.error_code is not None:
-            self.count_refusal(exchange.error_code)
+        elif context.error_code is not None:
+            self.count_refusal(context.error_code)
 
 
-def _exemplar(exchange: Exchange) -> dict[str, str] | None:
-    if exchange.trace_id is not None:
-        return {"trace_id": exchange.trace_id}
+def _exemplar(context: RequestContext) -> dict[str, str] | None:
+    if context.trace_id is not None:
+        return {"trace_id": context.trace_id}
     name = "request_id"
-    if len(name) + len(exchange.request_id) > _EXEMPLAR_CHARACTERS:
+    if len(name) + len(context.request_id) > _EXEMPLAR_CHARACTERS:
         return None
-    return {name: exchange.request_id}
+    return {name: context.request_id}

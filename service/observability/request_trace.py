@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from service.batching.jobs import JobResult
-from service.http.exchange import Exchange
+from service.context import RequestContext
 
 
 class RequestTrace(Protocol):
@@ -25,7 +25,7 @@ class RequestTrace(Protocol):
         """Notes a stage of the request that has ended."""
         ...
 
-    def finish(self, exchange: Exchange) -> None:
+    def finish(self, context: RequestContext) -> None:
         """Notes the end of the request, and what became of it."""
         ...
 
@@ -33,8 +33,8 @@ class RequestTrace(Protocol):
 class Tracing(Protocol):
     """Starts traces."""
 
-    def start(self, exchange: Exchange) -> RequestTrace | None:
-        """The trace of a request that begins, its trace id noted in the exchange; None for one that is not traced."""
+    def start(self, context: RequestContext) -> RequestTrace | None:
+        """The trace of a request that begins, its trace id noted in the context; None for one that is not traced."""
         ...
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from service.http.exchange import Exchange
+from service.context import RequestContext
 from service.http.ports import ROUTES_BY_ADDRESS
 from service.versions import DISTRIBUTION, own_version
 
@@ -46,11 +46,11 @@ class OpenTelemetryTracing:
         """Sends spans in batches, from a thread, over OTLP and HTTP; drops what a collector does not take in time."""
         return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS)), share=share)
 
-    def start(self, exchange: Exchange) -> "SpanTrace | None":
+    def start(self, context: RequestContext) -> "SpanTrace | None":
         """The span of a request that begins; None for probes and scrapes."""
-        if exchange.route in ROUTES_BY_ADDRESS:  # asked for every few seconds, by machines
+        if context.route in ROUTES_BY_ADDRESS:  # asked for every few seconds, by machines
             return None
-        return SpanTrace(self._tracer, exchange)
+        return SpanTrace(self._tracer, context)
 
     def close(self) -> None:
         """Sends what is left, for seconds at most: the SDK's own end takes them for each batch, 30 in all."""
@@ -62,23 +62,23 @@ class OpenTelemetryTracing:
 class SpanTrace:
     """A request's span; its stages become spans below it."""
 
-    def __init__(self, tracer: trace.Tracer, exchange: Exchange) -> None:
+    def __init__(self, tracer: trace.Tracer, context: RequestContext) -> None:
         self._tracer = tracer
         self._epoch = time.time_ns() - round(time.monotonic() * _NANOSECONDS)
         self._span = tracer.start_span(
-            f"{exchange.method} {exchange.route}",
-            context=_PROPAGATOR.extract(_carrier(exchange)),
+            f"{context.method} {context.route}",
+            context=_PROPAGATOR.extract(_carrier(context)),
             kind=SpanKind.SERVER,
             attributes={
-                "http.request.method": exchange.method,
-                "http.route": exchange.route,
-                "polyhead.request_id": exchange.request_id,
+                "http.request.method": context.method,
+                "http.route": context.route,
+                "polyhead.request_id": context.request_id,
             },
-            start_time=self._nanoseconds(exchange.started),
+            start_time=self._nanoseconds(context.started),
         )
         self._context = trace.set_span_in_context(self._span)
         if self._span.is_recording():
-            exchange.trace_id = trace.format_trace_id(self._span.get_span_context().trace_id)
+            context.trace_id = trace.format_trace_id(self._span.get_span_context().trace_id)
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -93,19 +93,19 @@ class SpanTrace:
             span = self._tracer.start_span(name, self._context, start_time=self._nanoseconds(started))
             span.end(self._nanoseconds(ended))
 
-    def finish(self, exchange: Exchange) -> None:
+    def finish(self, context: RequestContext) -> None:
         """Ends the request's span. By OpenTelemetry's conventions only a server's own fault is an error."""
         if not self._span.is_recording():
             return
-        attributes: dict[str, Any] = {"http.response.status_code": exchange.status}
-        if exchange.error_code is not None:
-            attributes["error.type"] = exchange.error_code
-        if exchange.texts:
-            attributes["polyhead.texts"] = exchange.texts
-            attributes["polyhead.tokens"] = exchange.tokens
-            attributes["polyhead.truncated"] = exchange.truncated
+        attributes: dict[str, Any] = {"http.response.status_code": context.status}
+        if context.error_code is not None:
+            attributes["error.type"] = context.error_code
+        if context.texts:
+            attributes["polyhead.texts"] = context.texts
+            attributes["polyhead.tokens"] = context.tokens
+            attributes["polyhead.truncated"] = context.truncated
         self._span.set_attributes(attributes)
-        if exchange.status >= 500:
+        if context.status >= 500:
             self._span.set_status(Status(StatusCode.ERROR))
         self._span.end()
 
@@ -114,8 +114,6 @@ class SpanTrace:
         return self._epoch + round(moment * _NANOSECONDS)
 
 
-def _carrier(exchange: Exchange) -> dict[str, str]:
+def _carrier(context: RequestContext) -> dict[str, str]:
     names = (b"traceparent", b"tracestate")
-    return {
-        name.decode("ascii"): exchange.headers[name].decode("latin-1") for name in names if name in exchange.headers
-    }
+    return {name.decode("ascii"): context.headers[name].decode("latin-1") for name in names if name in context.headers}

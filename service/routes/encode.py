@@ -4,15 +4,15 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.attention.packing import SAFETENSORS_LAYOUT
-from service.encoding.encode import encode
-from service.encoding.schemas import EncodeAnswer, EncodeRequest
+from service.answers.packing import SAFETENSORS_LAYOUT
+from service.context import context_of
 from service.http.compression import compress
-from service.http.exchange import exchange_of
 from service.http.failures import INFERENCE_FAILURES, failure_documents
 from service.http.media import JSON, SAFETENSORS, prefers_safetensors
 from service.http.openapi import QUEUED_REQUEST, answer_document
 from service.http.pieces import respond
+from service.operations.encode import encode
+from service.requests.schemas import EncodeAnswer, EncodeRequest
 from service.services import services_of
 
 EXAMPLE = {
@@ -48,12 +48,12 @@ def add_routes(app: FastAPI) -> None:
 
 async def answer_encode(request: Request, body: EncodeRequest) -> Response:
     """One embedding an input, in their order; attention weights where they are asked for."""
-    exchange = exchange_of(request.scope)
-    wants_tensors = prefers_safetensors(exchange.headers.get(b"accept"))
-    pieces = await encode(services_of(request), exchange, body, as_safetensors=wants_tensors)
+    context = context_of(request.scope)
+    wants_tensors = prefers_safetensors(context.headers.get(b"accept"))
+    pieces = await encode(services_of(request), context, body, as_safetensors=wants_tensors)
     if wants_tensors:
         return respond(pieces, SAFETENSORS)
     if body.attention is None or body.encoding_format != "float":
         return respond(pieces, JSON)
-    compressed, headers = await compress(pieces, exchange.headers.get(b"accept-encoding"))
+    compressed, headers = await compress(pieces, context.headers.get(b"accept-encoding"))
     return respond(compressed, JSON, headers)

@@ -4,13 +4,13 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.encoding.explain_schemas import ExplainAnswer, ExplainRequest
-from service.encoding.explanation import explain
-from service.http.exchange import exchange_of
+from service.context import context_of
 from service.http.failures import INFERENCE_FAILURES, failure_documents
 from service.http.media import JSON
 from service.http.openapi import QUEUED_REQUEST, answer_document
 from service.http.pieces import respond
+from service.operations.explain import explain
+from service.requests.explain_schemas import ExplainAnswer, ExplainRequest
 from service.services import services_of
 
 EXAMPLE = {
@@ -48,4 +48,4 @@ def add_routes(app: FastAPI) -> None:
 
 async def answer_explain(request: Request, body: ExplainRequest) -> Response:
     """The similarity of two texts as a sum over pairs of tokens, and the saliency of each by attention rollout."""
-    return respond([await explain(services_of(request), exchange_of(request.scope), body)], JSON)
+    return respond([await explain(services_of(request), context_of(request.scope), body)], JSON)

@@ -4,11 +4,11 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.encoding.schemas import Status
 from service.errors import InternalError, NotReady
 from service.http.failures import failure_documents
 from service.http.media import JSON
 from service.http.openapi import answer_document
+from service.requests.schemas import Status
 from service.services import services_of
 
 

@@ -8,12 +8,12 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.encoding.schemas import HeadReport, Info
-from service.engine import Engine
 from service.errors import InternalError, NotFound, NotReady, Unauthorized
 from service.http.failures import failure_documents
 from service.http.media import JSON
 from service.http.openapi import answer_document
+from service.requests.schemas import HeadReport, Info
+from service.runner import Runner
 from service.services import services_of
 from service.settings import Settings
 from service.versions import installed_versions
@@ -57,27 +57,27 @@ def add_routes(app: FastAPI) -> None:
 async def answer_info(request: Request) -> Response:
     """The artifact's manifest, this process' limits and threads, and the versions it runs on."""
     services = services_of(request)
-    answer = describe_service(services.readiness.engine(), services.settings)
+    answer = describe_service(services.readiness.runner(), services.settings)
     return Response(orjson.dumps(answer), media_type=JSON)
 
 
 async def answer_heads(request: Request) -> Response:
     """The report on each head that the export wrote, where it wrote one."""
-    report = services_of(request).readiness.engine().head_report
+    report = services_of(request).readiness.runner().head_report
     if report is None:
         raise NotFound("this artifact has no head report; `python -m export heads ARTIFACT --corpus FILE` writes one")
     return Response(report, media_type=JSON)
 
 
-def describe_service(engine: Engine, settings: Settings) -> dict[str, Any]:
+def describe_service(runner: Runner, settings: Settings) -> dict[str, Any]:
     """What `/info` answers."""
     return {
-        "model": engine.manifest.model,
-        "manifest": engine.manifest.to_dict(),
+        "model": runner.manifest.model,
+        "manifest": runner.manifest.to_dict(),
         "limits": {
-            "max_sequence_length": engine.tokenizer.max_sequence_length,
+            "max_sequence_length": runner.tokenizer.max_sequence_length,
             **{name: getattr(settings, name) for name in _LIMITS},
         },
-        "runtime": asdict(engine.runtime),
+        "runtime": asdict(runner.runtime),
         "versions": installed_versions(),
     }

@@ -4,8 +4,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.context import context_of
 from service.errors import InternalError
-from service.http.exchange import exchange_of
 from service.http.failures import failure_documents
 from service.services import services_of
 
@@ -28,6 +28,6 @@ def add_routes(app: FastAPI) -> None:
 
 async def answer_metrics(request: Request) -> Response:
     """Prometheus' text format, or OpenMetrics where that is accepted."""
-    accept = exchange_of(request.scope).headers.get(b"accept", b"").decode("latin-1")
+    accept = context_of(request.scope).headers.get(b"accept", b"").decode("latin-1")
     page, content_type = services_of(request).metrics.write(accept)
     return Response(page, headers={"content-type": content_type})

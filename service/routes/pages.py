@@ -14,8 +14,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.context import context_of
 from service.errors import InternalError, NotFound
-from service.http.exchange import exchange_of
 from service.http.failures import failure_documents
 from service.http.ports import ADMIN_ROUTES
 from service.services import services_of
@@ -100,7 +100,7 @@ def _has_admin_port(request: Request) -> bool:
 
 def _answer(request: Request, page: Page) -> Response:
     headers = {"etag": page.etag, "cache-control": "no-cache"}
-    if _is_known(page, exchange_of(request.scope).headers.get(b"if-none-match", b"")):
+    if _is_known(page, context_of(request.scope).headers.get(b"if-none-match", b"")):
         return Response(status_code=304, headers=headers)
     return Response(page.content, media_type=page.media_type, headers=headers)
 

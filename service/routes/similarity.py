@@ -8,16 +8,16 @@ from pydantic import ConfigDict, Field, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.backend import Float32Array
-from service.encoding.encode import UnwrittenAnswer
-from service.encoding.inputs import InputNames
-from service.encoding.prompts import choose_prompt
-from service.encoding.schemas import EncodeRequest, Item, Usage
 from service.http.failures import INFERENCE_FAILURES, failure_documents
 from service.http.openapi import QUEUED_REQUEST
-from service.routes.compatible.answers import embeddings_document, json_response, run_for
+from service.inference.backend import Float32Array
+from service.operations.encode import UnwrittenAnswer
+from service.requests.prompts import choose_prompt
+from service.requests.schemas import EncodeRequest, Item, Usage
+from service.routes.compatible.adapter import embeddings_document, json_response, run_for
 from service.runner import Runner
 from service.services import services_of
+from service.tokenization.inputs import InputNames
 from service.wire import AnswerModel, RequestModel
 
 EXAMPLE = {
@@ -115,16 +115,16 @@ def add_routes(app: FastAPI) -> None:
 
 async def answer_similarity(request: Request, body: SimilarityRequest) -> Response:
     """The cosine of the source's embedding and each target's."""
-    wanted = _to_encode(body, services_of(request).readiness.engine())
+    wanted = _to_encode(body, services_of(request).readiness.runner())
     encoded = await run_for(request, wanted, names=OURS if body.inputs is None else TEIS)
     similarities = _cosines(encoded.answer["embeddings"])
     answer = similarities if body.inputs is not None else _full_answer(encoded, similarities)
     return await json_response(request, answer, encoded)
 
 
-def _to_encode(body: SimilarityRequest, engine: Runner) -> EncodeRequest:
+def _to_encode(body: SimilarityRequest, runner: Runner) -> EncodeRequest:
     """Source and targets as one request: the source first, each behind its own prompt."""
-    defaults = engine.manifest.defaults
+    defaults = runner.manifest.defaults
     if body.inputs is not None:
         options = body.parameters or TeiParameters()
         source, targets, truncate = body.inputs.source_sentence, body.inputs.sentences, options.truncate is not False

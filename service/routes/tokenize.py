@@ -8,19 +8,19 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.encoding.answer import describe_item
-from service.encoding.encode import check_tokens, timed
-from service.encoding.inputs import read_inputs, refuse_long_texts
-from service.encoding.prompts import with_prompt
-from service.encoding.schemas import TokenizeAnswer, TokenizeRequest
+from service.answers.embeddings import describe_item
+from service.context import context_of
 from service.errors import DeadlineExceeded, Invalid
-from service.http.exchange import exchange_of
 from service.http.failures import BODY_FAILURES, failure_documents
 from service.http.media import JSON
 from service.http.openapi import QUEUED_REQUEST, answer_document
 from service.http.pieces import respond
+from service.operations.encode import check_tokens, timed
+from service.requests.prompts import with_prompt
+from service.requests.schemas import TokenizeAnswer, TokenizeRequest
 from service.services import services_of
-from service.tokenizer import TokenizedInput
+from service.tokenization.inputs import read_inputs, refuse_long_texts
+from service.tokenization.tokenizer import TokenizedInput
 
 EXAMPLE = {
     "model": "sentence-transformers/all-MiniLM-L6-v2",
@@ -51,30 +51,30 @@ def add_routes(app: FastAPI) -> None:
 
 async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
     """Token ids, tokens and their places in the text, special tokens included."""
-    services, exchange = services_of(request), exchange_of(request.scope)
-    engine = services.readiness.engine()
+    services, context = services_of(request), context_of(request.scope)
+    runner = services.readiness.runner()
     inputs = read_inputs(body.inputs, max_texts=services.settings.max_texts)
     if inputs.texts is None:
         raise Invalid("inputs: expected a text or a list of texts", param="inputs")
-    prompt, inputs = with_prompt(engine.manifest.defaults, inputs, name=body.prompt_name, text=body.prompt)
+    prompt, inputs = with_prompt(runner.manifest.defaults, inputs, name=body.prompt_name, text=body.prompt)
     refuse_long_texts(inputs.texts or (), services.settings.max_text_characters)
-    deadline = exchange.deadline(services.settings.request_timeout)
+    deadline = context.deadline(services.settings.request_timeout)
     with timed(services.metrics, "tokenize"):
-        tokenized = await engine.tokenize(inputs, truncate=body.truncate, deadline=deadline)
+        tokenized = await runner.tokenize(inputs, truncate=body.truncate, deadline=deadline)
     lengths = [len(item.input_ids) for item in tokenized]
     check_tokens(lengths, services.settings.max_request_tokens)
     items = []
     for item in tokenized:
-        items.append(_describe(item, engine.tokenizer.tokens(item)))
+        items.append(_describe(item, runner.tokenizer.tokens(item)))
         await asyncio.sleep(0)  # some 0.6 ms a thousand tokens: the event loop is let in between
     usage = {"tokens": sum(lengths)}
-    answer = {"model": engine.manifest.model, "items": items, "usage": usage}
+    answer = {"model": runner.manifest.model, "items": items, "usage": usage}
     if prompt is not None:
         answer |= prompt.document()
     written = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
-    exchange.hold_answer(services.answer_budget, len(written))
-    exchange.texts, exchange.tokens = len(tokenized), usage["tokens"]
-    exchange.truncated = sum(item.truncated for item in tokenized)
+    context.hold_answer(services.answer_budget, len(written))
+    context.texts, context.tokens = len(tokenized), usage["tokens"]
+    context.truncated = sum(item.truncated for item in tokenized)
     return respond([written], JSON)
 
 

@@ -13,8 +13,8 @@ from benchmarks.attention_cost import PLAIN, latency_table, make_texts
 from benchmarks.attention_writing import make_answer, writing_costs
 from benchmarks.tokens import tokenize
 from model.artifact import Artifact
-from service.attention.packing import pack_safetensors
-from service.encoding.serialize import serialize
+from service.answers.packing import pack_safetensors
+from service.answers.serialize import serialize
 
 
 def test_ratios_are_taken_within_a_round() -> None:

@@ -43,12 +43,12 @@ def test_keeps_one_connection_and_reads_answers_in_any_pieces(serve: Serve, in_l
             connection = Connection(address, keep_body=True)
             for text in ("first", "a second one, longer", ""):
                 request = post("/", {"text": text}, texts=1, tokens=1)
-                response = await connection.exchange(request.data)
+                response = await connection.context(request.data)
                 assert response.status == 200
                 assert json.loads(response.body) == {"text": text}
             connection.close()
             assert len(peers) == 1
-            assert (await connection.exchange(request.data)).status == DROPPED
+            assert (await connection.context(request.data)).status == DROPPED
 
     in_loop(run())
 
@@ -60,7 +60,7 @@ def test_reads_status_and_retry_after_whatever_their_case(serve: Serve, in_loop:
     async def run() -> None:
         async with serve(refuse) as address:
             connection = Connection(address)
-            response = await connection.exchange(post("/", {}, texts=1, tokens=1).data)
+            response = await connection.context(post("/", {}, texts=1, tokens=1).data)
             assert (response.status, response.retry_after, response.body) == (429, "3", b"")
             connection.close()
 
@@ -86,7 +86,7 @@ def test_connects_again_after_connection_close_and_after_a_dropped_request(serve
     async def run() -> None:
         async with serve(handle) as address:
             connection = Connection(address)
-            statuses = [(await connection.exchange(b"GET / HTTP/1.1\r\n\r\n")).status for _ in range(3)]
+            statuses = [(await connection.context(b"GET / HTTP/1.1\r\n\r\n")).status for _ in range(3)]
             assert statuses == [413, DROPPED, 200]
             connection.close()
 
@@ -95,7 +95,7 @@ def test_connects_again_after_connection_close_and_after_a_dropped_request(serve
 
 def test_a_server_that_is_not_there_drops_the_request(unused_port: int, in_loop: InLoop) -> None:
     async def run() -> int:
-        return (await Connection(Address("127.0.0.1", unused_port)).exchange(b"GET / HTTP/1.1\r\n\r\n")).status
+        return (await Connection(Address("127.0.0.1", unused_port)).context(b"GET / HTTP/1.1\r\n\r\n")).status
 
     assert in_loop(run()) == DROPPED
 
@@ -108,7 +108,7 @@ def test_refuses_an_answer_without_a_length(serve: Serve, in_loop: InLoop) -> No
         async with serve(chunked) as address:
             connection = Connection(address)
             with pytest.raises(ProtocolError, match=r"expected HTTP/1\.1 with a Content-Length"):
-                await connection.exchange(b"GET / HTTP/1.1\r\n\r\n")
+                await connection.context(b"GET / HTTP/1.1\r\n\r\n")
             connection.close()
 
     in_loop(run())

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.passes import run_pass
 from benchmarks.tokens import make_batch
-from service.backend import Batch, BatchOutput
+from service.inference.backend import Batch, BatchOutput
 
 
 class Sleeper:

@@ -29,7 +29,7 @@ pytestmark = [
 PRODUCT = """
 import json, sys
 import numpy as np, onnxruntime
-from service.onnx_session import _session_options
+from service.inference.onnx_session import _session_options
 
 x = np.full((5, 64), 255, np.uint8)
 paths = {"told": _session_options(1, "cpu"), "not told": onnxruntime.SessionOptions()}
@@ -44,8 +44,8 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from model.artifact import Artifact
-from service.backend import Batch
-from service.onnx_backend import OnnxBackend
+from service.inference.backend import Batch
+from service.inference.onnx_backend import OnnxBackend
 
 backend = OnnxBackend(Artifact.open(Path(sys.argv[1])))
 ids = np.random.default_rng(0).integers(0, 16, (1, 20))

@@ -188,7 +188,7 @@ def test_refuses_attention_and_norms_that_answer_to_each_others_switch(
 def test_refuses_layers_that_answer_to_each_others_switch(
     tiny_checkpoint: Checkpoint, tiny_graph: Path, tmp_path: Path
 ) -> None:
-    def exchange(model: onnx_ir.Model) -> None:
+    def context(model: onnx_ir.Model) -> None:
         first, *_, last = (node for node in model.graph if node.op_type == "AttentionWeights")
         ours, theirs = first.inputs[3], last.inputs[3]
         assert theirs is not None
@@ -199,7 +199,7 @@ def test_refuses_layers_that_answer_to_each_others_switch(
         model.graph.insert_before(first, producer)
 
     with pytest.raises(ParityError, match="attentions.0 changes where attention_layers asks for layer 0 alone"):
-        verify(changed(tiny_graph, tmp_path, exchange), tiny_checkpoint.encoder)
+        verify(changed(tiny_graph, tmp_path, context), tiny_checkpoint.encoder)
 
 
 def test_the_grid_covers_single_ragged_padded_and_longest_batches() -> None:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from service.backend import Batch, BatchOutput
 from service.batching.jobs import Job
+from service.inference.backend import Batch, BatchOutput
 
 PATIENCE = 20.0  # seconds after which a test is broken, not slow
 

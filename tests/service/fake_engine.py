@@ -14,13 +14,13 @@ from tokenizers.processors import TemplateProcessing
 
 from model.artifact import GRAPH, TOKENIZER, Artifact, Defaults, Manifest, Source, describe_files, write_manifest
 from model.config import EncoderConfig
-from service.backend import Batch, BatchOutput, Float32Array, Int64Array
 from service.batching.batcher import Batcher
 from service.batching.jobs import BatchRecord
 from service.engine import Engine
+from service.inference.backend import Batch, BatchOutput, Float32Array, Int64Array
 from service.runner import plan_runtime
 from service.settings import Settings
-from service.tokenizer import Tokenizer
+from service.tokenization.tokenizer import Tokenizer
 
 VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "sat", "on", "a", "mat", "dog", "##s", "run", "slow")
 CLS, SEP = 2, 3

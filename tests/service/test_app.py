@@ -12,11 +12,11 @@ import pytest
 from pydantic import BaseModel
 
 from model.artifact import HEADS, describe_files, read_manifest, write_manifest
-from service.encoding.explain_schemas import ExplainAnswer
-from service.encoding.schemas import EncodeAnswer, FailureAnswer, Info, TokenizeAnswer
 from service.errors import Overloaded
 from service.http.error_shapes import InferenceFailure, TeiFailure
 from service.http.middleware import QUEUED_ROUTES
+from service.requests.explain_schemas import ExplainAnswer
+from service.requests.schemas import EncodeAnswer, FailureAnswer, Info, TokenizeAnswer
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME, load_fake_engine, write_fake_artifact
 

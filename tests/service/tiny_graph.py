@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from model.artifact import GRAPH, TOKENIZER, Artifact, Defaults, Manifest, Source, describe_files, write_manifest
 from model.config import EncoderConfig
-from service.backend import Batch
+from service.inference.backend import Batch
 
 VOCAB_SIZE, HIDDEN_SIZE, NUM_HEADS, MAX_LENGTH = 50, 8, (2, 4), 32
 INPUTS = ("input_ids", "lengths", "attention_layers", "token_type_ids")

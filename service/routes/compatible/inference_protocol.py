@@ -15,18 +15,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.encoding.encode import timed
-from service.encoding.inputs import InputNames
+from service.context import context_of
 from service.errors import InternalError, ModelNotFound, NotReady, Unauthorized, UnsupportedMedia
 from service.http.body import Handler, check_accept, read_body
 from service.http.error_shapes import INFERENCE_PROTOCOL
-from service.http.exchange import exchange_of
 from service.http.failures import INFERENCE_FAILURES, failure_documents
 from service.http.keys import OPEN_ROUTES
 from service.http.media import JSON
 from service.http.openapi import QUEUED_REQUEST, answer_document
 from service.http.pieces import respond
-from service.routes.compatible.answers import check_model, run_for, truncation_header
+from service.operations.encode import timed
+from service.routes.compatible.adapter import check_model, run_for, truncation_header
 from service.routes.compatible.inference_schemas import (
     InferenceAnswer,
     InferenceRequest,
@@ -45,6 +44,7 @@ from service.routes.compatible.inference_tensors import (
     write_answer,
 )
 from service.services import services_of
+from service.tokenization.inputs import InputNames
 from service.versions import own_version
 
 TAG = "Open Inference Protocol"
@@ -120,10 +120,10 @@ async def answer_model_ready(request: Request) -> Response:
 
 async def answer_model(request: Request) -> Response:
     """What goes in and what comes out."""
-    if exchange_of(request.scope).route == INFER:  # taken for a model whose name ends so
+    if context_of(request.scope).route == INFER:  # taken for a model whose name ends so
         raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED)
     name = check_model(request, version=MODEL_VERSION)
-    size = services_of(request).readiness.engine().config.embedding_size
+    size = services_of(request).readiness.runner().config.embedding_size
     return _json(
         {
             "name": name,
@@ -140,7 +140,7 @@ async def answer_infer(request: Request) -> Response:
 
     It reads its body itself: binary tensors stand behind the JSON.
     """
-    services, headers = services_of(request), exchange_of(request.scope).headers
+    services, headers = services_of(request), context_of(request.scope).headers
     name = check_model(request, version=MODEL_VERSION)
     _check_media(headers)
     with services.body_budget.share() as share:

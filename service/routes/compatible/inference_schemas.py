@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from service.encoding.schemas import EncodeRequest, PromptText
+from service.requests.schemas import EncodeRequest, PromptText
 from service.wire import AnswerModel, RequestModel
 
 Size = Annotated[int, Field(ge=0)]

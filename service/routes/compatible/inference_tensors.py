@@ -9,11 +9,11 @@ from typing import Any
 
 import orjson
 
-from service.backend import Float32Array
-from service.encoding.encode import UnwrittenAnswer, aside
-from service.encoding.serialize import serialize
+from service.answers.serialize import serialize
 from service.errors import Invalid, MalformedBody
 from service.http.body import validate
+from service.inference.backend import Float32Array
+from service.operations.encode import UnwrittenAnswer, aside
 from service.routes.compatible.inference_schemas import InferenceInput, InferenceRequest
 
 HEADER_LENGTH = b"inference-header-content-length"

@@ -15,7 +15,7 @@ from service.errors import InternalError, NotReady, Unauthorized
 from service.http.failures import INFERENCE_FAILURES, failure_documents
 from service.http.media import JSON
 from service.http.openapi import QUEUED_REQUEST, answer_document
-from service.routes.compatible.answers import embeddings_document
+from service.routes.compatible.adapter import embeddings_document
 from service.routes.compatible.openai import (
     EXAMPLE,
     MODEL_EXAMPLE,
@@ -94,14 +94,14 @@ async def answer_infinity(request: Request, body: InfinityRequest) -> Response:
 async def answer_models(request: Request) -> Response:
     """A list of one, with the state of its queue."""
     services = services_of(request)
-    engine = services.readiness.engine()
+    runner = services.readiness.runner()
     described: dict[str, Any] = {
         **describe_model(request),
         "backend": "onnxruntime",
         "capabilities": ["embed"],
         "stats": {
-            "queue_fraction": engine.queued_tokens / services.settings.max_queue_tokens,
-            "queue_absolute": float(engine.queued_texts),
+            "queue_fraction": runner.queued_tokens / services.settings.max_queue_tokens,
+            "queue_absolute": float(runner.queued_texts),
         },
     }
     return Response(orjson.dumps({"object": "list", "data": [described]}), media_type=JSON)

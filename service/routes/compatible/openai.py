@@ -14,17 +14,17 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.attention.packing import as_base64
-from service.encoding.encode import UnwrittenAnswer, aside
-from service.encoding.inputs import InputNames
-from service.encoding.schemas import EncodeRequest, Inputs, PromptText
+from service.answers.packing import as_base64
 from service.errors import InternalError, Invalid, ModelNotFound, NotReady, Unauthorized
 from service.http.failures import INFERENCE_FAILURES, failure_documents
 from service.http.media import JSON
 from service.http.openapi import QUEUED_REQUEST, answer_document
-from service.routes.compatible.answers import check_model, embeddings_document, json_response, run_for
+from service.operations.encode import UnwrittenAnswer, aside
+from service.requests.schemas import EncodeRequest, Inputs, PromptText
+from service.routes.compatible.adapter import check_model, embeddings_document, json_response, run_for
 from service.runner import Runner
 from service.services import services_of
+from service.tokenization.inputs import InputNames
 from service.wire import AnswerModel, RequestModel
 
 TAG = "OpenAI"
@@ -161,7 +161,7 @@ def add_routes(app: FastAPI) -> None:
 
 async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     """One normalised vector an input, in their order."""
-    check_token_ids(body.input, services_of(request).readiness.engine())
+    check_token_ids(body.input, services_of(request).readiness.runner())
     wanted = EncodeRequest(
         inputs=body.input,
         truncate=body.truncate,
@@ -188,16 +188,16 @@ async def answer_model(request: Request) -> Response:
 
 def describe_model(request: Request) -> dict[str, Any]:
     """The model as OpenAI lists one."""
-    engine = services_of(request).readiness.engine()
+    runner = services_of(request).readiness.runner()
     return {
-        "id": engine.manifest.model,
+        "id": runner.manifest.model,
         "object": "model",
-        "created": int(engine.written),
+        "created": int(runner.written),
         "owned_by": "polyhead",
     }
 
 
-def check_token_ids(value: Any, engine: Runner) -> None:
+def check_token_ids(value: Any, runner: Runner) -> None:
     """Refuses token ids of another tokenizer, as OpenAI's clients make them.
 
     `langchain-openai` sends ids of `cl100k_base` unless told otherwise. Many are words of this vocabulary too, so they
@@ -208,7 +208,7 @@ def check_token_ids(value: Any, engine: Runner) -> None:
         Invalid: ids without the special tokens that this model's tokenizer puts around a text.
     """
     rows = value if type(value) is list and value and type(value[0]) is list else [value]
-    first, last = engine.tokenizer.special_ends
+    first, last = runner.tokenizer.special_ends
     for index, row in enumerate(rows):
         if type(row) is not list or not row or type(row[0]) is not int:
             return

@@ -10,12 +10,12 @@ from pydantic import ConfigDict, Field, RootModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.encoding.schemas import EncodeRequest, Inputs, Status
 from service.errors import InternalError, NotReady
 from service.http.error_shapes import TEI
 from service.http.failures import INFERENCE_FAILURES, failure_documents
 from service.http.openapi import QUEUED_REQUEST, answer_document
-from service.routes.compatible.answers import embeddings_document, json_response, run_for
+from service.requests.schemas import EncodeRequest, Inputs, Status
+from service.routes.compatible.adapter import embeddings_document, json_response, run_for
 from service.routes.health import answer_readyz
 from service.wire import RequestModel
 

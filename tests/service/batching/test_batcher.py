@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import uvloop
 
-from service.backend import Batch, BatchOutput
 from service.batching.batcher import Batcher
 from service.batching.jobs import BatchRecord, Job, JobResult
 from service.batching.workers import WORKER_NICE
 from service.errors import DeadlineExceeded, InferenceFailed, NotReady, Overloaded, ServiceError, TooLarge
+from service.inference.backend import Batch, BatchOutput
 from tests.service.fake_backend import PATIENCE, FakeBackend, job
 
 Submission = asyncio.Task[list[JobResult]]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from model.artifact import Artifact
-from service.backend import Batch, BatchOutput, Cancellation
 from service.batching.batcher import Batcher
 from service.errors import DeadlineExceeded, NotReady, Overloaded
-from service.onnx_backend import OnnxBackend
+from service.inference.backend import Batch, BatchOutput, Cancellation
+from service.inference.onnx_backend import OnnxBackend
 from tests.service.batching.test_batcher import begin, pooled, within_patience
 from tests.service.fake_backend import PATIENCE, job
 

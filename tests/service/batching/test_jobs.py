@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.backend import Batch, BatchOutput
 from service.batching.jobs import Job, collate, separate
+from service.inference.backend import Batch, BatchOutput
 
 HEADS = {0: 3, 2: 0, 4: 1}  # by layer; a layer may have no heads
 

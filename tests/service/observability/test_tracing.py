@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from service.http.exchange import Exchange
+from service.context import RequestContext
 from service.observability.logs import REQUEST_LOGGER
 from service.observability.request_trace import TracingUnavailable, current_trace, open_tracing
 from service.observability.tracing import OpenTelemetryTracing
@@ -278,10 +278,10 @@ def test_collector_that_hangs_holds_the_end_up_once_not_for_each_batch(monkeypat
     exporter, free = InMemorySpanExporter(), threading.Event()
     monkeypatch.setattr(exporter, "export", lambda _: free.wait(30))
     tracing = OpenTelemetryTracing(BatchSpanProcessor(exporter, max_export_batch_size=1), share=1.0)
-    for exchange in [Exchange("/encode", "POST", []) for _ in range(3)]:
-        trace = tracing.start(exchange)
+    for context in [RequestContext("/encode", "POST", []) for _ in range(3)]:
+        trace = tracing.start(context)
         assert trace is not None
-        trace.finish(exchange)
+        trace.finish(context)
     began = time.monotonic()
     tracing.close()
     taken = time.monotonic() - began

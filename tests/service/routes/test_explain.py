@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from model.config import Projection
-from service.encoding.explain_schemas import ExplainAnswer
+from service.requests.explain_schemas import ExplainAnswer
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, NUM_HEADS, SEP, attention_weights
 from tests.service.routes.test_encode import expected_vector, ids_of

@@ -1,0 +1,1 @@
+"""From arrays to bytes: embeddings, attention, JSON, base64 and safetensors."""

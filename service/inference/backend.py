@@ -1,0 +1,104 @@
+"""The seam between scheduling and inference: numpy in, numpy out.
+
+It knows neither HTTP nor ONNX Runtime. Tests put a fake here; `service.inference.onnx_backend` holds the real one.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64Array = NDArray[np.int64]
+Float32Array = NDArray[np.float32]
+
+
+class Cancellation:
+    """Tells a run that nobody waits for it any more; from any thread, at any time, at most once to any effect."""
+
+    __slots__ = ("_callback", "_lock", "is_cancelled")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callback: Callable[[], None] | None = None
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Ends the run early, where its backend can."""
+        with self._lock:
+            callback = None if self.is_cancelled else self._callback
+            self.is_cancelled = True
+        if callback is not None:
+            callback()
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """Has the callback called once it is cancelled, at once where it already is."""
+        with self._lock:
+            self._callback = callback
+            is_late = self.is_cancelled
+        if is_late:
+            callback()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One run of the graph. B texts, S the longest of them.
+
+    Attributes:
+        input_ids: [B, S], right-padded with anything.
+        lengths: [B], real tokens a row, at least 1.
+        attention_layers: layers whose attention weights are computed, ascending.
+        wants_tokens: whether `last_hidden_state` is to be returned.
+        wants_norms: whether the value norms of these attention layers are to be returned.
+        head_gates: [B, sum of all layers' heads], first layer first, factors on what each head adds; None for heads as
+            they are.
+        cancellation: says during the run that its output is no longer wanted; None where nobody can say so.
+    """
+
+    input_ids: Int64Array
+    lengths: Int64Array
+    attention_layers: tuple[int, ...] = ()
+    wants_tokens: bool = False
+    wants_norms: bool = False
+    head_gates: Float32Array | None = None
+    cancellation: Cancellation | None = None
+
+    def padded(self, step: int) -> Self:
+        """The same batch, its S a multiple of `step`."""
+        missing = -self.input_ids.shape[1] % step
+        return replace(self, input_ids=np.pad(self.input_ids, ((0, 0), (0, missing)))) if missing else self
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutput:
+    """What one run computed; padded rows and columns hold anything, and a backend may add some to S.
+
+    Attributes:
+        pooled: [B, D], before truncation to fewer dimensions and before normalisation.
+        last_hidden_state: [B, S, D], or None where not wanted.
+        attentions: by layer, probabilities [B, H_l, S, S]; the wanted layers only.
+        value_norms: by layer, ||f(x_j)|| [B, H_l, S] (see `model.analysis.norms`); the wanted layers only.
+    """
+
+    pooled: Float32Array
+    last_hidden_state: Float32Array | None
+    attentions: Mapping[int, Float32Array]
+    value_norms: Mapping[int, Float32Array] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """Runs batches. `run` is called from several threads at once and must be safe for that."""
+
+    def run(self, batch: Batch) -> BatchOutput:
+        """Computes one batch, on the calling thread.
+
+        Raises:
+            Exception: anything; the batcher fails the batch's texts with it and goes on.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees what `run` needs; no `run` comes after it."""
+        ...

@@ -1,0 +1,156 @@
+"""The backend that is used: an artifact's graph in ONNX Runtime.
+
+It feeds the inputs that the manifest lists and fetches the outputs that a batch wants; it knows no requests.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.artifact import (
+    ATTENTION_LAYERS,
+    GRAPH,
+    HEAD_GATES,
+    INPUT_IDS,
+    LAST_HIDDEN_STATE,
+    LENGTHS,
+    NORM_LAYERS,
+    POOLED,
+    TOKEN_TYPE_IDS,
+    Artifact,
+    ArtifactError,
+    attentions_name,
+    value_norms_name,
+)
+from model.processor import length_step
+from service.inference.backend import Batch, BatchOutput, Float32Array
+from service.inference.onnx_session import open_session, operators, run_options
+
+_LARGE_OUTPUT = 8 * 2**20  # bytes of one run's outputs after which the arena is worth shrinking
+_SHRINK_AFTER = 1.0  # seconds: by then such an answer has been sent; memory still in use cannot be given back
+# Kernels choose their tiling by length. The longest text is added, up to a limit: scores grow with the square, and at
+# 8,192 tokens take gigabytes that may never be needed.
+_WARM_UP_LENGTHS = (1, 8, 32, 128)
+_LONGEST_WARM_UP = 512
+_LARGE_SCORES = 64 * 2**20  # bytes of one layer's scores, likewise
+
+Feed = Callable[[Batch], NDArray[Any]]
+
+
+class OnnxBackend:
+    """One session, for any number of threads at once: each runs its batch on itself.
+
+    Args:
+        artifact: a verified artifact.
+        intra_op_threads: threads of one run, the calling one included.
+        provider: `cpu` or `cuda`.
+
+    Raises:
+        ArtifactError: the graph does not load, or is not what its manifest says.
+        ProviderUnavailable: the provider cannot be used.
+    """
+
+    def __init__(self, artifact: Artifact, *, intra_op_threads: int = 1, provider: str = "cpu") -> None:
+        manifest = artifact.manifest
+        self._num_layers = manifest.config.num_layers
+        self._most_heads = max(manifest.config.num_heads)
+        self._max_length = manifest.max_sequence_length
+        self._has_norms = NORM_LAYERS in manifest.inputs
+        self._length_step = length_step() if provider == "cpu" else 1
+        self._large_output_at: float | None = None
+        self._feeds = _plan_feeds(artifact)
+        self._session = open_session(artifact, intra_op_threads=intra_op_threads, provider=provider)
+
+    def run(self, batch: Batch) -> BatchOutput:
+        """Computes one batch, on the calling thread (and the session's others, where it has any).
+
+        Raises:
+            Exception: whatever ONNX Runtime raises; also once the batch is cancelled.
+        """
+        batch, layers = batch.padded(self._length_step), batch.attention_layers
+        names = [POOLED, *([LAST_HIDDEN_STATE] if batch.wants_tokens else []), *map(attentions_name, layers)]
+        names += map(value_norms_name, layers) if batch.wants_norms else ()
+        feeds = {name: feed(batch) for name, feed in self._feeds}
+        options = run_options(batch.cancellation, shrinks=self._shrinks_now())
+        outputs: list[Float32Array] = self._session.run(names, feeds, options)
+        if self._took_much(batch, outputs):
+            self._large_output_at = time.monotonic()
+        found = dict(zip(names, outputs, strict=True))
+        return BatchOutput(
+            pooled=found[POOLED],
+            last_hidden_state=found.get(LAST_HIDDEN_STATE),
+            attentions={layer: found[attentions_name(layer)] for layer in layers},
+            value_norms={layer: found[value_norms_name(layer)] for layer in layers if batch.wants_norms},
+        )
+
+    def _took_much(self, batch: Batch, outputs: list[Float32Array]) -> bool:
+        """Whether a run took so much memory that the arena is worth shrinking afterwards."""
+        rows, length = batch.input_ids.shape
+        scores = 4 * rows * self._most_heads * length**2
+        wants_more = len(outputs) > 1 and sum(output.nbytes for output in outputs) > _LARGE_OUTPUT
+        return wants_more or scores > _LARGE_SCORES
+
+    def _shrinks_now(self) -> bool:
+        """Whether this run, a while after one that took much, returns what is unused.
+
+        ONNX Runtime's arena keeps its largest size for ever otherwise, and attention weights, and the scores of long
+        texts, are far larger than all else a run needs.
+        """
+        large_output_at = self._large_output_at
+        if large_output_at is None or time.monotonic() - large_output_at < _SHRINK_AFTER:
+            return False
+        self._large_output_at = None
+        return True
+
+    def warm_up(self) -> None:
+        """Runs short texts and a long one, one with every layer's attention: the first requests pay for nothing.
+
+        Raises:
+            Exception: whatever ONNX Runtime raises; such an artifact does not run here.
+        """
+        for length in (*_WARM_UP_LENGTHS, min(self._max_length, _LONGEST_WARM_UP)):
+            if length <= self._max_length:
+                self.run(_blank_batch(length))
+        layers, length = tuple(range(self._num_layers)), min(8, self._max_length)
+        self.run(_blank_batch(length, layers, wants_tokens=True, wants_norms=self._has_norms))
+
+    def operators(self) -> dict[str, list[str]]:
+        """Which nodes each provider runs, by their operators."""
+        return operators(self._session)
+
+    def close(self) -> None:
+        """Frees the session; runs that are under way keep it until they end."""
+        del self._session
+
+
+def _plan_feeds(artifact: Artifact) -> list[tuple[str, Feed]]:
+    """What is fed to each input of the manifest."""
+    config = artifact.manifest.config
+    num_layers, no_gates = config.num_layers, np.zeros((0, sum(config.num_heads)), dtype=np.float32)
+    feeds: dict[str, Feed] = {
+        INPUT_IDS: lambda batch: batch.input_ids,
+        LENGTHS: lambda batch: batch.lengths,
+        ATTENTION_LAYERS: lambda batch: _layer_mask(batch.attention_layers, num_layers),
+        NORM_LAYERS: lambda batch: _layer_mask(batch.attention_layers if batch.wants_norms else (), num_layers),
+        HEAD_GATES: lambda batch: no_gates if batch.head_gates is None else batch.head_gates,
+        TOKEN_TYPE_IDS: lambda batch: np.zeros_like(batch.input_ids),
+    }
+    if unknown := [name for name in artifact.manifest.inputs if name not in feeds]:
+        raise ArtifactError(f"{artifact.path(GRAPH)} wants {', '.join(unknown)}: this version feeds {', '.join(feeds)}")
+    return [(name, feeds[name]) for name in artifact.manifest.inputs]
+
+
+def _layer_mask(layers: tuple[int, ...], num_layers: int) -> NDArray[np.bool_]:
+    mask = np.zeros(num_layers, dtype=np.bool_)
+    mask[list(layers)] = True
+    return mask
+
+
+def _blank_batch(
+    length: int, layers: tuple[int, ...] = (), *, wants_tokens: bool = False, wants_norms: bool = False
+) -> Batch:
+    input_ids, lengths = np.zeros((1, length), np.int64), np.array([length], np.int64)
+    return Batch(input_ids, lengths, layers, wants_tokens, wants_norms)

@@ -1,0 +1,178 @@
+"""The encode path, from a validated request to the answer's bytes; every route that encodes goes through here.
+
+Limits are checked in the order of what checking costs: number of inputs, tokens, bytes of the answer; then it runs.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from service.answers.embeddings import build_answer
+from service.answers.packing import pack_base64, pack_safetensors
+from service.answers.serialize import serialize_in_pieces
+from service.batching.jobs import JobResult
+from service.context import RequestContext
+from service.errors import Invalid, TooLarge
+from service.observability.metrics import Metrics, Stage
+from service.observability.request_trace import note_stage
+from service.requests.plan import Sizes, check_sizes, plan_encoding
+from service.requests.schemas import EncodeRequest
+from service.services import Services
+from service.tokenization.inputs import INPUTS, InputNames, read_inputs, refuse_empty, refuse_long_texts
+from service.tokenization.tokenizer import TokenizedInput
+from service.wire import Piece
+
+# Up to here building an answer is quicker than handing it to a thread; megabytes would hold up the event loop.
+INLINE_FLOATS = 2**18
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class UnwrittenAnswer:
+    """What came of a request, before it is written: each API writes it in its own shape.
+
+    Attributes:
+        answer: as `service.answers.embeddings.build_answer` gives it, arrays still arrays.
+        sizes: of that answer.
+    """
+
+    answer: dict[str, Any]
+    sizes: Sizes
+
+
+async def encode(
+    services: Services, context: RequestContext, request: EncodeRequest, *, as_safetensors: bool = False
+) -> Sequence[Piece]:
+    """Answers one encode request, as JSON unless told otherwise; in pieces, where that is megabytes.
+
+    Raises:
+        ServiceError: whatever keeps it from being answered.
+    """
+    _check_encoding(request, as_safetensors=as_safetensors)
+    encoded = await run(services, context, request, as_safetensors=as_safetensors)
+    with timed(services.metrics, "serialize"):
+        return await _write(encoded.answer, request, encoded.sizes, as_safetensors=as_safetensors)
+
+
+async def run(
+    services: Services,
+    context: RequestContext,
+    request: EncodeRequest,
+    *,
+    names: InputNames = INPUTS,
+    as_safetensors: bool = False,
+) -> UnwrittenAnswer:
+    """Encodes, up to the answer's arrays.
+
+    Args:
+        services: of the app.
+        context: the request's own, for its deadline and its counts.
+        request: what to encode.
+        names: what the caller calls `inputs`, for errors.
+        as_safetensors: how it will be written, which says what it will hold.
+
+    Raises:
+        ServiceError: whatever keeps it from being encoded.
+    """
+    runner, settings, metrics = services.readiness.runner(), services.settings, services.metrics
+    deadline = context.deadline(settings.request_timeout)
+    inputs = read_inputs(request.inputs, names=names, max_texts=settings.max_texts)
+    plan = plan_encoding(request, inputs, runner.manifest)
+    refuse_long_texts(plan.inputs.texts or (), settings.max_text_characters, names=names)
+    with timed(metrics, "tokenize"):
+        tokenized = await runner.tokenize(
+            plan.inputs,
+            truncate=request.truncate,
+            names=names,
+            ids_only=plan.selection is None,
+            deadline=deadline,
+        )
+    refuse_empty(tokenized, names=names)
+    lengths = [len(item.input_ids) for item in tokenized]
+    check_tokens(lengths, settings.max_request_tokens, names=names)
+    attention = plan.plan_attention(tokenized, runner.tokenizer)
+    sizes = check_sizes(plan, lengths, attention, settings)
+    context.hold_answer(
+        services.answer_budget, sizes.held_bytes(request.encoding_format, as_safetensors=as_safetensors)
+    )
+    results = await runner.run(tokenized, **plan.run_options, deadline=deadline)
+    observe_results(metrics, results)
+    with timed(metrics, "postprocess"):
+        answer = await aside(partial(build_answer, plan, tokenized, results, attention, runner), sizes.built_from)
+    count(metrics, context, tokenized, attention_bytes=sizes.attention_bytes if attention else None)
+    return UnwrittenAnswer(answer, sizes)
+
+
+def check_tokens(lengths: Sequence[int], limit: int, *, names: InputNames = INPUTS) -> None:
+    """Refuses a request with more tokens than allowed.
+
+    Raises:
+        TooLarge: naming both numbers.
+    """
+    if (tokens := sum(lengths)) > limit:
+        raise TooLarge(
+            f"{names.all}: {tokens} tokens, at most {limit} a request are taken; send fewer inputs", param=names.field
+        )
+
+
+@contextmanager
+def timed(metrics: Metrics, stage: Stage) -> Iterator[None]:
+    """Counts the time of a stage, failed or not, and notes it in the request's trace."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        metrics.stages[stage].observe(time.monotonic() - started)
+        note_stage(stage, started)
+
+
+def observe_results(metrics: Metrics, results: Sequence[JobResult]) -> None:
+    """Counts what a request waited for a worker, and what it waited for the model."""
+    metrics.stages["queue"].observe(max(result.queue_seconds for result in results))
+    metrics.stages["inference"].observe(max(result.inference_seconds for result in results))
+
+
+async def aside(build: Callable[[], T], floats: int) -> T:
+    """What `build` returns; on a thread where it touches many floats."""
+    return build() if floats <= INLINE_FLOATS else await asyncio.to_thread(build)
+
+
+async def _write(
+    answer: dict[str, Any], request: EncodeRequest, sizes: Sizes, *, as_safetensors: bool
+) -> Sequence[Piece]:
+    if as_safetensors:
+        is_half = request.encoding_format == "float16"
+        return await aside(partial(pack_safetensors, answer, is_half=is_half), sizes.floats)
+    if request.encoding_format == "base64":
+        answer = await aside(partial(pack_base64, answer), sizes.floats)
+    return await serialize_in_pieces(answer, floats=sizes.floats)
+
+
+def _check_encoding(request: EncodeRequest, *, as_safetensors: bool) -> None:
+    if request.encoding_format == "float16" and not as_safetensors:
+        raise Invalid(
+            'encoding_format: "float16" is for Accept: application/vnd.safetensors; JSON is "float" or "base64"',
+            param="encoding_format",
+        )
+    if request.encoding_format == "base64" and as_safetensors:
+        raise Invalid(
+            'encoding_format: a safetensors answer is "float" or "float16"; base64 is for JSON', param="encoding_format"
+        )
+
+
+def count(
+    metrics: Metrics, context: RequestContext, tokenized: Sequence[TokenizedInput], *, attention_bytes: int | None
+) -> None:
+    """Counts an answered request: its texts and tokens, and its attention where it has any."""
+    lengths = [len(item.input_ids) for item in tokenized]
+    context.texts = len(lengths)
+    context.tokens = sum(lengths)
+    context.truncated = sum(item.truncated for item in tokenized)
+    metrics.observe_texts(lengths, truncated=context.truncated)
+    if attention_bytes is not None:
+        metrics.observe_attention(attention_bytes)

@@ -1,0 +1,174 @@
+"""A request to encode, understood: what it asks of the model, and how large its answer will be. Nothing has run yet.
+
+It knows the model's manifest and tokenizer, neither HTTP nor threads; whoever runs the model does so between the steps.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from model.artifact import NORM_LAYERS, Manifest
+from service.errors import Invalid, TooLarge
+from service.inference.backend import Float32Array
+from service.requests.artifact_inputs import require_input
+from service.requests.axes import plan_axes
+from service.requests.head_mask import read_head_mask
+from service.requests.prompts import Prompt, with_prompt
+from service.requests.schemas import EncodeRequest
+from service.requests.selection import (
+    FLOAT_BYTES,
+    AttentionPlan,
+    AttentionSelection,
+    check_attention_size,
+    select_attention,
+)
+from service.settings import Settings
+from service.tokenization.inputs import Inputs
+from service.tokenization.tokenizer import TokenizedInput, Tokenizer
+
+# Held of each number of an answer until it is read: float32 as computed and as selected or normalised, and as text.
+TENSOR_BYTES = 4 + 4
+BASE64_BYTES = TENSOR_BYTES + 6
+JSON_BYTES = TENSOR_BYTES + 13
+
+
+class RunOptions(TypedDict):
+    """What a run is to compute besides pooled vectors."""
+
+    attention_layers: tuple[int, ...]
+    wants_tokens: bool
+    wants_norms: bool
+    head_gates: Float32Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodePlan:
+    """A request resolved against the model, before its texts are tokenised.
+
+    Attributes:
+        request: as it came.
+        inputs: what to tokenise, prompts in front.
+        prompt: what is in front of each text, or None.
+        selection: layers and heads of the attention answer, or None.
+        head_gates: [sum of all layers' heads], or None.
+        dimensions: of the answer's vectors.
+    """
+
+    request: EncodeRequest
+    inputs: Inputs
+    prompt: Prompt | None
+    selection: AttentionSelection | None
+    head_gates: Float32Array | None
+    dimensions: int
+
+    @property
+    def run_options(self) -> RunOptions:
+        """What the model is to compute."""
+        selection = self.selection
+        return {
+            "attention_layers": selection.computed_layers if selection else (),
+            "wants_tokens": self.request.output == "tokens",
+            "wants_norms": selection is not None and selection.options.form == "norms",
+            "head_gates": self.head_gates,
+        }
+
+    def plan_attention(self, tokenized: Sequence[TokenizedInput], tokenizer: Tokenizer) -> AttentionPlan | None:
+        """Rows and columns of the attention answer, once its texts are tokens; None where none is asked for."""
+        if self.selection is None:
+            return None
+        axes = plan_axes(self.selection.options, tokenized, tokenizer)
+        return AttentionPlan(self.selection, axes)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large an answer will be, known before the model runs.
+
+    Attributes:
+        floats: in the answer, about.
+        built_from: floats read to build it, about.
+        attention_bytes: of the answer's attention.
+        work_bytes: of the attention that is computed for it.
+    """
+
+    floats: int
+    built_from: int
+    attention_bytes: int
+    work_bytes: int
+
+    def held_bytes(self, encoding_format: str, *, as_safetensors: bool) -> int:
+        """What is held from the first run until the answer is read, about."""
+        if as_safetensors:
+            return self.work_bytes + TENSOR_BYTES * self.floats
+        return self.work_bytes + (BASE64_BYTES if encoding_format == "base64" else JSON_BYTES) * self.floats
+
+
+def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> EncodePlan:
+    """Resolves a request.
+
+    Raises:
+        Invalid: it asks for what the model does not have.
+    """
+    selection = _select(request, inputs, manifest)
+    head_gates = read_head_mask(request.head_mask, manifest)
+    dimensions = check_dimensions(request.dimensions, _vector_size(request, manifest))
+    prompt, prompted = with_prompt(manifest.defaults, inputs, name=request.prompt_name, text=request.prompt)
+    return EncodePlan(request, prompted, prompt, selection, head_gates, dimensions)
+
+
+def check_dimensions(dimensions: int | None, size: int) -> int:
+    """How many dimensions of vectors of this size are wanted.
+
+    Raises:
+        Invalid: more than there are.
+    """
+    if dimensions is not None and dimensions > size:
+        raise Invalid(f"dimensions: expected 1 to {size}, the size of the vectors", param="dimensions")
+    return dimensions or size
+
+
+def check_sizes(plan: EncodePlan, lengths: Sequence[int], attention: AttentionPlan | None, settings: Settings) -> Sizes:
+    """How large the answer will be, for texts of these lengths in tokens.
+
+    Raises:
+        TooLarge: larger than the settings allow; the message says what would make it smaller.
+    """
+    vectors = len(lengths) if plan.request.output == "pooled" else sum(lengths)
+    if (size := vectors * plan.dimensions * FLOAT_BYTES) > settings.max_embedding_bytes:
+        raise TooLarge(
+            f"the answer would hold {size} bytes of embeddings, at most {settings.max_embedding_bytes} are allowed; "
+            "send fewer inputs or ask for fewer dimensions",
+            param="output",
+        )
+    if attention is None:
+        return Sizes(size // FLOAT_BYTES, size // FLOAT_BYTES, 0, 0)
+    attention_bytes = check_attention_size(
+        attention.selection,
+        attention.axes,
+        is_half=plan.request.encoding_format == "float16",
+        max_bytes=settings.max_attention_bytes,
+        max_work_bytes=settings.max_attention_work_bytes,
+    )
+    floats = (size + attention_bytes) // FLOAT_BYTES
+    built_from = max(floats, attention.selection.build_floats(attention.axes))
+    return Sizes(floats, built_from, attention_bytes, attention.selection.work_bytes(lengths))
+
+
+def _select(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> AttentionSelection | None:
+    if request.attention is None:
+        return None
+    if request.attention.level == "word" and inputs.texts is None:
+        raise Invalid("attention.level: token ids have no words; send texts", param="attention.level")
+    if request.attention.form == "norms":
+        require_input(manifest, NORM_LAYERS, param="attention.form")
+        if manifest.config.output_gate:
+            raise Invalid(
+                'attention.form: "norms" would leave out the gates that this network puts on what each query takes; '
+                'ask for "weights"',
+                param="attention.form",
+            )
+    return select_attention(request.attention, manifest.config.num_heads)
+
+
+def _vector_size(request: EncodeRequest, manifest: Manifest) -> int:
+    return manifest.config.embedding_size if request.output == "pooled" else manifest.config.hidden_size

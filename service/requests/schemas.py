@@ -1,0 +1,188 @@
+"""The wire: what requests may hold and what answers look like.
+
+Strict: no value is coerced, no field is unknown. What depends on the model (layers, heads, dimensions, ids) is checked
+elsewhere.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, WithJsonSchema
+
+from service.requests.attention_schemas import Attention, AttentionRequest, AttentionStatistics
+from service.requests.head_mask import HeadMask
+from service.requests.prompts import MAX_PROMPT_CHARACTERS
+from service.wire import AnswerModel, OpenAnswerModel, RequestModel
+
+Inputs = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+                {
+                    "type": "array",
+                    "items": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+                    "minItems": 1,
+                },
+            ]
+        }
+    ),
+]
+PromptText = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
+Texts = Annotated[
+    Any,
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+]
+
+
+class EncodeRequest(RequestModel):
+    """What `POST /encode` takes."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "inputs": ["The cat sat on the mat."],
+                    "attention": {"layers": "last", "heads": [0, 1], "queries": "cls"},
+                }
+            ]
+        }
+    )
+
+    inputs: Inputs
+    """a text, a list of texts, a list of token ids, or a list of lists of token ids (used as given: include the special
+    tokens yourself)"""
+    normalize: bool = True
+    """divide each vector by its length, after `dimensions`"""
+    truncate: bool = True
+    """cut texts that are longer than the model takes; false refuses them, as token ids always are"""
+    prompt_name: str | None = None
+    """one of the model's prompts, put before every text; null takes the model's default, where it has one"""
+    prompt: PromptText | None = None
+    """a prompt of your own instead; empty for none"""
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    """keep the first so many dimensions; null keeps all"""
+    output: Literal["pooled", "tokens"] = "pooled"
+    """one vector a text, or one vector a token"""
+    encoding_format: Literal["float", "base64", "float16"] = "float"
+    """`"base64"`: little-endian float32, row by row, for embeddings and attention weights; `"float16"`: for attention
+    weights where safetensors are accepted, embeddings stay float32"""
+    attention: AttentionRequest | None = None
+    """null computes none"""
+    head_mask: HeadMask = None
+    """what the answer would be with less of some heads: `[[layer, head, gate], ...]`, a gate of 0 removes the head, 1
+    leaves it as it is; negative indices count from the end; for all inputs; null or empty for none"""
+
+
+class TokenizeRequest(RequestModel):
+    """What `POST /tokenize` takes."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"inputs": ["The cat sat on the mat."]}]})
+
+    inputs: Texts
+    """a text or a list of texts"""
+    truncate: bool = True
+    """cut texts that are longer than the model takes; false refuses them"""
+    prompt_name: str | None = None
+    """one of the model's prompts, put before every text; null takes the model's default, where it has one"""
+    prompt: PromptText | None = None
+    """a prompt of your own instead; empty for none"""
+
+
+class Usage(AnswerModel):
+    """What a request cost."""
+
+    tokens: int
+    """tokens of all inputs, special tokens included"""
+
+
+class Item(AnswerModel):
+    """What became of one input."""
+
+    tokens: int
+    """tokens that were encoded, special tokens included"""
+    truncated: bool
+    """whether the text was longer and its end was cut off"""
+    tokens_cut: int | None = None
+    """only where it was: how many tokens of it were left out"""
+
+
+class EncodeAnswer(AnswerModel):
+    """What `POST /encode` answers; one entry an input, in their order."""
+
+    model: str
+    embeddings: list[list[float]] | list[list[list[float]]] | list[str]
+    """pooled: one vector an input; tokens: one vector a token of each input; base64: one string an input"""
+    usage: Usage
+    items: list[Item]
+    prompt_name: str | None = None
+    """only where a prompt of the model was put before the texts, by the request or by default"""
+    prompt: str | None = None
+    """only where there was one: its text; offsets count from its start"""
+    attention: list[Attention] | list[AttentionStatistics] | None = None
+    """only where it was asked for"""
+
+
+class TokenizedItem(AnswerModel):
+    """One tokenised text."""
+
+    input_ids: list[int]
+    tokens: list[str]
+    offsets: list[tuple[int, int]]
+    """[start, end) of each token in the text, in characters; [0, 0] for special tokens"""
+    truncated: bool
+    tokens_cut: int | None = None
+    """only where it was truncated: how many tokens of it were left out"""
+
+
+class TokenizeAnswer(AnswerModel):
+    """What `POST /tokenize` answers; one entry a text, in their order."""
+
+    model: str
+    items: list[TokenizedItem]
+    usage: Usage
+    prompt_name: str | None = None
+    """only where a prompt of the model was put before the texts, by the request or by default"""
+    prompt: str | None = None
+    """only where there was one: its text; offsets count from its start"""
+
+
+class Failure(AnswerModel):
+    """The inside of the one error body."""
+
+    message: str
+    type: str
+    param: str | None
+    """the field or header at fault"""
+    code: str
+
+
+class FailureAnswer(AnswerModel):
+    """Every failure on every route has this body."""
+
+    error: Failure
+
+
+class Status(AnswerModel):
+    """What a probe answers where all is well."""
+
+    status: Literal["ok", "ready"]
+
+
+class Info(OpenAnswerModel):
+    """What `GET /info` answers."""
+
+    model: str
+    manifest: dict[str, Any]
+    """the artifact's `manifest.json`"""
+    limits: dict[str, float]
+    """largest request, in bytes, texts, tokens and seconds"""
+    runtime: dict[str, str | int]
+    """provider, workers, threads"""
+    versions: dict[str, str]
+
+
+class HeadReport(OpenAnswerModel):
+    """What `GET /heads` answers: the artifact's `heads.json`."""

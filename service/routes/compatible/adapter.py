@@ -1,0 +1,63 @@
+"""What the adapters share: they run the one encode path, and say in a header what their answers have no field for."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.answers.serialize import serialize_in_pieces
+from service.context import context_of
+from service.errors import ModelNotFound
+from service.http.media import JSON
+from service.http.openapi import answer_document
+from service.http.pieces import respond
+from service.operations.encode import UnwrittenAnswer, run, timed
+from service.requests.schemas import EncodeRequest
+from service.services import services_of
+from service.tokenization.inputs import INPUTS, InputNames
+
+TRUNCATED = "X-Truncated-Inputs"
+"""How many inputs were longer than the model takes and had their end cut off; only where some were."""
+
+
+def embeddings_document(model: Any, example: Any) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI entry of an adapter's good answer."""
+    document = answer_document(model, example)
+    schema = {"type": "integer", "minimum": 1}
+    document[200]["headers"] = {TRUNCATED: {"description": "how many inputs were cut", "schema": schema}}
+    return document
+
+
+async def run_for(request: Request, wanted: EncodeRequest, *, names: InputNames = INPUTS) -> UnwrittenAnswer:
+    """Encodes for an HTTP request; `names` are those of `inputs` in the API that it speaks."""
+    return await run(services_of(request), context_of(request.scope), wanted, names=names)
+
+
+async def json_response(request: Request, answer: Any, encoded: UnwrittenAnswer) -> Response:
+    """An answer made from `encoded`, arrays still arrays, as JSON."""
+    with timed(services_of(request).metrics, "serialize"):
+        pieces = await serialize_in_pieces(answer, floats=encoded.sizes.floats)
+    return respond(pieces, JSON, truncation_header(request))
+
+
+def truncation_header(request: Request) -> dict[str, str]:
+    """Says that inputs were cut, to a client whose API cannot."""
+    cut = context_of(request.scope).truncated
+    return {TRUNCATED: str(cut)} if cut else {}
+
+
+def check_model(request: Request, *, version: str | None = None) -> str:
+    """The name of the model that is served, which the path names too.
+
+    Args:
+        request: whose path holds it, as `model`.
+        version: may follow the name, as `/versions/{version}`.
+
+    Raises:
+        ModelNotFound: the path names another one.
+    """
+    served = services_of(request).readiness.runner().manifest.model
+    names = [served] if version is None else [served, f"{served}/versions/{version}"]
+    if request.path_params["model"] not in names:
+        raise ModelNotFound(f"no such model; {served} is served here", param="model")
+    return served

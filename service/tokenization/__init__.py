@@ -1,0 +1,1 @@
+"""Texts to token ids, as the model was trained to read them."""

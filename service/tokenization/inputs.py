@@ -1,0 +1,180 @@
+"""What a request wants encoded, checked: texts or token ids, at least one, and not more than the limits allow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from service.errors import Invalid, TooLarge
+from service.tokenization.tokenizer import TokenizedInput
+
+EXPECTED = "expected a text, a list of texts, a list of token ids or a list of lists of token ids"
+
+TokenIds = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """One of the two is set."""
+
+    texts: Sequence[str] | None = None
+    token_ids: Sequence[TokenIds] | None = None
+
+    def __len__(self) -> int:
+        return len(self.texts if self.texts is not None else self.token_ids or ())
+
+
+@dataclass(frozen=True, slots=True)
+class InputNames:
+    """What a caller calls its inputs, for messages and `param` of errors.
+
+    Attributes:
+        listed: the list of them; empty where each has a name of its own.
+        singles: names of those that come before the list.
+        start: number of the first, where these are a part of the list.
+    """
+
+    listed: str = "inputs"
+    singles: tuple[str, ...] = ()
+    start: int = 0
+
+    @property
+    def all(self) -> str:
+        """What messages call all of them."""
+        return " and ".join(filter(None, (*self.singles, self.listed)))
+
+    @property
+    def field(self) -> str:
+        """What `param` calls all of them: one field."""
+        return self.listed or self.singles[0]
+
+    def of(self, index: int) -> tuple[str, str]:
+        """What messages and what `param` call one of them."""
+        if index < len(self.singles):
+            return self.singles[index], self.singles[index]
+        place = index - len(self.singles) + self.start
+        return f"{self.listed}[{place}]", f"{self.listed}.{place}"
+
+
+INPUTS = InputNames()
+
+
+def read_inputs(value: Any, *, names: InputNames = INPUTS, max_texts: int) -> Inputs:
+    """Tells apart the four forms of a JSON value. Messages name places, never what stands there.
+
+    Raises:
+        Invalid: another form, an empty list, or a list of mixed kinds.
+        TooLarge: more inputs than allowed.
+    """
+    if type(value) is str:
+        return Inputs(texts=(value,))
+    if type(value) is not list:
+        raise Invalid(f"{names.all}: {EXPECTED}", param=names.field)
+    if not value:
+        raise Invalid(f"{names.all}: the list is empty; give at least one input", param=names.field)
+    kinds = set(map(type, value))
+    if kinds == {int}:
+        return Inputs(token_ids=(value,))
+    if len(value) > max_texts:
+        raise TooLarge(f"{names.all}: {len(value)} inputs, at most {max_texts} a request are taken", param=names.field)
+    if kinds == {str}:
+        return Inputs(texts=value)
+    if kinds == {list}:
+        _check_lists(value, names)
+        return Inputs(token_ids=value)
+    raise Invalid(f"{names.all}: {EXPECTED}; all of one kind", param=names.field)
+
+
+def as_tokenized(
+    inputs: Sequence[TokenIds], *, names: InputNames = INPUTS, vocab_size: int, max_length: int
+) -> list[TokenizedInput]:
+    """Token ids as they are given, once it is sure that the model can take them.
+
+    Raises:
+        Invalid: an id outside the vocabulary.
+        TooLarge: more ids than the model takes; ids are never cut, the special tokens among them are the caller's.
+    """
+    checked = []
+    for index, ids in enumerate(inputs):
+        if len(ids) > max_length:
+            name, field = names.of(index)
+            raise TooLarge(
+                f"{name}: {len(ids)} token ids, the model takes {max_length}; token ids are never cut", param=field
+            )
+        if min(ids) < 0 or max(ids) >= vocab_size:
+            name, field = names.of(index)
+            raise Invalid(f"{name}: a token id is out of range, expected 0 to {vocab_size - 1}", param=field)
+        checked.append(TokenizedInput(np.array(ids, dtype=np.int64), False, len(ids), None))
+    return checked
+
+
+def refuse_long_texts(texts: Sequence[str], limit: int, *, names: InputNames = INPUTS) -> None:
+    """Refuses a text whose tokens would take too much memory to count, wherever it would be cut.
+
+    Args:
+        texts: as they would be tokenised.
+        limit: most characters of one.
+        names: the caller's, for the error.
+
+    Raises:
+        TooLarge: naming the text's place and both numbers.
+    """
+    for index, text in enumerate(texts):
+        if len(text) > limit:
+            name, field = names.of(index)
+            raise TooLarge(
+                f"{name}: {len(text)} characters, at most {limit} a text are taken; send it in parts", param=field
+            )
+
+
+def refuse_surrogates(texts: Sequence[str], *, names: InputNames = INPUTS) -> None:
+    """Refuses a text with half of a surrogate pair, as a file read with `surrogateescape` has: no tokenizer takes it.
+
+    Raises:
+        Invalid: naming the text's place and the character's.
+    """
+    for index, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            name, field = names.of(index)
+            raise Invalid(f"{name}: character {error.start} is half of a surrogate pair", param=field) from None
+
+
+def refuse_truncated(tokenized: Sequence[TokenizedInput], *, names: InputNames = INPUTS, max_length: int) -> None:
+    """What `truncate: false` asks for.
+
+    Raises:
+        TooLarge: a text is longer than the model takes; the message holds its length.
+    """
+    for index, item in enumerate(tokenized):
+        if item.truncated:
+            name, field = names.of(index)
+            raise TooLarge(
+                f"{name}: {item.full_length} tokens, the model takes {max_length}; shorten the text or allow truncate",
+                param=field,
+            )
+
+
+def refuse_empty(tokenized: Sequence[TokenizedInput], *, names: InputNames = INPUTS) -> None:
+    """Refuses a text that is no token at all, where a tokenizer adds none of its own: there is nothing to pool.
+
+    Raises:
+        Invalid: naming the text's place.
+    """
+    for index, item in enumerate(tokenized):
+        if not len(item.input_ids):
+            name, field = names.of(index)
+            raise Invalid(
+                f"{name}: no tokens, and this model's tokenizer adds none; give a text with at least one", param=field
+            )
+
+
+def _check_lists(value: list[list[Any]], names: InputNames) -> None:
+    for index, ids in enumerate(value):
+        name, field = names.of(index)
+        if not ids:
+            raise Invalid(f"{name}: the list is empty; give at least one token id", param=field)
+        if set(map(type, ids)) != {int}:
+            raise Invalid(f"{name}: expected token ids, whole numbers only", param=field)

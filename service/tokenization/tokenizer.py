@@ -1,0 +1,244 @@
+"""Text to token ids, with the artifact's `tokenizer.json`; cut exactly where sentence-transformers cuts.
+
+Truncation is the tokenizers library's own (`longest_first`, stride 0, at the right end), set to the model's longest
+input: it cuts the text and keeps the special tokens, as `transformers` does for `truncation=True, max_length=N`.
+It knows neither requests nor limits other than that length.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Encoding
+from tokenizers import Tokenizer as FastTokenizer
+
+from service.errors import DeadlineExceeded, InternalError, NotReady
+from service.inference.backend import Int64Array
+from service.tokenization.plain_text import PlainText
+
+# Up to here a thread hand-off costs more than it frees the event loop for: about a millisecond of tokenising.
+INLINE_CHARACTERS = 4096
+TEXTS_AT_ONCE = 64  # the library's results hold all that was cut off: of 2,048 texts they took 260 MB at once
+MAX_FILE_BYTES = 256 << 20  # the largest vocabularies in use take about 35 MB
+
+Offset = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEncoding:
+    """What is read of the `Encoding` of a text that was cut; the library's own holds on to all that was cut off.
+
+    Attributes:
+        tokens: their texts.
+        offsets: as `TokenizedInput.offsets`.
+        word_ids: the word each token belongs to; None for special tokens.
+        special_tokens_mask: 1 for special tokens.
+    """
+
+    tokens: list[str]
+    offsets: list[Offset]
+    word_ids: list[int | None]
+    special_tokens_mask: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedInput:
+    """One input as the model sees it.
+
+    Attributes:
+        input_ids: [n], special tokens included.
+        truncated: whether the text was longer than the model takes and its end was cut off.
+        full_length: tokens before it was cut.
+        encoding: the library's own result, or what is kept of it, for tokens and offsets; None for an input given as
+            token ids, and where nothing but ids was asked for.
+        text: what was tokenised; None for an input given as token ids.
+    """
+
+    input_ids: Int64Array
+    truncated: bool
+    full_length: int
+    encoding: Encoding | KeptEncoding | None
+    text: str | None = None
+
+    @property
+    def offsets(self) -> Sequence[Offset] | None:
+        """Where each token stands in the text, [start, end) in characters; (0, 0) for special tokens.
+
+        None for an input given as token ids, which has no text, and where nothing but ids was asked for.
+        """
+        return None if self.encoding is None else self.encoding.offsets
+
+
+class Tokenizer:
+    """Tokenises short inputs on the calling thread and long ones on its own threads (the library frees the GIL).
+
+    Attributes:
+        max_sequence_length: tokens that the model takes, special tokens included.
+        special_ends: ids of the special tokens that begin and end every input; None where there is none.
+    """
+
+    def __init__(self, tokenizer: FastTokenizer, max_sequence_length: int, *, threads: int) -> None:
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(max_sequence_length, stride=0, strategy="longest_first", direction="right")
+        self._tokenizer = tokenizer
+        self._plain = PlainText.of(tokenizer)
+        self._special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
+        self.special_ends = _special_ends(tokenizer)
+        self._threads = _started_pool(threads)
+        self._is_closed = False
+        self.max_sequence_length = max_sequence_length
+
+    @classmethod
+    def load(cls, path: Path, max_sequence_length: int, *, threads: int) -> "Tokenizer":
+        """Reads a `tokenizer.json`.
+
+        Raises:
+            ValueError: the file is no tokenizer or too large, or the length leaves no room for text.
+        """
+        if (size := path.stat().st_size) > MAX_FILE_BYTES:
+            raise ValueError(f"{path} has {size} bytes, at most {MAX_FILE_BYTES} are read")
+        tokenizer = _read(path)
+        if max_sequence_length <= tokenizer.num_special_tokens_to_add(is_pair=False):
+            raise ValueError(f"max_sequence_length {max_sequence_length} leaves no room for text; export it again")
+        return cls(tokenizer, max_sequence_length, threads=threads)
+
+    async def encode(
+        self, texts: Sequence[str], *, ids_only: bool = False, deadline: float | None = None
+    ) -> list[TokenizedInput]:
+        """Tokenises texts, in their order; a text that is too long is cut.
+
+        Args:
+            texts: what to tokenise.
+            ids_only: whether tokens and offsets can be left out, a fifth of the time.
+            deadline: `time.monotonic()` value after which nobody waits any more.
+
+        Raises:
+            InternalError: the library panicked.
+            NotReady: closed.
+            DeadlineExceeded: the deadline passed; what no thread had begun with is dropped.
+        """
+        seconds = None if deadline is None else deadline - time.monotonic()
+        if seconds is not None and seconds <= 0:
+            raise DeadlineExceeded()
+        tokenize = partial(self.encode_now, texts, ids_only=ids_only)
+        if sum(map(len, texts)) <= INLINE_CHARACTERS:
+            return tokenize()
+        try:
+            tokenized = asyncio.get_running_loop().run_in_executor(self._threads, tokenize)
+        except RuntimeError:
+            if not self._is_closed:
+                raise
+            raise NotReady("closed: no more texts are tokenised") from None
+        try:
+            async with asyncio.timeout(seconds):
+                return await tokenized
+        except TimeoutError:
+            raise DeadlineExceeded() from None
+
+    def encode_now(self, texts: Sequence[str], *, ids_only: bool = False) -> list[TokenizedInput]:
+        """Tokenises texts on the calling thread.
+
+        Raises:
+            InternalError: the library panicked.
+        """
+        try:
+            return self._encode(texts, ids_only=ids_only)
+        except (Exception, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as panic:  # of its Rust code, and no Exception; what it says may quote the text
+            raise InternalError() from panic
+
+    def _encode(self, texts: Sequence[str], *, ids_only: bool) -> list[TokenizedInput]:
+        if not ids_only:
+            return [self._with_tokens(text) for text in texts]
+        found: list[TokenizedInput] = []
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            part = texts[start : start + TEXTS_AT_ONCE]
+            encodings = self._encode_fast(part)
+            found += [self._tokenized(text, encoding, None) for text, encoding in zip(part, encodings, strict=True)]
+        return found
+
+    def _with_tokens(self, text: str) -> TokenizedInput:
+        encoding = self._tokenizer.encode(text)
+        return self._tokenized(text, encoding, _kept(encoding) if encoding.overflowing else encoding)
+
+    def _encode_fast(self, texts: Sequence[str]) -> list[Encoding]:
+        """Encodings of which only the ids are read."""
+        if self._plain is None:
+            return self._tokenizer.encode_batch_fast(texts)
+        prepared = [self._plain.prepare(text) for text in texts]
+        plain = iter(self._plain.encode([text for text in prepared if text is not None]))
+        others = [text for text, plain_text in zip(texts, prepared, strict=True) if plain_text is None]
+        rest = iter(self._tokenizer.encode_batch_fast(others) if others else ())
+        return [next(rest if text is None else plain) for text in prepared]
+
+    def tokens(self, tokenized: TokenizedInput) -> list[str]:
+        """The tokens' texts; an id that the vocabulary has no text for reads `<id>`."""
+        if tokenized.encoding is not None:
+            return tokenized.encoding.tokens
+        return [self._tokenizer.id_to_token(token_id) or f"<{token_id}>" for token_id in tokenized.input_ids.tolist()]
+
+    def close(self) -> None:
+        """Ends the threads without waiting for them."""
+        self._is_closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _tokenized(self, text: str, encoding: Encoding, kept: Encoding | KeptEncoding | None) -> TokenizedInput:
+        rest = encoding.overflowing
+        length = len(encoding)
+        return TokenizedInput(
+            input_ids=np.array(encoding.ids, dtype=np.int64),
+            truncated=bool(rest),
+            full_length=length + sum(len(part) - self._special_tokens for part in rest),
+            encoding=kept,
+            text=text,
+        )
+
+
+def _started_pool(threads: int) -> ThreadPoolExecutor:
+    """A pool whose threads are all there. One that starts them later keeps the texts for which the system gave none.
+
+    Raises:
+        RuntimeError: the system gives no thread.
+    """
+    pool, everyone = ThreadPoolExecutor(threads, thread_name_prefix="tokenize"), threading.Barrier(threads)
+    try:
+        for _ in range(threads):
+            pool.submit(everyone.wait)  # before all are there none is free, so each of these starts one
+    except RuntimeError:
+        everyone.abort()
+        pool.shutdown(wait=False)
+        raise
+    return pool
+
+
+def _kept(encoding: Encoding) -> KeptEncoding:
+    return KeptEncoding(encoding.tokens, encoding.offsets, encoding.word_ids, encoding.special_tokens_mask)
+
+
+def _read(path: Path) -> FastTokenizer:
+    """A tokenizer that has tokenised something: some faults of a file show only then."""
+    try:
+        tokenizer = FastTokenizer.from_file(str(path))
+        tokenizer.num_special_tokens_to_add(is_pair=False)
+        tokenizer.encode("a")
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises bare Exceptions, and panics that are not even those
+        raise ValueError(f"{path} is no tokenizer: {error}") from error
+    return tokenizer
+
+
+def _special_ends(tokenizer: FastTokenizer) -> tuple[int | None, int | None]:
+    encoding = tokenizer.encode("a")
+    ends = [
+        token_id if special else None
+        for token_id, special in zip(encoding.ids, encoding.special_tokens_mask, strict=True)
+    ]
+    return (ends[0], ends[-1]) if ends else (None, None)

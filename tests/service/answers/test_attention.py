@@ -1,0 +1,369 @@
+"""What `attention` may ask for, over HTTP: shapes, labels, limits, and values against their definition."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load
+
+from model.analysis.statistics import STATISTICS
+from service.requests.schemas import EncodeAnswer
+from tests.attention_reference import transformed
+from tests.service.conftest import Serve, Served
+from tests.service.fake_engine import CLS, NUM_HEADS, SEP, WORD_IDS, attention_weights, value_norms
+
+TEXT = "The cats sat"
+TOKENS = ["[CLS]", "the", "cat", "##s", "sat", "[SEP]"]
+OFFSETS = [[0, 0], [0, 3], [4, 7], [7, 8], [9, 12], [0, 0]]
+IDS = [CLS, *(WORD_IDS[word] for word in TOKENS[1:-1]), SEP]
+SPECIAL = [True, False, False, False, False, True]
+WORDS = [None, 0, 1, 1, 2, None]
+MAPS = [attention_weights(np.array(IDS), layer) for layer in range(len(NUM_HEADS))]
+SAFETENSORS = "application/vnd.safetensors"
+
+OPTIONS: list[dict[str, Any]] = [
+    {"layers": "all"},
+    {"layers": [1, 0], "heads": [1]},
+    {"layers": [1, 0], "reduce": "mean"},
+    {"layers": "all", "reduce": "mean", "queries": "cls"},
+    {"layers": [0], "heads": [1, 0], "reduce": "max"},
+    {"reduce": "rollout"},
+    {"reduce": "rollout", "queries": "cls", "exclude_special": True, "renormalise": True},
+    {"layers": [0], "exclude_special": True},
+    {"layers": [0, 1], "exclude_special": True, "renormalise": True, "reduce": "mean"},
+    {"layers": [1], "exclude_special": True, "renormalise": True, "queries": "cls"},
+    {"layers": "all", "level": "word"},
+    {"layers": [1], "level": "word", "reduce": "max", "exclude_special": True},
+    {"reduce": "rollout", "level": "word"},
+    {"layers": [0], "level": "word", "queries": "cls"},
+]
+
+
+def attention_of(served: Served, inputs: Any = TEXT, **options: Any) -> dict[str, Any]:
+    response = served.encode({"inputs": inputs, "attention": options})
+    assert response.status_code == 200, response.text
+    EncodeAnswer.model_validate_json(response.content, strict=True)
+    entry: dict[str, Any] = response.json()["attention"][0]
+    return entry
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_weights_equal_their_definition(served: Served, options: dict[str, Any]) -> None:
+    found = attention_of(served, **options)["weights"]
+    expected = transformed(MAPS, options, special=SPECIAL, word_ids=WORDS)
+    assert len(found) == len(expected)
+    for maps, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(np.array(maps).reshape(wanted.shape), wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [options for options in OPTIONS if options.get("reduce") != "rollout" and not options.get("renormalise")],
+    ids=str,
+)
+@pytest.mark.parametrize("encoding_format", ["float", "base64"])
+def test_norms_are_weights_times_the_norms_of_values(
+    served: Served, options: dict[str, Any], encoding_format: str
+) -> None:
+    weighted = [
+        maps * value_norms(np.array(IDS), layer)[:, np.newaxis].astype(np.float64) for layer, maps in enumerate(MAPS)
+    ]
+    body = {"inputs": TEXT, "encoding_format": encoding_format, "attention": {**options, "form": "norms"}}
+    response = served.encode(body)
+    EncodeAnswer.model_validate_json(response.content, strict=True)
+    entry = response.json()["attention"][0]
+    assert entry["form"] == "norms"
+    expected = transformed(weighted, options, special=SPECIAL, word_ids=WORDS)
+    found = [as_array(layer) for layer in entry["weights"]]
+    for maps, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(maps.reshape(wanted.shape), wanted, rtol=0, atol=2e-6)
+
+
+def as_array(layer: Any) -> np.ndarray[Any, Any]:
+    if isinstance(layer, dict):
+        return np.frombuffer(base64.b64decode(layer["data"]), layer["dtype"]).reshape(layer["shape"])
+    return np.array(layer)
+
+
+def test_the_largest_norms_and_the_sum_of_the_others(served: Served) -> None:
+    entry = attention_of(served, layers=[1], form="norms", top_k=2)
+    expected = MAPS[1] * value_norms(np.array(IDS), 1)[:, np.newaxis]
+    largest = -np.sort(-expected, axis=-1)[..., :2]
+    np.testing.assert_allclose(entry["weights"], [largest], rtol=1e-6)
+    np.testing.assert_allclose(entry["left_out"], [expected.sum(axis=-1) - largest.sum(axis=-1)], atol=2e-6)
+
+
+def test_norms_as_safetensors(served: Served) -> None:
+    body = {"inputs": TEXT, "attention": {"layers": [1], "form": "norms"}, "encoding_format": "float16"}
+    content = served.encode(body, accept=SAFETENSORS).content
+    expected = MAPS[1] * value_norms(np.array(IDS), 1)[:, np.newaxis]
+    np.testing.assert_array_equal(load(content)["attention.0"], [expected.astype(np.float16)], strict=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"reduce": "rollout"}, "attention.reduce"),
+        ({"exclude_special": True, "renormalise": True}, "attention.renormalise"),
+    ],
+)
+def test_norms_refuse_what_needs_rows_that_sum_to_1(served: Served, options: dict[str, Any], param: str) -> None:
+    response = served.encode({"inputs": TEXT, "attention": {"form": "norms", **options}})
+    assert response.status_code == 422
+    assert response.json()["error"]["param"] == param
+
+
+def test_norms_are_computed_only_where_asked_for(served: Served) -> None:
+    attention_of(served, layers=[1])
+    attention_of(served, layers=[1], form="norms")
+    assert [batch.wants_norms for batch in served.backend.batches] == [False, True]
+    assert "form" not in attention_of(served, layers=[1])
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_embedding_is_the_same_whatever_is_asked_about_attention(served: Served, options: dict[str, Any]) -> None:
+    body = {"inputs": TEXT, "encoding_format": "base64"}
+    asked = served.encode({**body, "attention": options}).json()
+    assert asked["embeddings"] == served.encode(body).json()["embeddings"]
+
+
+@pytest.mark.parametrize("reduce", ["mean", "max"])
+def test_a_reduced_answer_says_so_and_keeps_its_axes(served: Served, reduce: str) -> None:
+    entry = attention_of(served, layers=[1, 2, 0], reduce=reduce)
+    assert entry["reduce"] == reduce
+    assert entry["layers"] == [1, 2, 0]
+    assert entry["heads"] == [[0, 1, 2], [], [0, 1]]
+    assert [len(maps) for maps in entry["weights"]] == [1, 0, 1]
+    assert "reduce" not in attention_of(served, layers=[1])
+
+
+def test_a_rollout_goes_through_every_layer_whatever_was_asked_for(served: Served) -> None:
+    entry = attention_of(served, layers=[1], reduce="rollout")
+    assert served.backend.batches[-1].attention_layers == (0, 1, 2)
+    assert (entry["reduce"], entry["layers"]) == ("rollout", [0, 1, 2])
+    assert np.array(entry["weights"]).shape == (1, 1, 6, 6)
+    np.testing.assert_allclose(np.array(entry["weights"]).sum(axis=-1), 1, atol=1e-6)
+
+
+def test_words_stand_in_place_of_tokens(served: Served) -> None:
+    entry = attention_of(served, layers=[0], level="word")
+    assert entry["words"] == ["[CLS]", "The", "cats", "sat", "[SEP]"]
+    assert entry["offsets"] == [[0, 0], [0, 3], [4, 8], [9, 12], [0, 0]]
+    assert "tokens" not in entry
+    np.testing.assert_allclose(np.array(entry["weights"]).sum(axis=-1), 1, atol=1e-6)
+
+
+def test_special_tokens_are_not_listed_where_they_are_excluded(served: Served) -> None:
+    entry = attention_of(served, layers=[0], exclude_special=True)
+    assert (entry["tokens"], entry["offsets"]) == (TOKENS[1:-1], OFFSETS[1:-1])
+    entry = attention_of(served, layers=[0], exclude_special=True, level="word")
+    assert (entry["words"], entry["offsets"]) == (["The", "cats", "sat"], [[0, 3], [4, 8], [9, 12]])
+
+
+def test_the_row_asked_for_is_kept_where_its_token_is_excluded(served: Served) -> None:
+    entry = attention_of(served, layers=[0], exclude_special=True, queries="cls")
+    assert entry["tokens"] == TOKENS[1:-1]
+    np.testing.assert_allclose(entry["weights"][0], MAPS[0][:, :1, 1:-1], atol=1e-6)
+
+
+@pytest.mark.parametrize("level", ["token", "word"])
+@pytest.mark.parametrize("top_k", [None, 2])
+@pytest.mark.parametrize("reduce", ["none", "mean", "rollout"])
+def test_a_text_of_special_tokens_only(served: Served, level: str, top_k: int | None, reduce: str) -> None:
+    options = {"layers": [0], "exclude_special": True, "level": level, "top_k": top_k, "reduce": reduce}
+    entry = attention_of(served, "", **options)
+    assert entry["words" if level == "word" else "tokens"] == []
+    assert np.array(entry["weights"]).size == 0
+    entry = attention_of(served, "", **options, queries="cls")
+    assert np.array(entry["weights"]).shape == (1, 2 if reduce == "none" else 1, 1, 0)
+
+
+def test_special_tokens_among_token_ids_are_those_the_tokenizer_adds(served: Served) -> None:
+    entry = attention_of(served, IDS, layers=[0], exclude_special=True)
+    assert (entry["tokens"], entry["offsets"]) == (TOKENS[1:-1], None)
+    np.testing.assert_allclose(entry["weights"][0], MAPS[0][:, 1:-1, 1:-1], atol=1e-6)
+
+
+def test_top_k_are_the_largest_and_the_mass_left_out(served: Served) -> None:
+    entry = attention_of(served, layers=[1, 0], top_k=2)
+    for layer, indices, weights, left_out in zip(
+        [1, 0], entry["indices"], entry["weights"], entry["left_out"], strict=True
+    ):
+        order = np.argsort(-MAPS[layer], axis=-1, kind="stable")[..., :2]
+        np.testing.assert_array_equal(indices, order)
+        largest = np.take_along_axis(MAPS[layer], order, axis=-1)
+        np.testing.assert_array_equal(np.array(weights, np.float32), largest)
+        np.testing.assert_allclose(left_out, 1 - largest.sum(axis=-1, dtype=np.float64), atol=1e-6)
+
+
+def test_more_keys_than_there_are_leave_nothing_out(served: Served) -> None:
+    entry = attention_of(served, layers=[0], top_k=99, exclude_special=True)
+    assert np.array(entry["indices"]).shape == np.array(entry["weights"]).shape == (1, 2, 4, 4)
+    assert not np.any(entry["left_out"])
+
+
+def test_base64_holds_the_same_numbers(served: Served) -> None:
+    body = {"inputs": TEXT, "attention": {"layers": "all", "top_k": 3}}
+    response = served.encode({**body, "encoding_format": "base64"})
+    EncodeAnswer.model_validate_json(response.content, strict=True)
+    plain, packed = served.encode(body).json()["attention"][0], response.json()["attention"][0]
+    for field, dtype in (("indices", "int32"), ("weights", "float32"), ("left_out", "float32")):
+        for layer, tensor in zip(plain[field], packed[field], strict=True):
+            assert tensor["dtype"] == dtype
+            data = np.frombuffer(base64.b64decode(tensor["data"]), dtype).reshape(tensor["shape"])
+            np.testing.assert_array_equal(np.array(layer, dtype).reshape(data.shape), data)
+
+
+def test_statistics_stand_in_place_of_weights(served: Served) -> None:
+    entry = attention_of(served, form="stats", layers=[1, 2], heads="all")
+    assert set(entry) == {"layers", "heads", "statistics"}
+    assert tuple(entry["statistics"]) == STATISTICS
+    assert entry["statistics"]["repeated_token"] is None
+    for values in entry["statistics"].values():
+        assert values is None or [len(layer) for layer in values] == [3, 0]
+
+
+def test_statistics_equal_their_formulas(served: Served) -> None:
+    found = attention_of(served, form="stats", layers=[1], heads=[2, 0])["statistics"]
+    maps = MAPS[1][[2, 0]].astype(np.float64)
+    positions = np.arange(6)
+    expected = {
+        "entropy": -(maps * np.log(maps)).sum(axis=-1).mean(axis=-1),
+        "special_mass": maps[..., [0, 5]].sum(axis=-1).mean(axis=-1),
+        "offset_previous": maps[:, positions[1:], positions[:-1]].sum(axis=-1) / 6,
+        "distance": (maps * np.abs(positions[:, np.newaxis] - positions)).sum(axis=(1, 2)) / 6,
+        "confidence": maps[..., 1:-1].max(axis=-1).mean(axis=-1),
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], [values], rtol=1e-5, err_msg=name)
+
+
+def test_statistics_of_token_ids_and_repeated_tokens(served: Served) -> None:
+    by_text = attention_of(served, "the cat the", form="stats", layers=[0])["statistics"]
+    by_ids = attention_of(served, [CLS, 4, 5, 4, SEP], form="stats", layers=[0])["statistics"]
+    assert by_ids == by_text
+    maps = attention_weights(np.array([CLS, 4, 5, 4, SEP]), 0)
+    np.testing.assert_allclose(by_text["repeated_token"], [(maps[:, 1, 3] + maps[:, 3, 1]) / 2], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        ({"layers": [0, 1], "reduce": "mean"}, 4 * 2 * 36),
+        ({"reduce": "rollout"}, 4 * 36),
+        ({"layers": [0], "exclude_special": True}, 4 * 2 * 16),
+        ({"layers": [0], "level": "word", "queries": "cls"}, 4 * 2 * 5),
+        ({"layers": [0], "top_k": 2}, 2 * 6 * (4 * 2 + 4 * 2 + 4)),
+        ({"layers": [0], "form": "stats"}, 4 * 2 * 13),
+    ],
+    ids=str,
+)
+def test_size_is_that_of_what_is_answered(serve: Serve, options: dict[str, Any], size: int) -> None:
+    body = {"inputs": TEXT, "attention": options}
+    served = serve("--max-attention-bytes", str(size))
+    assert served.encode(body).status_code == 200
+    assert served.metric("polyhead_attention_bytes_total") == size
+    served = serve("--max-attention-bytes", str(size - 1))
+    response = served.encode(body)
+    assert response.status_code == 413
+    assert f"would hold {size} bytes of weights, at most {size - 1}" in response.json()["error"]["message"]
+    assert not served.backend.batches
+
+
+def test_a_rollout_counts_every_layer_that_it_computes(serve: Serve) -> None:
+    computed = 4 * sum(NUM_HEADS) * 36
+    served = serve("--max-attention-work-bytes", str(computed - 1))
+    response = served.encode({"inputs": TEXT, "attention": {"layers": [0], "reduce": "rollout"}})
+    assert response.status_code == 413
+    assert response.json()["error"]["message"] == (
+        f"attention: {computed} bytes of weights would be computed, at most {computed - 1} are allowed; a rollout "
+        "needs every layer: send fewer or shorter inputs"
+    )
+    assert not served.backend.batches
+
+
+def read_tensors(content: bytes, directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arrays, and the rest of the answer."""
+    (directory / "answer.safetensors").write_bytes(content)
+    with safe_open(directory / "answer.safetensors", framework="np") as file:
+        rest = json.loads(file.metadata()["answer"])
+    return dict(load(content)), rest
+
+
+@pytest.mark.parametrize("encoding_format", ["float", "float16"])
+def test_safetensors_hold_what_json_holds(served: Served, tmp_path: Path, encoding_format: str) -> None:
+    body = {"inputs": [TEXT, "dog"], "attention": {"layers": [1, 0], "heads": [1, 0]}}
+    response = served.encode({**body, "encoding_format": encoding_format}, accept=SAFETENSORS)
+    assert response.headers["content-type"] == SAFETENSORS
+    tensors, rest = read_tensors(response.content, tmp_path)
+    plain = served.encode(body).json()
+    assert set(tensors) == {"embeddings", "attention.0", "attention.1"}
+    np.testing.assert_array_equal(tensors["embeddings"], np.array(plain.pop("embeddings"), np.float32))
+    for index, entry in enumerate(plain["attention"]):
+        weights = np.array(entry.pop("weights"), np.float32)
+        dtype = np.float32 if encoding_format == "float" else np.float16
+        np.testing.assert_array_equal(tensors[f"attention.{index}"], weights.astype(dtype), strict=True)
+    assert rest == plain
+
+
+def test_layers_that_differ_in_heads_are_tensors_of_their_own(served: Served, tmp_path: Path) -> None:
+    body = {"inputs": TEXT, "attention": {"layers": "all", "top_k": 2}}
+    tensors, _ = read_tensors(served.encode(body, accept=SAFETENSORS).content, tmp_path)
+    assert {name: array.shape for name, array in tensors.items() if name != "embeddings"} == {
+        **{f"attention.0.{layer}": (heads, 6, 2) for layer, heads in enumerate(NUM_HEADS)},
+        **{f"attention.0.{layer}.indices": (heads, 6, 2) for layer, heads in enumerate(NUM_HEADS)},
+        **{f"attention.0.{layer}.left_out": (heads, 6) for layer, heads in enumerate(NUM_HEADS)},
+    }
+    assert tensors["attention.0.0.indices"].dtype == np.int32
+
+
+def test_reduced_maps_are_one_tensor(served: Served, tmp_path: Path) -> None:
+    body = {"inputs": TEXT, "attention": {"reduce": "rollout"}}
+    tensors, rest = read_tensors(served.encode(body, accept=SAFETENSORS).content, tmp_path)
+    assert tensors["attention.0"].shape == (1, 1, 6, 6)
+    assert rest["attention"][0]["reduce"] == "rollout"
+
+
+def test_vectors_of_tokens_and_statistics_in_safetensors(served: Served, tmp_path: Path) -> None:
+    body = {"inputs": [TEXT, "dog"], "output": "tokens", "attention": {"layers": [0], "form": "stats"}}
+    tensors, rest = read_tensors(served.encode(body, accept=SAFETENSORS).content, tmp_path)
+    plain = served.encode(body).json()
+    assert set(tensors) == {"embeddings.0", "embeddings.1"}
+    np.testing.assert_array_equal(tensors["embeddings.1"], np.array(plain["embeddings"][1], np.float32))
+    assert rest["attention"] == plain["attention"]
+
+
+def test_the_document_describes_both_answers(served: Served) -> None:
+    document = served.client.get("/openapi.json").json()
+    content = document["paths"]["/encode"]["post"]["responses"]["200"]["content"]
+    assert set(content) == {"application/json", SAFETENSORS}
+    assert "attention.{i}.{l}" in content[SAFETENSORS]["schema"]["description"]
+    assert document["components"]["schemas"]["AttentionRequest"]["properties"]["renormalise"]["default"] is False
+
+
+@pytest.mark.parametrize("field", ["layers", "heads"])
+def test_an_empty_choice_is_refused_and_the_document_says_so(served: Served, field: str) -> None:
+    error = served.encode({"inputs": TEXT, "attention": {field: []}}).json()["error"]
+    assert error["param"] == f"attention.{field}"
+    schemas = served.client.get("/openapi.json").json()["components"]["schemas"]
+    _, indices = schemas["AttentionRequest"]["properties"][field]["anyOf"]
+    assert indices["minItems"] == 1
+
+
+def test_only_encode_answers_safetensors(served: Served) -> None:
+    response = served.client.post("/tokenize", json={"inputs": TEXT}, headers={"accept": SAFETENSORS})
+    assert (response.status_code, response.json()["error"]["param"]) == (415, "Accept")
+
+
+def test_float16_is_for_safetensors_and_base64_for_json(served: Served) -> None:
+    for body, headers in (
+        ({"inputs": TEXT, "encoding_format": "float16"}, {}),
+        ({"inputs": TEXT, "encoding_format": "base64"}, {"accept": SAFETENSORS}),
+    ):
+        response = served.encode(body, **headers)
+        assert (response.status_code, response.json()["error"]["param"]) == (422, "encoding_format")
+    assert not served.backend.batches

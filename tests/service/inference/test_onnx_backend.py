@@ -1,0 +1,375 @@
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.artifact import ArtifactError
+from service.batching.batcher import Batcher
+from service.batching.jobs import Job
+from service.inference import onnx_backend, onnx_session
+from service.inference.backend import Batch, BatchOutput
+from service.inference.onnx_backend import OnnxBackend
+from service.inference.onnx_session import ProviderUnavailable
+from tests.service.tiny_graph import INPUTS, MAX_LENGTH, NUM_HEADS, VOCAB_SIZE, reference, write_tiny_artifact
+
+ROOT = Path(__file__).parents[2]
+TOLERANCE = 1e-5  # float32 against a float64 reference, values of order 1
+HAS_CUDA = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+
+
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory: pytest.TempPathFactory) -> OnnxBackend:
+    made = OnnxBackend(write_tiny_artifact(tmp_path_factory.mktemp("tiny")))
+    made._length_step = 1  # whatever this processor needs
+    return made
+
+
+def make_batch(lengths: list[int], *, layers: tuple[int, ...] = (), wants_tokens: bool = False, seed: int = 0) -> Batch:
+    """Random ids, padding of other random ids."""
+    ids = np.random.default_rng(seed).integers(0, VOCAB_SIZE, (len(lengths), max(lengths)))
+    return Batch(ids, np.array(lengths, dtype=np.int64), layers, wants_tokens)
+
+
+def assert_matches_reference(batch: Batch, output: BatchOutput) -> None:
+    assert output.pooled.dtype == np.float32
+    assert tuple(output.attentions) == batch.attention_layers
+    assert (output.last_hidden_state is not None) == batch.wants_tokens
+    for row, length in enumerate(batch.lengths):
+        expected = reference(batch, row)
+        np.testing.assert_allclose(output.pooled[row], expected["pooled"], atol=TOLERANCE, rtol=0)
+        if output.last_hidden_state is not None:
+            tokens = output.last_hidden_state[row, :length]
+            np.testing.assert_allclose(tokens, expected["last_hidden_state"], atol=TOLERANCE, rtol=0)
+        for layer, weights in output.attentions.items():
+            assert weights.shape[:2] == (len(batch.lengths), NUM_HEADS[layer])
+            assert weights.shape[2] == weights.shape[3] >= max(batch.lengths)
+            real = weights[row, :, :length, :length]
+            np.testing.assert_allclose(real, expected[f"attentions.{layer}"], atol=TOLERANCE, rtol=0)
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, MAX_LENGTH), min_size=1, max_size=5),
+    layers=st.sampled_from([(), (0,), (1,), (0, 1)]),
+    wants_tokens=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_computes_what_the_graph_says(
+    backend: OnnxBackend, lengths: list[int], layers: tuple[int, ...], wants_tokens: bool, seed: int
+) -> None:
+    batch = make_batch(lengths, layers=layers, wants_tokens=wants_tokens, seed=seed)
+    assert_matches_reference(batch, backend.run(batch))
+
+
+def test_feeds_a_graph_without_token_types(tmp_path: Path) -> None:
+    batch = make_batch([3, 5], layers=(0, 1), wants_tokens=True)
+    assert_matches_reference(batch, OnnxBackend(write_tiny_artifact(tmp_path, inputs=INPUTS[:3])).run(batch))
+
+
+@pytest.mark.parametrize("length", [1, 4, 7, 30])
+def test_pads_to_the_lengths_that_a_processor_needs(
+    backend: OnnxBackend, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    monkeypatch.setattr(backend, "_length_step", 4)
+    batch = make_batch([length, 1], layers=(0, 1), wants_tokens=True)
+    output = backend.run(batch)
+    assert output.last_hidden_state is not None
+    assert output.last_hidden_state.shape[1] == -(-length // 4) * 4
+    assert_matches_reference(batch, output)
+
+
+class SpySession:
+    """Passes runs on to a session and writes down what they asked for."""
+
+    def __init__(self, backend: OnnxBackend) -> None:
+        self.session = backend._session
+        self.fetched: list[list[str]] = []
+        self.lengths: list[int] = []
+        self.wanted: list[list[bool]] = []
+        self.options: list[object] = []
+
+    def run(self, names: list[str], feeds: dict[str, Any], options: object = None) -> Any:
+        self.fetched.append(names)
+        self.lengths.append(feeds["input_ids"].shape[1])
+        self.wanted.append(feeds["attention_layers"].tolist())
+        self.options.append(options)
+        return self.session.run(names, feeds, options)
+
+
+@pytest.fixture
+def spy(backend: OnnxBackend, monkeypatch: pytest.MonkeyPatch) -> SpySession:
+    made = SpySession(backend)
+    monkeypatch.setattr(backend, "_session", made)
+    return made
+
+
+def test_asks_for_nothing_that_is_not_wanted(backend: OnnxBackend, spy: SpySession) -> None:
+    backend.run(make_batch([3]))
+    backend.run(make_batch([3], layers=(1,)))
+    backend.run(make_batch([3], layers=(0, 1), wants_tokens=True))
+    assert spy.fetched == [
+        ["pooled"],
+        ["pooled", "attentions.1"],
+        ["pooled", "last_hidden_state", "attentions.0", "attentions.1"],
+    ]
+    assert spy.wanted == [[False, False], [False, True], [True, True]]
+
+
+def test_warms_up_with_no_longer_text_than_fits_any_memory(
+    backend: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_backend, "_WARM_UP_LENGTHS", (1, 8))
+    monkeypatch.setattr(onnx_backend, "_LONGEST_WARM_UP", 20)
+    backend.warm_up()
+    assert max(spy.lengths) == 20
+
+
+def test_warms_up_with_the_longest_text_and_with_attention(backend: OnnxBackend, spy: SpySession) -> None:
+    backend.warm_up()
+    assert max(spy.lengths) == MAX_LENGTH
+    assert min(spy.lengths) == 1
+    assert [True, True] in spy.wanted
+
+
+def test_threads_run_side_by_side(backend: OnnxBackend) -> None:
+    batches = [make_batch([1 + index % 7, 5], layers=(index % 2,), seed=index) for index in range(64)]
+    outputs: dict[int, BatchOutput] = {}
+
+    def run(part: int) -> None:
+        for index in range(part, len(batches), 4):
+            outputs[index] = backend.run(batches[index])
+
+    threads = [threading.Thread(target=run, args=(part,)) for part in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for index, batch in enumerate(batches):
+        assert_matches_reference(batch, outputs[index])
+
+
+def test_serves_a_batcher(backend: OnnxBackend, tmp_path: Path) -> None:
+    own = OnnxBackend(write_tiny_artifact(tmp_path))
+    batcher = Batcher(own, workers=2, max_batch_tokens=32, max_queue_tokens=10**6, max_age=1.0, max_padding=0.4)
+    batcher.start()
+
+    async def ask() -> None:
+        batches = [make_batch([1 + seed % 9], layers=(seed % 2,), wants_tokens=True, seed=seed) for seed in range(100)]
+        jobs = [Job(batch.input_ids[0], batch.attention_layers, batch.wants_tokens) for batch in batches]
+        for batch, (result,) in zip(
+            batches, await asyncio.gather(*(batcher.submit([job]) for job in jobs)), strict=True
+        ):
+            assert result.last_hidden_state is not None
+            attentions = {layer: weights[np.newaxis] for layer, weights in result.attentions.items()}
+            output = BatchOutput(result.pooled[np.newaxis], result.last_hidden_state[np.newaxis], attentions)
+            assert_matches_reference(batch, output)
+
+    asyncio.run(ask())
+    assert batcher.close(10)
+
+
+def test_a_bad_token_is_an_exception_and_nothing_is_written(
+    backend: OnnxBackend, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Exception, match="out of data bounds"):
+        backend.run(Batch(np.array([[VOCAB_SIZE]]), np.array([1])))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_closed_backend_runs_nothing(tmp_path: Path) -> None:
+    backend = OnnxBackend(write_tiny_artifact(tmp_path))
+    backend.close()
+    with pytest.raises(AttributeError):
+        backend.run(make_batch([1]))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"graph": b"nonsense" * 10}, "model.onnx is no ONNX model: wire type 6 at byte 1"),
+        ({"graph": b"\x08\x0a"}, "model.onnx does not load in onnxruntime .*INVALID_"),
+        ({"inputs": (*INPUTS, "head_mask")}, "model.onnx wants head_mask: this version feeds input_ids, lengths"),
+        ({"manifest_inputs": INPUTS[:3]}, "model.onnx has inputs attention_layers, .* its manifest says"),
+        ({"outputs": ("pooled", "attentions.1")}, "model.onnx lacks outputs attentions.0, last_hidden_state; export"),
+    ],
+)
+def test_refuses_a_graph_that_is_not_the_manifests(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
+    artifact = write_tiny_artifact(tmp_path, **wrong)
+    with pytest.raises(ArtifactError, match=message):
+        OnnxBackend(artifact)
+
+
+def test_refuses_providers_and_threads_that_do_not_exist(tmp_path: Path) -> None:
+    artifact = write_tiny_artifact(tmp_path)
+    with pytest.raises(ProviderUnavailable, match="provider is 'tpu': expected one of cpu, cuda"):
+        OnnxBackend(artifact, provider="tpu")
+    with pytest.raises(ValueError, match="intra_op_threads is 0: expected at least 1"):
+        OnnxBackend(artifact, intra_op_threads=0)
+
+
+@pytest.mark.skipif(HAS_CUDA, reason="this onnxruntime has CUDA")
+def test_cuda_that_is_not_there_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ProviderUnavailable, match="CUDAExecutionProvider is not in this onnxruntime .* the gpu extra"):
+        OnnxBackend(write_tiny_artifact(tmp_path), provider="cuda")
+
+
+def test_cuda_that_does_not_run_the_graph_is_refused(backend: OnnxBackend) -> None:
+    with pytest.raises(ProviderUnavailable, match="CUDA was asked for and CPUExecutionProvider would run the graph"):
+        onnx_session._check_cuda_runs(backend._session)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_CUDA, reason="this onnxruntime has no CUDA")
+def test_cuda_computes_the_same(tmp_path: Path) -> None:
+    backend = OnnxBackend(write_tiny_artifact(tmp_path), provider="cuda")
+    batch = make_batch([3, 17, 32], wants_tokens=True)
+    assert_matches_reference(batch, backend.run(batch))
+
+
+def test_threads_are_as_many_as_were_asked_for(tmp_path: Path) -> None:
+    artifact = write_tiny_artifact(tmp_path)
+
+    def added(threads: int) -> int:
+        before = set(os.listdir("/proc/self/task"))
+        backend = OnnxBackend(artifact, intra_op_threads=threads)
+        after = set(os.listdir("/proc/self/task"))
+        backend.close()
+        return len(after - before)
+
+    assert (added(1), added(3)) == (0, 2)  # the calling thread is one of them
+
+
+def test_session_options_are_those_that_a_shared_machine_needs(backend: OnnxBackend) -> None:
+    options = backend._session.get_session_options()
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 1)
+    assert not options.enable_mem_pattern
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert not backend._session._enable_fallback
+
+
+def test_the_run_after_large_outputs_returns_the_memory_once(
+    backend: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(onnx_backend, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(onnx_backend, "_LARGE_OUTPUT", 1000)
+    backend.run(make_batch([3], layers=(0,)))
+    backend.run(make_batch([32], layers=(0,)))
+    backend.run(make_batch([3]))
+    assert spy.options == [None, None, None]
+    now += 1.0
+    backend.run(make_batch([3]))
+    backend.run(make_batch([3]))
+    assert [options is None for options in spy.options[3:]] == [False, True]
+
+
+def test_the_run_after_a_long_text_returns_the_memory_too(
+    backend: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(onnx_backend, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(onnx_backend, "_LARGE_SCORES", 4 * max(NUM_HEADS) * 31**2)
+    backend.run(make_batch([31]))
+    now += 1.0
+    backend.run(make_batch([32]))
+    now += 1.0
+    backend.run(make_batch([3]))
+    assert [options is None for options in spy.options] == [True, True, False]
+
+
+MEMORY_CHECK = """
+import gc, os, sys
+from pathlib import Path
+import numpy as np
+from model.artifact import Artifact
+from service.inference import onnx_backend
+from service.inference.backend import Batch
+
+def resident():
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+def batch(length, layers=()):
+    return Batch(np.zeros((1, length), np.int64), np.array([length]), layers)
+
+onnx_backend._SHRINK_AFTER = 0.0
+backend = onnx_backend.OnnxBackend(Artifact.open(Path(sys.argv[1])))
+backend.run(batch(1))
+before = resident()
+large = backend.run(batch(1024, layers=(0, 1)))
+size = sum(weights.nbytes for weights in large.attentions.values())
+grown = resident() - before
+del large
+backend.run(batch(1))
+print(size, grown, resident() - before)
+"""
+
+
+def test_memory_of_large_attention_answers_is_returned(tmp_path: Path) -> None:
+    write_tiny_artifact(tmp_path)
+    # In a process of its own: what other tests left in the heap decides what the allocator can give back.
+    command = [sys.executable, "-c", MEMORY_CHECK, str(tmp_path)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)  # noqa: S603
+    size, grown, kept = map(int, result.stdout.split())
+    assert grown >= size == 6 * 4 * 1024**2
+    assert kept < size / 4, f"{kept / 2**20:.0f} of {grown / 2**20:.0f} MiB kept"
+
+
+PEAK_CHECK = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from model.artifact import Artifact
+from service.inference.backend import Batch
+from service.inference.onnx_backend import OnnxBackend
+
+def peak():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+backend = OnnxBackend(Artifact.open(Path(sys.argv[1])))
+backend.warm_up()
+before = peak()
+backend.run(Batch(np.full((16, 256), 2000, np.int64), np.full(16, 256)))
+print(peak() - before)
+"""
+
+
+def test_a_run_keeps_nothing_of_the_layers_before(default_artifact: Path) -> None:
+    command = [sys.executable, "-c", PEAK_CHECK, str(default_artifact)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)  # noqa: S603
+    layers, padded = 6, 3 * 4 * 16 * 256 * 384  # queries, keys and values of a layer
+    # With ONNX Runtime's usual order and plan 217 MiB: what computes the weights comes last, and keeps all of these.
+    assert int(result.stdout) < layers * padded
+
+
+IMPORT_CHECK = """
+import os, sys
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "onnxruntime":
+            print("telemetry disabled:", os.environ.get("ORT_DISABLE_TELEMETRY"))
+
+sys.meta_path.insert(0, Watch())
+import service.inference.onnx_backend
+print("loaded:", sorted({"torch", "onnx", "onnxscript", "transformers", "export"} & set(sys.modules)))
+"""
+
+
+def test_telemetry_is_off_before_the_import_and_no_exporter_is_pulled_in() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    done = subprocess.run(  # noqa: S603 - our own interpreter and source
+        [sys.executable, "-c", IMPORT_CHECK], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["telemetry disabled: 1", "loaded: []"]

@@ -1,0 +1,244 @@
+"""Cut as `transformers` cuts, which is what sentence-transformers calls."""
+
+import asyncio
+import json
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as FastTokenizer
+from transformers import PreTrainedTokenizerFast
+
+from service.errors import InternalError, NotReady
+from service.observability.logs import describe
+from service.tokenization.tokenizer import INLINE_CHARACTERS, MAX_FILE_BYTES, TEXTS_AT_ONCE, KeptEncoding, Tokenizer
+from tests.service.fake_engine import MAX_LENGTH, make_tokenizer
+from tests.service.process import wait_until
+from tests.texts import varied_texts
+from tests.tokenizers import TOKENIZERS
+
+ours = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
+theirs = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # published without annotations
+    tokenizer_object=make_tokenizer(),
+    model_max_length=MAX_LENGTH,
+    unk_token="[UNK]",  # noqa: S106 - a token of the vocabulary
+    pad_token="[PAD]",  # noqa: S106 - a token of the vocabulary
+)
+words = st.lists(
+    st.sampled_from(["the", "cats", "sat", "on", "a", "mat", "?", "日本", "\x00", "e\u0301", "🤖"]), max_size=40
+)
+
+
+@given(words)
+def test_ids_and_offsets_are_those_of_transformers(parts: list[str]) -> None:
+    text = " ".join(parts)
+    (item,) = ours.encode_now([text])
+    expected = theirs(text, truncation="longest_first", return_offsets_mapping=True)
+    assert item.input_ids.tolist() == expected["input_ids"]
+    assert list(item.offsets or ()) == expected["offset_mapping"]
+    whole = len(theirs(text, truncation=False, verbose=False)["input_ids"])
+    assert item.full_length == whole
+    assert item.truncated == (whole > MAX_LENGTH)
+
+
+@given(st.lists(words.map(" ".join), max_size=3))
+def test_ids_alone_are_the_same_ids(texts: list[str]) -> None:
+    alone, whole = ours.encode_now(texts, ids_only=True), ours.encode_now(texts)
+    assert [item.input_ids.tolist() for item in alone] == [item.input_ids.tolist() for item in whole]
+    assert [(item.full_length, item.truncated) for item in alone] == [
+        (item.full_length, item.truncated) for item in whole
+    ]
+    assert all(item.encoding is None and item.offsets is None for item in alone)
+
+
+class WatchedEncoding:
+    """The library's result, countable."""
+
+    def __init__(self, encoding: Any) -> None:
+        self._encoding = encoding
+
+    def __len__(self) -> int:
+        return len(self._encoding)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoding, name)
+
+
+class WatchedLibrary:
+    """Counts how many results are held at once."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._library = make_tokenizer()
+        self._library.enable_truncation(MAX_LENGTH)
+        self._held: weakref.WeakSet[WatchedEncoding] = weakref.WeakSet()
+
+    def encode(self, text: str) -> WatchedEncoding:
+        return self.encode_batch_fast([text])[0]
+
+    def encode_batch_fast(self, texts: Sequence[str]) -> list[WatchedEncoding]:
+        made = [WatchedEncoding(self._library.encode(text)) for text in texts]
+        self._held.update(made)
+        self.most = max(self.most, len(self._held))
+        return made
+
+
+@pytest.mark.parametrize(("ids_only", "most"), [(False, 2), (True, 2 * TEXTS_AT_ONCE)])
+def test_what_is_cut_off_is_held_for_few_texts_at_once(ids_only: bool, most: int) -> None:
+    tokenizer, library = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1), WatchedLibrary()
+    tokenizer._tokenizer, tokenizer._plain = library, None  # type: ignore[assignment]
+    texts = ["cat " * 100] * (3 * TEXTS_AT_ONCE) + ["dog"]
+    tokenized = tokenizer.encode_now(texts, ids_only=ids_only)
+    assert [item.full_length for item in tokenized] == [102] * (3 * TEXTS_AT_ONCE) + [3]
+    assert library.most <= most
+
+
+def test_empty_text_has_its_special_tokens() -> None:
+    (item,) = ours.encode_now([""])
+    assert ours.tokens(item) == ["[CLS]", "[SEP]"]
+
+
+def test_very_long_text_knows_its_full_length() -> None:
+    (item,) = ours.encode_now(["cat " * 5000])
+    assert (len(item.input_ids), item.full_length, item.truncated) == (MAX_LENGTH, 5002, True)
+
+
+def test_what_is_kept_of_a_cut_text_is_what_the_library_says_of_it() -> None:
+    text = "the cats sat " * 100
+    (item,) = ours.encode_now([text])
+    made = make_tokenizer()
+    made.enable_truncation(MAX_LENGTH)
+    whole = made.encode(text)
+    assert isinstance(item.encoding, KeptEncoding)
+    for name in ("tokens", "offsets", "word_ids", "special_tokens_mask"):
+        assert getattr(item.encoding, name) == getattr(whole, name)
+
+
+def test_long_inputs_come_from_a_thread_the_same() -> None:
+    texts = ["the cat sat", "on a mat " * INLINE_CHARACTERS]
+    threaded = asyncio.run(ours.encode(texts))
+    assert [item.input_ids.tolist() for item in threaded] == [
+        item.input_ids.tolist() for item in ours.encode_now(texts)
+    ]
+
+
+def test_padding_and_truncation_of_the_file_do_not_count(tmp_path: Path) -> None:
+    made = make_tokenizer()
+    made.enable_padding(length=32)
+    made.enable_truncation(4)
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.load(tmp_path / "tokenizer.json", MAX_LENGTH, threads=1)
+    (item,) = tokenizer.encode_now(["the cat sat on a mat"])
+    assert len(item.input_ids) == 8
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"version": "9.9"}'])
+def test_file_that_is_no_tokenizer(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=f"{path} is no tokenizer"):
+        Tokenizer.load(path, MAX_LENGTH, threads=1)
+
+
+@pytest.mark.parametrize(
+    "inside", ['"model":' + "[" * 100_000, '"model":' * 2, '"version": "1.0", "added_tokens": [{"id": -1}]']
+)
+def test_deep_and_malformed_files_are_refused_by_name(tmp_path: Path, inside: str) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text("{" + inside)
+    with pytest.raises(ValueError, match=f"{path} is no tokenizer"):
+        Tokenizer.load(path, MAX_LENGTH, threads=1)
+
+
+def test_file_that_makes_the_library_panic(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    make_tokenizer().save(str(path))
+    content = json.loads(path.read_bytes())
+    content["post_processor"]["special_tokens"] = {}
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"{path} is no tokenizer: no entry found for key"):
+        Tokenizer.load(path, MAX_LENGTH, threads=1)
+
+
+def test_huge_file_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    with path.open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)  # sparse: takes no space
+    with pytest.raises(ValueError, match=f"{path} has {MAX_FILE_BYTES + 1} bytes, at most"):
+        Tokenizer.load(path, MAX_LENGTH, threads=1)
+
+
+def test_length_that_leaves_no_room(tmp_path: Path) -> None:
+    make_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="leaves no room for text"):
+        Tokenizer.load(tmp_path / "tokenizer.json", 2, threads=1)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_ids_alone_are_the_same_ids_for_every_kind_of_tokenizer(kind: str) -> None:
+    made = TOKENIZERS[kind]()
+    tokenizer = Tokenizer(FastTokenizer.from_str(made.to_str()), 16, threads=1)
+    texts = [*varied_texts(), "<mask> [MASK] </s>", " leading and trailing ", "\n\t"]
+    alone, whole = tokenizer.encode_now(texts, ids_only=True), tokenizer.encode_now(texts)
+    assert [item.input_ids.tolist() for item in alone] == [item.input_ids.tolist() for item in whole]
+    assert [item.full_length for item in alone] == [item.full_length for item in whole]
+
+
+def test_a_closed_tokenizer_says_so() -> None:
+    tokenizer = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
+    tokenizer.close()
+    with pytest.raises(NotReady, match="closed"):
+        asyncio.run(tokenizer.encode(["on a mat " * INLINE_CHARACTERS]))
+
+
+def refusing_threads(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Has the system start so many threads more, and then none."""
+    start, left = threading.Thread.start, iter(range(after))
+
+    def start_or_refuse(thread: threading.Thread) -> None:
+        if next(left, None) is None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_refuse)
+
+
+def test_long_texts_need_no_thread_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=2)
+    refusing_threads(monkeypatch, after=0)
+    assert len(asyncio.run(tokenizer.encode(["on a mat " * INLINE_CHARACTERS]))) == 1
+
+
+def test_a_tokenizer_without_its_threads_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = threading.active_count()
+    refusing_threads(monkeypatch, after=2)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Tokenizer(make_tokenizer(), MAX_LENGTH, threads=3)
+    wait_until(lambda: threading.active_count() <= before)  # the two that came are gone again
+
+
+class Panic(BaseException):
+    """What the library's own panics look like from here."""
+
+
+@pytest.mark.parametrize("ids_only", [False, True])
+def test_a_panic_of_the_library_is_a_failure_of_ours_and_not_the_end(
+    monkeypatch: pytest.MonkeyPatch, *, ids_only: bool
+) -> None:
+    class Panicking:
+        def encode(self, text: str) -> None:
+            raise Panic(text)
+
+        def encode_batch_fast(self, texts: list[str]) -> None:
+            raise Panic(texts)
+
+    tokenizer = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
+    monkeypatch.setattr(tokenizer, "_tokenizer", Panicking())
+    with pytest.raises(InternalError) as caught:
+        tokenizer.encode_now(["a s\u00e9cret secret"], ids_only=ids_only)
+    assert "secret" not in str(describe(caught.value))
