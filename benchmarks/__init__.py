@@ -1,21 +1,18 @@
-"""Scripts that measure, one question each: `python -m benchmarks.NAME --help` from the project's root.
+"""Commands that measure, one question each: `python -m benchmarks.NAME --help` lists the questions of a command.
 
-- `texts`: how long are the texts that the others use?
-- `engine`: how fast is the engine alone, and how close to the machine's limit?
-- `stages`: what does each stage give, from PyTorch to HTTP, and what does attention cost?
-- `http_closed`: what do clients get that ask as fast as they are answered, and how much of the engine is that?
-- `http_open`: what latency at which rate, and what happens past the limit?
-- `http_cost`: what does a request cost beside the model?
-- `attention_cost`: what does each form of attention cost against the embedding alone?
-- `compression`: does gzip pay?
-- `soak`: does memory stay flat under long mixed load?
-- `startup`: how long until ready?
-- `replicas`: what is lost when replicas behind nginx are replaced, and when one dies?
-- `peers`: how do Infinity, sentence-transformers and OpenVINO compare?
-- `gpu`: what does a GPU give, and how much of it is used? `drawn` writes larger networks to try it with.
-- `quality`, `pruning`: what do a precision and pruned heads cost in quality, and what do the latter bring?
-- `attention_claims`: what is said about multi-head attention, and what is true?
+- `engine`: the engine without HTTP. `rates`: how fast, and how close to the machine's limit; `stages`: from PyTorch to
+  the service.
+- `http`: the service over HTTP. `closed`: clients that ask as fast as they are answered; `open`: latency at a rate, and
+  overload; `cost`: processor time a request; `gzip`: whether compressing answers pays.
+- `peers`: other engines and servers. `encode`: Infinity, sentence-transformers and OpenVINO.
+- `attention`: `cost`: what each form of attention costs; `claims`: what is said about multi-head attention, and what is
+  true.
+- `quality`: `pairs`: quality of precisions on rated pairs; `pruning`: quality and speed of pruned artifacts.
+- `service`: the process. `startup`, `soak` (memory over an hour), `replicas` (behind nginx, replaced and killed).
+- `gpu`: `rates`: what a graphics card gives, and how much of it is used.
+- `inputs`: `lengths` of the texts that are used; `network` writes a network of a published shape.
 
-Every script prints what it measured as tables, then the machine and how much of it others used meanwhile, and one line
-of JSON last. Rates that are compared come from one run, taken in turns, so that a drift of the machine hits them alike.
+Every command prints tables, then the machine and how many cores other programs used meanwhile, and one line of JSON
+last. Rates that are compared come from one run and are taken in turns, so that a drift of the machine affects all of
+them. Shared parts are in `benchmarks/lib`, the other engines in `benchmarks/peers`.
 """

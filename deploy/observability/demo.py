@@ -18,12 +18,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.client import Address, Request, post
-from benchmarks.command import CannotMeasure, positive
-from benchmarks.load import poisson_schedule, run_closed_loop, run_open_loop
-from benchmarks.server import polyhead
-from benchmarks.soak import mixed_requests
-from benchmarks.texts import load_texts
+from benchmarks.lib.client import Address, Request, post
+from benchmarks.lib.command import CannotMeasure, positive
+from benchmarks.lib.load import poisson_schedule, run_closed_loop, run_open_loop
+from benchmarks.lib.server import polyhead
+from benchmarks.lib.texts import load_texts
+from benchmarks.service.soak import mixed_requests
 from deploy.observability.picture import draw
 from deploy.observability.scrape import NoPrometheus, scraping
 from deploy.observability.shown import read_panels

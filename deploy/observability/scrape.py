@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import yaml
 
-from benchmarks.client import Address
-from benchmarks.server import free_port, started
+from benchmarks.lib.client import Address
+from benchmarks.lib.server import free_port, started
 from deploy.observability.shown import DASHBOARD
 
 RULES = DASHBOARD.parents[1] / "prometheus"

@@ -1,6 +1,6 @@
 """gzip for the one kind of answer where it pays: attention weights as JSON numbers.
 
-`python -m benchmarks.compression` measures it. Level 1 makes numbers 2.2 to 2.4 times smaller; level 6 takes six times
+`python -m benchmarks.http gzip` measures it. Level 1 makes numbers 2.2 to 2.4 times smaller; level 6 takes six times
 as long for a tenth more. Base64 is as small as compressed numbers and costs nothing, so embeddings are left to it:
 nearly every client says that it takes gzip, and next to the server it would only cost throughput.
 """

@@ -2,7 +2,7 @@
 
 By default glibc keeps a heap for each thread, up to eight a core, and raises the size from which memory is returned at
 once to the largest block it ever freed (mallopt(3), M_MMAP_THRESHOLD): after some answers of a few megabytes, freed
-memory stays with the process. `python -m benchmarks.soak` shows what that comes to.
+memory stays with the process. `python -m benchmarks.service soak` shows what that comes to.
 """
 
 import ctypes

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from benchmarks.client import Address
+from benchmarks.lib.client import Address
 from service.machine.loop_lag import watch_loop_lag
 
 Handler = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.client import Request, post
-from benchmarks.load import run_closed_loop
-from benchmarks.server import polyhead
-from benchmarks.soak import refused_requests
-from benchmarks.texts import load_texts
+from benchmarks.lib.client import Request, post
+from benchmarks.lib.load import run_closed_loop
+from benchmarks.lib.server import polyhead
+from benchmarks.lib.texts import load_texts
+from benchmarks.service.soak import refused_requests
 from deploy.observability.scrape import NoPrometheus, Prometheus, Series, scraping
 from deploy.observability.shown import ShownPanel, read_panels
 from model.artifact import Artifact

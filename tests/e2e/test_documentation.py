@@ -12,7 +12,8 @@ DOCUMENTS = [
     *("README.md", "deploy/README.md", "deploy/RUNBOOK.md", "export/heads/README.md", "export/pruning/README.md"),
 ]
 COMMAND = re.compile(
-    r"python -m ((?:benchmarks|deploy|examples|export|polyhead|service|tests)[\w.]*(?: heads| tune)?)([^`\n]*)"
+    r"python -m (benchmarks\.\w+ [a-z]+|(?:deploy|examples|export|polyhead|service|tests)[\w.]*(?: heads| tune)?)"
+    r"([^`\n]*)"
 )
 NEEDS_RAY = "deploy.bulk"
 

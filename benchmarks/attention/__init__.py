@@ -1,0 +1,1 @@
+"""Attention weights: `python -m benchmarks.attention QUESTION`."""

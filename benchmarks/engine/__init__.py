@@ -1,0 +1,1 @@
+"""The engine alone: `python -m benchmarks.engine QUESTION`."""

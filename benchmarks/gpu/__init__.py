@@ -1,0 +1,1 @@
+"""A graphics card: `python -m benchmarks.gpu QUESTION`."""

@@ -1,0 +1,1 @@
+"""The service over HTTP: `python -m benchmarks.http QUESTION`."""

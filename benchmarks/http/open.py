@@ -1,0 +1,153 @@
+"""What latency do clients see at a given rate, and what becomes of the service when they ask for more than it has?
+
+Arrivals are Poisson and wait for nobody; latency counts from the time a request was due. Without `--rate` the rates are
+shares of the sustainable rate, which a closed loop finds first: below it for latency, far above it for overload. Past
+its limit a good service refuses quickly (429 with Retry-After), keeps its goodput, and answers what it accepted as
+quickly as before.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from tqdm import tqdm
+
+from benchmarks.lib.client import Request
+from benchmarks.lib.command import CannotMeasure, not_negative, parser_of, positive, program, seed, whole
+from benchmarks.lib.load import OpenRun, poisson_schedule, run_closed_loop, run_open_loop
+from benchmarks.lib.payloads import encode_requests, fetch
+from benchmarks.lib.report import Table, emit
+from benchmarks.lib.server import Server, add_server_arguments, open_server
+from benchmarks.lib.texts import Corpus, fingerprint, load_texts
+from benchmarks.lib.timing import Spread, percentiles
+from benchmarks.lib.tokens import tokenize
+from model.artifact import Artifact
+
+COLUMNS = (
+    "offered",
+    "requests_per_s",
+    "goodput_per_s",
+    "of_sustainable_%",
+    "accepted_%",
+    "429_%",
+    "retry_after_%",
+    "failed",
+    "p50_ms",
+    "p95_ms",
+    "p99_ms",
+    "connections",
+    "server_cores",
+    "client_cores",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Load to offer: a name for the table, and requests a second."""
+
+    name: str
+    rate: float
+
+
+def sustainable_rate(server: Server, requests: Sequence[Request], arguments: argparse.Namespace) -> Spread:
+    """Requests a second that a closed loop gets out of the server, over several runs; the first one warms up.
+
+    Raises:
+        CannotMeasure: none was answered.
+    """
+    runs = [
+        run_closed_loop(
+            server.address, requests, connections=arguments.closed_connections, seconds=arguments.seconds / 2
+        )
+        for _ in range(4)
+    ]
+    rates = Spread.of([run.rates()["requests_per_s"] for run in runs[1:]])
+    if not rates.lowest:
+        raise CannotMeasure("no request of the closed loop was answered: raise --seconds, or see the server's log")
+    return rates
+
+
+def offer(server: Server, requests: Sequence[Request], load: Offer, arguments: argparse.Namespace) -> dict[str, object]:
+    """Offers one load and describes what came of it, as a row of the table.
+
+    Raises:
+        CannotMeasure: it is too little to count anything.
+    """
+    schedule = poisson_schedule(load.rate, arguments.warmup + arguments.seconds, arguments.seed)
+    if not schedule or schedule[-1] <= arguments.warmup:
+        raise CannotMeasure(f"{load.name}: no request is due after the warm-up: raise the rate or --seconds")
+    cores = server.count_cores()
+    run = run_open_loop(
+        server.address,
+        requests,
+        schedule,
+        connections=arguments.connections,
+        warmup=arguments.warmup,
+    )
+    return {"offered": load.name, "server_cores": cores(), **describe(run)}
+
+
+def describe(run: OpenRun) -> dict[str, object]:
+    """Shares of what was due, goodput, and the latency of what was accepted."""
+    due = sum(run.due.statuses.values())
+    return {
+        "requests_per_s": due / run.due.seconds,  # a Poisson process' own, near the rate that was asked for
+        "goodput_per_s": run.done.rates()["requests_per_s"],
+        "accepted_%": 100 * run.due.statuses[200] / due,
+        "429_%": 100 * run.due.statuses[429] / due,
+        "retry_after_%": 100 * run.due.with_retry_after / run.due.refused if run.due.refused else None,
+        "failed": run.due.failed,
+        **percentiles(run.due.latencies),
+        "connections": run.connections,
+        "client_cores": run.done.client_cpu / run.done.seconds,
+    }
+
+
+def offers(arguments: argparse.Namespace, sustainable: Spread | None) -> list[Offer]:
+    """The loads to offer: the rates asked for, or shares of the sustainable one."""
+    if sustainable is None:
+        return [Offer(f"{rate:g}/s", rate) for rate in arguments.rate]
+    return [Offer(f"{share:g} x sustainable", share * sustainable.median) for share in arguments.share]
+
+
+@program
+def main() -> None:
+    """Finds the sustainable rate, offers shares of it, prints what came of each."""
+    arguments = _parse()
+    artifact = Artifact.open(arguments.model)
+    texts = load_texts(arguments.corpus, arguments.texts, arguments.seed)
+    requests = encode_requests(texts, tokenize(artifact, texts), arguments.texts_per_request)
+    title = f"{arguments.corpus} texts, {arguments.texts_per_request} a request, Poisson arrivals"
+    table = Table("open_loop", title, COLUMNS)
+    with open_server(arguments) as server:
+        fetch(server, requests[0])  # it answers, and with 200
+        sustainable = None if arguments.rate else sustainable_rate(server, requests, arguments)
+        if sustainable:
+            print(f"sustainable: {sustainable.median:.0f} requests/s ({sustainable})", flush=True)
+        for load in tqdm(offers(arguments, sustainable), desc="measuring", unit="load", leave=False, disable=None):
+            row = offer(server, requests, load, arguments)
+            goodput = row["goodput_per_s"]
+            if sustainable and isinstance(goodput, float):
+                row["of_sustainable_%"] = 100 * goodput / sustainable.median
+            table.add(**row)
+    rate = sustainable.median if sustainable else None
+    emit("http open", [table], sustainable_per_s=rate, texts=fingerprint(texts), server_settings=arguments.set)
+
+
+def _parse() -> argparse.Namespace:
+    parser = parser_of(__doc__, takes="about two and a half minutes")
+    add_server_arguments(parser)
+    parser.add_argument("--rate", type=positive, nargs="+", help="requests a second to offer, instead of shares")
+    parser.add_argument("--share", type=positive, nargs="+", default=[0.5, 0.8, 3.0], help="of the sustainable rate")
+    parser.add_argument("--seconds", type=positive, default=20.0, help="length of each load")
+    parser.add_argument(
+        "--warmup", type=not_negative, default=10.0, help="seconds of each load before it counts: queues fill"
+    )
+    parser.add_argument("--texts-per-request", type=whole, default=1, metavar="N", help="texts of each request")
+    parser.add_argument("--connections", type=whole, default=4096, help="most requests under way at once")
+    parser.add_argument("--closed-connections", type=whole, default=64, help="of the closed loop")
+    parser.add_argument("--corpus", choices=get_args(Corpus), default="short", help="which texts")
+    parser.add_argument("--texts", type=whole, default=2000, help="different texts")
+    parser.add_argument("--seed", type=seed, default=0, help="of the texts and the arrivals")
+    return parser.parse_args()

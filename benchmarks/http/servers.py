@@ -1,0 +1,72 @@
+"""Servers that leave something out, to see what the rest costs: `python -m benchmarks.http.servers bare|no-model ...`.
+
+`bare` speaks HTTP by uvicorn alone and answers the same bytes whatever it is asked. `no-model` is the service, with
+every setting, but for a model that computes nothing.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import orjson
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from model.artifact import TOKENIZER, Artifact
+from service.__main__ import main as serve
+from service.batching.jobs import BatchRecord
+from service.engine import Engine
+from service.inference.backend import Batch, BatchOutput
+from service.runner import make_batcher, plan_runtime
+from service.settings import Settings
+from service.tokenization.tokenizer import Tokenizer
+
+DIMENSIONS = 384  # of the default model
+VECTOR = np.random.default_rng(0).standard_normal(DIMENSIONS).astype(np.float32)
+VECTOR /= np.linalg.norm(VECTOR)
+
+
+class NoModel:
+    """A backend whose runs take no time: the same vector for every text."""
+
+    def run(self, batch: Batch) -> BatchOutput:
+        """See `service.inference.backend.Backend`."""
+        return BatchOutput(np.tile(VECTOR, (len(batch.lengths), 1)), None, {})
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
+    """The engine of `no-model`."""
+    artifact, runtime = Artifact.open(settings.model), plan_runtime(settings)
+    path, longest = artifact.path(TOKENIZER), artifact.manifest.max_sequence_length
+    tokenizer = Tokenizer.load(path, longest, threads=runtime.workers)
+    batcher = make_batcher(NoModel(), settings, workers=runtime.workers, on_batch=on_batch)
+    batcher.start()
+    return Engine(artifact, tokenizer, batcher, runtime)
+
+
+def serve_bare() -> None:
+    """Answers every request alike on POLYHEAD_PORT."""
+    body = orjson.dumps({"embeddings": VECTOR[np.newaxis]}, option=orjson.OPT_SERIALIZE_NUMPY)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await receive()
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+    port = int(os.environ["POLYHEAD_PORT"])
+    uvicorn.run(app, host="127.0.0.1", port=port, loop="uvloop", http="httptools", log_level="error", access_log=False)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["bare"]:
+        serve_bare()
+    elif sys.argv[1:2] == ["no-model"]:
+        sys.exit(serve(sys.argv[2:], load))
+    else:
+        sys.exit("expected: bare, or no-model with the service's flags")

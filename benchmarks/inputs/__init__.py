@@ -1,0 +1,1 @@
+"""What the other commands measure with: `python -m benchmarks.inputs QUESTION`."""

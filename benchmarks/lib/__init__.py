@@ -1,0 +1,1 @@
+"""What commands share: load, servers, texts, tables, the command line. No file here is a command."""

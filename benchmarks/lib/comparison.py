@@ -1,0 +1,179 @@
+"""Several ways to encode the same texts, measured in turns and laid side by side.
+
+It knows a way as a function that measures once and returns a `Sample`.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from benchmarks.lib.client import Request
+from benchmarks.lib.command import CannotMeasure, positive, seed, whole
+from benchmarks.lib.engines import Engine
+from benchmarks.lib.load import run_closed_loop
+from benchmarks.lib.passes import Pass
+from benchmarks.lib.report import Table
+from benchmarks.lib.server import Server
+from benchmarks.lib.texts import Corpus
+from benchmarks.lib.timing import Spread, in_turns, percentiles
+from benchmarks.lib.tokens import Plan, TokenIds, make_batches
+
+COLUMNS = (
+    "way",
+    "tokens_per_s",
+    "spread",
+    "texts_per_s",
+    "requests_per_s",
+    "p50_ms",
+    "p95_ms",
+    "p99_ms",
+    "server_cores",
+    "client_cores",
+)
+MEDIANS = ("tokens_per_s", "texts_per_s", "requests_per_s", "server_cores", "client_cores")
+WARMUP = 0.3  # seconds before each closed loop counts; a whole round of warm-up comes before the first that does
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measurement of one way.
+
+    Attributes:
+        tokens_per_s: real tokens, special ones included.
+        texts_per_s: texts.
+        latencies: seconds, of each request, or of each run where there are no requests.
+        requests_per_s: HTTP requests answered with 200, or None without HTTP.
+        server_cores: cores that the server kept busy, or None where unknown.
+        client_cores: cores that the load generator kept busy, likewise.
+        failed: answers that were neither 200 nor 429.
+    """
+
+    tokens_per_s: float
+    texts_per_s: float
+    latencies: Sequence[float] = ()
+    requests_per_s: float | None = None
+    server_cores: float | None = None
+    client_cores: float | None = None
+    failed: int = 0
+
+
+Way = Callable[[], Sample]
+Words = tuple[str, ...]  # that the names of a group of ways all hold, the first one at their beginning
+
+
+def over_passes(run: Callable[[], Pass]) -> Way:
+    """A way that is one pass through an engine."""
+
+    def measure() -> Sample:
+        one = run()
+        return Sample(one.tokens_per_s, one.texts_per_s, one.latencies)
+
+    return measure
+
+
+def engine_ways(engine: Engine, rows: Sequence[TokenIds], plans: Mapping[str, Plan]) -> dict[str, Way]:
+    """The engine alone on all the texts: every plan under every layout."""
+    return {
+        f"{engine.name}, {name}, {layout}": over_passes(engine.runner(make_batches(rows, plan), layout))
+        for name, plan in plans.items()
+        for layout in engine.backends
+    }
+
+
+def over_http(server: Server, requests: Sequence[Request], connections: int, seconds: float) -> Way:
+    """A way that is a closed loop of requests to a server."""
+
+    def measure() -> Sample:
+        cores = server.count_cores()
+        tally = run_closed_loop(server.address, requests, connections=connections, seconds=seconds, warmup=WARMUP)
+        server_cores = cores()
+        return Sample(
+            tokens_per_s=tally.tokens / seconds,
+            texts_per_s=tally.texts / seconds,
+            latencies=tally.latencies,
+            requests_per_s=tally.requests / seconds,
+            server_cores=server_cores,
+            client_cores=tally.client_cpu / seconds,
+            failed=tally.failed,
+        )
+
+    return measure
+
+
+def http_ways(
+    server: Server, make: Callable[[int], Sequence[Request]], arguments: argparse.Namespace
+) -> dict[str, Way]:
+    """A server, with each of the wanted numbers of texts a request; `make` turns such a number into requests."""
+    return {
+        http_name(count): over_http(server, make(count), arguments.connections, arguments.seconds)
+        for count in arguments.texts_per_request
+    }
+
+
+def http_name(count: int) -> str:
+    """Name of the way with this many texts a request."""
+    return f"HTTP, {count} {'text' if count == 1 else 'texts'} a request"
+
+
+def add_http_arguments(parser: argparse.ArgumentParser) -> None:
+    """Texts, load and rounds of a comparison that goes over HTTP."""
+    parser.add_argument("--connections", type=whole, default=16, help="requests under way at any time")
+    parser.add_argument(
+        "--texts-per-request", type=whole, nargs="+", default=[1, 32], metavar="N", help="texts of a request"
+    )
+    parser.add_argument("--corpus", choices=get_args(Corpus), default="short", help="which texts")
+    parser.add_argument("--texts", type=whole, default=640, help="different texts")
+    parser.add_argument("--seconds", type=positive, default=8.0, help="length of each measurement over HTTP")
+    parser.add_argument("--rounds", type=whole, default=5, help="measured rounds; one more warms up")
+    parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")
+
+
+def compare(name: str, title: str, ways: Mapping[str, Way], rounds: int) -> Table:
+    """Measures every way once a round and summarises each by its medians.
+
+    Raises:
+        CannotMeasure: a server answered with an error: such a rate means nothing.
+    """
+    table = Table(name, title, COLUMNS)
+    for way, samples in in_turns(ways, rounds).items():
+        require_answers(way, samples)
+        table.add(
+            way=way,
+            spread=str(Spread.of([sample.tokens_per_s for sample in samples])),
+            **{column: _median(samples, column) for column in MEDIANS},
+            **percentiles([latency for sample in samples for latency in sample.latencies]),
+        )
+    return table
+
+
+def require_answers(way: str, samples: Sequence[Sample]) -> None:
+    """Raises `CannotMeasure` where requests failed, or where none was answered: such a rate means nothing."""
+    if failed := sum(sample.failed for sample in samples):
+        raise CannotMeasure(f"{way}: {failed} requests failed; see the server's log")
+    if not all(sample.texts_per_s for sample in samples):
+        raise CannotMeasure(f"{way}: no request was answered within the time: raise --seconds")
+
+
+def best_of(table: Table, words: Words) -> tuple[str, float] | None:
+    """The fastest way of a group, and its median tokens/s; None where there is no such way."""
+    rows = [row for row in table.rows if row["way"].startswith(words[0]) and all(word in row["way"] for word in words)]
+    best = max(rows, key=lambda row: float(row["tokens_per_s"]), default=None)
+    return None if best is None else (best["way"], float(best["tokens_per_s"]))
+
+
+def ratios(name: str, title: str, pairs: Iterable[tuple[Words, Words]], table: Table) -> Table:
+    """The best of one group of ways over the best of another, for each pair of groups that both exist."""
+    found = Table(name, title, ("of", "over", "ratio"))
+    for words, others in pairs:
+        ours, theirs = best_of(table, words), best_of(table, others)
+        if ours and theirs:
+            found.add(of=ours[0], over=theirs[0], ratio=ours[1] / theirs[1])
+    return found
+
+
+def _median(samples: Sequence[Sample], column: str) -> float | None:
+    values = [value for sample in samples if (value := getattr(sample, column)) is not None]
+    return float(np.median(values)) if values else None

@@ -1,0 +1,220 @@
+"""The server under test: start it, wait until it is ready, read its CPU time and memory, stop it.
+
+CPU time and memory come from /proc and count every process of the server's session. It does not know what the server
+serves.
+"""
+
+import argparse
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from benchmarks.lib.client import Address
+from benchmarks.lib.command import CannotMeasure, last_line, setting
+
+READY_LIMIT = 120.0  # seconds until ready; peers import torch and load for long
+STOP_LIMIT = 20.0  # seconds to leave after SIGTERM
+POLL = 0.005  # seconds between two looks at a server that starts
+
+
+class ServerFailed(CannotMeasure):
+    """The server ended or never became ready; the message holds the last line that it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers.
+
+    Attributes:
+        address: where it listens.
+        session: process session whose CPU and memory count, or None for a server that someone else started.
+        ready_after: seconds from the process' start to its first ready answer, or None likewise.
+    """
+
+    address: Address
+    session: int | None = None
+    ready_after: float | None = None
+
+    def cpu_seconds(self) -> float | None:
+        """User and system time of all its processes so far."""
+        if self.session is None:
+            return None
+        ticks = sum(int(stat[11]) + int(stat[12]) for stat in _session_stats(self.session))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def count_cores(self) -> Callable[[], float | None]:
+        """Counts from now on; what it returns says how many cores all its processes have kept busy since."""
+        used, began = self.cpu_seconds(), time.perf_counter()
+
+        def cores() -> float | None:
+            spent = self.cpu_seconds()
+            return None if used is None or spent is None else (spent - used) / (time.perf_counter() - began)
+
+        return cores
+
+    def resident_bytes(self) -> int | None:
+        """Memory that its processes hold in RAM now."""
+        if self.session is None:
+            return None
+        return sum(int(stat[21]) for stat in _session_stats(self.session)) * os.sysconf("SC_PAGE_SIZE")
+
+    def threads(self) -> int | None:
+        """Threads of all its processes now."""
+        return None if self.session is None else sum(int(stat[17]) for stat in _session_stats(self.session))
+
+    def pause(self) -> None:
+        """Stops all its processes where they are."""
+        if self.session is not None:
+            os.killpg(self.session, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets them go on."""
+        if self.session is not None:
+            os.killpg(self.session, signal.SIGCONT)
+
+
+def free_port() -> int:
+    """A port that nothing listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def started(
+    command: Sequence[str], port: int, ready_path: str, environment: Mapping[str, str], folder: Path | None = None
+) -> Iterator[Server]:
+    """Runs a server until the block ends.
+
+    Args:
+        command: program and arguments.
+        port: on 127.0.0.1, where it will listen.
+        ready_path: answers 200 once it can take traffic.
+        environment: added to this process' own.
+        folder: working directory of the server; this process' own if None.
+
+    Raises:
+        ServerFailed: it ended, or was not ready in time.
+    """
+    address, began = Address("127.0.0.1", port), time.perf_counter()
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(  # noqa: S603 - commands are the scripts' own
+            command,
+            env={**os.environ, **environment},
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            _wait_until_ready(process, address, ready_path, log)
+            yield Server(address, process.pid, time.perf_counter() - began)
+        finally:
+            _stop(process)
+
+
+def polyhead(artifact: Path, settings: Mapping[str, str], *, port: int | None = None) -> AbstractContextManager[Server]:
+    """This project's service on an artifact, with `POLYHEAD_*` settings of one's own; on a free port unless told."""
+    port = free_port() if port is None else port
+    environment = {"POLYHEAD_HOST": "127.0.0.1", "POLYHEAD_PORT": str(port), **settings}
+    command = [sys.executable, "-m", "service", "--model", str(artifact.resolve())]
+    return started(command, port, "/readyz", environment)
+
+
+def add_server_arguments(parser: argparse.ArgumentParser) -> None:
+    """`--model`, `--url` and `--set`: which server to measure."""
+    parser.add_argument(
+        "--model", type=Path, required=True, metavar="DIR", help="artifact; its tokenizer counts tokens"
+    )
+    parser.add_argument(
+        "--url", type=_url, help="measure a server that runs already (http://host:port); else one is started"
+    )
+    add_setting_argument(parser)
+
+
+def add_setting_argument(parser: argparse.ArgumentParser) -> None:
+    """Settings of a server that the script starts."""
+    parser.add_argument(
+        "--set", action="append", default=[], type=setting, metavar="POLYHEAD_X=Y", help="setting of the server"
+    )
+
+
+def open_server(arguments: argparse.Namespace) -> AbstractContextManager[Server]:
+    """The server that the arguments of `add_server_arguments` name.
+
+    Raises:
+        CannotMeasure: settings for a server that runs already: they would be reported, and not be so.
+    """
+    if arguments.url and arguments.set:
+        raise CannotMeasure("--set is for a server that is started here, and --url names one that runs already")
+    if arguments.url:
+        return nullcontext(Server(Address.parse(arguments.url)))
+    return polyhead(arguments.model, settings_of(arguments))
+
+
+def settings_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """What `--set` says, by name."""
+    return dict(item.split("=", 1) for item in arguments.set)
+
+
+def _url(text: str) -> str:
+    try:
+        Address.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], address: Address, path: str, log: IO[bytes]) -> None:
+    deadline = time.monotonic() + READY_LIMIT
+    while not is_ready(address, path):
+        if process.poll() is not None or time.monotonic() > deadline:
+            log.seek(0)
+            last = last_line(log.read().decode(errors="replace"), "it wrote nothing")
+            raise ServerFailed(f"the server was not ready (exit code {process.poll()}): {last[-2000:]}")
+        time.sleep(POLL)
+
+
+def is_ready(address: Address, path: str) -> bool:
+    """Whether the path answers 200."""
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGCONT)  # a paused one cannot end
+    try:
+        process.wait(STOP_LIMIT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _session_stats(session: int) -> Iterator[list[str]]:
+    """Fields 3 and later of /proc/PID/stat (proc(5)) of every process in a session."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended meanwhile
+        if int(fields[3]) == session:
+            yield fields

@@ -1,0 +1,99 @@
+"""Real text with its natural lengths, made from the Python standard library's own documentation.
+
+Nothing is downloaded and nothing is shipped: docstrings are read from the library's source, the language topics from
+`pydoc_data`. The texts of one Python version are always the same; `fingerprint` tells two versions apart. It
+does not know tokens.
+"""
+
+import ast
+import hashlib
+import random
+import re
+import sysconfig
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Literal
+
+Corpus = Literal["short", "mixed"]
+
+# Parts of the library that are third-party, vendored or no documentation.
+SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "__pycache__"}
+SHORTEST_WORDS = 6  # below this a paragraph is a heading or a list item
+LONGEST_WORDS = 300  # a few hundred tokens: past what most encoders read
+PROSE_SHARE = 0.85  # letters and spaces; below this a paragraph is code or a table
+
+
+def load_texts(corpus: Corpus, count: int, seed: int = 0) -> list[str]:
+    """A random sample of a corpus, the same for the same arguments and Python version.
+
+    Args:
+        corpus: `short` is single paragraphs (about 33 MiniLM tokens on average), `mixed` whole entries (a function's
+            or a topic's documentation, most of them short, some of several hundred tokens).
+        count: texts wanted; past the corpus' size the sample starts over.
+        seed: of the sample.
+    """
+    texts = list(_paragraphs() if corpus == "short" else _entries())
+    random.Random(seed).shuffle(texts)  # noqa: S311 - a sample, no secret
+    return [texts[index % len(texts)] for index in range(count)]
+
+
+def fingerprint(texts: Iterable[str]) -> str:
+    """The first 12 hex digits of the SHA-256 of all texts: equal figures need equal texts."""
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text.encode() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+@cache
+def _paragraphs() -> tuple[str, ...]:
+    found = (part for entry in _documentation() for part in _split(entry) if _is_prose(part))
+    return tuple(dict.fromkeys(found))
+
+
+@cache
+def _entries() -> tuple[str, ...]:
+    shortened = (_shorten(_split(entry)) for entry in _documentation())
+    return tuple(dict.fromkeys(entry for entry in shortened if len(entry.split()) >= SHORTEST_WORDS))
+
+
+@cache
+def _documentation() -> tuple[str, ...]:
+    root = Path(sysconfig.get_path("stdlib"))
+    files = (path for path in sorted(root.rglob("*.py")) if not SKIPPED_FOLDERS & set(path.relative_to(root).parts))
+    docstrings = [text for path in files for text in _docstrings(path)]
+    return (*docstrings, *topics.values())
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_bytes())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield text
+
+
+def _split(entry: str) -> list[str]:
+    """The paragraphs of an entry, each on one line."""
+    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", entry)]
+
+
+def _shorten(paragraphs: list[str]) -> str:
+    """The leading paragraphs that fit `LONGEST_WORDS`."""
+    kept, words = [], 0
+    for paragraph in paragraphs:
+        words += len(paragraph.split())
+        if words > LONGEST_WORDS:
+            break
+        kept.append(paragraph)
+    return " ".join(kept)
+
+
+def _is_prose(paragraph: str) -> bool:
+    if not SHORTEST_WORDS <= len(paragraph.split()) <= LONGEST_WORDS or paragraph[-1] not in ".!?:":
+        return False
+    plain = sum(character.isalpha() or character == " " for character in paragraph)
+    return plain >= PROSE_SHARE * len(paragraph)

@@ -1,0 +1,1 @@
+"""What a precision and pruned heads cost: `python -m benchmarks.quality QUESTION`."""

@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.nodes import InspectionFailed, describe, inspect_nodes
+from tests.service.tiny_graph import write_tiny_artifact
+
+PRINTED = """\x1b[36mOperator=Attention Node=layer.0 DataType=fp16 SdpaKernel=FLASH_ATTENTION\x1b[0m
+\x1b[36mOperator=Attention Node=layer.1 DataType=fp16 SdpaKernel=FLASH_ATTENTION\x1b[0m
+\x1b[36mOperator=Attention Node=layer.2 DataType=fp16 SdpaKernel=EFFICIENT_ATTENTION\x1b[0m
+"""
+
+
+def test_kernels_belong_to_the_provider_that_runs_attention() -> None:
+    operators = {
+        "CUDAExecutionProvider": ["Attention"] * 3 + ["Gemm"] * 2,
+        "CPUExecutionProvider": ["Shape", "Range", "Shape"],
+    }
+    cuda, cpu = describe(operators, PRINTED)
+    assert cuda == {
+        "provider": "CUDA",
+        "nodes": 5,
+        "operators": "Attention:3 Gemm:2",
+        "attention_kernels": "FLASH_ATTENTION:2 EFFICIENT_ATTENTION:1",
+    }
+    assert cpu == {"provider": "CPU", "nodes": 3, "operators": "Shape:2 Range:1", "attention_kernels": ""}
+
+
+def test_an_artifact_is_inspected_in_a_process_of_its_own(tmp_path: Path) -> None:
+    (row,) = inspect_nodes(write_tiny_artifact(tmp_path).directory, "cpu")
+    assert row["provider"] == "CPU"
+    assert row["nodes"] > 0
+
+
+def test_a_provider_that_is_not_there_is_the_error(tmp_path: Path) -> None:
+    with pytest.raises(InspectionFailed, match="provider is 'tpu': expected one of cpu, cuda"):
+        inspect_nodes(write_tiny_artifact(tmp_path).directory, "tpu")

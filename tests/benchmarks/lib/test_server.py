@@ -1,0 +1,44 @@
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.lib.server import ServerFailed, free_port, started
+
+SERVER = """
+import http.server, os, sys
+held = bytearray(60_000_000)
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/ready" else 503)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(os.environ["TEST_PORT"])), Handler).serve_forever()
+"""
+
+
+def test_a_server_is_started_metered_paused_and_stopped() -> None:
+    port = free_port()
+    with started([sys.executable, "-c", SERVER], port, "/ready", {"TEST_PORT": str(port)}) as server:
+        assert server.session is not None
+        assert server.ready_after is not None
+        assert 0 < server.ready_after < 30
+        assert (server.resident_bytes() or 0) > 60e6
+        assert server.threads() == 1
+        server.pause()
+        used = server.cpu_seconds()
+        time.sleep(0.1)
+        assert used is not None
+        assert used > 0
+        assert server.cpu_seconds() == used
+    assert not Path(f"/proc/{server.session}").exists()
+
+
+def test_a_server_that_ends_is_reported_with_its_last_words() -> None:
+    command = [sys.executable, "-c", "import sys; sys.exit('no such model')"]
+    with (
+        pytest.raises(ServerFailed, match=r"was not ready \(exit code 1\): no such model"),
+        started(command, free_port(), "/", {}),
+    ):
+        pass

@@ -1,0 +1,134 @@
+"""Every script runs on a real artifact and prints its tables; settings too small for figures that mean anything."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def run_script(name: str, *arguments: object) -> dict[str, Any]:
+    command = [sys.executable, "-m", *f"benchmarks.{name}".split(), *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)  # noqa: S603 - our own scripts
+    assert done.returncode == 0, done.stderr[-2000:]
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert result["benchmark"] == name
+    assert result["machine"]["cores"] >= 1
+    tables: dict[str, Any] = result["tables"]
+    return tables
+
+
+def rates(rows: list[dict[str, Any]]) -> list[float]:
+    return [row["tokens_per_s"] for row in rows]
+
+
+def test_engine(default_artifact: Path) -> None:
+    tables = run_script("engine rates", default_artifact, "--rounds", 1, "--texts", 16, "--tokens", 64)
+    assert {row["product"] for row in tables["products"]} == {"fp32"}
+    assert min(rates(tables["shapes"]) + rates(tables["texts"])) > 0
+    assert all(0 < row["real_%"] <= 100 for row in tables["texts"])
+
+
+def test_http_closed(default_artifact: Path) -> None:
+    options = ("--rounds", 1, "--texts", 16, "--texts-per-request", 1, 4, "--seconds", 0.5, "--connections", 2)
+    tables = run_script("http closed", "--model", default_artifact, *options)
+    assert min(rates(tables["rates"])) > 0
+    assert [row["of"] for row in tables["service_over_engine"]] == ["HTTP, 1 text a request", "HTTP, 4 texts a request"]
+
+
+@pytest.mark.alone
+def test_http_open_past_the_limit(default_artifact: Path) -> None:
+    limits = ("POLYHEAD_MAX_QUEUE_TOKENS=1024", "POLYHEAD_MAX_REQUEST_TOKENS=1024")
+    options = ("--texts", 64, "--seconds", 3, "--warmup", 1, "--share", 0.3, 4, "--set", limits[0], "--set", limits[1])
+    below, above = run_script("http open", "--model", default_artifact, *options)["open_loop"]
+    assert below["429_%"] < 5  # 0 on a machine that does nothing else: the queue takes thirty texts here
+    assert above["429_%"] > 20
+    assert above["retry_after_%"] == 100
+    assert below["failed"] == above["failed"] == 0
+
+
+@pytest.mark.alone
+def test_soak(default_artifact: Path) -> None:
+    options = ("--minutes", 0.1, "--interval", 0.5, "--connections", 2)
+    tables = run_script("service soak", "--model", default_artifact, *options)
+    assert tables["memory"][0]["peak"] > 50
+    assert {row["status"] for row in tables["answers"]} <= {"200", "422"}
+
+
+@pytest.mark.alone
+def test_startup(default_artifact: Path) -> None:
+    interpreter, imports, ready = run_script("service startup", default_artifact, "--rounds", 1)["startup"]
+    assert 0 < interpreter["seconds"] < imports["seconds"] < ready["seconds"]
+
+
+def test_stages(default_artifact: Path) -> None:
+    options = ("--rounds", 1, "--texts", 16, "--texts-per-request", 1, 4, "--seconds", 0.5, "--connections", 2)
+    tables = run_script("engine stages", "--model", default_artifact, *options)
+    ways = {row["way"].split()[0] for row in tables["stages"]}
+    assert {"PyTorch", "sentence-transformers", "HTTP,"} < ways
+    assert [row["ratio"] for row in tables["attention_cost"] if row["way"].endswith(", none")] == [1.0, 1.0]
+
+
+@pytest.mark.alone
+def test_replicas(default_artifact: Path) -> None:
+    if shutil.which("nginx", path="/usr/sbin:/usr/bin") is None:
+        pytest.skip("nginx is not installed: Debian's package nginx-light brings it")
+    options = ("--rate", 30, "--seconds", 1.5, "--drain-delay", 0.5)
+    replaced, asked_again, not_asked = run_script("service replicas", "--model", default_artifact, *options)["replicas"]
+    assert min(row["answered"] for row in (replaced, asked_again, not_asked)) > 20
+    assert replaced["lost"] == 0
+    # A closing port resets connections that nobody accepted yet, and nginx asks the other replica: rarely one or two.
+    assert replaced["unanswered_by_it"] <= 2
+    assert asked_again["lost"] == 0
+    assert not_asked["lost"] <= not_asked["unanswered_by_it"]
+
+
+def test_compression(default_artifact: Path) -> None:
+    rows = run_script("http gzip", "--model", default_artifact, "--rounds", 1)["compression"]
+    ratios = {(row["answer"], row["level"]): row["ratio"] for row in rows}
+    assert ratios["attention, last, float", 1] > 2
+    assert ratios["attention, last, float", 1] > ratios["attention, last, base64", 1]
+    assert ratios["32 texts, base64", 1] < 1.5
+
+
+def test_attention_cost(default_artifact: Path) -> None:
+    options = ("--rounds", 1, "--seconds", 0.1, "--lengths", 24)
+    tables = run_script("attention cost", "--model", default_artifact, *options)
+    rows = {row["form"]: row for row in tables["attention_cost"]}
+    assert len(rows) == 23  # nothing was refused
+    assert rows["embedding alone"]["ratio"] == 1
+    assert all(row["requests"] >= 1 and 0 < row["p50_ms"] <= row["p95_ms"] for row in rows.values())
+    weights = 12 * 24**2  # of one layer; what else is in an answer takes a few kB
+    bodies = {form: row["body_bytes"] for form, row in rows.items()}
+    assert 0 < bodies["last layer, safetensors float32"] - 4 * weights < 4_000
+    assert 0 < bodies["all layers, safetensors float16"] - 6 * 2 * weights < 4_000
+    assert 0 < bodies["all layers, base64"] - 6 * 4 * weights * 4 / 3 < 4_000
+    assert [row["form"] for row in tables["writing"]] == [
+        "JSON",
+        "base64",
+        *(f"safetensors float{n}" for n in (32, 16)),
+    ]
+
+
+@pytest.mark.alone
+def test_http_cost(default_artifact: Path) -> None:
+    options = ("--rounds", 1, "--texts", 16, "--seconds", 0.5, "--connections", 2)
+    bare, no_model, whole = run_script("http cost", "--model", default_artifact, *options)["cost"]
+    assert 0 < bare["server_us"] < no_model["server_us"] < whole["server_us"]
+
+
+def test_gpu_on_a_cpu(default_artifact: Path) -> None:
+    options = ("--provider", "cpu", "--product", 64, "--lengths", 16, "--tokens", 16, 64, "--rounds", 1, "--texts", 16)
+    tables = run_script("gpu rates", default_artifact, "--reference", default_artifact, *options)
+    assert tables["parity"][0]["pooled_max_diff"] == tables["parity"][0]["attention_max_diff"] == 0
+    assert [(row["texts"], row["workers"]) for row in tables["rates"]] == [(1, 1), (1, 2), (4, 1), (4, 2)]
+    assert min(rates(tables["rates"])) > 0
+    assert tables["peak"][0]["tflops"] > 0
+    (nodes,) = tables["nodes"]
+    assert nodes["provider"] == "CPU"
+    assert nodes["nodes"] > 100
