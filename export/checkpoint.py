@@ -15,6 +15,7 @@ from torch import Tensor
 
 from export.errors import SourceError, UnsupportedModel
 from export.families import bert, distilbert, electra, gte, jina_bert, modernbert, mpnet, nomic_bert, polyhead, roberta
+from export.families.settings import refuse_remote_code
 from export.pipeline import Pipeline, read_json, read_pipeline
 from export.sources import Folder
 from export.tokenizer import read_tokenizer
@@ -158,6 +159,7 @@ def _read_config(described: Mapping[str, Any], pipeline: Pipeline) -> tuple[Modu
             f"{path} says model_type {described.get('model_type')!r}: this version knows {', '.join(FAMILIES)}"
         )
     try:
+        refuse_remote_code(described, getattr(family, "REMOTE_CLASSES", ()))
         return family, family.read_config(described, pipeline.pooling, pipeline.projection)
     except KeyError as error:
         raise UnsupportedModel(f"{path} does not say {error}: the network cannot be built from it") from error

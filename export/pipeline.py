@@ -126,6 +126,8 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
         modules = [(kind.rsplit(".", 1)[-1], os.fspath(subfolder)) for kind, subfolder in named]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SourceError(f"{path} is malformed: {error!r:.200}") from error
+    if outside := [place for _, place in modules if Path(place).is_absolute() or ".." in Path(place).parts]:
+        raise SourceError(f"{path} names {outside[0]}, which is outside the folder")
     if foreign := [kind for kind, _ in named if not kind.startswith("sentence_transformers.")]:
         raise UnsupportedModel(f"{path} names {foreign[0]}: a module with code of its own, which is never run")
     if [kind for kind, _ in modules[:2]] != ["Transformer", "Pooling"]:

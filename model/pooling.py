@@ -18,9 +18,11 @@ from model.packing import real_tokens
 
 def mean_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
     """Mean over the real tokens of `hidden [B, S, D]` -> [B, D]; 0 for a row of length 0."""
-    # A product, not a masked sum: [B, 1, S] @ [B, S, D] adds the tokens in order; padding adds exact zeros at the end.
-    total = _real_tokens(hidden, lengths).to(hidden.dtype).transpose(1, 2) @ hidden
-    return total.squeeze(1) / lengths.clamp(min=1)[:, None].to(hidden.dtype)
+    # A product, not a masked sum: [B, 1, S] @ [B, S, D] adds the tokens in order, and padding adds exact zeros.
+    # Divided before it is summed: in float16 the sum over a long text overflows, the mean does not.
+    real = _real_tokens(hidden, lengths).to(hidden.dtype).transpose(1, 2)
+    mean: Tensor = (real / lengths.clamp(min=1)[:, None, None].to(hidden.dtype)) @ hidden
+    return mean.squeeze(1)
 
 
 def cls_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:

@@ -70,9 +70,9 @@ class AttentionPositions(nn.Module):
             self.rotary = _rotary(config, config.rope_theta)
             if config.local_layers:
                 self.local_rotary = _rotary(config, config.local_rope_theta or config.rope_theta)
-        elif config.attention_positions == "alibi":
+        elif config.attention_positions == "alibi" and heads:
             self.bias = AlibiBias(heads)
-        elif config.attention_positions == "relative":
+        elif config.attention_positions == "relative" and heads:
             self.bias = BucketedBias(
                 num_heads=heads,
                 buckets=config.relative_buckets,

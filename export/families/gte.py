@@ -16,6 +16,7 @@ from export.families.settings import Rope, positive, read_rope, require_settings
 from model.config import EncoderConfig, Pooling, Projection
 
 MODEL_TYPES = ("new", "gte")
+REMOTE_CLASSES = ("New", "Gte")
 
 NAMES: Mapping[str, str | tuple[str, ...]] = {
     "embeddings.word_embeddings": "embeddings.token",

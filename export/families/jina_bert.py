@@ -17,6 +17,7 @@ from export.families.settings import require_settings
 from model.config import EncoderConfig, Pooling, Projection
 
 MODEL_TYPES = ("jina_bert",)
+REMOTE_CLASSES = ("JinaBert",)
 
 FEED_FORWARDS: Mapping[str, str] = {"geglu": "gelu", "reglu": "relu"}
 NAMES: Mapping[str, str | tuple[str, ...]] = {
@@ -33,7 +34,7 @@ def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Project
     Raises:
         UnsupportedModel: a setting that makes it another network than the one built here.
     """
-    require_settings(config, {"position_embedding_type": ("alibi",)})
+    require_settings(config, {"position_embedding_type": ("alibi",), "pruned_heads": (None, {})})
     kind = config["feed_forward_type"]
     if kind not in FEED_FORWARDS:
         raise UnsupportedModel(f"feed_forward_type {kind!r}: one of {', '.join(FEED_FORWARDS)} is supported")

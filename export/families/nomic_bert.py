@@ -18,6 +18,7 @@ from export.families.settings import Rope, read_rope, require_settings
 from model.config import EncoderConfig, Pooling, Projection
 
 MODEL_TYPES = ("nomic_bert",)
+REMOTE_CLASSES = ("NomicBert",)
 
 NAMES: Mapping[str, str | tuple[str, ...]] = {
     "embeddings.word_embeddings": "embeddings.token",

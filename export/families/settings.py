@@ -31,6 +31,22 @@ def require_settings(config: Mapping[str, Any], known: Mapping[str, tuple[object
             raise UnsupportedModel(f"{name} {config[name]!r}: {supported} is supported")
 
 
+def refuse_remote_code(config: Mapping[str, Any], reproduced: tuple[str, ...]) -> None:
+    """Refuses a network whose `auto_map` names classes of the model's own code, which is never run.
+
+    Args:
+        config: config.json.
+        reproduced: beginnings of the names of classes that the family computes the same as.
+
+    Raises:
+        UnsupportedModel: names the first other class.
+    """
+    for role, named in (config.get("auto_map") or {}).items():
+        for name in named if isinstance(named, list) else [named]:
+            if name is not None and not name.rpartition(".")[-1].startswith(reproduced):
+                raise UnsupportedModel(f"auto_map names {name} as {role}: code of a model's own is never run")
+
+
 def read_rope(parameters: Mapping[str, Any], *, theta: object = None) -> Rope:
     """Reads one entry of `rope_parameters`, as `transformers` writes it since release 5.
 

@@ -126,6 +126,8 @@ def test_refuses_pooling_it_would_not_reproduce(tmp_path: Path, pooling: dict[st
         ([{"path": "", "type": "custom_st.Transformer"}, POOLING], "names custom_st.Transformer: a module with code"),
         ([{"path": ""}], "is malformed"),
         ([TRANSFORMER, {**POOLING, "path": 1}], "is malformed"),
+        ([TRANSFORMER, {**POOLING, "path": "../1_Pooling"}], r"names \.\./1_Pooling, which is outside the folder"),
+        ([{**TRANSFORMER, "path": "/tmp"}, POOLING], "names /tmp, which is outside the folder"),  # noqa: S108 - a name
     ],
 )
 def test_refuses_modules_it_would_not_reproduce(tmp_path: Path, modules: list[dict[str, Any]], message: str) -> None:

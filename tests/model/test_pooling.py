@@ -30,3 +30,8 @@ def test_last_real_token() -> None:
 
 def test_mean_of_no_token_is_zero() -> None:
     assert torch.equal(POOLINGS["mean"](HIDDEN, torch.tensor([0, 0])), torch.zeros(2, 2))
+
+
+def test_the_mean_of_a_long_text_does_not_overflow_in_half_precision() -> None:
+    hidden = torch.full((1, 8192, 2), 8.5, dtype=torch.float16)  # the sum is 69,632, float16 ends at 65,504
+    assert POOLINGS["mean"](hidden, torch.tensor([8192])).tolist() == [[8.5, 8.5]]

@@ -142,3 +142,10 @@ def _kept(name: str, tensor: torch.Tensor, kept: tuple[tuple[int, ...], ...]) ->
     if name.endswith("output.bias"):
         return tensor
     return tensor[:, places] if name.endswith("output.weight") else tensor[places]
+
+
+@pytest.mark.parametrize("positions", ["alibi", "relative"])
+def test_a_network_without_heads_needs_no_bias(positions: str) -> None:
+    encoder = draw_weights(Encoder(vary(attention_positions=positions, num_heads=(0, 0))))
+    found = encoder(torch.tensor([[1, 2, 3]]), torch.tensor([3]))
+    assert torch.isfinite(found.pooled).all()

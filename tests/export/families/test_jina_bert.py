@@ -77,6 +77,7 @@ def test_the_heads_of_other_tasks_are_left_out(tmp_path: Path) -> None:
         ({"feed_forward_type": "original"}, "feed_forward_type 'original': one of geglu, reglu is supported"),
         ({"feed_forward_type": None}, "feed_forward_type None"),
         ({"num_attention_heads": 5}, "hidden_size 24 is not a multiple of 5 heads"),
+        ({"pruned_heads": {"0": [1], "1": [1], "2": [1]}}, "pruned_heads .* None, {} is supported"),
         ({"position_embedding_type": "rope"}, "position_embedding_type 'rope': absolute is supported"),
     ],
 )
@@ -90,3 +91,8 @@ def test_refuses_the_variant_with_norms_on_queries_and_keys(tmp_path: Path) -> N
     name = "encoder.layer.0.attention.self.layer_norm_q.weight"
     with pytest.raises(UnsupportedModel, match=f"1 tensors of an unknown part, such as {name}"):
         read(save(tmp_path, CONFIG, **{name: np.ones(24, np.float32)}))
+
+
+def test_takes_its_own_publications_code_for_the_network_written_here(tmp_path: Path) -> None:
+    code = {"AutoConfig": "jinaai/x--configuration_bert.JinaBertConfig", "AutoModel": "jinaai/x--modeling.JinaBertModel"}
+    read(save(tmp_path, {**CONFIG, "auto_map": code}))
