@@ -112,14 +112,14 @@ def _export(options: argparse.Namespace) -> None:
     sys.stderr.write(f"reading {folder.id}\n")
     checkpoint = read_checkpoint(folder, name=options.name, max_length=options.max_length)
     sys.stderr.write(_length_note(checkpoint))
-    checkpoint, extra = prune_as_asked(options, checkpoint)
+    checkpoint, pruning = prune_as_asked(options, checkpoint)
     manifest = export_artifact(
         checkpoint,
         options.output,
         precision=options.precision,
         calibration=options.calibration,
         force=options.force,
-        extra=extra,
+        pruning=pruning,
     )
     sys.stderr.write(_summary(options.output, manifest))
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from export.checkpoint import Checkpoint
 from export.errors import OutputExists
 from export.graph import OPSET, input_names, output_names, trace
-from export.precision import Precision, judge, lower
+from export.precision import Precision, judge, to_precision
 from export.verify import verify
 from model.artifact import GRAPH, GRAPH_WEIGHTS, MANIFEST, TOKENIZER, Manifest, describe_files, write_manifest
 
@@ -25,15 +25,15 @@ STAGES = ("preparing", "tracing the graph", "writing", "verifying", "judging", "
 
 
 @dataclass(frozen=True, slots=True)
-class Extra:
-    """What an artifact holds besides what every one does.
+class PruningRecord:
+    """What an artifact says about the heads that were removed before the export.
 
     Attributes:
-        pruning: record of the heads removed before (see `export.pruning`), or None.
-        files: contents by name.
+        removed: for the manifest (see `export.pruning.driver`); None where no head was removed.
+        files: the curve and its picture, contents by file name.
     """
 
-    pruning: Mapping[str, Any] | None = None
+    removed: Mapping[str, Any] | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
@@ -44,7 +44,7 @@ def export_artifact(
     precision: Precision = "fp32",
     calibration: Path | None = None,
     force: bool = False,
-    extra: Extra | None = None,
+    pruning: PruningRecord | None = None,
 ) -> Manifest:
     """Writes a verified artifact.
 
@@ -57,7 +57,7 @@ def export_artifact(
         precision: `fp32`, `fp16`, `bf16` or `int8`.
         calibration: text for int8's ranges, one a line; None for the text that ships with the project.
         force: replace an artifact, or an empty directory, that has the output's name.
-        extra: what else goes into the artifact, or None.
+        pruning: which heads were removed before; None where none were.
 
     Returns:
         The manifest that was written.
@@ -71,7 +71,7 @@ def export_artifact(
     with _parents(output), tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
         made = Path(directory) / output.name
         made.mkdir()
-        manifest = _make(checkpoint, made, precision, calibration, extra or Extra())
+        manifest = _make(checkpoint, made, precision, calibration, pruning or PruningRecord())
         _put_in_place(made, output)
     return manifest
 
@@ -119,21 +119,21 @@ def _put_in_place(made: Path, output: Path) -> None:
 
 
 def _make(
-    checkpoint: Checkpoint, directory: Path, precision: Precision, calibration: Path | None, extra: Extra
+    checkpoint: Checkpoint, directory: Path, precision: Precision, calibration: Path | None, pruning: PruningRecord
 ) -> Manifest:
     config, graph = checkpoint.encoder.config, directory / GRAPH
     with _Stages() as stages:
         stages.enter("preparing")
-        lowered = lower(checkpoint, precision, calibration)
+        prepared = to_precision(checkpoint, precision, calibration)
         stages.enter("tracing the graph")
-        model = trace(lowered.traced)
+        model = trace(prepared.traced)
         stages.enter("writing")
         write_graph(model, directory)
         checkpoint.tokenizer.save(str(directory / TOKENIZER))
-        for name, content in extra.files.items():
+        for name, content in pruning.files.items():
             (directory / name).write_bytes(content)
         stages.enter("verifying")
-        fused, parity = verify(graph, lowered.reference, tolerance=lowered.tolerance)
+        fused, parity = verify(graph, prepared.reference, tolerance=prepared.tolerance)
         stages.enter("judging")
         figures = judge(graph, checkpoint, precision)
         stages.enter("describing")
@@ -150,7 +150,7 @@ def _make(
             fused_attention=fused,
             parity={**parity, **figures},
             files=describe_files(directory),
-            pruning=extra.pruning,
+            pruning=pruning.removed,
             versions={"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         )
         write_manifest(directory, manifest)

@@ -22,7 +22,7 @@ def fold_biases(encoder: Encoder) -> tuple[Encoder, int]:
     positions turn b_k by another angle at every key, and it stays there. And since the weights of a query sum to 1,
     sum_j a_j (v_j + b_v) = sum_j a_j v_j + b_v: b_v moves behind the output projection as W_o b_v; not so where values
     are more than weighed (`model.value_stream`), and it stays there. What stays behind is where a head's context is 0:
-    at -b_v now, for whoever closes a head (`closed`).
+    at -b_v now, which is then its `null_context`.
     """
     folded = copy.deepcopy(encoder)
     attentions = [module for module in folded.modules() if isinstance(module, MultiHeadAttention) and module.num_heads]
@@ -44,7 +44,7 @@ def _move_value_bias(attention: MultiHeadAttention) -> bool:
     if attention.value.bias is None:
         return False
     attention.output.bias = nn.Parameter(_moved_bias(attention), requires_grad=False)
-    attention.closed = -attention.value.bias.detach()  # without its bias a value of 0 is this
+    attention.null_context = -attention.value.bias.detach()  # without its bias a value of 0 is this
     attention.value.bias = None  # type: ignore[assignment]  # nn.Linear takes None for no bias
     return True
 
@@ -54,7 +54,7 @@ def reduce_factors(encoder: Encoder) -> int:
     attentions = [m for m in encoder.modules() if isinstance(m, MultiHeadAttention | QuantizedAttention)]
     with_heads = [attention for attention in attentions if attention.num_heads]
     for attention in with_heads:
-        attention.value_factor = reduced_factor(attention.moving())
+        attention.value_factor = reduced_factor(attention.output_factor())
     return len(with_heads)
 
 

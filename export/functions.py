@@ -8,7 +8,7 @@ from onnxscript import script
 from onnxscript.onnx_opset import opset24 as op
 from onnxscript.values import Opset
 
-from model.gating import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
+from model.head_gates import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
 
 _polyhead = Opset(FUNCTIONS_DOMAIN, FUNCTIONS_VERSION)
 
@@ -71,12 +71,12 @@ def BiasedAttentionWeights(query, key, lengths, wanted, bias, num_heads: int, sc
 
 
 @script(_polyhead, default_opset=op)
-def GatedContext(context, packed, head_gates, closed, num_heads: int, first_head: int):  # noqa: N802, PLR0917 - an operator
+def GatedContext(context, packed, head_gates, null_context, num_heads: int, first_head: int):  # noqa: N802, PLR0917 - an operator
     """The rows of the context that hold real tokens, each head moved towards nothing by its gate where gates are given.
 
     context: [B*S, H*V]; packed: int64 [T]; head_gates: float32 [B, sum of all layers' heads], or no rows for no gates;
-    closed: [H, V], the context that adds nothing. Returns [T, H*V]. Without gates it is the Gather that has to be there
-    anyway. A head whose gate is 1 keeps its bits, so that texts with and without gates can share a batch.
+    null_context: [H, V], the context that adds nothing. Returns [T, H*V]. Without gates it is the Gather that has to be
+    there anyway. A head whose gate is 1 keeps its bits, so that texts with and without gates can share a batch.
     """
     rows = op.Shape(head_gates, start=0, end=1)
     given = op.Greater(rows, op.Constant(value_ints=[0]))
@@ -87,9 +87,9 @@ def GatedContext(context, packed, head_gates, closed, num_heads: int, first_head
         gates = op.Unsqueeze(op.Slice(head_gates, first, end, axis), op.Constant(value_ints=[1, 3]))
         one = op.Constant(value_float=1.0)
         flat = op.Shape(context)
-        heads = op.Concat(rows, op.Constant(value_ints=[-1]), op.Shape(closed), axis=0)
+        heads = op.Concat(rows, op.Constant(value_ints=[-1]), op.Shape(null_context), axis=0)
         split = op.Reshape(op.Cast(context, to=1), heads)
-        moved = op.Add(op.Mul(split, gates), op.Mul(op.Cast(closed, to=1), op.Sub(one, gates)))
+        moved = op.Add(op.Mul(split, gates), op.Mul(op.Cast(null_context, to=1), op.Sub(one, gates)))
         gated = op.Where(op.Equal(gates, one), split, moved)
         rows_packed = op.CastLike(op.Gather(op.Reshape(gated, flat), packed), context)
     else:
@@ -98,15 +98,15 @@ def GatedContext(context, packed, head_gates, closed, num_heads: int, first_head
 
 
 @script(_polyhead, default_opset=op)
-def ValueNorms(value, closed, factor, wanted, num_heads: int):  # noqa: N802 - an operator
-    """||(v - closed) factor|| of each token and head, where wanted.
+def ValueNorms(value, null_context, factor, wanted, num_heads: int):  # noqa: N802 - an operator
+    """||(v - null_context) factor|| of each token and head, where wanted.
 
-    value: [B, S, H*V]; closed: [H, V]; factor: [H, V, R]; wanted: bool [1]. Returns float32 [B, H, S], padded tokens
-    anything; or [0, H, 0] where not wanted.
+    value: [B, S, H*V]; null_context: [H, V]; factor: [H, V, R]; wanted: bool [1]. Returns float32 [B, H, S], padded
+    tokens anything; or [0, H, 0] where not wanted.
     """
     if wanted:
-        shape = op.Concat(op.Constant(value_ints=[0, 0]), op.Shape(closed), axis=0)
-        split = op.Transpose(op.Sub(op.Reshape(value, shape), closed), perm=[0, 2, 1, 3])
+        shape = op.Concat(op.Constant(value_ints=[0, 0]), op.Shape(null_context), axis=0)
+        split = op.Transpose(op.Sub(op.Reshape(value, shape), null_context), perm=[0, 2, 1, 3])
         moved = op.Cast(op.MatMul(split, factor), to=1)
         norms = op.ReduceL2(moved, op.Constant(value_ints=[-1]), keepdims=0)
     else:

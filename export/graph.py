@@ -30,7 +30,7 @@ from model.artifact import (
 from model.config import EncoderConfig
 from model.dot_product import FUSED_DOMAIN, FUSED_OP
 from model.encoder import Encoder
-from model.gating import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
+from model.head_gates import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
 
 OPSET = 24
 BATCH, SEQUENCE, GATED = "batch", "sequence", "gated"

@@ -16,7 +16,7 @@ from export.errors import VerificationError
 from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts, see_ranges, token_batches
 from export.int8.quantize import quantize_encoder, require_quantizable
 from export.parity import Tolerance
-from export.quality import Gate, measure_quality
+from export.quality import Threshold, measure_quality
 from export.runtime import CUDA, Session
 from model.encoder import Encoder
 
@@ -37,9 +37,9 @@ TOLERANCES: Mapping[Precision, Tolerance] = {
 }
 # fp16: verification's tolerance is relative to 1, so embeddings smaller than it are this gate's question.
 # bf16: none, since the CPU has no kernels for it.
-GATES: Mapping[Precision, Gate] = {
-    "fp16": Gate(0.9995, 0.9995, "Serve fp32"),
-    "int8": Gate(
+THRESHOLDS: Mapping[Precision, Threshold] = {
+    "fp16": Threshold(0.9995, 0.9995, "Serve fp32"),
+    "int8": Threshold(
         0.998,
         0.99,
         "Calibrate with text that is closer to what the model is used on (--calibration FILE), or serve fp32",
@@ -49,7 +49,7 @@ DTYPES: Mapping[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered:
+class Prepared:
     """A network in some precision.
 
     Attributes:
@@ -63,7 +63,7 @@ class Lowered:
     tolerance: Tolerance
 
 
-def lower(checkpoint: Checkpoint, precision: Precision, calibration: Path | None = None) -> Lowered:
+def to_precision(checkpoint: Checkpoint, precision: Precision, calibration: Path | None = None) -> Prepared:
     """A checkpoint's network in a precision.
 
     Args:
@@ -86,10 +86,10 @@ def lower(checkpoint: Checkpoint, precision: Precision, calibration: Path | None
         texts = read_texts(calibration or TEXTS)
         batches = list(token_batches(texts, checkpoint.tokenizer, checkpoint.max_sequence_length))
         quantized = quantize_encoder(encoder, see_ranges(encoder, batches))
-        return Lowered(quantized, quantized, tolerance)
+        return Prepared(quantized, quantized, tolerance)
     if precision in DTYPES:
-        return Lowered(copy.deepcopy(encoder).to(DTYPES[precision]), encoder, tolerance)
-    return Lowered(encoder, encoder, tolerance)
+        return Prepared(copy.deepcopy(encoder).to(DTYPES[precision]), encoder, tolerance)
+    return Prepared(encoder, encoder, tolerance)
 
 
 def judge(path: Path, checkpoint: Checkpoint, precision: Precision) -> dict[str, object]:
@@ -98,11 +98,11 @@ def judge(path: Path, checkpoint: Checkpoint, precision: Precision) -> dict[str,
     Raises:
         QualityError: the embeddings are too far from float32's on held-out text.
     """
-    gate = GATES.get(precision)
-    if gate is None:
+    threshold = THRESHOLDS.get(precision)
+    if threshold is None:
         return {}
     texts = read_texts(HELD_OUT_TEXTS)
     batches = list(token_batches(texts, checkpoint.tokenizer, checkpoint.max_sequence_length))
     quality = measure_quality(path, checkpoint.encoder, batches)
-    quality.check(gate)
+    quality.check(threshold)
     return {"quality": quality.to_dict()}

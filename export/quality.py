@@ -16,7 +16,7 @@ from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, POOLED, TOKEN_T
 from model.encoder import Encoder
 
 
-class Gate(NamedTuple):
+class Threshold(NamedTuple):
     """The lowest cosines to float32 that a precision may have over texts, and what to do where they are lower."""
 
     mean: float
@@ -25,7 +25,7 @@ class Gate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Quality:
+class PrecisionQuality:
     """What the precision cost, over held-out texts.
 
     Attributes:
@@ -46,21 +46,21 @@ class Quality:
             "attention_kl": [[round(value, 6) for value in heads] for heads in self.attention_kl],
         }
 
-    def check(self, gate: Gate) -> None:
+    def check(self, threshold: Threshold) -> None:
         """Whether it passes.
 
         Raises:
             QualityError: the embeddings are too far from those of float32.
         """
         mean, worst = float(self.cosines.mean()), float(self.cosines.min())
-        if not (mean >= gate.mean and worst >= gate.worst):  # so that NaN does not pass
+        if not (mean >= threshold.mean and worst >= threshold.worst):  # so that NaN does not pass
             raise QualityError(
                 f"cosine to float32 over {len(self.cosines)} held-out texts is {mean:.5f} on average and {worst:.5f} "
-                f"at worst; expected at least {gate.mean} and {gate.worst}. {gate.otherwise}"
+                f"at worst; expected at least {threshold.mean} and {threshold.worst}. {threshold.otherwise}"
             )
 
 
-def measure_quality(path: Path, encoder: Encoder, batches: list[tuple[Tensor, Tensor]]) -> Quality:
+def measure_quality(path: Path, encoder: Encoder, batches: list[tuple[Tensor, Tensor]]) -> PrecisionQuality:
     """Compares the graph at a path with the float32 encoder over batches of held-out texts."""
     session = Session(path)
     config = encoder.config
@@ -83,7 +83,7 @@ def measure_quality(path: Path, encoder: Encoder, batches: list[tuple[Tensor, Te
             if config.num_heads[layer] and weights is not None:
                 divergences[layer] += _divergence(found[attentions_name(layer)], weights.numpy(), lengths.tolist())
         queries += int(lengths.sum())
-    return Quality(np.concatenate(cosines), [(sums / queries).tolist() for sums in divergences])
+    return PrecisionQuality(np.concatenate(cosines), [(sums / queries).tolist() for sums in divergences])
 
 
 def row_cosines(found: NDArray[np.float32], expected: NDArray[np.float32]) -> NDArray[np.float64]:

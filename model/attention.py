@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from model.dot_product import IMPLEMENTATIONS, AttentionInputs, Implementation
-from model.gating import HeadOutputs, LayerRequest, pack_gated
+from model.head_gates import HeadOutputs, LayerRequest, pack_gated
 from model.packing import Packing
 from model.positions import PositionTerms
 from model.value_norms import output_rows, value_norms
@@ -28,12 +28,12 @@ class Heads(Protocol):
     implementation: Implementation
 
     @property
-    def closed(self) -> Tensor | None:
-        """As `MultiHeadAttention.closed`."""
+    def null_context(self) -> Tensor | None:
+        """As `MultiHeadAttention.null_context`."""
         ...
 
-    def moving(self) -> Tensor:
-        """As `MultiHeadAttention.moving`."""
+    def output_factor(self) -> Tensor:
+        """As `MultiHeadAttention.output_factor`."""
         ...
 
 
@@ -62,8 +62,8 @@ def attend(
     )
     norms = None
     if request.value_norms is not None:
-        norms = value_norms(value, heads.closed, heads.moving(), request.value_norms)
-    packed = pack_gated(context, tokens, request, heads.closed, num_heads=heads.num_heads)
+        norms = value_norms(value, heads.null_context, heads.output_factor(), request.value_norms)
+    packed = pack_gated(context, tokens, request, heads.null_context, num_heads=heads.num_heads)
     return packed, HeadOutputs(weights, norms)
 
 
@@ -74,7 +74,7 @@ class MultiHeadAttention(nn.Module):
     With no head left the layer adds its output bias, which is 0 where the family has none.
     """
 
-    closed: Tensor | None  # [H*V], the value or context that adds nothing, where that is not 0; see `model.gating`
+    null_context: Tensor | None  # [H*V], the context that adds nothing, where that is not 0
     value_factor: Tensor | None  # [H, V, R], what the norms of values are taken with in place of the output's rows
 
     def __init__(
@@ -93,7 +93,7 @@ class MultiHeadAttention(nn.Module):
         self.num_heads = num_heads
         self.scale = 1 / math.sqrt(d_k)
         self.implementation: Implementation = "sdpa"
-        self.register_buffer("closed", None, persistent=False)
+        self.register_buffer("null_context", None, persistent=False)
         self.register_buffer("value_factor", None, persistent=False)
         if num_heads:
             self.query = nn.Linear(hidden_size, num_heads * d_k, bias=bias)
@@ -123,15 +123,15 @@ class MultiHeadAttention(nn.Module):
         if terms.rotation is not None:
             query, key = (terms.rotation.turn(x, self.num_heads) for x in (query, key))
         value = self.values(hidden, request.first_values)
-        request = self.stream.dropped(request, tokens.lengths)
+        request = self.stream.drop_heads(request, tokens.lengths)
         context, heads = attend(self, (query, key, value), tokens, request, terms.bias)
-        return self.output(self.stream.gated(context, hidden)), heads
+        return self.output(self.stream.apply_output_gate(context, hidden)), heads
 
     def values(self, hidden: Tensor, first_values: Tensor | None = None) -> Tensor:
         """What attention weighs, [T, D] -> [T, H*V]; `first_values` are the first layer's, for a value residual."""
         return self.stream.values(self.value(hidden), first_values)
 
-    def moving(self) -> Tensor:
+    def output_factor(self) -> Tensor:
         """What turns a head's values into what they add to the residual stream, [H, V, D], or as short as that."""
         if self.value_factor is not None:
             return self.value_factor

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.gating import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
+from model.head_gates import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
 from model.packing import real_tokens
 
 Implementation = Literal["eager", "sdpa", "onnx"]

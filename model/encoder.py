@@ -14,7 +14,7 @@ from model.attention import MultiHeadAttention
 from model.config import EncoderConfig
 from model.dot_product import Implementation
 from model.feed_forward import FeedForward
-from model.gating import HeadOutputs, LayerRequest, check_gates
+from model.head_gates import HeadOutputs, LayerRequest, check_gates
 from model.norms import make_norm
 from model.packing import Packing, packing
 from model.pooling import POOLINGS

@@ -19,10 +19,9 @@ from model.packing import real_tokens
 def mean_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:
     """Mean over the real tokens of `hidden [B, S, D]` -> [B, D]; 0 for a row of length 0."""
     # A product, not a masked sum: [B, 1, S] @ [B, S, D] adds the tokens in order, and padding adds exact zeros.
-    # Divided before it is summed: in float16 the sum over a long text overflows, the mean does not.
-    real = _real_tokens(hidden, lengths).to(hidden.dtype).transpose(1, 2)
-    mean: Tensor = (real / lengths.clamp(min=1)[:, None, None].to(hidden.dtype)) @ hidden
-    return mean.squeeze(1)
+    wide = torch.promote_types(hidden.dtype, torch.float32)  # float16 overflows on the sum over a long text
+    total = _real_tokens(hidden, lengths).to(wide).transpose(1, 2) @ hidden.to(wide)
+    return (total.squeeze(1) / lengths.clamp(min=1)[:, None].to(wide)).to(hidden.dtype)
 
 
 def cls_pooling(hidden: Tensor, lengths: Tensor) -> Tensor:

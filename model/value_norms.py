@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from model.dot_product import split_heads
-from model.gating import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION, closed_or_zero
+from model.head_gates import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION, null_context_or_zeros
 
 NORMS_OP = "ValueNorms"
 
 
-def value_norms(value: Tensor, closed: Tensor | None, factor: Tensor, wanted: Tensor) -> Tensor:
+def value_norms(value: Tensor, null_context: Tensor | None, factor: Tensor, wanted: Tensor) -> Tensor:
     """||f(x_j)|| of every token and head.
 
     Args:
         value: [B, S, H*V], what attention weighs.
-        closed: [H*V], the value that adds nothing, where a bias or an offset was folded out; None for 0.
+        null_context: [H*V], the value that adds nothing, where a bias or an offset was folded out; None for 0.
         factor: [H, V, R], each head's rows of the output projection, or anything that makes vectors of the same length
             (`reduced_factor`).
         wanted: bool [1].
@@ -28,10 +28,10 @@ def value_norms(value: Tensor, closed: Tensor | None, factor: Tensor, wanted: Te
         [B, H, S], padded tokens anything; [0, H, 0] where not wanted.
     """
     if torch.onnx.is_in_onnx_export():
-        return _emit_norms(value, closed, factor, wanted)
+        return _emit_norms(value, null_context, factor, wanted)
     if not wanted:
         return value.new_zeros(0, len(factor), 0)
-    moved = value if closed is None else value - closed
+    moved = value if null_context is None else value - null_context
     split = split_heads(moved, len(factor))  # [B, H, S, V]
     norms: Tensor = torch.linalg.vector_norm(split @ factor, dim=-1)  # [B, H, S]
     return norms
@@ -52,11 +52,11 @@ def reduced_factor(rows: Tensor) -> Tensor:
     return upper.transpose(1, 2).to(rows.dtype).contiguous()
 
 
-def _emit_norms(value: Tensor, closed: Tensor | None, factor: Tensor, wanted: Tensor) -> Tensor:
+def _emit_norms(value: Tensor, null_context: Tensor | None, factor: Tensor, wanted: Tensor) -> Tensor:
     num_heads = len(factor)
     norms: Tensor = torch.onnx.ops.symbolic(
         f"{FUNCTIONS_DOMAIN}::{NORMS_OP}",
-        [value, closed_or_zero(closed, value, num_heads), factor, wanted],
+        [value, null_context_or_zeros(null_context, value, num_heads), factor, wanted],
         {"num_heads": num_heads},
         dtype=torch.float32,
         shape=(value.shape[0], num_heads, value.shape[1]),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from model.config import EncoderConfig
 from model.feed_forward import ACTIVATIONS
-from model.gating import LayerRequest
+from model.head_gates import LayerRequest
 
 NEUTRAL_MIX = (0.0, 1.0)
 
@@ -32,7 +32,7 @@ class ValueStream(nn.Module):
         activation: Callable[[Tensor], Tensor] | None = None,
         mix: tuple[float, float] = NEUTRAL_MIX,
         mix_is_learned: bool = False,
-        has_gate: bool = False,
+        output_gate: bool = False,
         head_dropout: float = 0.0,
     ) -> None:
         """Builds the steps that are asked for.
@@ -43,7 +43,7 @@ class ValueStream(nn.Module):
             activation: applied to the values, or None.
             mix: a and b of the value residual.
             mix_is_learned: whether they are parameters that begin there.
-            has_gate: whether a gate follows attention.
+            output_gate: whether a gate follows attention.
             head_dropout: share of heads left out in training.
         """
         super().__init__()
@@ -51,7 +51,7 @@ class ValueStream(nn.Module):
         self.activation = activation
         self.fixed_mix = mix
         self.mix = nn.Parameter(torch.tensor(mix, dtype=torch.get_default_dtype())) if mix_is_learned else None
-        self.gate = nn.Linear(hidden_size, num_heads) if has_gate else None
+        self.gate = nn.Linear(hidden_size, num_heads) if output_gate else None
         self.head_dropout = head_dropout
 
     def values(self, projected: Tensor, first_values: Tensor | None) -> Tensor:
@@ -67,7 +67,7 @@ class ValueStream(nn.Module):
         first, second = self.fixed_mix if self.mix is None else self.mix.unbind()
         return first * first_values + second * own
 
-    def gated(self, context: Tensor, hidden: Tensor) -> Tensor:
+    def apply_output_gate(self, context: Tensor, hidden: Tensor) -> Tensor:
         """The context [T, H*V], each head times its gate, which reads the layer's input `hidden` [T, D]."""
         if self.gate is None:
             return context
@@ -75,7 +75,7 @@ class ValueStream(nn.Module):
         per_head = context.view(context.shape[0], self.num_heads, -1)  # [T, H, V]
         return (per_head * gates).flatten(1)
 
-    def dropped(self, request: LayerRequest, lengths: Tensor) -> LayerRequest:
+    def drop_heads(self, request: LayerRequest, lengths: Tensor) -> LayerRequest:
         """The request [B rows], in training with head dropout's gates times the caller's.
 
         Each text draws its own heads. What is left is scaled by H / (heads kept), so that every head counts once on
@@ -100,7 +100,7 @@ def make_value_stream(config: EncoderConfig, layer: int) -> ValueStream:
         activation=None if activation == "identity" else ACTIVATIONS[activation],
         mix=config.value_residual[layer] if mixes else NEUTRAL_MIX,
         mix_is_learned=mixes and config.learned_value_residual,
-        has_gate=config.output_gate and config.num_heads[layer] > 0,
+        output_gate=config.output_gate and config.num_heads[layer] > 0,
         head_dropout=config.head_dropout,
     )
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from export.heads.tokens import TextBatch
 from model.encoder import Encoder
-from model.gating import HeadOutputs
+from model.head_gates import HeadOutputs
 
 LayerOutput = tuple[Tensor, HeadOutputs]
 

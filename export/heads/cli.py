@@ -84,12 +84,12 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
 
 def _report(options: argparse.Namespace) -> None:
     # torch takes seconds to import: --help and a wrong command line answer without it.
-    from export.heads.driver import Request, make_report  # noqa: PLC0415
+    from export.heads.driver import ReportRequest, make_report  # noqa: PLC0415
     from export.heads.subject import find_subject  # noqa: PLC0415
     from export.heads.writing import write_report  # noqa: PLC0415
 
     subject = find_subject(options.model, weights=options.weights, revision=options.revision)
-    request = Request(
+    request = ReportRequest(
         corpus=options.corpus,
         texts=options.texts,
         max_tokens=options.max_tokens,

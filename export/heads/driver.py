@@ -17,7 +17,7 @@ from model.artifact import hash_file
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class ReportRequest:
     """What the report is to be made from.
 
     Attributes:
@@ -40,7 +40,7 @@ class Request:
 
 
 def make_report(
-    checkpoint: Checkpoint, request: Request, pruned: Sequence[Sequence[int]] | None = None
+    checkpoint: Checkpoint, request: ReportRequest, pruned: Sequence[Sequence[int]] | None = None
 ) -> dict[str, Any]:
     """Measures everything and returns the report as JSON types.
 
@@ -81,7 +81,7 @@ def make_report(
     )
 
 
-def _choose_pairs(checkpoint: Checkpoint, request: Request, longest: int) -> TokenizedPairs:
+def _choose_pairs(checkpoint: Checkpoint, request: ReportRequest, longest: int) -> TokenizedPairs:
     """Pairs drawn from the whole file."""
     if request.pairs is None:
         raise ValueError("no pairs were asked for")

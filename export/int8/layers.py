@@ -21,7 +21,7 @@ from model.attention import attend, no_heads
 from model.config import Activation
 from model.dot_product import Implementation
 from model.feed_forward import ACTIVATIONS
-from model.gating import HeadOutputs, LayerRequest
+from model.head_gates import HeadOutputs, LayerRequest
 from model.packing import Packing
 from model.positions import PositionTerms
 from model.value_norms import output_rows
@@ -75,7 +75,7 @@ class QuantizedLinear(nn.Module):
 class QuantizedAttention(nn.Module):
     """Attention whose four products take 8-bit inputs; scores, softmax and context stay float32."""
 
-    closed: Tensor
+    null_context: Tensor
     value_factor: Tensor | None
 
     def __init__(
@@ -85,7 +85,7 @@ class QuantizedAttention(nn.Module):
         value: nn.Module,
         output: QuantizedLinear,
         *,
-        closed: Tensor,
+        null_context: Tensor,
         num_heads: int,
         scale: float,
     ) -> None:
@@ -96,12 +96,12 @@ class QuantizedAttention(nn.Module):
             key: to [T, H*K].
             value: to [T, H*V] in steps of the output product.
             output: the product that reads the context in steps.
-            closed: [H*V], the context in steps that stands for 0.
+            null_context: [H*V], the context in steps that stands for 0.
             num_heads: H.
             scale: factor on the scores.
         """
         super().__init__()
-        self.register_buffer("closed", closed.float())
+        self.register_buffer("null_context", null_context.float())
         self.register_buffer("value_factor", None)
         self.query, self.key, self.value, self.output = query, key, value, output
         self.num_heads = num_heads
@@ -117,11 +117,11 @@ class QuantizedAttention(nn.Module):
         context, heads = attend(self, projected, tokens, request, terms.bias)
         return self.output(quantize(context)), heads
 
-    def moving(self) -> Tensor:
-        """As `MultiHeadAttention.moving`, for values in steps."""
+    def output_factor(self) -> Tensor:
+        """As `MultiHeadAttention.output_factor`, for values in steps."""
         if self.value_factor is not None:
             return self.value_factor
-        return output_rows(self.output.dequantized(), self.num_heads).to(self.closed.dtype)
+        return output_rows(self.output.dequantized(), self.num_heads).to(self.null_context.dtype)
 
 
 class ConstantAttention(nn.Module):

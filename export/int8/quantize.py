@@ -146,7 +146,7 @@ def _quantize_attention(
         key,
         value,
         output,
-        closed=context.offset,
+        null_context=context.offset,
         num_heads=attention.num_heads,
         scale=attention.scale,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # torch takes seconds to import: --help and a wrong command line answer without it
     from export.checkpoint import Checkpoint
-    from export.exporter import Extra
+    from export.exporter import PruningRecord
 
 
 def add_options(made: argparse.ArgumentParser) -> None:
@@ -45,16 +45,16 @@ def check_options(made: argparse.ArgumentParser, options: argparse.Namespace) ->
         made.error("--prune-by loss_gradient needs --pairs: the loss is that of rated pairs")
 
 
-def prune_as_asked(options: argparse.Namespace, checkpoint: "Checkpoint") -> "tuple[Checkpoint, Extra | None]":
+def prune_as_asked(options: argparse.Namespace, checkpoint: "Checkpoint") -> "tuple[Checkpoint, PruningRecord | None]":
     """The checkpoint without the heads that the options ask to remove, and what goes into the artifact about it."""
     if options.prune_heads is None and options.prune_to_quality is None:
         return checkpoint, None
-    from export.exporter import Extra  # noqa: PLC0415 - as above
-    from export.pruning.driver import Request, prune  # noqa: PLC0415
+    from export.exporter import PruningRecord  # noqa: PLC0415 - as above
+    from export.pruning.driver import PruningRequest, prune  # noqa: PLC0415
     from export.pruning.picture import draw_pruning  # noqa: PLC0415
     from model.artifact import PRUNING, PRUNING_PICTURE  # noqa: PLC0415
 
-    request = Request(
+    request = PruningRequest(
         share=options.prune_heads,
         lose=options.prune_to_quality,
         definition=options.prune_by,
@@ -70,7 +70,7 @@ def prune_as_asked(options: argparse.Namespace, checkpoint: "Checkpoint") -> "tu
             PRUNING: json.dumps(pruned.curve, indent=1).encode() + b"\n",
             PRUNING_PICTURE: draw_pruning(pruned.curve).encode(),
         }
-    return pruned.checkpoint, Extra(pruned.record, files)
+    return pruned.checkpoint, PruningRecord(pruned.record, files)
 
 
 def _summary(record: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from export.pruning.quality import Judge, Quality
+from export.pruning.quality import Judge, PruningQuality
 from export.pruning.removal import remove_heads
 from model.encoder import Encoder
 
@@ -19,10 +19,10 @@ class Point:
     """One share removed: the quality by importance, and the points of each random order."""
 
     removed: int
-    quality: Quality
+    quality: PruningQuality
     random: tuple[float, ...]
 
-    def to_dict(self, heads: int, whole: Quality) -> dict[str, Any]:
+    def to_dict(self, heads: int, whole: PruningQuality) -> dict[str, Any]:
         """As JSON types."""
         return {
             "removed": self.removed,
@@ -76,7 +76,7 @@ def most_within(encoder: Encoder, judge: Judge, order: Sequence[int], allowed: f
 
 def _judge(
     encoder: Encoder, judge: Judge, removed: Sequence[int], done: Callable[[int], object] = lambda _: None
-) -> Quality:
+) -> PruningQuality:
     quality = judge.judge(remove_heads(encoder, removed)) if removed else judge.judge_whole()
     done(1)
     return quality

@@ -15,7 +15,7 @@ from export.precision import Precision
 from export.pruning.curve import RANDOM_ORDERS, counts, draw_curve, most_within
 from export.pruning.material import Material, read_material
 from export.pruning.orders import Definition, importance, least_first, random_orders
-from export.pruning.quality import Judge, Quality
+from export.pruning.quality import Judge, PruningQuality
 from export.pruning.removal import remove_heads
 from export.pruning.timing import time_steps, with_bounds
 from model.encoder import Encoder
@@ -25,7 +25,7 @@ MASKED_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class PruningRequest:
     """How much is to be removed, and by what.
 
     Attributes:
@@ -60,7 +60,7 @@ class Pruned:
     curve: dict[str, Any] | None
 
 
-def prune(checkpoint: Checkpoint, request: Request, precision: Precision = "fp32") -> Pruned:
+def prune(checkpoint: Checkpoint, request: PruningRequest, precision: Precision = "fp32") -> Pruned:
     """Chooses heads, removes them, and measures what that cost.
 
     Args:
@@ -99,7 +99,7 @@ def prune(checkpoint: Checkpoint, request: Request, precision: Precision = "fp32
     return Pruned(made, record, curve)
 
 
-def _count(encoder: Encoder, request: Request, judge: Judge, order: Sequence[int]) -> int:
+def _count(encoder: Encoder, request: PruningRequest, judge: Judge, order: Sequence[int]) -> int:
     if request.share is not None:
         return round(request.share * len(order))
     if request.lose is None:
@@ -147,5 +147,5 @@ def _curve(
     }
 
 
-def _rounded(quality: Quality) -> dict[str, float]:
+def _rounded(quality: PruningQuality) -> dict[str, float]:
     return {name: round(value, 6) for name, value in asdict(quality).items()}

@@ -21,7 +21,7 @@ Measure = Literal["spearman", "cosine"]
 
 
 @dataclass(frozen=True, slots=True)
-class Quality:
+class PruningQuality:
     """Of one network: the measure that was asked for, and how far its embeddings are from the whole network's.
 
     Attributes:
@@ -51,24 +51,24 @@ class Judge:
 
     @property
     def measure(self) -> Measure:
-        """What `Quality.points` are."""
+        """What `PruningQuality.points` are."""
         return "cosine" if self.ratings is None else "spearman"
 
-    def judge(self, encoder: Encoder) -> Quality:
+    def judge(self, encoder: Encoder) -> PruningQuality:
         """Embeds every text and compares."""
         return self._compare(embed(encoder, self.texts))
 
-    def judge_whole(self) -> Quality:
+    def judge_whole(self) -> PruningQuality:
         """The same of the whole network, which is embedded already."""
         return self._compare(self.whole)
 
-    def _compare(self, embeddings: Float64Array) -> Quality:
+    def _compare(self, embeddings: Float64Array) -> PruningQuality:
         cosines = (embeddings * self.whole).sum(axis=1)
         points = 100 * float(cosines.mean())
         if self.ratings is not None:
             left, right = np.split(embeddings, 2)
             points = 100 * float(spearman((left * right).sum(axis=1, keepdims=True), self.ratings)[0])
-        return Quality(points, float(cosines.mean()), float(cosines.min()))
+        return PruningQuality(points, float(cosines.mean()), float(cosines.min()))
 
 
 def judge_by_pairs(encoder: Encoder, pairs: TokenizedPairs) -> Judge:

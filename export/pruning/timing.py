@@ -12,7 +12,7 @@ from export.checkpoint import Checkpoint
 from export.exporter import write_graph
 from export.graph import trace
 from export.heads.tokens import TokenizedText
-from export.precision import Precision, lower
+from export.precision import Precision, to_precision
 from export.pruning.latency import Timing, batches_of, compare
 from export.pruning.removal import remove_heads
 from model.artifact import GRAPH
@@ -40,7 +40,7 @@ def time_steps(
 
 def _write(checkpoint: Checkpoint, directory: Path, precision: Precision) -> Path:
     directory.mkdir(exist_ok=True)
-    write_graph(trace(lower(checkpoint, precision).traced), directory)
+    write_graph(trace(to_precision(checkpoint, precision).traced), directory)
     return directory / GRAPH
 
 

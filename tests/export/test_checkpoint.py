@@ -101,7 +101,10 @@ def test_pruned_heads_are_counted_a_layer(bert_folder: Path) -> None:
         ({"model_type": "mamba"}, "says model_type 'mamba': this version knows bert"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key': absolute is supported"),
         ({"is_decoder": True}, "a decoder is no encoder"),
-        ({"auto_map": {"AutoModel": "modeling.MyBert"}}, "auto_map names modeling.MyBert as AutoModel: code of a model"),
+        (
+            {"auto_map": {"AutoModel": "modeling.MyBert"}},
+            "auto_map names modeling.MyBert as AutoModel: code of a model",
+        ),
         ({"auto_map": {"AutoTokenizer": [None, "mine.Fast"]}}, "auto_map names mine.Fast as AutoTokenizer"),
         ({"hidden_act": "tanh"}, "hidden_act 'tanh': one of gelu"),
         ({"num_attention_heads": 5}, "hidden_size 32 is not a multiple of 5 heads"),

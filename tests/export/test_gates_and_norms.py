@@ -177,11 +177,11 @@ def test_verification_refuses_a_head_that_keeps_its_bias(tiny_graph: Path, tmp_p
     model = onnx_ir.load(tiny_graph)
     for node in model.graph:
         if node.op_type == "GatedContext":
-            closed = node.inputs[3]
-            assert closed is not None
-            assert closed.const_value is not None
-            closed.const_value = onnx_ir.tensor(
-                np.zeros(closed.const_value.shape.numpy(), np.float32), name=closed.name
+            null_context = node.inputs[3]
+            assert null_context is not None
+            assert null_context.const_value is not None
+            null_context.const_value = onnx_ir.tensor(
+                np.zeros(null_context.const_value.shape.numpy(), np.float32), name=null_context.name
             )
     onnx_ir.save(model, tmp_path / "model.onnx")
     with pytest.raises(ParityError, match=r"gated\.pooled differs|value_norms\.0 differs"):

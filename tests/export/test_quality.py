@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from export.errors import QualityError
-from export.precision import GATES
-from export.quality import Quality
+from export.precision import THRESHOLDS
+from export.quality import PrecisionQuality
 
 
 @pytest.mark.parametrize(
@@ -18,9 +18,9 @@ from export.quality import Quality
     ],
 )
 def test_the_gate_looks_at_the_mean_and_the_worst(cosines: list[float], passes: bool) -> None:
-    quality = Quality(torch.tensor(cosines, dtype=torch.float64).numpy(), [])
+    quality = PrecisionQuality(torch.tensor(cosines, dtype=torch.float64).numpy(), [])
     if passes:
-        quality.check(GATES["int8"])
+        quality.check(THRESHOLDS["int8"])
     else:
         with pytest.raises(QualityError, match="over 100 held-out texts .* expected at least 0.998 and 0.99"):
-            quality.check(GATES["int8"])
+            quality.check(THRESHOLDS["int8"])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from model.attention import MultiHeadAttention
 from model.dot_product import IMPLEMENTATIONS, AttentionInputs, eager_attention, sdpa_attention
-from model.gating import LayerRequest
+from model.head_gates import LayerRequest
 from model.packing import packing
 
 # float32 evaluations of the same sums in another order; the values compared are of the order of 1

@@ -72,10 +72,10 @@ def test_a_short_factor_gives_vectors_of_the_same_length(heads: int, d_v: int, h
 
 
 def test_a_value_that_adds_nothing_has_norm_0() -> None:
-    closed = torch.tensor([1.0, -2.0, 0.5, 3.0])
+    null_context = torch.tensor([1.0, -2.0, 0.5, 3.0])
     factor = torch.randn(2, 2, 2, generator=torch.Generator().manual_seed(1))
-    value = closed.expand(1, 3, 4)
-    assert torch.equal(value_norms(value, closed, factor, torch.tensor(True)), torch.zeros(1, 2, 3))
+    value = null_context.expand(1, 3, 4)
+    assert torch.equal(value_norms(value, null_context, factor, torch.tensor(True)), torch.zeros(1, 2, 3))
 
 
 def test_a_head_without_output_weights_moves_nothing() -> None:

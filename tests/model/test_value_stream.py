@@ -9,7 +9,7 @@ from torch import Tensor
 from model.config import EncoderConfig
 from model.config_checks import ConfigError
 from model.encoder import Encoder, EncoderLayer
-from model.gating import LayerRequest
+from model.head_gates import LayerRequest
 from model.value_stream import ValueStream
 from tests.networks import TINY, draw_weights
 from tests.written_out import run
@@ -116,7 +116,7 @@ def request(gates: Tensor | None = None) -> LayerRequest:
 
 def drop(share: float, texts: int, heads: int = 4, gates: Tensor | None = None) -> Tensor:
     stream = ValueStream(hidden_size=8, num_heads=heads, head_dropout=share).train()
-    found = stream.dropped(request(gates), torch.ones(texts, dtype=torch.int64)).gates(heads)
+    found = stream.drop_heads(request(gates), torch.ones(texts, dtype=torch.int64)).gates(heads)
     assert found is not None
     return found
 

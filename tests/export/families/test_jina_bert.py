@@ -94,5 +94,8 @@ def test_refuses_the_variant_with_norms_on_queries_and_keys(tmp_path: Path) -> N
 
 
 def test_takes_its_own_publications_code_for_the_network_written_here(tmp_path: Path) -> None:
-    code = {"AutoConfig": "jinaai/x--configuration_bert.JinaBertConfig", "AutoModel": "jinaai/x--modeling.JinaBertModel"}
+    code = {
+        "AutoConfig": "jinaai/x--configuration_bert.JinaBertConfig",
+        "AutoModel": "jinaai/x--modeling.JinaBertModel",
+    }
     read(save(tmp_path, {**CONFIG, "auto_map": code}))

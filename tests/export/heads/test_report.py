@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from export.checkpoint import Checkpoint
-from export.heads.driver import Request, make_report
+from export.heads.driver import ReportRequest, make_report
 from export.heads.statistics import REPORTED
 from tests.planted import DEAD, NEXT, PREVIOUS, REPEATED, SELF, SEPARATOR, TWIN, UNIFORM, draw_texts, sharp_weight
 
@@ -19,7 +19,7 @@ REST = (1 - SHARP) / (LENGTHS - 1)  # weight of each other token
 @pytest.fixture(scope="module")
 def report(planted: Checkpoint, corpus: Path, pairs_file: Path, parses_file: Path) -> dict[str, Any]:
     return make_report(
-        planted, Request(corpus=corpus, pairs=pairs_file, parses=parses_file, importance_texts=24, max_tokens=40)
+        planted, ReportRequest(corpus=corpus, pairs=pairs_file, parses=parses_file, importance_texts=24, max_tokens=40)
     )
 
 
@@ -157,7 +157,7 @@ def test_says_what_it_was_made_from(report: dict[str, Any], corpus: Path) -> Non
 
 
 def test_the_same_files_give_the_same_report(planted: Checkpoint, corpus: Path) -> None:
-    request = Request(corpus=corpus, texts=20, importance_texts=8)
+    request = ReportRequest(corpus=corpus, texts=20, importance_texts=8)
     assert make_report(planted, request) == make_report(planted, request)
 
 

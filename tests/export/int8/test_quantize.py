@@ -10,7 +10,7 @@ from export.errors import QualityError, SourceError, UnsupportedModel
 from export.graph import trace
 from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts, see_ranges, token_batches, truncate
 from export.int8.quantize import Range, quantize_encoder, require_quantizable, steps_for
-from export.precision import GATES, TOLERANCES
+from export.precision import THRESHOLDS, TOLERANCES
 from export.quality import measure_quality
 from export.verify import verify
 from model.config import EncoderConfig
@@ -93,7 +93,7 @@ def test_a_network_that_quantises_badly_makes_no_artifact(
 ) -> None:
     from export.exporter import export_artifact  # noqa: PLC0415
 
-    monkeypatch.setattr("export.precision.GATES", {"int8": GATES["int8"]._replace(worst=0.99999)})
+    monkeypatch.setattr("export.precision.THRESHOLDS", {"int8": THRESHOLDS["int8"]._replace(worst=0.99999)})
     with pytest.raises(QualityError):
         export_artifact(tiny_checkpoint, tmp_path / "int8", precision="int8")
     assert not list(tmp_path.iterdir())

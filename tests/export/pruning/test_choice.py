@@ -12,11 +12,11 @@ from export.checkpoint import Checkpoint
 from export.errors import ParityError, SourceError
 from export.heads.pairs import read_pairs
 from export.pruning.curve import counts, draw_curve, most_within
-from export.pruning.driver import Request, prune
+from export.pruning.driver import PruningRequest, prune
 from export.pruning.latency import Timing
 from export.pruning.material import halve, read_material
 from export.pruning.orders import Definition, importance, least_first, random_orders
-from export.pruning.quality import Judge, Quality
+from export.pruning.quality import Judge, PruningQuality
 from export.pruning.removal import apply_removal, remove_heads
 from export.pruning.timing import with_bounds
 from model.encoder import Encoder
@@ -39,7 +39,7 @@ def embedded(checkpoint: Checkpoint, encoder: Encoder, texts: tuple[str, ...]) -
 
 @pytest.mark.parametrize("definition", ["leave_one_out", "jacobian", "output_norm", "loss_gradient"])
 def test_the_dead_head_goes_first(planted: Checkpoint, pairs_file: Path, definition: Definition) -> None:
-    pruned = prune(planted, Request(share=1 / 8, definition=definition, pairs=pairs_file, with_curve=False))
+    pruned = prune(planted, PruningRequest(share=1 / 8, definition=definition, pairs=pairs_file, with_curve=False))
     assert pruned.record["removed"] == [[0, DEAD]]
     assert pruned.record["definition"] == definition
     assert pruned.record["after"]["points"] == pytest.approx(pruned.record["before"]["points"], abs=1e-4)
@@ -49,7 +49,7 @@ def test_the_dead_head_goes_first(planted: Checkpoint, pairs_file: Path, definit
 
 
 def test_quality_is_that_of_the_half_that_was_not_chosen_by(planted: Checkpoint, pairs_file: Path) -> None:
-    pruned = prune(planted, Request(share=0.5, pairs=pairs_file, with_curve=False))
+    pruned = prune(planted, PruningRequest(share=0.5, pairs=pairs_file, with_curve=False))
     record = pruned.record
     assert (record["chosen_on_pairs"], record["judged_on_pairs"]) == (20, 20)
     judged = read_pairs(pairs_file).choose(halve(40)[1])
@@ -65,7 +65,7 @@ def test_quality_is_that_of_the_half_that_was_not_chosen_by(planted: Checkpoint,
 
 
 def test_without_pairs_the_measure_is_the_cosine_on_held_out_text(tiny_checkpoint: Checkpoint) -> None:
-    pruned = prune(tiny_checkpoint, Request(share=0.25, with_curve=False))
+    pruned = prune(tiny_checkpoint, PruningRequest(share=0.25, with_curve=False))
     record = pruned.record
     assert (record["measure"], record["definition"]) == ("cosine", "jacobian")
     assert record["before"] == {"points": 100, "cosine_mean": 1, "cosine_worst": 1}
@@ -83,11 +83,11 @@ def test_prunes_as_far_as_the_loss_allows(planted: Checkpoint) -> None:
     lost = {0: 0.0, 1: 0.1, 2: 0.3, 3: 0.2, 4: 0.6, 5: 0.4, 6: 0.5, 7: 3.0, 8: 9.0}
 
     class Told(Judge):
-        def judge(self, encoder: Encoder) -> Quality:
-            return Quality(50 - lost[8 - sum(encoder.config.num_heads)], 1, 1)
+        def judge(self, encoder: Encoder) -> PruningQuality:
+            return PruningQuality(50 - lost[8 - sum(encoder.config.num_heads)], 1, 1)
 
-        def judge_whole(self) -> Quality:
-            return Quality(50, 1, 1)
+        def judge_whole(self) -> PruningQuality:
+            return PruningQuality(50, 1, 1)
 
     judge = Told([], None, np.zeros((0, 1)))
     order = list(range(8))
@@ -96,7 +96,7 @@ def test_prunes_as_far_as_the_loss_allows(planted: Checkpoint) -> None:
 
 
 def test_pruning_to_quality_holds_what_it_promises(planted: Checkpoint, pairs_file: Path) -> None:
-    pruned = prune(planted, Request(lose=2.0, pairs=pairs_file, with_curve=False))
+    pruned = prune(planted, PruningRequest(lose=2.0, pairs=pairs_file, with_curve=False))
     record = pruned.record
     assert record["before"]["points"] - record["after"]["points"] <= 2.0
     material = read_material(planted, pairs_file, None)
@@ -139,7 +139,7 @@ def test_refuses_halves_that_judge_nothing(
     path = tmp_path / "pairs.csv"
     path.write_text("".join(f"the cat,a dog,{rating}\n" for rating in ratings))
     with pytest.raises(SourceError, match=message):
-        prune(planted, Request(lose=2.0, pairs=path, with_curve=False))
+        prune(planted, PruningRequest(lose=2.0, pairs=path, with_curve=False))
 
 
 def test_a_curve_has_every_step_in_every_order(planted: Checkpoint, pairs_file: Path) -> None:
@@ -178,7 +178,7 @@ def test_steps_and_random_orders() -> None:
 def test_refuses_a_network_without_heads(planted: Checkpoint) -> None:
     bare = replace(planted, encoder=remove_heads(planted.encoder, set(range(8))))
     with pytest.raises(SourceError, match="has no heads to remove"):
-        prune(bare, Request(share=0.5))
+        prune(bare, PruningRequest(share=0.5))
 
 
 def test_a_pruned_network_that_computes_something_else_is_no_result(
@@ -189,4 +189,4 @@ def test_a_pruned_network_that_computes_something_else_is_no_result(
 
     monkeypatch.setattr("export.pruning.driver.remove_heads", wrong)
     with pytest.raises(ParityError, match="differs by .* from that with their gates at 0"):
-        prune(planted, Request(share=1 / 8, definition="output_norm", pairs=pairs_file, with_curve=False))
+        prune(planted, PruningRequest(share=1 / 8, definition="output_norm", pairs=pairs_file, with_curve=False))

@@ -54,7 +54,7 @@ class HeadOutputs(NamedTuple):
 
 
 def pack_gated(
-    context: Tensor, tokens: Packing, request: LayerRequest, closed: Tensor | None, *, num_heads: int
+    context: Tensor, tokens: Packing, request: LayerRequest, null_context: Tensor | None, *, num_heads: int
 ) -> Tensor:
     """The context of a batch's real tokens, each head multiplied by its gate.
 
@@ -62,36 +62,41 @@ def pack_gated(
         context: [B, S, H*V].
         tokens: where the real tokens stand.
         request: holds the gates.
-        closed: [H*V], the context of a head that adds nothing, where a bias or an offset was folded out of it; None
-            for 0. A gate moves the context on the line from there to what it is: `g c + (1 - g) closed`.
+        null_context: [H*V], the context of a head that adds nothing, where a bias or an offset was folded out of it;
+            None for 0. A gate g makes a context c into `g c + (1 - g) null_context`.
         num_heads: H.
 
     Returns:
-        [T, H*V]; gates that are all 1 change no bit where `closed` is None.
+        [T, H*V]; gates that are all 1 change no bit where `null_context` is None.
     """
     if request.head_gates is not None and torch.onnx.is_in_onnx_export():
-        return _emit_gated(context, tokens, request, closed, num_heads)
+        return _emit_gated(context, tokens, request, null_context, num_heads)
     gates = request.gates(num_heads)
     if gates is None:
         return tokens.pack(context)
     gates = gates.to(context.dtype)[:, None, :, None]  # [B, 1, H, 1]
     gated = context.view(*context.shape[:2], num_heads, -1) * gates  # [B, S, H, V]
-    if closed is not None:
-        gated = gated + (1 - gates) * closed.view(num_heads, -1)
+    if null_context is not None:
+        gated = gated + (1 - gates) * null_context.view(num_heads, -1)
     return tokens.pack(gated.flatten(2))
 
 
-def closed_or_zero(closed: Tensor | None, like: Tensor, num_heads: int) -> Tensor:
-    """`closed` [H, V] for a graph, whose functions take no missing tensor; `like` is [..., H*V]."""
-    closed = like.new_zeros(like.shape[-1]) if closed is None else closed
-    return closed.view(num_heads, -1)
+def null_context_or_zeros(null_context: Tensor | None, like: Tensor, num_heads: int) -> Tensor:
+    """`null_context` [H, V] for a graph, whose functions take no missing tensor; `like` is [..., H*V]."""
+    null_context = like.new_zeros(like.shape[-1]) if null_context is None else null_context
+    return null_context.view(num_heads, -1)
 
 
 def _emit_gated(
-    context: Tensor, tokens: Packing, request: LayerRequest, closed: Tensor | None, num_heads: int
+    context: Tensor, tokens: Packing, request: LayerRequest, null_context: Tensor | None, num_heads: int
 ) -> Tensor:
     """The local function that packs, and gates only where gates are given: it stands in the place of a gather."""
-    inputs = [context.flatten(0, 1), tokens.packed, request.head_gates, closed_or_zero(closed, context, num_heads)]
+    inputs = [
+        context.flatten(0, 1),
+        tokens.packed,
+        request.head_gates,
+        null_context_or_zeros(null_context, context, num_heads),
+    ]
     packed: Tensor = torch.onnx.ops.symbolic(
         f"{FUNCTIONS_DOMAIN}::{GATED_OP}",
         inputs,
