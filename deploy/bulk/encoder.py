@@ -14,7 +14,7 @@ from service.inference.backend import Float32Array
 from service.requests.prompts import choose_prompt
 from service.settings import Settings
 
-MAX_BATCH_TOKENS = 512  # the service's own default, for the same reason: README, Performance
+MAX_BATCH_TOKENS = 512  # the service's own default, for the same reason: docs/performance.md
 
 
 class TextEncoder:

@@ -1,4 +1,4 @@
-"""The report as JSON: `heads.json` of an artifact. `export/heads/README.md` describes every field."""
+"""The report as JSON: `heads.json` of an artifact. `docs/heads.md` describes every field."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -119,8 +119,8 @@ def test_every_metric_is_used_or_listed_as_not(panels: list[ShownPanel], exporte
     assert all(UNUSED.values())
 
 
-def test_readme_lists_every_metric_of_ours(exported: dict[str, set[str]]) -> None:
-    text = (DEPLOY.parent / "README.md").read_text()
+def test_documentation_lists_every_metric_of_ours(exported: dict[str, set[str]]) -> None:
+    text = (DEPLOY.parent / "docs" / "observability.md").read_text()
     names = {re.sub(r"(_bucket|_count|_sum)$", "", name) for name in exported if name.startswith("polyhead_")}
     assert set(re.findall(r"`(polyhead_[a-z_]+)[`{]", text)) == names
 

@@ -1,4 +1,4 @@
-"""The sizing of deploy/README.md follows from what README.md says was measured."""
+"""The sizing of deploy/README.md follows from what docs/performance.md says was measured."""
 
 import math
 import re
@@ -7,7 +7,7 @@ from tests.deploy.tools import DEPLOY, ROOT
 
 REPLICA_CORES = 2
 SHARE = 0.7
-README = (ROOT / "README.md").read_text()
+PERFORMANCE = (ROOT / "docs" / "performance.md").read_text()
 SIZING = (DEPLOY / "README.md").read_text().partition("## Sizing")[2].partition("\n## ")[0]
 
 
@@ -22,7 +22,7 @@ def _rates() -> dict[str, list[float]]:
 
 
 def test_a_core_gives_half_of_what_two_gave() -> None:
-    measured = re.findall(r"^\| Polyhead (fp32|int8), HTTP,.*?\| ([\d,]+ / [\d,]+) \|", README, re.MULTILINE)
+    measured = re.findall(r"^\| Polyhead (fp32|int8), HTTP,.*?\| ([\d,]+ / [\d,]+) \|", PERFORMANCE, re.MULTILINE)
     assert len(measured) == 2
     assert _rates() == {precision: [rate / 2 for rate in _numbers(rates)] for precision, rates in measured}
 

@@ -1,4 +1,4 @@
-"""Takes the README's pictures of the viewer in a real browser: `python -m tests.e2e.pictures --model DIR`."""
+"""Takes the documents' pictures of the viewer in a real browser: `python -m tests.e2e.pictures --model DIR`."""
 
 import argparse
 import io

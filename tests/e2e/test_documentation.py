@@ -1,51 +1,136 @@
-"""What the documents name is there: links, headings, modules, commands and their flags."""
+"""What the documents name is there: links, headings, packages, files, settings, routes, commands and their flags."""
 
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
+from starlette.testclient import TestClient
 
-ROOT = Path(__file__).parents[2]
-DOCUMENTS = [
-    *("README.md", "deploy/README.md", "deploy/RUNBOOK.md", "export/heads/README.md", "export/pruning/README.md"),
-]
+from service.app import create_app
+from service.readiness import Readiness
+from service.settings import Settings, read_settings
+from tests.markdown import DOCUMENTS, ROOT, anchors, inline_code, links
+
+DOCS = ROOT / "docs"
+MOST_README_LINES = 250
+PACKAGES = ("model", "train", "export", "service", "polyhead")
+NO_MODULES = {"static"}
 COMMAND = re.compile(
     r"python -m (benchmarks\.\w+ [a-z]+|(?:deploy|examples|export|polyhead|service|tests)[\w.]*(?: heads| tune)?)"
     r"([^`\n]*)"
 )
 NEEDS_RAY = "deploy.bulk"
+FILE = re.compile(r"(?:\.ci|benchmarks|deploy|docs|examples|export|model|polyhead|service|tests|train)/[\w./-]*")
+PLACEHOLDER = re.compile(r"\b(?:COMMAND|NAME|QUESTION)\b")  # a reader's choice
+
+
+def name_of(document: Path) -> str:
+    return str(document.relative_to(ROOT))
 
 
 def commands() -> dict[str, set[str]]:
     """The flags that documents give to each command of ours."""
     found: dict[str, set[str]] = {}
     for document in DOCUMENTS:
-        for command, rest in COMMAND.findall((ROOT / document).read_text()):
-            if not command.endswith(("NAME", NEEDS_RAY)):
+        text = document.read_text().replace("\\\n", " ")
+        for command, rest in COMMAND.findall(text):
+            if not command.endswith(NEEDS_RAY):
                 found.setdefault(command, set()).update(re.findall(r"--[a-z][a-z-]*", rest.partition("#")[0]))
     return found
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_links_lead_somewhere(document: str) -> None:
-    for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / document).read_text()):
+def folders(package: Path) -> set[str]:
+    """The package and every package inside it."""
+    inner = {str(path.parent.relative_to(ROOT)) for path in package.rglob("__init__.py")}
+    return {name for name in inner if not NO_MODULES & set(Path(name).parts)}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_lead_somewhere(document: Path) -> None:
+    for link in links(document.read_text()):
         path, _, anchor = link.partition("#")
-        target = (ROOT / document).parent / path if path else ROOT / document
+        if "://" in path:
+            continue
+        target = document.parent / path if path else document
         assert target.exists(), link
-        headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE) if anchor else []
-        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-        assert not anchor or anchor in anchors, link
+        assert target.resolve().is_relative_to(ROOT), link
+        assert not anchor or anchor in anchors(target.read_text()), link
 
 
-@pytest.mark.parametrize("package", ["model", "export", "service"])
-def test_layout_names_every_module_of_a_package(package: str) -> None:
-    layout = (ROOT / "README.md").read_text().partition("\n## Layout\n")[2].partition("\n## ")[0]
-    listed = re.search(rf"^{package}/ .*\n((?:  .*\n)+)", layout, re.MULTILINE)
-    assert listed is not None
-    modules = {path.name for path in (ROOT / package).glob("*.py") if not path.name.startswith("__")}
-    assert set(re.findall(r"(?<![\w/])\w+\.py\b", listed[1])) == modules
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_files_that_are_named_exist(document: Path) -> None:
+    for code in inline_code(document.read_text()):
+        if FILE.fullmatch(code):
+            pattern = PLACEHOLDER.sub("*", code)
+            assert any(ROOT.glob(pattern)) or any((ROOT / "tests").glob(pattern)), code
+
+
+def test_readme_fits_on_a_first_page() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= MOST_README_LINES
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=name_of)
+def test_readme_links_to_every_page(page: Path) -> None:
+    assert f"docs/{page.name}" in links((ROOT / "README.md").read_text())
+
+
+def test_architecture_names_every_package() -> None:
+    block = re.search(r"## Packages\n\n```\n(.*?)```", (DOCS / "architecture.md").read_text(), re.DOTALL)
+    assert block is not None
+    listed, above = set(), [""]
+    for indent, name in re.findall(r"^( *)(\w+)/ ", block[1], re.MULTILINE):
+        depth = len(indent) // 2
+        above[depth + 1 :] = [f"{above[depth]}{name}/"]
+        listed.add(above[depth + 1].rstrip("/"))
+    assert listed == set().union(*(folders(ROOT / package) for package in PACKAGES))
+
+
+def test_configuration_lists_every_setting_with_its_default() -> None:
+    rows = re.findall(r"^\| `(--[a-z-]+)` \| (.*?) \|", (DOCS / "configuration.md").read_text(), re.MULTILINE)
+    assert dict(rows) == {f"--{name.replace('_', '-')}": _default(name) for name in Settings.model_fields}
+
+
+def _default(name: str) -> str:
+    field = Settings.model_fields[name]
+    if field.is_required():
+        return "required"
+    value = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default
+    return "none" if value in ("", None) else f"`{value}`"
+
+
+def test_every_route_is_on_a_page(tmp_path: Path) -> None:
+    app, _ = create_app(read_settings(["--model", str(tmp_path)]), Readiness())
+    with TestClient(app) as client:
+        described = set(client.get("/openapi.json").json()["paths"])
+    pages = inline_code((DOCS / "api.md").read_text()) + inline_code((DOCS / "clients.md").read_text())
+    named = {path for code in pages for path in re.findall(r"(?<!\S)/[\w{}./-]*", code)}
+    assert len(described) > 20
+    assert described <= named
+
+
+def test_readme_repeats_the_figures_of_performance() -> None:
+    section = (ROOT / "README.md").read_text().partition("\n## Figures\n")[2].partition("\n## ")[0]
+    rates = set(re.findall(r"\d+,\d{3}", section)) | set(re.findall(r"\| (\d+) \|", section))
+    measured = (DOCS / "performance.md").read_text().partition("## Beside other engines")[2].partition("\n## ")[0]
+    assert rates
+    assert rates <= set(re.findall(r"[\d,]+", measured))
+
+
+def test_development_says_what_each_dependency_is_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {name: packages for name, packages in project["optional-dependencies"].items() if name != "clients"}
+    wanted = {
+        re.split(r"[<>=!;~ ]", package)[0]
+        for packages in (project["dependencies"], *extras.values())
+        for package in packages
+    }
+    text = (DOCS / "development.md").read_text().partition("\n## Dependencies\n")[2]
+    assert {package for package in wanted if not re.search(rf"(?<![\w-]){re.escape(package)}(?![\w-])", text)} == set()
 
 
 @pytest.mark.slow

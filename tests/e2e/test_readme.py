@@ -1,5 +1,7 @@
-"""The README's first requests, as they stand there, give the answers that stand there."""
+"""Requests and programs of the README and of the viewer's page, as they stand there, give what stands there."""
 
+import contextlib
+import io
 import json
 import re
 from pathlib import Path
@@ -10,11 +12,13 @@ from numpy.typing import NDArray
 
 from tests.service.process import ServerProcess
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+VIEWER = (ROOT / "docs" / "viewer.md").read_text()
 
 
 def test_the_first_requests_give_the_first_answers(server: ServerProcess) -> None:
-    start = README.partition("## Start")[2].partition("\n## ")[0]
+    start = README.partition("## First requests")[2].partition("\n## ")[0]
     sent = re.findall(r"curl -s \S+/encode .*? -d '(\{.*?\})'", start, re.DOTALL)
     shown = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", start, re.DOTALL)]
     answers = [_post(server, "/encode", json.loads(body)) for body in sent]
@@ -31,11 +35,21 @@ def test_the_first_requests_give_the_first_answers(server: ServerProcess) -> Non
 
 
 def test_the_examples_of_attention_give_the_numbers_that_stand_there(server: ServerProcess) -> None:
-    section = README.partition("### Three examples")[2].partition("\n## ")[0]
+    section = VIEWER.partition("## Three examples")[2].partition("\n## ")[0]
     pronoun, pair = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", section, re.DOTALL))
     shown = np.array(sorted({float(number) for number in re.findall(r"(?<![\d.])\d\.\d{4}(?!\d)", section)}))
     found = [*_pronoun(server, pronoun), *_resting_head(server, pronoun["inputs"]), *_two_texts(server, pair)]
     np.testing.assert_allclose(np.unique(np.round(found, 4)), shown, atol=1.1e-4)
+
+
+def test_the_program_prints_what_it_says(default_artifact: Path) -> None:
+    section = README.partition("\n## Python and command line\n")[2].partition("\n## ")[0]
+    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert "artifacts/all-MiniLM-L6-v2" in program
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(program.replace("artifacts/all-MiniLM-L6-v2", str(default_artifact)), {})  # noqa: S102 - our own README
+    assert printed.getvalue() == "(1, 384) 6\n"
 
 
 def _pronoun(server: ServerProcess, request: dict[str, Any]) -> list[float]:

@@ -14,7 +14,7 @@ from model.value_stream import ValueStream
 from tests.networks import TINY, draw_weights
 from tests.written_out import run
 
-README = Path(__file__).parents[2] / "README.md"
+MODELS = Path(__file__).parents[2] / "docs" / "models.md"
 EQUAL_HEADS = {**TINY.to_dict(), "num_heads": [4, 4, 4]}
 MIXES = [(0, 1), (0.5, 0.5), (-0.25, 1.5)]
 ALWAYS_OPEN = 40.0  # sigmoid(40) is 1 in float32: 1 - 4e-18
@@ -171,8 +171,8 @@ def test_refuses_what_describes_no_value_stream(change: dict[str, Any], message:
         EncoderConfig.from_dict({**EQUAL_HEADS, **change})
 
 
-def test_the_readmes_network_is_one() -> None:
-    section = README.read_text(encoding="utf-8").split("### Your own shapes")[1]
+def test_the_documented_network_is_one() -> None:
+    section = MODELS.read_text(encoding="utf-8").split("\n## Your own shapes")[1]
     shown = json.loads(section.split("```json")[1].split("```")[0])
     assert shown.pop("model_type") == "polyhead"
     encoder = Encoder(EncoderConfig.from_dict(shown)).eval()

@@ -161,9 +161,9 @@ def test_the_same_files_give_the_same_report(planted: Checkpoint, corpus: Path) 
     assert make_report(planted, request) == make_report(planted, request)
 
 
-def test_readme_names_every_field_statistic_and_definition(report: dict[str, Any]) -> None:
-    readme = (Path(__file__).parents[3] / "export" / "heads" / "README.md").read_text()
-    named = set(re.findall(r"[a-z_0-9]+", " ".join(re.findall(r"`([^`\n]+)`", readme))))
+def test_documentation_names_every_field_statistic_and_definition(report: dict[str, Any]) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "heads.md").read_text()
+    named = set(re.findall(r"[a-z_0-9]+", " ".join(re.findall(r"`([^`\n]+)`", page))))
     head = report["heads"][0]
     fields = {*report, *head, *head["rules_passed"][0], *report["corpus"], *report["importance"], *report["redundancy"]}
     assert fields | {*head["statistics"], *head["importance"], *REPORTED} <= named
