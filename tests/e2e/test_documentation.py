@@ -5,11 +5,14 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from pydantic import SecretStr
 from starlette.testclient import TestClient
 
+from export.checkpoint import FAMILIES
+from export.precision import Precision
 from service.app import create_app
 from service.readiness import Readiness
 from service.settings import Settings, read_settings
@@ -104,6 +107,19 @@ def _default(name: str) -> str:
         return "required"
     value = field.default.get_secret_value() if isinstance(field.default, SecretStr) else field.default
     return "none" if value in ("", None) else f"`{value}`"
+
+
+def test_models_lists_every_family_and_precision() -> None:
+    families, precisions = (_first_column("models.md", heading) for heading in ("Families", "Precisions"))
+    assert set(inline_code(" ".join(families))) == {*FAMILIES}
+    assert precisions == [*get_args(Precision)]
+
+
+def _first_column(page: str, heading: str) -> list[str]:
+    """Of a section's first table, without its head."""
+    section = (DOCS / page).read_text().partition(f"\n## {heading}\n")[2]
+    table = section.partition("\n|")[2].partition("\n\n")[0]
+    return [row.partition("|")[0].strip() for row in re.findall(r"^\|?(.*)$", table, re.MULTILINE)][2:]
 
 
 def test_every_route_is_on_a_page(tmp_path: Path) -> None:
