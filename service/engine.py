@@ -28,7 +28,7 @@ from model.artifact import Artifact
 from service.answers.embeddings import build_answer
 from service.batching.batcher import Batcher
 from service.batching.jobs import JobResult
-from service.batching.room import Room
+from service.batching.token_semaphore import TokenSemaphore
 from service.errors import NotReady
 from service.inference.backend import Float32Array
 from service.requests.calls import read_call
@@ -72,8 +72,8 @@ class Engine(Runner):
         self._is_closed = False
         self._process = os.getpid()
         self._queued_tokens = min(QUEUED_TOKENS, batcher.max_queue_tokens)
-        self._room = Room(self._queued_tokens)
-        atexit.register(self.close, 0.0)  # where nobody closed it, as after Ctrl-C: see `Workers.close`
+        self._space = TokenSemaphore(self._queued_tokens)
+        atexit.register(self.close, 0.0)  # where nobody closed it, as after Ctrl-C: see `BatchExecutor.close`
 
     def encode(
         self,
@@ -150,14 +150,17 @@ class Engine(Runner):
             async with asyncio.TaskGroup() as group:
                 async for portion in self._portions(plan):
                     for run, tokens in _cut(portion, self._queued_tokens):
-                        await self._room.take(tokens)
+                        await self._space.acquire(tokens)
                         running = group.create_task(self._run(plan, run, encoded, start, progress))
-                        running.add_done_callback(partial(self._room.give_back, tokens))
+                        running.add_done_callback(partial(self._release, tokens))
                         start += len(run)
         except BaseExceptionGroup as failed:
             error = failed.exceptions[0]
             raise error from error.__cause__  # and not from the group
         return encoded
+
+    def _release(self, tokens: int, _run: asyncio.Task[None]) -> None:
+        self._space.release(tokens)
 
     async def _portions(self, plan: EncodePlan) -> AsyncIterator[list[TokenizedInput]]:
         """The inputs as tokens, a portion at a time."""

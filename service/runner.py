@@ -15,13 +15,14 @@ from model.artifact import HEADS, MANIFEST, TOKENIZER, Artifact, Manifest
 from model.config import EncoderConfig
 from model.processor import has_integer_products
 from service.batching.batcher import Batcher
-from service.batching.jobs import BatchRecord, Job, JobResult
+from service.batching.jobs import Job, JobResult
 from service.errors import ServiceError
 from service.inference.backend import Backend, Float32Array
 from service.inference.onnx_backend import OnnxBackend
 from service.machine.cpu import usable_cores
 from service.near_misses import open_artifact
-from service.observability.request_trace import note_runs, note_stage
+from service.observability.batch_record import BatchRecord
+from service.observability.request_trace import note_stage
 from service.settings import Settings
 from service.tokenization.inputs import INPUTS, InputNames, Inputs, as_tokenized, refuse_surrogates, refuse_truncated
 from service.tokenization.tokenizer import TokenizedInput, Tokenizer
@@ -197,13 +198,25 @@ class Runner:
         except ServiceError:
             note_stage("queue", submitted)
             raise
-        note_runs(submitted, results)
+        _note_runs(submitted, results)
         return results
 
     def close(self, timeout: float) -> bool:
         """Finishes what is queued and ends the threads; False if that took longer than `timeout` seconds. Blocks."""
         self.tokenizer.close()
         return self._batcher.close(timeout)
+
+
+def _note_runs(submitted: float, results: Sequence[JobResult]) -> None:
+    """Notes in the trace the wait for a request's first run, and the time from there to the end of its last.
+
+    Between the two ends texts of a large request may wait again for a worker.
+    """
+    if results:
+        began = submitted + min(result.queue_seconds for result in results)
+        ended = submitted + max(result.queue_seconds + result.inference_seconds for result in results)
+        note_stage("queue", submitted, began)
+        note_stage("inference", began, ended)
 
 
 def make_batcher(
@@ -215,7 +228,6 @@ def make_batcher(
         workers=workers,
         max_batch_tokens=settings.max_batch_tokens,
         max_queue_tokens=settings.max_queue_tokens,
-        max_age=settings.max_batch_age,
         max_queue_delay=settings.max_queue_delay,
         on_batch=on_batch,
         max_run_seconds=settings.request_timeout + HANG_SECONDS,

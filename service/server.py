@@ -20,7 +20,6 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from service.app import create_app
-from service.batching.jobs import BatchRecord
 from service.errors import one_line
 from service.http.connection import ADMIN_PLACES, ConnectionLimits, Places
 from service.http.crowd import PlacedProtocol
@@ -31,6 +30,7 @@ from service.machine.descriptors import make_room
 from service.machine.listener import StartFailure, address_of, bind
 from service.machine.loop_lag import watch_loop_lag
 from service.machine.memory import memory_limit
+from service.observability.batch_record import BatchRecord
 from service.observability.request_trace import Tracing, TracingUnavailable, open_tracing
 from service.readiness import Readiness
 from service.runner import Runner
@@ -168,18 +168,19 @@ class Server(uvicorn.Server):
                 connection.check(now)
 
     async def _become_ready(self) -> None:
+        """Loads the model. Whatever fails, also what is announced of it, ends the process, which could never serve."""
         settings, started = self._services.settings, time.monotonic()
         try:
             runner = await asyncio.to_thread(self._load, settings, self._services.metrics.observe_batch)
-        except Exception as error:  # whatever it is, the process cannot serve
+            self._announce(runner, time.monotonic() - started)
+            gc.collect()
+            gc.freeze()  # what was loaded stays: no collection needs to look at it again
+            self._readiness.start(runner)
+        except Exception as error:
             logger.debug("loading failed", exc_info=error)
             self.failure = StartFailure(f"cannot load {settings.model}: {one_line(error)}")
             self.should_exit = True
             return
-        self._announce(runner, time.monotonic() - started)
-        gc.collect()
-        gc.freeze()  # what was loaded stays: no collection needs to look at it again
-        self._readiness.start(runner)
         logger.info("listening on %s", address_of(self._listener))
 
     def _announce(self, runner: Runner, load_seconds: float) -> None:

@@ -63,8 +63,6 @@ class Settings(BaseSettings):
     """threads of ONNX Runtime inside one run"""
     max_batch_tokens: int = Field(512, ge=1)
     """most tokens in one run, padding included; a longer text runs alone"""
-    max_batch_age: float = Field(0.05, ge=0, allow_inf_nan=False)
-    """seconds without a turn after which a waiting request goes first, whatever the length of its texts"""
 
     api_keys: SecretStr = SecretStr("")
     """keys that requests must bring, of at least 16 characters, separated by commas; set POLYHEAD_API_KEYS, every user

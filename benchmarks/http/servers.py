@@ -15,9 +15,9 @@ from starlette.types import Receive, Scope, Send
 
 from model.artifact import TOKENIZER, Artifact
 from service.__main__ import main as serve
-from service.batching.jobs import BatchRecord
 from service.engine import Engine
 from service.inference.backend import Batch, BatchOutput
+from service.observability.batch_record import BatchRecord
 from service.runner import make_batcher, plan_runtime
 from service.settings import Settings
 from service.tokenization.tokenizer import Tokenizer

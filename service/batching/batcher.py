@@ -12,15 +12,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from service.batching.jobs import BatchRecord, Job, JobResult
-from service.batching.pending import Pending
-from service.batching.queue import SENTENCE_TOKENS, BatchLimits, JobQueue
-from service.batching.workers import RETRY_AFTER, UNAVAILABLE, Workers
+from service.batching.executor import RETRY_AFTER, UNAVAILABLE, BatchExecutor
+from service.batching.jobs import Job, JobResult
+from service.batching.pending import PendingRequest
+from service.batching.queue import BatchLimits, JobQueue
 from service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError, TooLarge
 from service.inference.backend import Backend
+from service.observability.batch_record import BatchRecord
 
 _FULL_PADDING = 0.1  # of a batch from a full queue: 3 % more texts a second than a quarter; of an emptier one 3 % fewer
 _PATIENCE = 16  # times its own run that a request may wait besides; sixteen equal clients are not an overload
+_SENTENCE_TOKENS = 32  # of a request that nobody has read yet; a power of two, for which `ahead_of` is exact
 
 
 class Batcher:
@@ -36,7 +38,6 @@ class Batcher:
         workers: threads that run batches.
         max_batch_tokens: padded tokens of a batch; a longer text runs alone.
         max_queue_tokens: the attribute.
-        max_age: seconds after which a request that nothing was run for goes first.
         max_queue_delay: seconds a request may have to wait, beside 16 times its own run; one that would is refused.
         on_batch: called on the worker's thread after every batch, once its results are on their way.
         max_padding: share of a batch's padded tokens that may be padding. It costs in attention only, the rest of the
@@ -53,7 +54,6 @@ class Batcher:
         workers: int,
         max_batch_tokens: int,
         max_queue_tokens: int,
-        max_age: float,
         max_queue_delay: float = math.inf,
         on_batch: Callable[[BatchRecord], None] | None = None,
         max_padding: float = 0.25,
@@ -67,15 +67,14 @@ class Batcher:
             max_tokens=max_batch_tokens,
             max_padding=max_padding,
             max_pairs=max_batch_pairs,
-            max_age=max_age,
             max_full_padding=_FULL_PADDING,
         )
         self.max_queue_tokens = max_queue_tokens
         self._max_queue_delay = max_queue_delay
         self._state: Literal["new", "open", "closed"] = "new"
         self._lock = threading.Lock()
-        self._queue: JobQueue[Pending] = JobQueue(limits)
-        self._workers = Workers(
+        self._queue: JobQueue[PendingRequest] = JobQueue(limits)
+        self._executor = BatchExecutor(
             backend,
             self._queue,
             self._lock,
@@ -89,7 +88,7 @@ class Batcher:
         """Starts the workers; once."""
         if self._state != "new":
             raise RuntimeError(f"the batcher is {self._state}: it starts once")
-        self._workers.start()
+        self._executor.start()
         self._state = "open"
 
     async def submit(self, jobs: Sequence[Job], *, deadline: float | None = None) -> list[JobResult]:
@@ -112,20 +111,20 @@ class Batcher:
         """
         if not jobs:
             return []
-        pending = Pending(jobs, deadline, asyncio.get_running_loop())
-        self._enqueue(pending)
+        request = PendingRequest(jobs, deadline, asyncio.get_running_loop())
+        self._enqueue(request)
         timer = None
         if deadline is not None:
-            timer = pending.loop.call_later(deadline - time.monotonic(), self._expire, pending)
+            timer = request.loop.call_later(deadline - time.monotonic(), self._expire, request)
         try:
-            await pending.future
-            return pending.outcome()
+            await request.future
+            return request.outcome()
         finally:
             if timer is not None:
                 timer.cancel()
-            if not pending.is_settled:
-                self._withdraw(pending)
-            pending.forget()
+            if not request.is_settled:
+                self._withdraw(request)
+            request.forget()
 
     def refuse_early(self) -> None:
         """Refuses a request nobody has read yet, when even a sentence would be refused.
@@ -136,7 +135,7 @@ class Batcher:
             Overloaded: with the seconds after which trying again makes sense.
         """
         with self._lock:
-            refusal = self._delay_refusal(SENTENCE_TOKENS, self._queue.ahead_of_sentence)
+            refusal = self._delay_refusal(_SENTENCE_TOKENS)
         if refusal is not None:
             raise refusal
 
@@ -158,7 +157,7 @@ class Batcher:
 
     def is_alive(self) -> bool:
         """Whether every worker thread lives and none has been in one run for too long."""
-        return self._state == "open" and self._workers.is_alive()
+        return self._state == "open" and self._executor.is_alive()
 
     def close(self, timeout: float) -> bool:
         """Takes nothing more, finishes what is queued, joins the workers and closes the backend. Blocks.
@@ -169,42 +168,41 @@ class Batcher:
         """
         with self._lock:
             before, self._state = self._state, "closed"
-        return before == "closed" or self._workers.close(timeout)
+        return before == "closed" or self._executor.close(timeout)
 
-    def _enqueue(self, pending: Pending) -> None:
+    def _enqueue(self, request: PendingRequest) -> None:
         """Queues a request, or refuses it before anything of it is queued."""
-        entries = pending.entries()
-        if not all(entry.length for entry in entries):
-            raise ValueError("a job has no input_ids: at least one token a text is needed")
-        tokens = sum(entry.length for entry in entries)
+        texts = request.queued_texts()
+        tokens = sum(text.length for text in texts)
         now = time.monotonic()
         with self._lock:
-            if (refusal := self._refusal(pending, tokens, now)) is not None:
+            if (refusal := self._refusal(request, tokens, now)) is not None:
                 raise refusal
-            self._queue.add(pending, entries, now)
-            self._workers.wake(len(entries))
+            self._queue.add(request, texts, now)
+            self._executor.wake(len(texts))
 
-    def _refusal(self, pending: Pending, tokens: int, now: float) -> ServiceError | None:
-        if self._state != "open" or self._workers.has_failed:
+    def _refusal(self, request: PendingRequest, tokens: int, now: float) -> ServiceError | None:
+        if self._state != "open" or self._executor.has_failed:
             return NotReady(UNAVAILABLE, retry_after=RETRY_AFTER)
-        if not pending.is_wanted(now):
+        if not request.is_wanted(now):
             return DeadlineExceeded()
         if tokens > self.max_queue_tokens:
             limit = self.max_queue_tokens
             return TooLarge(f"the request has {tokens} tokens, the queue takes {limit} at most: send fewer texts")
         if (excess := self._queue.tokens + tokens - self.max_queue_tokens) > 0:
-            retry_after = self._workers.rate.retry_after(excess, self._workers.size)
+            retry_after = self._executor.rate.retry_after(excess, self._executor.size)
             return Overloaded("too many tokens are waiting; try again later", retry_after=retry_after)
-        time_left = math.inf if pending.deadline is None else pending.deadline - now
-        return self._delay_refusal(tokens, self._queue.ahead_of(tokens), time_left)
+        time_left = math.inf if request.deadline is None else request.deadline - now
+        return self._delay_refusal(tokens, time_left)
 
-    def _delay_refusal(self, tokens: int, ahead: int, time_left: float = math.inf) -> Overloaded | None:
+    def _delay_refusal(self, tokens: int, time_left: float = math.inf) -> Overloaded | None:
         """Refuses early what would wait long: a full queue makes every answer late, an empty place costs nothing.
 
         A large request takes long anyway and may wait in proportion; it has its share of the workers all the while.
         Nothing is taken whose turn would come after its own deadline, in `time_left` seconds.
         """
-        rate, workers = self._workers.rate, self._workers.size
+        rate, workers = self._executor.rate, self._executor.size
+        ahead = self._queue.ahead_of(tokens)
         delay = rate.seconds_for(ahead, workers)
         patience = min(self._max_queue_delay + _PATIENCE * rate.seconds_for(tokens, workers), time_left)
         if delay <= patience:
@@ -214,17 +212,17 @@ class Batcher:
             retry_after=rate.retry_after(round(ahead * (delay - patience) / delay), workers),
         )
 
-    def _expire(self, pending: Pending) -> None:
+    def _expire(self, request: PendingRequest) -> None:
         with self._lock:
-            has_failed = pending.fail(DeadlineExceeded())
+            has_failed = request.fail(DeadlineExceeded())
             if has_failed:
-                self._queue.remove(pending)
-                self._workers.end_unwanted_runs()
+                self._queue.remove(request)
+                self._executor.cancel_unwanted_runs()
         if has_failed:
-            pending.resolve()
+            request.resolve()
 
-    def _withdraw(self, pending: Pending) -> None:
+    def _withdraw(self, request: PendingRequest) -> None:
         with self._lock:
-            pending.is_settled = True
-            self._queue.remove(pending)
-            self._workers.end_unwanted_runs()
+            request.is_settled = True
+            self._queue.remove(request)
+            self._executor.cancel_unwanted_runs()

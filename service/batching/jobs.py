@@ -51,23 +51,6 @@ class JobResult:
     value_norms: Mapping[int, Float32Array] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRecord:
-    """One finished batch, for the metrics.
-
-    Attributes:
-        texts: B.
-        tokens: real tokens.
-        padded_tokens: B * S.
-        inference_seconds: how long it ran.
-    """
-
-    texts: int
-    tokens: int
-    padded_tokens: int
-    inference_seconds: float
-
-
 def collate(jobs: Sequence[Job], cancellation: Cancellation | None = None) -> Batch:
     """Texts as one batch [B, S], padded on the right to the longest. All want the same attention layers.
 

@@ -7,11 +7,11 @@ import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence
 
-from service.batching.entries import Entry, Flow
 from service.batching.jobs import Job, JobResult
+from service.batching.queued_texts import QueuedRequest, QueuedText
 
 
-class Pending(Flow):
+class PendingRequest(QueuedRequest):
     """A request in the batcher.
 
     Attributes:
@@ -34,16 +34,22 @@ class Pending(Flow):
         self._error: Exception | None = None
         self._results: dict[int, JobResult] = {}
 
-    def entries(self) -> list[Entry["Pending"]]:
-        """Its texts, as the queue takes them."""
-        return [Entry(self, i, len(job.input_ids), job.attention_layers) for i, job in enumerate(self.jobs)]
+    def queued_texts(self) -> list[QueuedText["PendingRequest"]]:
+        """Its texts, as the queue takes them.
+
+        Raises:
+            ValueError: a text has no tokens.
+        """
+        if not all(len(job.input_ids) for job in self.jobs):
+            raise ValueError("a job has no input_ids: at least one token a text is needed")
+        return [QueuedText(self, i, len(job.input_ids), job.attention_layers) for i, job in enumerate(self.jobs)]
 
     def is_wanted(self, now: float) -> bool:
         """Whether anybody still waits for it."""
         return not self.is_settled and (self.deadline is None or now < self.deadline)
 
     def complete(self, index: int, result: JobResult) -> bool:
-        """Takes in one text's result; whether that settled the request, as its last one."""
+        """Takes in one text's result; returns whether that settled the request, as its last one."""
         if self.is_settled:
             return False
         self._results[index] = result
@@ -51,7 +57,7 @@ class Pending(Flow):
         return self.is_settled
 
     def fail(self, error: Exception) -> bool:
-        """Fails the whole request; whether that settled it."""
+        """Fails the whole request; returns whether that settled it."""
         if self.is_settled:
             return False
         self._error = error
@@ -59,7 +65,7 @@ class Pending(Flow):
         return True
 
     def resolve(self) -> None:
-        """Tells whoever waits that the outcome is known, on the request's event loop."""
+        """Tells whoever waits that the outcome is known. Called on the request's event loop."""
         if not self.future.done():
             self.future.set_result(None)
 
@@ -70,22 +76,22 @@ class Pending(Flow):
         return [self._results[index] for index in range(len(self.jobs))]
 
     def forget(self) -> None:
-        """Lets go of texts and outcome: the queue may know a request, and an error all that it passed, long after."""
+        """Drops texts and outcome. The queue may hold the request, and an error what it passed through, long after."""
         self.jobs = ()
         self._error = None
         self._results = {}
 
 
-def deliver(settled: Iterable[Pending]) -> None:
+def deliver(settled: Iterable[PendingRequest]) -> None:
     """Resolves settled requests from another thread, waking each event loop once."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Pending]] = {}
-    for pending in settled:
-        by_loop.setdefault(pending.loop, []).append(pending)
-    for loop, pendings in by_loop.items():
+    by_loop: dict[asyncio.AbstractEventLoop, list[PendingRequest]] = {}
+    for request in settled:
+        by_loop.setdefault(request.loop, []).append(request)
+    for loop, requests in by_loop.items():
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
-            loop.call_soon_threadsafe(_resolve, pendings)
+            loop.call_soon_threadsafe(_resolve, requests)
 
 
-def _resolve(pendings: list[Pending]) -> None:
-    for pending in pendings:
-        pending.resolve()
+def _resolve(requests: list[PendingRequest]) -> None:
+    for request in requests:
+        request.resolve()

@@ -3,11 +3,12 @@
 A plain data structure for one thread at a time; the batcher locks around it.
 
 Which text is next: fair queueing between requests. Every request carries a tag, the virtual time up to which it was
-served; the request with the smallest tag has the next turn, and every token run for it moves its tag on. Virtual time
+served. The request with the smallest tag has the next turn, and every token run for it moves its tag on. Virtual time
 itself moves by the tokens run divided by the requests that wait for them, as in weighted fair queueing (Demers, Keshav
 and Shenker 1989), and never stays behind the tag in service, as in start-time fair queueing (Goyal, Vin and Cheng
-1996). The latter's rule alone would not do: every request is a new flow here, and an endless stream of one-text
-requests, all tagged with a virtual time that stands still, would starve a large one.
+1996). The second rule alone would starve a large request beside an endless stream of one-text requests: every request
+is new here, and all of them would get the same tag while virtual time stands still. With both rules every request has
+its turn after a bounded number of tokens, so nothing has to look at how long a request has waited.
 
 What runs with it: texts of equal or nearly equal length that want the same attention layers, in the order of the tags
 they were given on arrival, while the padded batch stays within its limits.
@@ -16,14 +17,14 @@ they were given on arrival, while the padded batch stays within its limits.
 import heapq
 import itertools
 import math
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, Literal
 
-from service.batching.entries import Bucket, EntriesByLength, Entry, F
+from service.batching.queued_texts import LengthBucket, QueuedText, R, TextsByLength
+from service.batching.request_sizes import RequestSizes
 
-SENTENCE_TOKENS = 32
 _STALE_ALLOWED = 32  # turns of requests that left, besides as many as there are requests
 
 
@@ -35,17 +36,13 @@ class BatchLimits:
         max_tokens: padded tokens of a batch, B * S.
         max_padding: share of padded tokens that may be padding, at least 0 and below 1.
         max_pairs: attention weights of a batch a head, B * S * S * wanted layers; bounds the memory of the answer.
-        max_age: seconds after which a request that nothing was run for goes first, the longest neglected one before
-            the others. Counted from its last turn, not its arrival: or a large request, old by nature, would go before
-            every small one.
-        max_full_padding: as `max_padding`, where so much waits that every worker can have a full batch: mates of like
+        max_full_padding: as `max_padding`, where so much waits that every worker can have a full batch: texts of like
             length abound then.
     """
 
     max_tokens: int
     max_padding: float
     max_pairs: int
-    max_age: float
     max_full_padding: float = 1.0
 
     def __post_init__(self) -> None:
@@ -53,143 +50,135 @@ class BatchLimits:
             raise ValueError(f"max_tokens and max_pairs are {self.max_tokens}, {self.max_pairs}: expected at least 1")
         if not 0 <= self.max_padding < 1:
             raise ValueError(f"max_padding is {self.max_padding}: expected at least 0 and less than 1")
-        if not self.max_age >= 0:
-            raise ValueError(f"max_age is {self.max_age}: expected seconds, at least 0")
 
     def padding(self, share: int) -> float:
-        """The share of padding that a batch may have which may hold `share` tokens."""
+        """The share of padding that a batch of at most `share` tokens may have."""
         return self.max_padding if share < self.max_tokens else min(self.max_padding, self.max_full_padding)
 
 
-class JobQueue(Generic[F]):
+class JobQueue(Generic[R]):
     """Texts of many requests, and the rule by which they leave. O(log n) a text, whatever the operation.
 
     Attributes:
         limits: what may run together.
-        texts: entries in the queue.
+        texts: texts in the queue.
         tokens: their tokens.
-        ahead_of_sentence: `ahead_of(SENTENCE_TOKENS)`, kept up to date: under overload every request asks for it.
     """
 
     def __init__(self, limits: BatchLimits) -> None:
         self.limits = limits
         self.texts = 0
         self.tokens = 0
-        self.ahead_of_sentence = 0
         self._virtual_time = 0.0
         self._sequence = itertools.count()
-        self._turns: list[tuple[float, int, F]] = []  # heap; a record's tag may be older than its flow's
-        self._flows: OrderedDict[F, deque[Entry[F]]] = OrderedDict()  # longest neglected first; may hold taken entries
-        self._entries: EntriesByLength[F] = EntriesByLength()
+        self._turns: list[tuple[float, int, R]] = []  # heap; a record's tag may be older than its request's
+        self._requests: dict[R, deque[QueuedText[R]]] = {}  # a request's texts in order; may hold taken ones
+        self._sizes = RequestSizes()
+        self._by_length: TextsByLength[R] = TextsByLength()
 
-    def add(self, flow: F, entries: Iterable[Entry[F]], now: float) -> None:
-        """Takes in a new request: its entries in order, at least one."""
+    def add(self, request: R, texts: Iterable[QueuedText[R]], now: float) -> None:
+        """Takes in a new request: its texts in order, at least one."""
         self._forget_turns()
-        flow.arrived = flow.served = now
-        flow.tag = tag = self._virtual_time
-        heapq.heappush(self._turns, (tag, next(self._sequence), flow))
-        own = self._flows[flow] = deque(entries)
-        for entry in own:
-            entry.tag = tag
-            tag += entry.length
-            self._insert(entry)
+        request.arrived = now
+        request.tag = tag = self._virtual_time
+        heapq.heappush(self._turns, (tag, next(self._sequence), request))
+        own = self._requests[request] = deque(texts)
+        for text in own:
+            text.tag = tag
+            tag += text.length
+            self._insert(text)
 
-    def put_back(self, entries: Iterable[Entry[F]], now: float) -> None:
-        """Returns entries that were taken and never run to the front of their requests."""
-        for entry in reversed(list(entries)):
-            flow = entry.flow
-            if flow not in self._flows:
-                flow.served = now
-                self._flows[flow] = deque()
-            flow.tag -= entry.length
-            heapq.heappush(self._turns, (flow.tag, next(self._sequence), flow))
-            self._flows[flow].appendleft(entry)
-            self._insert(entry)
+    def put_back(self, texts: Iterable[QueuedText[R]]) -> None:
+        """Returns texts that were taken and never run to the front of their requests."""
+        for text in reversed(list(texts)):
+            request = text.request
+            request.tag -= text.length
+            heapq.heappush(self._turns, (request.tag, next(self._sequence), request))
+            self._requests.setdefault(request, deque()).appendleft(text)
+            self._insert(text)
 
-    def remove(self, flow: F) -> None:
+    def remove(self, request: R) -> None:
         """Drops what is left of a request; nothing where nothing is."""
-        for entry in self._flows.get(flow, ()):
-            if entry.queued:
-                self._discard(entry)
+        for text in self._requests.get(request, ()):
+            if text.queued:
+                self._discard(text)
 
-    def take(self, now: float, share: int) -> list[Entry[F]]:
+    def take(self, share: int) -> list[QueuedText[R]]:
         """The next batch, within the limits and with at most `share` tokens; empty where nothing waits."""
-        waiting = len(self._flows)
+        waiting = len(self._requests)
         if not waiting:
             return []
-        head = self._pop_first(self._next_flow(now))
-        batch = self._fill(head, share)
-        for entry in batch:
-            self._charge(entry, now)
-        self._virtual_time += sum(entry.length for entry in batch) / waiting
+        batch = self._fill(self._pop_first(self._next_request()), share)
+        for text in batch:
+            text.request.tag += text.length
+        self._virtual_time += sum(text.length for text in batch) / waiting
         return batch
 
     def ahead_of(self, tokens: int) -> int:
-        """Tokens that would run before a new request of so many has all of its own: a fair share of each other request.
+        """Tokens that run before a new request of so many has all of its own: a fair share of each other request.
 
-        O(requests), and admission keeps those few.
+        Constant time, since every request asks for it, under overload most of all. See `RequestSizes` for how exact.
         """
-        return sum(min(flow.tokens, tokens) for flow in self._flows)
+        return self._sizes.tokens_up_to(tokens)
 
-    def flows(self) -> list[F]:
-        """Every request with entries in the queue."""
-        return list(self._flows)
+    def requests(self) -> list[R]:
+        """Every request with texts in the queue."""
+        return list(self._requests)
 
     def oldest_age(self, now: float) -> float:
         """Seconds that the oldest request in the queue has been there; 0 for an empty queue. O(requests)."""
-        return max((now - flow.arrived for flow in self._flows), default=0.0)
+        return max((now - request.arrived for request in self._requests), default=0.0)
 
-    def _next_flow(self, now: float) -> F:
-        """Whose turn it is: the longest neglected flow beyond the age bound, else the smallest tag."""
-        neglected = next(iter(self._flows))
-        if now - neglected.served > self.limits.max_age:
-            return neglected
+    def _next_request(self) -> R:
+        """The request with the smallest tag. Records of requests that left or were served since are dealt with here."""
         while True:
-            tag, sequence, flow = self._turns[0]
-            if not flow.texts:
+            tag, sequence, request = self._turns[0]
+            if not request.texts:
                 heapq.heappop(self._turns)
-            elif tag != flow.tag:
-                heapq.heapreplace(self._turns, (flow.tag, sequence, flow))
+            elif tag != request.tag:
+                heapq.heapreplace(self._turns, (request.tag, sequence, request))
             else:
                 self._virtual_time = max(self._virtual_time, tag)
-                return flow
+                return request
 
-    def _pop_first(self, flow: F) -> Entry[F]:
-        own = self._flows[flow]
+    def _pop_first(self, request: R) -> QueuedText[R]:
+        own = self._requests[request]
         while not own[0].queued:
             own.popleft()
-        entry = own.popleft()
-        self._discard(entry)
-        return entry
+        text = own.popleft()
+        self._discard(text)
+        return text
 
-    def _fill(self, head: Entry[F], share: int) -> list[Entry[F]]:
+    def _fill(self, head: QueuedText[R], share: int) -> list[QueuedText[R]]:
         """Adds to `head` what fits beside it, smallest tag first; a length that no longer fits is passed over."""
         batch = [head]
         longest = total = head.length
         padding = self.limits.padding(share)
         candidates = self._candidates(head, padding)
         while candidates:
-            _, _, entry, bucket = candidates[0]
-            new_longest, new_total = max(longest, entry.length), total + entry.length
+            _, _, text, bucket = candidates[0]
+            new_longest, new_total = max(longest, text.length), total + text.length
             padded = (len(batch) + 1) * new_longest
             if new_total > share or not self._fits(padded, new_longest, new_total, len(head.layers), padding):
                 heapq.heappop(candidates)
                 continue
             longest, total = new_longest, new_total
-            batch.append(entry)
-            self._discard(entry)
+            batch.append(text)
+            self._discard(text)
             if (top := bucket.top()) is not None:
                 heapq.heapreplace(candidates, (*top, bucket))
             else:
                 heapq.heappop(candidates)
         return batch
 
-    def _candidates(self, head: Entry[F], padding: float) -> list[tuple[float, int, Entry[F], Bucket[F]]]:
-        """A heap of the first entry of every length that may stand beside `head`."""
+    def _candidates(
+        self, head: QueuedText[R], padding: float
+    ) -> list[tuple[float, int, QueuedText[R], LengthBucket[R]]]:
+        """A heap of the first text of every length that may stand beside `head`."""
         if 2 * head.length > self.limits.max_tokens:
             return []
         keep = 1 - padding
-        near = self._entries.between(head.layers, math.ceil(head.length * keep), math.floor(head.length / keep))
+        near = self._by_length.between(head.layers, math.ceil(head.length * keep), math.floor(head.length / keep))
         candidates = [(*top, bucket) for bucket in near if (top := bucket.top())]
         heapq.heapify(candidates)
         return candidates
@@ -201,37 +190,28 @@ class JobQueue(Generic[F]):
             and padded * longest * layers <= self.limits.max_pairs
         )
 
-    def _insert(self, entry: Entry[F]) -> None:
-        entry.queued = True
-        self._count(entry, 1)
-        self._entries.add(entry)
+    def _insert(self, text: QueuedText[R]) -> None:
+        text.queued = True
+        self._count(text, 1)
+        self._by_length.add(text)
 
-    def _discard(self, entry: Entry[F]) -> None:
-        entry.queued = False
-        self._count(entry, -1)
-        self._entries.discard(entry)
-        if not entry.flow.texts:
-            del self._flows[entry.flow]
+    def _discard(self, text: QueuedText[R]) -> None:
+        text.queued = False
+        self._count(text, -1)
+        self._by_length.discard(text)
+        if not text.request.texts:
+            del self._requests[text.request]
 
-    def _count(self, entry: Entry[F], sign: Literal[1, -1]) -> None:
-        flow, length = entry.flow, sign * entry.length
-        self.ahead_of_sentence -= min(flow.tokens, SENTENCE_TOKENS)
-        flow.texts += sign
-        flow.tokens += length
-        self.ahead_of_sentence += min(flow.tokens, SENTENCE_TOKENS)
+    def _count(self, text: QueuedText[R], sign: Literal[1, -1]) -> None:
+        request, length = text.request, sign * text.length
+        self._sizes.change(request.tokens, request.tokens + length)
+        request.texts += sign
+        request.tokens += length
         self.texts += sign
         self.tokens += length
 
-    def _charge(self, entry: Entry[F], now: float) -> None:
-        """Moves the tag of the entry's flow on by what is run for it, and the flow to the end of the line."""
-        flow = entry.flow
-        flow.tag += entry.length
-        flow.served = now
-        if flow.texts:
-            self._flows.move_to_end(flow)
-
     def _forget_turns(self) -> None:
         """Drops the turns of requests that left, once they are most of the heap (they go by themselves otherwise)."""
-        if len(self._turns) > 2 * len(self._flows) + _STALE_ALLOWED:
+        if len(self._turns) > 2 * len(self._requests) + _STALE_ALLOWED:
             self._turns = [record for record in self._turns if record[2].texts]
             heapq.heapify(self._turns)

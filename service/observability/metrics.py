@@ -13,9 +13,9 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
-from service.batching.jobs import BatchRecord
 from service.context import RequestContext
 from service.observability import metric_names as names
+from service.observability.batch_record import BatchRecord
 from service.observability.sparse_histogram import SparseHistogram
 
 Stage = Literal["tokenize", "queue", "inference", "postprocess", "serialize"]

@@ -4,12 +4,11 @@ Where tracing is off nothing of it runs but a look at a context variable, which 
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
-from service.batching.jobs import JobResult
 from service.context import RequestContext
 
 
@@ -62,24 +61,10 @@ def tracing_request(trace: RequestTrace | None) -> Iterator[None]:
         current_trace.reset(token)
 
 
-def note_stage(name: str, started: float) -> None:
-    """Notes a stage of the current request that ends now."""
+def note_stage(name: str, started: float, ended: float | None = None) -> None:
+    """Notes a stage of the current request that has ended; now, if not told when."""
     if (trace := current_trace.get()) is not None:
-        trace.add_stage(name, started, time.monotonic())
-
-
-def note_runs(submitted: float, results: Sequence[JobResult]) -> None:
-    """Notes the wait for the first run of the current request's texts, and the time from there to the end of the last.
-
-    Between the two ends texts of a large request may wait again for a worker.
-    """
-    trace = current_trace.get()
-    if trace is None or not results:
-        return
-    began = submitted + min(result.queue_seconds for result in results)
-    ended = submitted + max(result.queue_seconds + result.inference_seconds for result in results)
-    trace.add_stage("queue", submitted, began)
-    trace.add_stage("inference", began, ended)
+        trace.add_stage(name, started, time.monotonic() if ended is None else ended)
 
 
 def open_tracing(endpoint: str, share: float) -> Tracing | None:

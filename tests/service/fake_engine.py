@@ -15,9 +15,9 @@ from tokenizers.processors import TemplateProcessing
 from model.artifact import GRAPH, TOKENIZER, Artifact, Defaults, Manifest, Source, describe_files, write_manifest
 from model.config import EncoderConfig
 from service.batching.batcher import Batcher
-from service.batching.jobs import BatchRecord
 from service.engine import Engine
 from service.inference.backend import Batch, BatchOutput, Float32Array, Int64Array
+from service.observability.batch_record import BatchRecord
 from service.runner import plan_runtime
 from service.settings import Settings
 from service.tokenization.tokenizer import Tokenizer
@@ -164,7 +164,6 @@ def load_fake_engine(
         workers=runtime.workers,
         max_batch_tokens=settings.max_batch_tokens,
         max_queue_tokens=settings.max_queue_tokens,
-        max_age=settings.max_batch_age,
         on_batch=on_batch,
     )
     batcher.start()

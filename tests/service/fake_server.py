@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from service.__main__ import main
-from service.batching.jobs import BatchRecord
 from service.engine import Engine
+from service.observability.batch_record import BatchRecord
 from service.settings import Settings
 from tests.service.fake_engine import FakeBackend, load_fake_engine
 

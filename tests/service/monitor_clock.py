@@ -1,11 +1,11 @@
-"""A clock for the monitor of a crew: what hangs is noticed when a test says so, not when the machine is slow."""
+"""A clock for the monitor of a worker pool: what hangs is noticed when a test says so, not when the machine is slow."""
 
 import threading
 
 import pytest
 
-from service.batching import crew
-from service.batching.crew import Crew
+from service.batching import worker_pool
+from service.batching.worker_pool import WorkerPool
 from tests.service.fake_backend import PATIENCE
 
 
@@ -15,15 +15,15 @@ class MonitorClock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._offset = 0.0
         self._has_looked = threading.Event()
-        tend = Crew._tend
+        look = WorkerPool._replace_lost
 
-        def tend_later(watched: Crew, now: float) -> None:
+        def look_later(watched: WorkerPool, now: float) -> None:
             offset, self._offset = self._offset, 0.0
             self._has_looked.set()
-            tend(watched, now + offset)
+            look(watched, now + offset)
 
-        monkeypatch.setattr(Crew, "_tend", tend_later)
-        monkeypatch.setattr(crew, "_TICK", 0.005)
+        monkeypatch.setattr(WorkerPool, "_replace_lost", look_later)
+        monkeypatch.setattr(worker_pool, "_TICK", 0.005)
 
     def look_later_by(self, seconds: float) -> None:
         """Makes the monitor's next look so many seconds later."""

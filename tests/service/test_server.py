@@ -253,3 +253,16 @@ def test_a_log_that_nobody_reads_any_more_stops_nothing(fake_artifact: Path) -> 
         server.signal(signal.SIGTERM)
         wait_until(lambda: server._process.poll() is not None)
         assert server.wait() == 0
+
+
+def test_a_failure_behind_the_loading_ends_the_process() -> None:
+    """The task that loads the model is awaited by nobody: it has to say itself that it failed."""
+
+    async def test() -> None:
+        server = Server(uvicorn.Config(Mock(), log_config=None), Mock(), lambda *_: Mock(spec=[]), Mock(), 1.0)
+        await server._become_ready()
+        assert server.should_exit
+        assert isinstance(server.failure, StartFailure)
+        assert "Mock object has no attribute 'manifest'" in str(server.failure)
+
+    asyncio.run(test())

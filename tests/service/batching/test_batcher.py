@@ -14,10 +14,11 @@ import pytest
 import uvloop
 
 from service.batching.batcher import Batcher
-from service.batching.jobs import BatchRecord, Job, JobResult
-from service.batching.workers import WORKER_NICE
+from service.batching.executor import WORKER_NICE
+from service.batching.jobs import Job, JobResult
 from service.errors import DeadlineExceeded, InferenceFailed, NotReady, Overloaded, ServiceError, TooLarge
 from service.inference.backend import Batch, BatchOutput
+from service.observability.batch_record import BatchRecord
 from tests.service.fake_backend import PATIENCE, FakeBackend, job
 
 Submission = asyncio.Task[list[JobResult]]
@@ -25,7 +26,7 @@ Submission = asyncio.Task[list[JobResult]]
 
 @contextmanager
 def running(backend: FakeBackend, **settings: Any) -> Iterator[Batcher]:
-    values: dict[str, Any] = {"workers": 1, "max_batch_tokens": 64, "max_queue_tokens": 1000, "max_age": 10.0}
+    values: dict[str, Any] = {"workers": 1, "max_batch_tokens": 64, "max_queue_tokens": 1000}
     batcher = Batcher(backend, **{**values, **settings})
     batcher.start()
     try:
@@ -187,6 +188,21 @@ def test_a_worker_leaves_the_others_their_share() -> None:
     within_patience(test)
 
 
+def test_many_workers_do_not_cut_short_texts_into_runs_of_one() -> None:
+    async def test() -> None:
+        backend = FakeBackend()
+        with running(backend, workers=16) as batcher:
+            busy = await begin_busy(batcher, backend, runs=16)
+            waiting = await begin(batcher, *[job(9, 9, 9, 9)] * 32)
+            backend.permit()
+            await asyncio.to_thread(backend.wait_for_runs, 17)
+            assert len(backend.runs[16]) == 16, "64 tokens, where a sixteenth of what waits would be 8"
+            backend.release()
+            await asyncio.gather(waiting, *busy)
+
+    within_patience(test)
+
+
 def test_a_large_request_does_not_hold_up_a_small_one() -> None:
     async def test() -> None:
         backend = FakeBackend()
@@ -273,7 +289,7 @@ def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_other_requ
         backend = FakeBackend()
         with running(backend, max_queue_delay=0.1, max_batch_tokens=1000, max_queue_tokens=10_000) as batcher:
             busy = await begin_busy(batcher, backend)
-            batcher._workers.rate.add(1000, 1.0)  # a millisecond a token
+            batcher._executor.rate.add(1000, 1.0)  # a millisecond a token
             large = await begin(batcher, *[job(*range(10))] * 50)  # waits behind nothing: taken whatever its size
             small = [await begin(batcher, job(*range(10))) for _ in range(40)]
             outcomes = [task.exception() for task in small if task.done()]
@@ -540,7 +556,7 @@ def test_close_abandons_what_is_left_when_its_time_is_up() -> None:
 
 def test_before_the_start_nothing_is_taken_and_closing_closes_the_backend() -> None:
     backend = FakeBackend()
-    batcher = Batcher(backend, workers=1, max_batch_tokens=8, max_queue_tokens=8, max_age=1.0)
+    batcher = Batcher(backend, workers=1, max_batch_tokens=8, max_queue_tokens=8)
     with pytest.raises(NotReady):
         asyncio.run(batcher.submit([job(1)]))
     assert not batcher.is_alive()
@@ -552,7 +568,7 @@ def test_before_the_start_nothing_is_taken_and_closing_closes_the_backend() -> N
 
 @pytest.mark.parametrize("change", [{"workers": 0}, {"max_queue_tokens": 0}, {"max_batch_tokens": 0}])
 def test_refuses_settings_that_make_no_sense(change: dict[str, int]) -> None:
-    values: dict[str, Any] = {"workers": 1, "max_batch_tokens": 8, "max_queue_tokens": 8, "max_age": 1.0}
+    values: dict[str, Any] = {"workers": 1, "max_batch_tokens": 8, "max_queue_tokens": 8}
     with pytest.raises(ValueError, match="expected at least 1"):
         Batcher(FakeBackend(), **{**values, **change})
 

@@ -41,7 +41,7 @@ class EndableBackend:
 
 
 def batcher_over(backend: EndableBackend) -> Batcher:
-    made = Batcher(backend, workers=1, max_batch_tokens=64, max_queue_tokens=1000, max_age=1.0)
+    made = Batcher(backend, workers=1, max_batch_tokens=64, max_queue_tokens=1000)
     made.start()
     return made
 
@@ -112,7 +112,7 @@ def test_nothing_is_taken_whose_turn_comes_after_its_deadline() -> None:
     async def test() -> None:
         backend = EndableBackend()
         batcher = batcher_over(backend)
-        batcher._workers.rate.add(10, 1.0)  # ten tokens a second
+        batcher._executor.rate.add(10, 1.0)  # ten tokens a second
         waiting = [await begin(batcher, job(*[1] * 50)) for _ in range(4)]
         with pytest.raises(Overloaded, match="the expected wait is"):
             await batcher.submit([job(2, 2)], deadline=time.monotonic() + 0.5)

@@ -1,4 +1,3 @@
-import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from service.batching.entries import Entry, Flow
-from service.batching.queue import SENTENCE_TOKENS, BatchLimits, JobQueue
+from service.batching.queue import BatchLimits, JobQueue
+from service.batching.queued_texts import QueuedRequest, QueuedText
 
-UNBOUNDED = BatchLimits(max_tokens=10**9, max_padding=0.0, max_pairs=10**12, max_age=math.inf)
+UNBOUNDED = BatchLimits(max_tokens=10**9, max_padding=0.0, max_pairs=10**12)
 LAYERS = st.sampled_from([(), (), (0, 5)])
 LENGTHS = st.sampled_from([5, 8, 9, 10, 20])  # few, so that they meet; near ones, so that they pad
 TEXTS = st.lists(st.tuples(LENGTHS, LAYERS), min_size=1, max_size=8)
@@ -23,18 +22,19 @@ LIMITS = st.builds(
     max_padding=st.sampled_from([0.0, 0.1, 0.25, 0.5]),
     max_full_padding=st.sampled_from([0.1, 1.0]),
     max_pairs=st.sampled_from([50, 500, 10**6]),
-    max_age=st.sampled_from([0.0, 2.0, 10.0, math.inf]),
 )
 
 
-def add(queue: JobQueue[Flow], lengths: list[int], *, layers: tuple[int, ...] = (), now: float = 0.0) -> Flow:
-    flow = Flow()
-    queue.add(flow, [Entry(flow, index, length, layers) for index, length in enumerate(lengths)], now)
-    return flow
+def add(
+    queue: JobQueue[QueuedRequest], lengths: list[int], *, layers: tuple[int, ...] = (), now: float = 0.0
+) -> QueuedRequest:
+    request = QueuedRequest()
+    queue.add(request, [QueuedText(request, index, length, layers) for index, length in enumerate(lengths)], now)
+    return request
 
 
-def served(batch: list[Entry[Flow]], flow: Flow) -> list[int]:
-    return [entry.index for entry in batch if entry.flow is flow]
+def served(batch: list[QueuedText[QueuedRequest]], request: QueuedRequest) -> list[int]:
+    return [text.index for text in batch if text.request is request]
 
 
 class QueueAgainstDefinition(RuleBasedStateMachine):
@@ -43,27 +43,25 @@ class QueueAgainstDefinition(RuleBasedStateMachine):
     @initialize(limits=LIMITS)
     def begin(self, limits: BatchLimits) -> None:
         self.limits = limits
-        self.queue: JobQueue[Flow] = JobQueue(limits)
+        self.queue: JobQueue[QueuedRequest] = JobQueue(limits)
         self.now = 0.0
         self.virtual_time = 0.0
-        self.line: list[Flow] = []  # longest neglected first
-        self.order: dict[Flow, int] = {}  # of arrival
-        self.arrived: dict[Flow, float] = {}
-        self.tag: dict[Flow, float] = {}
-        self.served: dict[Flow, float] = {}
-        self.waiting: list[Entry[Flow]] = []  # order of arrival
+        self.line: list[QueuedRequest] = []  # order of arrival
+        self.order: dict[QueuedRequest, int] = {}  # of arrival
+        self.arrived: dict[QueuedRequest, float] = {}
+        self.tag: dict[QueuedRequest, float] = {}
+        self.waiting: list[QueuedText[QueuedRequest]] = []  # order of arrival
 
     @rule(texts=TEXTS)
     def add(self, texts: list[tuple[int, tuple[int, ...]]]) -> None:
-        flow = Flow()
-        entries = [Entry(flow, index, length, layers) for index, (length, layers) in enumerate(texts)]
-        self.queue.add(flow, entries, self.now)
-        self.line.append(flow)
-        self.order[flow] = len(self.order)
-        self.arrived[flow] = self.now
-        self.tag[flow] = self.virtual_time
-        self.served[flow] = self.now
-        self.waiting += entries
+        request = QueuedRequest()
+        queued = [QueuedText(request, index, length, layers) for index, (length, layers) in enumerate(texts)]
+        self.queue.add(request, queued, self.now)
+        self.line.append(request)
+        self.order[request] = len(self.order)
+        self.arrived[request] = self.now
+        self.tag[request] = self.virtual_time
+        self.waiting += queued
 
     @rule(seconds=st.sampled_from([0.5, 3.0]))
     def wait(self, seconds: float) -> None:
@@ -72,71 +70,74 @@ class QueueAgainstDefinition(RuleBasedStateMachine):
     @rule(choice=st.integers(0, 100))
     def remove(self, choice: int) -> None:
         if self.line:
-            flow = self.line.pop(choice % len(self.line))
-            self.queue.remove(flow)
-            self.waiting = [entry for entry in self.waiting if entry.flow is not flow]
+            request = self.line.pop(choice % len(self.line))
+            self.queue.remove(request)
+            self.waiting = [text for text in self.waiting if text.request is not request]
 
     @rule(share=st.integers(1, 120))
     def take(self, share: int) -> None:
-        assert self.queue.take(self.now, share) == self.expected_batch(share)
+        assert self.queue.take(share) == self.expected_batch(share)
 
     @invariant()
     def counts_agree(self) -> None:
         assert self.queue.texts == len(self.waiting)
-        assert self.queue.tokens == sum(entry.length for entry in self.waiting)
-        assert self.queue.ahead_of_sentence == self.queue.ahead_of(SENTENCE_TOKENS)
-        assert self.queue.flows() == self.line
-        oldest = min((self.arrived[flow] for flow in self.line), default=self.now)
+        assert self.queue.tokens == sum(text.length for text in self.waiting)
+        for tokens in (1, 5, 8, 20, 32, 100):
+            ahead = sum(
+                min(tokens, sum(e.length for e in self.waiting if e.request is request)) for request in self.line
+            )
+            assert ahead <= self.queue.ahead_of(tokens) <= (1 if tokens in {1, 8, 32} else 1.21) * ahead
+        assert self.queue.requests() == self.line
+        oldest = min((self.arrived[request] for request in self.line), default=self.now)
         assert self.queue.oldest_age(self.now) == self.now - oldest
 
-    def expected_batch(self, share: int) -> list[Entry[Flow]]:
+    def waiting_tokens(self, request: QueuedRequest) -> int:
+        return sum(text.length for text in self.waiting if text.request is request)
+
+    def expected_batch(self, share: int) -> list[QueuedText[QueuedRequest]]:
         if not self.line:
             return []
-        flow, flows = self.next_flow(), len(self.line)
-        batch = [next(entry for entry in self.waiting if entry.flow is flow)]
-        rest = sorted((e for e in self.waiting if e is not batch[0]), key=lambda entry: entry.tag)  # stable: by arrival
+        request, requests = self.next_request(), len(self.line)
+        batch = [next(text for text in self.waiting if text.request is request)]
+        rest = sorted((e for e in self.waiting if e is not batch[0]), key=lambda text: text.tag)  # stable: by arrival
         closed: set[int] = set()
-        for entry in rest:
-            if entry.layers != batch[0].layers or entry.length in closed:
+        for text in rest:
+            if text.layers != batch[0].layers or text.length in closed:
                 continue
-            if self.fits([*batch, entry], share):
-                batch.append(entry)
+            if self.fits([*batch, text], share):
+                batch.append(text)
             else:
-                closed.add(entry.length)
-        for entry in batch:
-            self.charge(entry)
-        self.virtual_time += sum(entry.length for entry in batch) / flows
+                closed.add(text.length)
+        for text in batch:
+            self.charge(text)
+        self.virtual_time += sum(text.length for text in batch) / requests
         return batch
 
-    def next_flow(self) -> Flow:
-        if self.now - self.served[self.line[0]] > self.limits.max_age:
-            return self.line[0]
-        flow = min(self.line, key=lambda flow: (self.tag[flow], self.order[flow]))
-        self.virtual_time = max(self.virtual_time, self.tag[flow])
-        return flow
+    def next_request(self) -> QueuedRequest:
+        request = min(self.line, key=lambda request: (self.tag[request], self.order[request]))
+        self.virtual_time = max(self.virtual_time, self.tag[request])
+        return request
 
-    def fits(self, batch: list[Entry[Flow]], share: int) -> bool:
-        head, longest = batch[0].length, max(entry.length for entry in batch)
+    def fits(self, batch: list[QueuedText[QueuedRequest]], share: int) -> bool:
+        head, longest = batch[0].length, max(text.length for text in batch)
         padding = self.limits.max_padding
         if share >= self.limits.max_tokens:
             padding = min(padding, self.limits.max_full_padding)
         keep = 1 - padding
-        padded, tokens = len(batch) * longest, sum(entry.length for entry in batch)
+        padded, tokens = len(batch) * longest, sum(text.length for text in batch)
         return (
-            all(head * keep <= entry.length <= head / keep for entry in batch)
+            all(head * keep <= text.length <= head / keep for text in batch)
             and tokens <= share
             and padded <= self.limits.max_tokens
             and padded - tokens <= padding * padded
             and padded * longest * len(batch[0].layers) <= self.limits.max_pairs
         )
 
-    def charge(self, entry: Entry[Flow]) -> None:
-        self.waiting.remove(entry)
-        self.tag[entry.flow] += entry.length
-        self.served[entry.flow] = self.now
-        self.line.remove(entry.flow)
-        if any(other.flow is entry.flow for other in self.waiting):
-            self.line.append(entry.flow)
+    def charge(self, text: QueuedText[QueuedRequest]) -> None:
+        self.waiting.remove(text)
+        self.tag[text.request] += text.length
+        if all(other.request is not text.request for other in self.waiting):
+            self.line.remove(text.request)
 
 
 TestQueueAgainstDefinition = QueueAgainstDefinition.TestCase
@@ -148,105 +149,105 @@ TestQueueAgainstDefinition.settings = settings(max_examples=100, stateful_step_c
 def test_every_text_leaves_once_also_when_batches_are_put_back(
     requests: list[list[tuple[int, tuple[int, ...]]]], limits: BatchLimits, choices: list[bool]
 ) -> None:
-    queue: JobQueue[Flow] = JobQueue(limits)
+    queue: JobQueue[QueuedRequest] = JobQueue(limits)
     expected = set()
     for texts in requests:
-        flow = Flow()
-        entries = [Entry(flow, index, length, layers) for index, (length, layers) in enumerate(texts)]
-        queue.add(flow, entries, 0.0)
-        expected.update(entries)
-    left: list[Entry[Flow]] = []
+        request = QueuedRequest()
+        queued = [QueuedText(request, index, length, layers) for index, (length, layers) in enumerate(texts)]
+        queue.add(request, queued, 0.0)
+        expected.update(queued)
+    left: list[QueuedText[QueuedRequest]] = []
     for put_back in choices:
-        batch = queue.take(1.0, 10**6)
+        batch = queue.take(10**6)
         if put_back:
-            queue.put_back(batch, 1.0)
+            queue.put_back(batch)
         else:
             left += batch
     assert queue.texts == len(expected) - len(left)
-    while batch := queue.take(1.0, 10**6):
+    while batch := queue.take(10**6):
         left += batch
     assert len(left) == len(expected)
     assert set(left) == expected
-    assert (queue.texts, queue.tokens, queue.flows()) == (0, 0, [])
+    assert (queue.texts, queue.tokens, queue.requests()) == (0, 0, [])
 
 
 @settings(deadline=None)
 @given(lengths=st.lists(LENGTHS, min_size=1, max_size=40), limits=LIMITS)
 def test_a_batch_of_several_stays_within_every_limit(lengths: list[int], limits: BatchLimits) -> None:
-    queue: JobQueue[Flow] = JobQueue(limits)
+    queue: JobQueue[QueuedRequest] = JobQueue(limits)
     add(queue, lengths, layers=(0, 1))
-    while batch := queue.take(0.0, 10**6):
+    while batch := queue.take(10**6):
         if len(batch) > 1:
-            longest = max(entry.length for entry in batch)
-            padded, tokens = longest * len(batch), sum(entry.length for entry in batch)
+            longest = max(text.length for text in batch)
+            padded, tokens = longest * len(batch), sum(text.length for text in batch)
             assert padded <= limits.max_tokens
             assert 1 - tokens / padded <= limits.max_padding + 1e-12
             assert padded * longest * 2 <= limits.max_pairs
 
 
 def test_a_text_over_the_budget_runs_alone() -> None:
-    queue: JobQueue[Flow] = JobQueue(BatchLimits(max_tokens=10, max_padding=0.5, max_pairs=10**6, max_age=1.0))
+    queue: JobQueue[QueuedRequest] = JobQueue(BatchLimits(max_tokens=10, max_padding=0.5, max_pairs=10**6))
     add(queue, [30, 30, 29])
-    assert [[entry.index for entry in queue.take(0.0, 10)] for _ in range(3)] == [[0], [1], [2]]
+    assert [[text.index for text in queue.take(10)] for _ in range(3)] == [[0], [1], [2]]
 
 
 def test_takes_the_first_text_even_where_it_is_over_what_the_caller_asked_for() -> None:
-    queue: JobQueue[Flow] = JobQueue(UNBOUNDED)
+    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
     add(queue, [8, 8])
-    assert len(queue.take(0.0, 1)) == 1
+    assert len(queue.take(1)) == 1
 
 
 def test_texts_of_other_attention_layers_do_not_share_a_batch() -> None:
-    queue: JobQueue[Flow] = JobQueue(UNBOUNDED)
+    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
     plain, explained = add(queue, [8, 8]), add(queue, [8, 8], layers=(3,))
-    first, second = queue.take(0.0, 1000), queue.take(0.0, 1000)
+    first, second = queue.take(1000), queue.take(1000)
     assert (served(first, plain), served(second, explained)) == ([0, 1], [0, 1])
     assert len(first) == len(second) == 2
 
 
 def test_a_one_text_request_overtakes_a_large_one() -> None:
-    queue: JobQueue[Flow] = JobQueue(UNBOUNDED)
+    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
     add(queue, list(range(1, 1001)))
     for _ in range(100):
-        queue.take(0.0, 1000)
+        queue.take(1000)
     small = add(queue, [2000])
-    batches = [queue.take(0.0, 1000) for _ in range(2)]
+    batches = [queue.take(1000) for _ in range(2)]
     assert any(served(batch, small) for batch in batches)
 
 
 def test_mates_come_in_the_order_of_fair_turns_not_of_arrival() -> None:
-    queue: JobQueue[Flow] = JobQueue(UNBOUNDED)
+    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
     large, small = add(queue, [8] * 10), add(queue, [8])
-    batch = queue.take(0.0, 16)
+    batch = queue.take(16)
     assert (served(batch, large), served(batch, small)) == ([0], [0])
 
 
 def test_padding_is_counted_over_the_whole_batch() -> None:
-    queue: JobQueue[Flow] = JobQueue(BatchLimits(max_tokens=1000, max_padding=0.5, max_pairs=1, max_age=1.0))
-    flow = add(queue, [10, 5, 5, 5, 20])  # each of them may stand beside 10, but 5 * 20 tokens would be 55 % padding
-    assert served(queue.take(0.0, 1000), flow) == [0, 1, 2, 3]
+    queue: JobQueue[QueuedRequest] = JobQueue(BatchLimits(max_tokens=1000, max_padding=0.5, max_pairs=1))
+    request = add(queue, [10, 5, 5, 5, 20])  # each of them may stand beside 10, but 5 * 20 tokens would be 55 % padding
+    assert served(queue.take(1000), request) == [0, 1, 2, 3]
 
 
 def test_a_request_that_leaves_unserved_does_not_set_back_the_others() -> None:
-    queue: JobQueue[Flow] = JobQueue(UNBOUNDED)
+    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
     early, leaver = add(queue, [10] * 30), add(queue, [7])
-    queue.take(0.0, 100)  # ten texts of the first at once: far ahead of a virtual time that both moved
+    queue.take(100)  # ten texts of the first at once: far ahead of a virtual time that both moved
     queue.remove(leaver)
-    queue.take(0.0, 10)
+    queue.take(10)
     late = add(queue, [9] * 30)
-    turns = [served(queue.take(0.0, 10), late) for _ in range(6)]
+    turns = [served(queue.take(10), late) for _ in range(6)]
     assert sum(map(bool, turns)) == 3, "the newcomer shares from now on, it does not catch up on the past"
     assert early.texts == 30 - 11 - 3
 
 
 def test_endless_small_requests_do_not_starve_a_large_one() -> None:
-    queue: JobQueue[Flow] = JobQueue(UNBOUNDED)  # no age bound: fairness alone must do it
+    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
     large = add(queue, [30] * 100)
     for _ in range(15):
         add(queue, [29])
     turns = 0
     for _ in range(320):  # one of them is served, another one comes: 15 always wait beside the large request
-        batch = queue.take(0.0, 30)
+        batch = queue.take(30)
         turns += len(served(batch, large))
         if not served(batch, large):
             add(queue, [29])
@@ -254,81 +255,59 @@ def test_endless_small_requests_do_not_starve_a_large_one() -> None:
 
 
 def test_large_requests_get_equal_tokens_whatever_their_lengths() -> None:
-    queue: JobQueue[Flow] = JobQueue(UNBOUNDED)
+    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
     long, short = add(queue, [60] * 100), add(queue, [10] * 600)
     tokens = {long: 0, short: 0}
     for _ in range(300):
-        for entry in queue.take(0.0, 60 if entry_is_next(queue, long) else 10):
-            tokens[entry.flow] += entry.length
+        for text in queue.take(60 if entry_is_next(queue, long) else 10):
+            tokens[text.request] += text.length
         assert abs(tokens[long] - tokens[short]) <= 60
 
 
-def entry_is_next(queue: JobQueue[Flow], flow: Flow) -> bool:
-    return flow.tag == min(waiting.tag for waiting in queue.flows())
-
-
-def test_beyond_the_age_bound_the_longest_neglected_request_goes_first() -> None:
-    queue: JobQueue[Flow] = JobQueue(BatchLimits(max_tokens=100, max_padding=0.0, max_pairs=1, max_age=1.0))
-    first, second = add(queue, [50, 51], now=0.0), add(queue, [10], now=0.5)
-    assert served(queue.take(0.9, 100), first) == [0]
-    third = add(queue, [20], now=0.95)
-    assert second.tag == 0.0
-    second.tag = 10.0**9  # last by tag
-    assert served(queue.take(1.4, 100), third) == [0]  # nobody is neglected: smallest tag
-    fourth = add(queue, [30], now=1.45)
-    assert served(queue.take(1.6, 100), second) == [0]
-    assert served(queue.take(1.6, 100), fourth) == [0]
-    assert served(queue.take(1.6, 100), first) == [1]
-
-
-def test_the_age_bound_does_not_let_a_large_request_go_before_small_ones() -> None:
-    queue: JobQueue[Flow] = JobQueue(BatchLimits(max_tokens=100, max_padding=0.0, max_pairs=1, max_age=1.0))
-    add(queue, list(range(1, 1001)), now=0.0)
-    queue.take(10.0, 100)
-    small = add(queue, [2000], now=10.0)
-    assert any(served(queue.take(10.5, 100), small) for _ in range(2))
+def entry_is_next(queue: JobQueue[QueuedRequest], request: QueuedRequest) -> bool:
+    return request.tag == min(waiting.tag for waiting in queue.requests())
 
 
 def test_put_back_keeps_order_and_refunds_the_turn() -> None:
-    queue: JobQueue[Flow] = JobQueue(UNBOUNDED)
-    flow, other = add(queue, [4, 4, 5]), add(queue, [5])
-    taken = queue.take(0.0, 8)
-    assert served(taken, flow) == [0, 1]
-    queue.put_back(taken, 0.0)
+    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
+    request, other = add(queue, [4, 4, 5]), add(queue, [5])
+    taken = queue.take(8)
+    assert served(taken, request) == [0, 1]
+    queue.put_back(taken)
     assert queue.tokens == 18
-    assert served(queue.take(0.0, 4), flow) == [0]
-    assert served(queue.take(0.0, 5), other) == [0]
+    assert served(queue.take(4), request) == [0]
+    assert served(queue.take(5), other) == [0]
 
 
 def test_remove_frees_the_tokens_at_once_and_leaves_the_others() -> None:
-    queue: JobQueue[Flow] = JobQueue(UNBOUNDED)
+    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
     gone, stays = add(queue, [5, 6, 7]), add(queue, [5])
     queue.remove(gone)
     queue.remove(gone)
-    assert (queue.texts, queue.tokens, queue.flows()) == (1, 5, [stays])
-    assert served(queue.take(0.0, 100), stays) == [0]
-    assert queue.take(0.0, 100) == []
+    assert (queue.texts, queue.tokens, queue.requests()) == (1, 5, [stays])
+    assert served(queue.take(100), stays) == [0]
+    assert queue.take(100) == []
 
 
 def test_requests_that_left_are_forgotten() -> None:
-    queue: JobQueue[Flow] = JobQueue(UNBOUNDED)
+    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
     add(queue, [7, 7])
     for _ in range(1000):
         queue.remove(add(queue, [7]))
     assert len(queue._turns) < 100
-    assert sum(len(bucket._heap) for bucket in queue._entries.between((), 1, 100)) < 100
-    queue.take(0.0, 100)
-    assert queue._entries._buckets == {}
+    assert sum(len(bucket._heap) for bucket in queue._by_length.between((), 1, 100)) < 100
+    queue.take(100)
+    assert queue._by_length._buckets == {}
 
 
 def grow(texts: int) -> None:
     """A queue's life at a size: many requests come, half of them leave, batches of mixed lengths are taken."""
-    limits = BatchLimits(max_tokens=256, max_padding=0.1, max_pairs=10**9, max_age=1.0)
-    queue: JobQueue[Flow] = JobQueue(limits)
-    flows = [add(queue, [1 + (7 * i + j) % 200 for j in range(10)], now=i / 100) for i in range(texts // 10)]
-    for flow in flows[::2]:
-        queue.remove(flow)
-    while queue.take(texts / 2000, 256):
+    limits = BatchLimits(max_tokens=256, max_padding=0.1, max_pairs=10**9)
+    queue: JobQueue[QueuedRequest] = JobQueue(limits)
+    requests = [add(queue, [1 + (7 * i + j) % 200 for j in range(10)], now=i / 100) for i in range(texts // 10)]
+    for request in requests[::2]:
+        queue.remove(request)
+    while queue.take(256):
         pass
 
 
@@ -359,16 +338,26 @@ def test_work_grows_with_the_texts_not_with_their_square() -> None:
     assert large < 8 * 1.5 * small, f"{small} lines for 500 texts, {large} for 4000"
 
 
+def test_admission_asks_the_same_of_a_long_queue_as_of_a_short_one() -> None:
+    def lines_for(requests: int) -> int:
+        queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
+        for length in range(1, requests + 1):
+            add(queue, [length])
+        with counted_lines() as lines:
+            queue.ahead_of(20)
+            return lines()
+
+    assert lines_for(2000) == lines_for(20)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"max_tokens": 0}, "max_tokens and max_pairs are 0, 1000000000000: expected at least 1"),
         ({"max_padding": 1.0}, "max_padding is 1.0: expected at least 0 and less than 1"),
-        ({"max_age": -1.0}, "max_age is -1.0: expected seconds, at least 0"),
-        ({"max_age": math.nan}, "max_age is nan"),
     ],
 )
 def test_refuses_limits_that_make_no_sense(change: dict[str, Any], message: str) -> None:
-    values = {"max_tokens": 10**9, "max_padding": 0.0, "max_pairs": 10**12, "max_age": math.inf}
+    values = {"max_tokens": 10**9, "max_padding": 0.0, "max_pairs": 10**12}
     with pytest.raises(ValueError, match=message):
         BatchLimits(**{**values, **change})

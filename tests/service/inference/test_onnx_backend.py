@@ -161,7 +161,7 @@ def test_threads_run_side_by_side(backend: OnnxBackend) -> None:
 
 def test_serves_a_batcher(backend: OnnxBackend, tmp_path: Path) -> None:
     own = OnnxBackend(write_tiny_artifact(tmp_path))
-    batcher = Batcher(own, workers=2, max_batch_tokens=32, max_queue_tokens=10**6, max_age=1.0, max_padding=0.4)
+    batcher = Batcher(own, workers=2, max_batch_tokens=32, max_queue_tokens=10**6, max_padding=0.4)
     batcher.start()
 
     async def ask() -> None:

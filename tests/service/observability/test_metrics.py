@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.batching.jobs import BatchRecord
 from service.observability import metric_names
+from service.observability.batch_record import BatchRecord
 from service.observability.logs import REQUEST_LOGGER
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import FakeBackend

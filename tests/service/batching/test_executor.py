@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from service.batching import crew
+from service.batching import worker_pool
 from service.errors import InferenceFailed, NotReady
 from tests.service.batching.test_batcher import begin, begin_busy, pooled, raising, running, within_patience
 from tests.service.fake_backend import PATIENCE, FakeBackend, job
@@ -104,7 +104,7 @@ def test_a_worker_that_waits_for_work_does_not_hang(monkeypatch: pytest.MonkeyPa
         with running(FakeBackend()) as batcher:
             await batcher.submit([job(5)])
             before = workers()
-            while any(member.busy_since is not None for member in batcher._workers._crew._members):
+            while any(worker.busy_since is not None for worker in batcher._executor._pool.workers):
                 await asyncio.sleep(0)
             clock.look_later_by(61.0)
             await asyncio.to_thread(clock.wait_for_look)
@@ -142,8 +142,8 @@ def test_too_many_hanging_workers_are_the_end_and_everybody_is_told(monkeypatch:
     within_patience(test)
 
 
-def test_after_the_crew_gave_up_a_lost_worker_leaves_nothing_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "_TICK", 0.005)
+def test_after_the_pool_gave_up_a_lost_worker_leaves_nothing_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "_TICK", 0.005)
 
     async def test() -> None:
         backend, again = FakeBackend(), threading.Event()
@@ -157,8 +157,8 @@ def test_after_the_crew_gave_up_a_lost_worker_leaves_nothing_waiting(monkeypatch
             raise SystemExit
 
         def hang() -> None:
-            members = batcher._workers._crew._members
-            next(one for one in members if one.thread is threading.current_thread()).busy_since = -math.inf
+            pool = batcher._executor._pool.workers
+            next(one for one in pool if one.thread is threading.current_thread()).busy_since = -math.inf
             assert unstuck.wait(PATIENCE)
 
         ends = {token: hanging(threading.Event(), goes) for token, goes in ((1, one_goes), (2, other_goes))}

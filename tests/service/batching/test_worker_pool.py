@@ -6,23 +6,24 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.batching import crew as crew_module
-from service.batching.crew import Crew, Member
+from service.batching import worker_pool
+from service.batching.worker import Worker
+from service.batching.worker_pool import WorkerPool
 from tests.service.fake_backend import PATIENCE
 from tests.service.monitor_clock import MonitorClock
 
 
 class Scene:
-    """A crew whose members wait for orders, and what it reported."""
+    """A pool whose workers wait for orders, and what it reported."""
 
     def __init__(self, *, size: int = 1, max_run_seconds: float = 60.0, max_abandoned: int = 1) -> None:
         self.lock = threading.Lock()
         self.orders = threading.Condition(self.lock)
-        self.next_order: Callable[[Member], None] | None = None
+        self.next_order: Callable[[Worker], None] | None = None
         self.has_ended = False
-        self.lost: list[Member] = []
+        self.lost: list[Worker] = []
         self.failures = 0
-        self.crew = Crew(
+        self.pool = WorkerPool(
             size=size,
             work=self.work,
             lock=self.lock,
@@ -32,25 +33,25 @@ class Scene:
             max_abandoned=max_abandoned,
         )
 
-    def work(self, member: Member) -> None:
+    def work(self, worker: Worker) -> None:
         while True:
             with self.lock:
-                member.busy_since = None
-                assert self.orders.wait_for(lambda: self.next_order or self.has_ended or member.dismissed, PATIENCE)
-                if self.has_ended or member.dismissed:
+                worker.busy_since = None
+                assert self.orders.wait_for(lambda: self.next_order or self.has_ended or worker.is_dismissed, PATIENCE)
+                if self.has_ended or worker.is_dismissed:
                     return
                 order, self.next_order = self.next_order, None
-                member.busy_since = time.monotonic()
+                worker.busy_since = time.monotonic()
             assert order is not None
-            order(member)
+            order(worker)
 
-    def order(self, order: Callable[[Member], None]) -> None:
+    def order(self, order: Callable[[Worker], None]) -> None:
         with self.lock:
             self.next_order = order
             self.orders.notify()
 
-    def on_lost(self, member: Member) -> None:
-        self.lost.append(member)
+    def on_lost(self, worker: Worker) -> None:
+        self.lost.append(worker)
         self.orders.notify_all()
 
     def on_failed(self) -> None:
@@ -65,27 +66,27 @@ class Scene:
         with self.lock:
             self.has_ended = True
             self.orders.notify_all()
-            has_returned = self.crew.wait_returned(PATIENCE)
-        return self.crew.stop() and has_returned
+            has_returned = self.pool.wait_returned(PATIENCE)
+        return self.pool.stop() and has_returned
 
 
-def die(_member: Member) -> None:
+def die(_worker: Worker) -> None:
     raise SystemExit
 
 
-def test_lives_while_all_its_members_do() -> None:
+def test_lives_while_all_its_workers_do() -> None:
     scene = Scene(size=3)
-    assert not scene.crew.is_alive()
-    scene.crew.start()
-    assert scene.crew.is_alive()
+    assert not scene.pool.is_alive()
+    scene.pool.start()
+    assert scene.pool.is_alive()
     assert scene.end()
-    assert not scene.crew.is_alive()
+    assert not scene.pool.is_alive()
 
 
 def test_is_not_alive_between_a_death_and_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew_module, "_TICK", 0.01)
+    monkeypatch.setattr(worker_pool, "_TICK", 0.01)
     scene = Scene()
-    scene.crew.start()
+    scene.pool.start()
     start, refused = threading.Thread.start, threading.Semaphore(0)
 
     def refuse(_thread: threading.Thread) -> None:
@@ -95,51 +96,51 @@ def test_is_not_alive_between_a_death_and_a_replacement(monkeypatch: pytest.Monk
     monkeypatch.setattr(threading.Thread, "start", refuse)
     scene.order(die)
     assert refused.acquire(timeout=PATIENCE)
-    assert not scene.crew.is_alive()
+    assert not scene.pool.is_alive()
     assert refused.acquire(timeout=PATIENCE), "it tries again"
     monkeypatch.setattr(threading.Thread, "start", start)
     began = threading.Event()
-    scene.order(lambda _member: began.set())
+    scene.order(lambda _worker: began.set())
     assert began.wait(PATIENCE)
-    assert scene.crew.is_alive()
+    assert scene.pool.is_alive()
     assert len(scene.lost) == 1
     assert scene.end()
 
 
 def test_a_run_over_the_limit_is_not_alive_even_before_the_monitor_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew_module, "_TICK", 3600.0)
-    looked, tend = threading.Event(), Crew._tend
+    monkeypatch.setattr(worker_pool, "_TICK", 3600.0)
+    looked, look = threading.Event(), WorkerPool._replace_lost
 
-    def tend_and_tell(watched: Crew, now: float) -> None:
-        tend(watched, now)
+    def look_and_tell(watched: WorkerPool, now: float) -> None:
+        look(watched, now)
         looked.set()
 
-    monkeypatch.setattr(Crew, "_tend", tend_and_tell)
+    monkeypatch.setattr(WorkerPool, "_replace_lost", look_and_tell)
     scene = Scene(max_run_seconds=3600.0 * 4)
-    scene.crew.start()
+    scene.pool.start()
     assert looked.wait(PATIENCE)  # the next look is an hour away
     began, finish, again = threading.Event(), threading.Event(), threading.Event()
 
-    def overdue(member: Member) -> None:
-        member.busy_since = -math.inf
+    def overdue(worker: Worker) -> None:
+        worker.busy_since = -math.inf
         began.set()
         assert finish.wait(PATIENCE)
 
     scene.order(overdue)
     assert began.wait(PATIENCE)
-    assert not scene.crew.is_alive()
+    assert not scene.pool.is_alive()
     finish.set()
-    scene.order(lambda _member: again.set())
+    scene.order(lambda _worker: again.set())
     assert again.wait(PATIENCE)
-    assert (scene.crew.is_alive(), scene.lost) == (True, [])
+    assert (scene.pool.is_alive(), scene.lost) == (True, [])
     assert scene.end()
 
 
 def hang(scene: Scene, clock: MonitorClock, finish: threading.Event) -> None:
-    """Has a member hang until `finish`, and the monitor notice it."""
+    """Has a worker hang until `finish`, and the monitor notice it."""
     began, losses = threading.Event(), len(scene.lost)
 
-    def order(_member: Member) -> None:
+    def order(_worker: Worker) -> None:
         began.set()
         assert finish.wait(PATIENCE)
 
@@ -152,16 +153,16 @@ def hang(scene: Scene, clock: MonitorClock, finish: threading.Event) -> None:
 def test_gives_up_once_when_too_many_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, finish = MonitorClock(monkeypatch), threading.Event()
     scene = Scene(size=2, max_abandoned=1)
-    scene.crew.start()
+    scene.pool.start()
     hang(scene, clock, finish)
-    assert (scene.failures, scene.crew.is_alive()) == (0, True)
+    assert (scene.failures, scene.pool.is_alive()) == (0, True)
     hang(scene, clock, finish)
     scene.wait_until(lambda: scene.failures == 1)
-    assert not scene.crew.is_alive()
+    assert not scene.pool.is_alive()
     finish.set()
-    for member in scene.lost:
-        member.thread.join(PATIENCE)
-    assert not scene.crew.is_alive(), "for good"
+    for worker in scene.lost:
+        worker.thread.join(PATIENCE)
+    assert not scene.pool.is_alive(), "for good"
     assert not scene.end()
     assert scene.failures == 1
 
@@ -169,23 +170,23 @@ def test_gives_up_once_when_too_many_hang(monkeypatch: pytest.MonkeyPatch) -> No
 def test_hanging_threads_that_come_back_are_no_longer_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = MonitorClock(monkeypatch)
     scene = Scene(max_abandoned=1)
-    scene.crew.start()
+    scene.pool.start()
     for _ in range(4):
         finish = threading.Event()
         hang(scene, clock, finish)
         finish.set()
         scene.lost[-1].thread.join(PATIENCE)
-    assert (scene.failures, scene.crew.is_alive()) == (0, True)
+    assert (scene.failures, scene.pool.is_alive()) == (0, True)
     assert scene.end()
 
 
-def test_a_process_that_was_stopped_for_a_while_has_no_hanging_members(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_was_stopped_for_a_while_has_no_hanging_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, pause = MonitorClock(monkeypatch), 0.0
-    monkeypatch.setattr(crew_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + pause))
+    monkeypatch.setattr(worker_pool, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + pause))
     scene, began, finish = Scene(max_abandoned=0), threading.Event(), threading.Event()
-    scene.crew.start()
+    scene.pool.start()
 
-    def order(_member: Member) -> None:
+    def order(_worker: Worker) -> None:
         began.set()
         assert finish.wait(PATIENCE)
 
@@ -194,31 +195,31 @@ def test_a_process_that_was_stopped_for_a_while_has_no_hanging_members(monkeypat
     clock.wait_for_look()
     pause = 3600.0
     clock.wait_for_look()
-    assert (scene.lost, scene.failures, scene.crew.is_alive()) == ([], 0, True)
+    assert (scene.lost, scene.failures, scene.pool.is_alive()) == ([], 0, True)
     finish.set()
     assert scene.end()
 
 
-def test_members_that_die_at_once_are_not_hired_without_end() -> None:
+def test_workers_that_die_at_once_are_not_hired_without_end() -> None:
     started = threading.Semaphore(0)
 
-    def die(_member: Member) -> None:
+    def die(_worker: Worker) -> None:
         started.release()
         raise SystemExit("no such luck")
 
     lock = threading.Lock()
-    crew = Crew(
+    pool = WorkerPool(
         size=2,
         work=die,
         lock=lock,
-        on_lost=lambda _member: None,
+        on_lost=lambda _worker: None,
         on_failed=lambda: None,
         max_run_seconds=60.0,
         max_abandoned=1,
     )
-    crew.start()
+    pool.start()
     time.sleep(1.5)
-    assert not crew.is_alive()
-    crew.stop()
+    assert not pool.is_alive()
+    pool.stop()
     hired = sum(1 for _ in iter(lambda: started.acquire(blocking=False), False))
-    assert crew_module._MOST_DEATHS <= hired <= 4 * crew_module._MOST_DEATHS
+    assert worker_pool._MAX_DEATHS <= hired <= 4 * worker_pool._MAX_DEATHS

@@ -1,0 +1,246 @@
+"""What the worker threads do: take batches from the queue, run them, settle the requests they belong to.
+
+It does not know who waits, nor how requests come in. The queue and the requests are guarded by one lock, shared with
+the batcher; the backend runs outside it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from service.batching.drain_rate import DrainRate
+from service.batching.jobs import JobResult, collate, separate
+from service.batching.pending import PendingRequest, deliver
+from service.batching.queue import JobQueue
+from service.batching.queued_texts import QueuedText
+from service.batching.worker import Worker
+from service.batching.worker_pool import WorkerPool
+from service.errors import InferenceFailed, NotReady, ServiceError
+from service.inference.backend import Backend
+from service.machine.cpu import lower_thread_priority
+from service.observability.batch_record import BatchRecord
+
+logger = logging.getLogger(__name__)
+
+FAILED = "inference failed; the log has the details"
+UNAVAILABLE = "this process no longer takes work; another one may"
+WORKER_NICE = 5
+RETRY_AFTER = 1.0  # seconds; a replacement, or another replica, is there by then
+_MIN_SHARE = 64  # tokens; MiniLM-L6 takes 2.1 (fp32) or 2.5 times (int8) as long for each of 8 tokens run alone
+_CANCEL_SECONDS = 1.0  # for a run to end early; ONNX Runtime looks up before every node, and few take longer
+
+
+class BatchExecutor:
+    """Runs batches from a queue on worker threads, and settles requests where runs fail, die or hang.
+
+    Attributes:
+        size: worker threads.
+        rate: how fast they work.
+        has_failed: whether too many hang; they take nothing more then, for good.
+
+    Args:
+        backend: what runs a batch; closed with the executor.
+        queue: where the texts come from.
+        lock: guards the queue.
+        size: worker threads.
+        on_batch: called on the worker's thread after every batch, once its results are on their way.
+        max_run_seconds: a run that takes longer is taken for hanging.
+        max_abandoned: hanging threads to leave behind before giving up for good.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        queue: JobQueue[PendingRequest],
+        lock: threading.Lock,
+        *,
+        size: int,
+        on_batch: Callable[[BatchRecord], None] | None,
+        max_run_seconds: float,
+        max_abandoned: int,
+    ) -> None:
+        self.size = size
+        self.rate = DrainRate()
+        self.has_failed = False
+        self._backend = backend
+        self._queue = queue
+        self._lock = lock
+        self._has_work = threading.Condition(lock)
+        self._on_batch = on_batch
+        self._idle = 0
+        self._is_closing = False
+        self._pool = WorkerPool(
+            size=size,
+            work=self._work,
+            lock=lock,
+            on_lost=self._recover,
+            on_failed=self._give_up,
+            max_run_seconds=max_run_seconds,
+            max_abandoned=max_abandoned,
+        )
+
+    def start(self) -> None:
+        """Starts the threads."""
+        self._pool.start()
+
+    def is_alive(self) -> bool:
+        """Whether every worker lives and makes progress."""
+        return not self._is_closing and self._pool.is_alive()
+
+    def wake(self, texts: int) -> None:
+        """Tells idle workers that texts came. Lock held."""
+        if self._idle:
+            self._has_work.notify(texts)
+
+    def cancel_unwanted_runs(self) -> None:
+        """Cancels runs whose requests have all ended. Lock held."""
+        now = time.monotonic()
+        for worker in self._pool.workers:
+            worker.cancel_if_unwanted(now)
+
+    def close(self, timeout: float) -> bool:
+        """Lets the workers finish the queue, then closes the backend; False if some of it had to be abandoned.
+
+        Runs that were abandoned are cancelled and waited for: a thread that comes back from native code to an
+        interpreter that has ended takes the process down with SIGABRT.
+        """
+        with self._lock:
+            self._is_closing = True
+            self._has_work.notify_all()
+            has_finished = self._pool.wait_returned(timeout)
+            if not has_finished:
+                self._abandon()
+                self.cancel_unwanted_runs()
+                self._pool.wait_returned(_CANCEL_SECONDS)
+                self._pool.dismiss_all()
+        if self._pool.stop():
+            self._backend.close()
+        else:
+            logger.warning("a run is still going on: the backend stays open until the process ends")
+        return has_finished
+
+    def _work(self, worker: Worker) -> None:
+        lower_thread_priority(WORKER_NICE)  # with every core computing, the event loop would wait for its turn
+        while self._begin_next(worker):
+            self._run(worker)
+
+    def _begin_next(self, worker: Worker) -> bool:
+        """Gives a worker the next texts that anybody wants, waiting for some; False when there will be none."""
+        with self._lock:
+            worker.rest()
+            while not worker.is_dismissed:
+                now = time.monotonic()
+                texts = [worker.retries.popleft()] if worker.retries else self._queue.take(self._share())
+                if wanted := [text for text in texts if text.request.is_wanted(now)]:
+                    worker.begin(wanted, now)
+                    return True
+                if not texts:
+                    if self._is_closing:
+                        return False
+                    self._wait()
+            return False
+
+    def _share(self) -> int:
+        """The most tokens that a worker takes at once: what waits, divided by the workers.
+
+        So no worker idles beside another's pile as the queue runs dry (guided self-scheduling, Polychronopoulos and
+        Kuck 1987). Many workers would cut a small pile into runs of one text, which cost more a token: a share is at
+        least 64 tokens, or half of the pile where that is less, so that a second worker has something to do.
+        """
+        tokens = self._queue.tokens
+        return max(-(-tokens // self.size), min(_MIN_SHARE, -(-tokens // 2)))
+
+    def _wait(self) -> None:
+        self._idle += 1
+        try:
+            self._has_work.wait()
+        finally:
+            self._idle -= 1
+
+    def _run(self, worker: Worker) -> None:
+        """Runs one batch. A failure is the batch's alone; the texts of a failed batch are run one by one."""
+        texts, jobs = worker.running, worker.jobs
+        started = time.monotonic()
+        try:
+            batch = collate(jobs, worker.cancellation)
+            output = self._backend.run(batch)
+            seconds = time.monotonic() - started
+            waits = [started - text.request.arrived for text in texts]
+            results = separate(jobs, output, queue_seconds=waits, inference_seconds=seconds)
+        except Exception as error:  # the backend may raise anything; whatever it is, the worker goes on
+            if worker.cancellation.is_cancelled:
+                return  # nobody waits for any of these texts
+            self._fail(worker, texts, error)
+            return
+        tokens = sum(text.length for text in texts)
+        self._settle(worker, texts, results, tokens, seconds)
+        self._report(BatchRecord(len(jobs), tokens, batch.input_ids.size, seconds))
+
+    def _settle(
+        self,
+        worker: Worker,
+        texts: list[QueuedText[PendingRequest]],
+        results: list[JobResult],
+        tokens: int,
+        seconds: float,
+    ) -> None:
+        with self._lock:
+            if worker.is_dismissed:
+                return
+            self.rate.add(tokens, seconds)
+            pairs = zip(texts, results, strict=True)
+            completed = [text.request for text, result in pairs if text.request.complete(text.index, result)]
+        deliver(completed)
+
+    def _fail(self, worker: Worker, texts: list[QueuedText[PendingRequest]], error: Exception) -> None:
+        longest = max(text.length for text in texts)
+        logger.error("a batch of %d texts, %d tokens the longest, failed", len(texts), longest, exc_info=error)
+        with self._lock:
+            if worker.is_dismissed:
+                return
+            if len(texts) > 1:
+                worker.retries.extend(texts)
+                return
+            self._fail_requests({text.request for text in texts}, InferenceFailed, FAILED, error)
+
+    def _report(self, record: BatchRecord) -> None:
+        if self._on_batch is None:
+            return
+        try:
+            self._on_batch(record)
+        except Exception:  # what counts batches must not end the worker that runs them
+            logger.exception("the batch callback failed")
+
+    def _recover(self, worker: Worker) -> None:
+        """Fails what a lost worker was running, and gives the texts it had not begun to the others. Lock held."""
+        self._fail_requests({text.request for text in worker.running}, InferenceFailed, FAILED)
+        now = time.monotonic()
+        texts = [text for text in worker.retries if text.request.is_wanted(now)]
+        self._queue.put_back(texts)
+        self._has_work.notify(len(texts))
+        if self.has_failed:  # no worker is replaced any more, and the one lost may have been the last
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Fails what is queued, for good; workers that still answer finish what they have taken. Lock held."""
+        self.has_failed = True
+        self._fail_requests(self._queue.requests(), NotReady, UNAVAILABLE)
+
+    def _abandon(self) -> None:
+        """Fails what is queued and what the workers have taken. Lock held."""
+        taken = {request for worker in self._pool.workers for request in worker.requests()}
+        self._fail_requests([*taken, *self._queue.requests()], NotReady, UNAVAILABLE)
+
+    def _fail_requests(
+        self, requests: Iterable[PendingRequest], kind: type[ServiceError], message: str, cause: Exception | None = None
+    ) -> None:
+        """Fails requests at once, dropping what they have in the queue. Lock held."""
+        failed = []
+        for request in requests:
+            error = kind(message, retry_after=RETRY_AFTER if kind is NotReady else None)
+            error.__cause__ = cause
+            if request.fail(error):
+                self._queue.remove(request)
+                failed.append(request)
+        deliver(failed)
