@@ -1,4 +1,4 @@
-"""Requests and programs of the README and of the viewer's page, as they stand there, give what stands there."""
+"""Requests and programs of the README and of pages under docs/, as they stand there, give what stands there."""
 
 import contextlib
 import io
@@ -15,6 +15,7 @@ from tests.service.process import ServerProcess
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 VIEWER = (ROOT / "docs" / "viewer.md").read_text()
+API = (ROOT / "docs" / "api.md").read_text()
 
 
 def test_the_first_requests_give_the_first_answers(server: ServerProcess) -> None:
@@ -40,6 +41,20 @@ def test_the_examples_of_attention_give_the_numbers_that_stand_there(server: Ser
     shown = np.array(sorted({float(number) for number in re.findall(r"(?<![\d.])\d\.\d{4}(?!\d)", section)}))
     found = [*_pronoun(server, pronoun), *_resting_head(server, pronoun["inputs"]), *_two_texts(server, pair)]
     np.testing.assert_allclose(np.unique(np.round(found, 4)), shown, atol=1.1e-4)
+
+
+def test_the_explained_pair_gets_the_answer_that_stands_there(server: ServerProcess) -> None:
+    section = API.partition("\n## `POST /explain`\n")[2].partition("\n## ")[0]
+    request = re.search(r'`(\{"a": .*?\})`', section)
+    (shown,) = (json.loads(block) for block in re.findall(r"```json\n(.*?)```", section, re.DOTALL))
+    assert request is not None
+    answer = _post(server, "/explain", json.loads(request[1]))
+    assert answer.keys() == shown.keys()
+    for name in ("similarity", "contributions"):
+        np.testing.assert_allclose(answer[name], shown[name], atol=1e-5)
+    np.testing.assert_allclose(answer["a"].pop("saliency"), shown["a"].pop("saliency"), atol=1e-5)
+    assert (answer["a"], answer["model"], answer["usage"]) == (shown["a"], shown["model"], shown["usage"])
+    assert answer["b"]["tokens"] == shown["b"]["tokens"]
 
 
 def test_the_program_prints_what_it_says(default_artifact: Path) -> None:
