@@ -140,6 +140,12 @@ def test_readme_repeats_the_figures_of_performance() -> None:
     assert rates <= set(re.findall(r"[\d,]+", measured))
 
 
+def test_development_lists_every_make_command() -> None:
+    targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| `make ([a-z-]+)` \|", (DOCS / "development.md").read_text(), re.MULTILINE)
+    assert {*listed} | {"help"} == {*targets}
+
+
 def test_development_says_what_each_dependency_is_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = {name: packages for name, packages in project["optional-dependencies"].items() if name != "clients"}
