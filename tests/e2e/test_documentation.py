@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from export.checkpoint import FAMILIES
 from export.precision import Precision
+from polyhead.cli import COMMANDS
 from service.app import create_app
 from service.readiness import Readiness
 from service.settings import Settings, read_settings
@@ -138,6 +139,11 @@ def test_readme_repeats_the_figures_of_performance() -> None:
     measured = (DOCS / "performance.md").read_text().partition("## Beside other engines")[2].partition("\n## ")[0]
     assert rates
     assert rates <= set(re.findall(r"[\d,]+", measured))
+
+
+def test_python_lists_every_command() -> None:
+    listed = re.findall(r"^\| `polyhead ([a-z]+)` \|", (DOCS / "python.md").read_text(), re.MULTILINE)
+    assert listed == [*COMMANDS]
 
 
 def test_development_lists_every_make_command() -> None:
