@@ -22,7 +22,6 @@ from model.artifact import (
     LAST_HIDDEN_STATE,
     LENGTHS,
     NORM_LAYERS,
-    POOLED,
     TOKEN_TYPE_IDS,
     attentions_name,
     value_norms_name,
@@ -31,6 +30,7 @@ from model.config import EncoderConfig
 from model.dot_product import FUSED_DOMAIN, FUSED_OP
 from model.encoder import Encoder
 from model.head_gates import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
+from model.tasks.settings import OUTPUT_NAMES
 
 OPSET = 24
 BATCH, SEQUENCE, GATED = "batch", "sequence", "gated"
@@ -45,7 +45,7 @@ def input_names(config: EncoderConfig) -> tuple[str, ...]:
 def output_names(config: EncoderConfig) -> tuple[str, ...]:
     """Names of the graph's outputs, in order."""
     layers = range(config.num_layers)
-    return (POOLED, LAST_HIDDEN_STATE, *map(attentions_name, layers), *map(value_norms_name, layers))
+    return (OUTPUT_NAMES[config.task], LAST_HIDDEN_STATE, *map(attentions_name, layers), *map(value_norms_name, layers))
 
 
 def trace(encoder: Encoder) -> onnx_ir.Model:
@@ -107,7 +107,7 @@ class _Traced(nn.Module):
         output = self.encoder(
             input_ids, lengths, attention_layers, token_type_ids, head_gates=head_gates, norm_layers=norm_layers
         )
-        tensors = (output.pooled, output.last_hidden_state, *output.attentions, *output.value_norms)
+        tensors = (output.task_output, output.last_hidden_state, *output.attentions, *output.value_norms)
         return tuple(tensor.float() for tensor in tensors)  # the contract's outputs are, whatever the precision inside
 
 

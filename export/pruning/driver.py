@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from export.checkpoint import Checkpoint
+from export.checkpoint import Checkpoint, require_embedding
 from export.errors import ParityError, SourceError
 from export.heads.importance import embed
 from export.heads.tokens import TokenizedText
@@ -70,8 +70,10 @@ def prune(checkpoint: Checkpoint, request: PruningRequest, precision: Precision 
 
     Raises:
         SourceError: a file cannot be used, or nothing is left to choose from.
+        UnsupportedModel: the network is for another task than embedding.
         ParityError: the pruned network does not compute what the masked one does.
     """
+    require_embedding(checkpoint, "the cost of removed heads is measured")
     encoder = checkpoint.encoder
     heads = sum(encoder.config.num_heads)
     if not heads:

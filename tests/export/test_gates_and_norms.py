@@ -66,7 +66,7 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> Session:
 def test_the_graph_equals_transformers_head_by_head(tmp_path: Path) -> None:
     """Each text of the batch with another head changed: removed, halved, left alone."""
     theirs = draw_bert()
-    config = bert.read_config(BERT_CONFIG, "mean", None)
+    config = bert.read_config(BERT_CONFIG, "mean")
     session = open_graph(build_encoder(config, bert.read_state(theirs.state_dict(), BERT_CONFIG)), tmp_path)
     changes: list[dict[tuple[int, int], float]] = [{(0, 1): 0.0, (2, 3): 0.0}, {(1, 0): 0.5}, {}]
     gates = np.ones((3, 12), np.float32)
