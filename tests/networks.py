@@ -4,6 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
 
 from model.config import EncoderConfig
 from model.encoder import Encoder
@@ -64,3 +69,14 @@ def draw_weights(encoder: Encoder, seed: int = 0) -> Encoder:
 def vary(**change: Any) -> EncoderConfig:
     """The tiny network with other settings; all heads alike unless said otherwise."""
     return replace(TINY, **{"num_heads": (4, 4), **change})
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """A WordPiece tokenizer of `WORDS`."""
+    made = Tokenizer(WordPiece({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))  # noqa: S106 - a token of the vocabulary
+    made.normalizer = BertNormalizer(lowercase=True)
+    made.pre_tokenizer = BertPreTokenizer()
+    made.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return made
