@@ -19,6 +19,7 @@ import pytest
 
 from tests.disk_cache import kept
 from tests.service.process import ServerProcess
+from tests.task_artifacts import TaskArtifact, make_classifier, make_multi_vector, make_sparse
 
 if TYPE_CHECKING:  # seconds to import, and half the tests need none of them
     from tokenizers import Tokenizer
@@ -135,6 +136,30 @@ def default_artifact(request: pytest.FixtureRequest) -> Path:
         export_artifact(request.getfixturevalue("default_checkpoint"), path)
 
     return kept("default", None, export)
+
+
+@pytest.fixture(scope="session")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
+    """A drawn classifier of pairs with one label, made once a run; do not change it."""
+    return make_classifier(tmp_path_factory.mktemp("reranker"), ("LABEL_0",))
+
+
+@pytest.fixture(scope="session")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
+    """A drawn classifier with three labels, made once a run; do not change it."""
+    return make_classifier(tmp_path_factory.mktemp("classifier"), ("contradiction", "entailment", "neutral"))
+
+
+@pytest.fixture(scope="session")
+def sparse_encoder(tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
+    """A drawn SPLADE network, made once a run; do not change it."""
+    return make_sparse(tmp_path_factory.mktemp("sparse"))
+
+
+@pytest.fixture(scope="session")
+def multi_vector_encoder(tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
+    """A drawn network of one vector a token, made once a run; do not change it."""
+    return make_multi_vector(tmp_path_factory.mktemp("multi_vector"))
 
 
 @pytest.fixture(scope="session")
