@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from service.http.route import Route
 from service.inference.backend import Float32Array
-from service.operations.encode import UnwrittenAnswer
+from service.operations.encode import EncodeResult
 from service.requests.prompts import choose_prompt
 from service.requests.schemas import EncodeRequest, Item, Usage
 from service.routes.compatible.adapter import embeddings_document, json_response, run_for
@@ -131,7 +131,7 @@ def _cosines(vectors: Float32Array) -> Float32Array:
     return cosines
 
 
-def _full_answer(encoded: UnwrittenAnswer, similarities: Float32Array) -> dict[str, Any]:
+def _full_answer(encoded: EncodeResult, similarities: Float32Array) -> dict[str, Any]:
     answer = encoded.answer
     return {
         "model": answer["model"],

@@ -122,7 +122,7 @@ async def answer_infer(request: Request) -> Response:
     _check_media(headers)
     with services.body_budget.share() as share:
         raw = await read_body(request.receive, headers, services.settings.max_body_bytes, share)
-        inference, texts = read_request(raw, headers.get(HEADER_LENGTH))
+        inference, texts = await read_request(raw, headers.get(HEADER_LENGTH), services.settings)
         encoded = await run_for(request, inference.to_encode(texts), names=InputNames(DATA))
     with timed(services.metrics, "serialize"):
         body, header_length = await write_answer(inference, encoded, name, MODEL_VERSION)

@@ -18,7 +18,7 @@ from service.errors import Invalid, ModelNotFound, NotReady
 from service.http.media import JSON
 from service.http.openapi import answer_document
 from service.http.route import Route
-from service.operations.encode import UnwrittenAnswer, aside
+from service.operations.encode import EncodeResult, offload
 from service.requests.schemas import EncodeRequest, Inputs, PromptText
 from service.routes.compatible.adapter import check_model, embeddings_document, json_response, run_for
 from service.runner import Runner
@@ -126,7 +126,7 @@ async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
         prompt=body.prompt,
     )
     encoded = await run_for(request, wanted, names=InputNames("input"))
-    answer = await aside(partial(make_answer, encoded, body.encoding_format), encoded.sizes.floats)
+    answer = await offload(partial(make_answer, encoded, body.encoding_format), encoded.sizes.floats)
     return await json_response(request, answer, encoded)
 
 
@@ -176,7 +176,7 @@ def check_token_ids(value: Any, runner: Runner) -> None:
             )
 
 
-def make_answer(encoded: UnwrittenAnswer, encoding_format: str | None) -> dict[str, Any]:
+def make_answer(encoded: EncodeResult, encoding_format: str | None) -> dict[str, Any]:
     """OpenAI's answer, arrays still arrays unless they are written in base64."""
     vectors = encoded.answer["embeddings"]
     if encoding_format == "base64":
