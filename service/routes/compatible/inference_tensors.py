@@ -92,7 +92,8 @@ def _texts_behind(data: bytes, tensor: InferenceInput, most: int) -> list[str]:
     """The texts of a tensor's bytes; one more than a request may have is enough to refuse it."""
     if tensor.data is not None or tensor.parameters.binary_data_size != len(data):
         raise Invalid(f"inputs.0: {len(data)} bytes stand behind the JSON, binary_data_size differs", param="inputs.0")
-    texts, at = [], 0
+    texts: list[str] = []
+    at = 0
     while at < len(data) and len(texts) <= most:
         start = at + _LENGTH_BYTES
         end = at = start + int.from_bytes(data[at:start], "little")
