@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import onnx_ir
 import torch
 from torch import Tensor, nn
 
 from export.fold import fold_biases, reduce_factors
 from export.functions import local_functions
+from export.inputs import graph_inputs
 from model.artifact import (
     ATTENTION_LAYERS,
     HEAD_GATES,
@@ -114,10 +116,9 @@ class _Traced(nn.Module):
 def _example(config: EncoderConfig) -> tuple[Tensor, ...]:
     """A batch of 2 x 3: sizes of 1 would be taken for constants."""
     sequence = min(3, config.max_positions)
-    ids = torch.zeros(2, sequence, dtype=torch.int64)
-    layers, gates = torch.zeros(config.num_layers, dtype=torch.bool), torch.ones(2, sum(config.num_heads))
-    inputs = (ids, torch.tensor([sequence, 1]), layers, layers.clone(), gates)
-    return (*inputs, ids.clone()) if config.type_vocab_size else inputs
+    inputs = graph_inputs(config, np.zeros((2, sequence), np.int64), np.array([sequence, 1]))
+    inputs[HEAD_GATES] = np.ones((2, sum(config.num_heads)), np.float32)
+    return tuple(torch.from_numpy(inputs[name]).clone() for name in input_names(config))
 
 
 def _finish(model: onnx_ir.Model) -> onnx_ir.Model:

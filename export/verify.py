@@ -20,16 +20,14 @@ from tqdm import tqdm
 from export.errors import FusionError, ParityError, VerificationError
 from export.graph import fused_attention, input_names, output_names
 from export.grid import Case, grid
+from export.inputs import Inputs, run_encoder
 from export.parity import Parity, Tolerance
 from export.runtime import Session
 from model.artifact import (
     ATTENTION_LAYERS,
     HEAD_GATES,
-    INPUT_IDS,
     LAST_HIDDEN_STATE,
-    LENGTHS,
     NORM_LAYERS,
-    TOKEN_TYPE_IDS,
     attentions_name,
     value_norms_name,
 )
@@ -177,16 +175,14 @@ def _tensor(output: EncoderOutput | None, name: str, config: EncoderConfig) -> t
     return tensors[name]
 
 
-def _run_encoders(
-    case: Case, encoders: tuple[Encoder, Encoder | None], inputs: dict[str, NDArray[np.generic]]
-) -> list[EncoderOutput | None]:
+def _run_encoders(case: Case, encoders: tuple[Encoder, Encoder | None], inputs: Inputs) -> list[EncoderOutput | None]:
     used = [encoder.use("sdpa").use("eager", case.layers) if encoder else None for encoder in encoders]
-    return [_run_reference(encoder, inputs) if encoder else None for encoder in used]
+    return [run_encoder(encoder, inputs) if encoder else None for encoder in used]
 
 
 def _check_independence(
     session: Session,
-    inputs: dict[str, NDArray[np.generic]],
+    inputs: Inputs,
     found: dict[str, NDArray[np.float32]],
     config: EncoderConfig,
 ) -> None:
@@ -222,17 +218,3 @@ def _check_switches(session: Session, config: EncoderConfig) -> None:
                     raise ParityError(f"{name} changes where {switch} asks for layer {layer} alone")
                 if name not in wanted and tensor.size:
                     raise ParityError(f"{name} is computed where {switch} asks for layer {layer} alone")
-
-
-def _run_reference(reference: Encoder, inputs: dict[str, NDArray[np.generic]]) -> EncoderOutput:
-    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
-    gates = tensors.get(HEAD_GATES)
-    with torch.inference_mode():
-        output: EncoderOutput = reference(
-            tensors[INPUT_IDS],
-            tensors[LENGTHS],
-            token_type_ids=tensors.get(TOKEN_TYPE_IDS),
-            head_gates=gates,
-            norm_layers=tensors[NORM_LAYERS],
-        )
-    return output

@@ -205,7 +205,8 @@ class Encoder(nn.Module):
                 value_norms=norms[layer],
                 head_gates=head_gates,
                 first_head=self.config.head_span(layer).start,
-                first_values=first_values,
+                first_values=first_values if layer else None,
+                values=None if layer else first_values,
             )
             for layer, wanted in enumerate(torch.split(attention_layers, 1))
         ]

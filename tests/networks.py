@@ -10,6 +10,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
+from export.tokens import TextBatch
 from model.config import EncoderConfig
 from model.encoder import Encoder
 
@@ -80,3 +81,12 @@ def tiny_tokenizer() -> Tokenizer:
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     return made
+
+
+def random_batches(seed: int, count: int = 8) -> list[TextBatch]:
+    """Eight rows of up to 12 of the tiny network's tokens a batch."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        TextBatch(torch.randint(0, 48, (8, 12), generator=generator), torch.randint(1, 13, (8,), generator=generator))
+        for _ in range(count)
+    ]

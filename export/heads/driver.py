@@ -12,7 +12,7 @@ from export.heads.measure import measure_behaviour, measure_importance, measure_
 from export.heads.pairs import TokenizedPairs, read_pairs, require_ratings, shuffle_places, tokenize_pairs
 from export.heads.parses import Sentence, read_parses
 from export.heads.report import Measured, build_report
-from export.heads.tokens import tokenize
+from export.tokens import tokenize
 from model.artifact import hash_file
 
 

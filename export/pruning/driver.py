@@ -10,7 +10,6 @@ import torch
 from export.checkpoint import Checkpoint, require_embedding
 from export.errors import ParityError, SourceError
 from export.heads.importance import embed
-from export.heads.tokens import TokenizedText
 from export.precision import Precision
 from export.pruning.curve import RANDOM_ORDERS, counts, draw_curve, most_within
 from export.pruning.material import Material, read_material
@@ -18,6 +17,7 @@ from export.pruning.orders import Definition, importance, least_first, random_or
 from export.pruning.quality import Judge, PruningQuality
 from export.pruning.removal import remove_heads
 from export.pruning.timing import time_steps, with_bounds
+from export.tokens import TokenizedText
 from model.encoder import Encoder
 
 SCHEMA_VERSION = 1
