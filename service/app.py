@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from starlette.types import ASGIApp
 
 from service.byte_budget import ByteBudget
-from service.errors import InternalError, NotFound, ServiceError, Unauthorized
+from service.errors import InternalError, ServiceError
 from service.http.cross_origin import CrossOriginPolicy
 from service.http.host_and_port import HostAndPortPolicy
 from service.http.keys import KeyRing
 from service.http.middleware import RequestMiddleware
 from service.http.route import Route
 from service.http.route_table import RouteTable
-from service.observability.metrics import CLIENT_CLOSED, Metrics
+from service.observability.metrics import Metrics
 from service.observability.request_trace import Tracing
 from service.readiness import Readiness
 from service.routes.handlers import make_handler
@@ -29,7 +29,7 @@ def create_app(
     """The whole HTTP side, not ready until `readiness` has a runner; without `tracing` nothing is traced."""
     table = RouteTable(routes, UNMATCHED)
     keys = KeyRing(split_list(settings.api_keys.get_secret_value()), settings.api_keys_file)
-    metrics = Metrics(_expected_outcomes(table, has_keys=keys.is_needed), _refusal_codes())
+    metrics = Metrics(_expected_outcomes(table), _refusal_codes())
     metrics.watch_readiness(readiness.is_ready)
     bodies = ByteBudget(settings.max_held_body_bytes, "request bodies")
     answers = ByteBudget(settings.max_held_answer_bytes, "answers")
@@ -53,19 +53,19 @@ def _origins(origins: Sequence[str], table: RouteTable) -> CrossOriginPolicy | N
     return CrossOriginPolicy(origins, table.methods, (*_EXPOSED_HEADERS, *table.answer_headers)) if origins else None
 
 
-def _expected_outcomes(table: RouteTable, *, has_keys: bool) -> Iterator[tuple[str, str, int]]:
-    """Every (route, method, status) that the document knows, and those of requests that match no route.
+def _expected_outcomes(table: RouteTable) -> Iterator[tuple[str, str, int]]:
+    """The outcomes whose series objectives divide: successes of every route, and server errors of those that work.
 
-    A wrong method has no series before it comes: there would be more of them than of all others. 401 needs keys.
+    Others have no series before they come. Refusals are counted by their reason too, from the start.
     """
-    for method in table.methods:
-        yield table.unmatched.path, method, NotFound.status
-        if has_keys:
-            yield table.unmatched.path, method, Unauthorized.status
     for route in table:
-        failures = {error.status for error in route.failures if has_keys or error is not Unauthorized}
-        for status in (200, *sorted(failures), CLIENT_CLOSED):
-            yield route.path, route.method, status
+        yield route.path, route.method, 200
+        if route.method == "POST":
+            yield from ((route.path, route.method, status) for status in _server_errors(route))
+
+
+def _server_errors(route: Route) -> list[int]:
+    return sorted({error.status for error in route.failures if error.status >= 500})
 
 
 def _refusal_codes() -> list[str]:

@@ -1,5 +1,7 @@
 """`GET /metrics`."""
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,7 +13,7 @@ from service.services import services_of
 async def answer_metrics(request: Request) -> Response:
     """Prometheus' text format, or OpenMetrics where that is accepted."""
     accept = context_of(request.scope).headers.get(b"accept", b"").decode("latin-1")
-    page, content_type = services_of(request).metrics.write(accept)
+    page, content_type = await asyncio.to_thread(services_of(request).metrics.write, accept)
     return Response(page, headers={"content-type": content_type})
 
 
