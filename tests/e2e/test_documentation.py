@@ -9,14 +9,12 @@ from typing import get_args
 
 import pytest
 from pydantic import SecretStr
-from starlette.testclient import TestClient
 
 from export.checkpoint import FAMILIES
 from export.precision import Precision
 from polyhead.cli import COMMANDS
-from service.app import create_app
-from service.readiness import Readiness
-from service.settings import Settings, read_settings
+from service.routes.table import ROUTES
+from service.settings import Settings
 from tests.markdown import DOCUMENTS, ROOT, anchors, inline_code, links
 
 DOCS = ROOT / "docs"
@@ -29,7 +27,7 @@ COMMAND = re.compile(
 )
 NEEDS_RAY = "deploy.bulk"
 FILE = re.compile(r"(?:\.ci|benchmarks|deploy|docs|examples|export|model|polyhead|service|tests|train)/[\w./-]*")
-PLACEHOLDER = re.compile(r"\b(?:COMMAND|NAME|QUESTION)\b")  # a reader's choice
+PLACEHOLDER = re.compile(r"COMMAND|NAME|QUESTION")  # a reader's choice
 
 
 def name_of(document: Path) -> str:
@@ -123,14 +121,11 @@ def _first_column(page: str, heading: str) -> list[str]:
     return [row.partition("|")[0].strip() for row in re.findall(r"^\|?(.*)$", table, re.MULTILINE)][2:]
 
 
-def test_every_route_is_on_a_page(tmp_path: Path) -> None:
-    app, _ = create_app(read_settings(["--model", str(tmp_path)]), Readiness())
-    with TestClient(app) as client:
-        described = set(client.get("/openapi.json").json()["paths"])
+def test_every_route_is_on_a_page() -> None:
+    paths = {route.path.replace(":path}", "}") for route in ROUTES if not route.path.startswith("/static/")}
     pages = inline_code((DOCS / "api.md").read_text()) + inline_code((DOCS / "clients.md").read_text())
     named = {path for code in pages for path in re.findall(r"(?<!\S)/[\w{}./-]*", code)}
-    assert len(described) > 20
-    assert described <= named
+    assert paths <= named
 
 
 def test_readme_repeats_the_figures_of_performance() -> None:
@@ -148,7 +143,8 @@ def test_python_lists_every_command() -> None:
 
 def test_development_lists_every_make_command() -> None:
     targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    listed = re.findall(r"^\| `make ([a-z-]+)` \|", (DOCS / "development.md").read_text(), re.MULTILINE)
+    table = re.findall(r"^\| `make .*?\|", (DOCS / "development.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"`make ([a-z-]+)`", " ".join(table))
     assert {*listed} | {"help"} == {*targets}
 
 
