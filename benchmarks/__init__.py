@@ -4,7 +4,8 @@
   the service.
 - `http`: the service over HTTP. `closed`: clients that ask as fast as they are answered; `open`: latency at a rate, and
   overload; `cost`: processor time a request; `gzip`: whether compressing answers pays.
-- `peers`: other engines and servers. `encode`: Infinity, sentence-transformers and OpenVINO.
+- `peers`: other engines and servers. `encode`: Infinity, sentence-transformers and OpenVINO; `int8`: OpenVINO,
+  CTranslate2 and ONNX Runtime's own quantization, with what they cost in quality.
 - `attention`: `cost`: what each form of attention costs; `claims`: what is said about multi-head attention, and what is
   true.
 - `quality`: `pairs`: quality of precisions on rated pairs; `pruning`: quality and speed of pruned artifacts.

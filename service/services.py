@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from service.byte_budget import ByteBudget
-from service.context import SERVICES_KEY
-from service.http.route_table import RouteTable
 from service.observability.metrics import Metrics
 from service.readiness import Readiness
 from service.settings import Settings
@@ -14,17 +12,16 @@ from service.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Made with the app, before there is a runner."""
+    """Made with the app, before there is an engine."""
 
     settings: Settings
     readiness: Readiness
     metrics: Metrics
-    routes: RouteTable
     body_budget: ByteBudget
     answer_budget: ByteBudget
 
 
 def services_of(request: Request) -> Services:
     """The services of the app that answers this request."""
-    services: Services = request.scope[SERVICES_KEY]
+    services: Services = request.app.state.services
     return services

@@ -124,9 +124,14 @@ def add_http_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--texts-per-request", type=whole, nargs="+", default=[1, 32], metavar="N", help="texts of a request"
     )
+    parser.add_argument("--seconds", type=positive, default=8.0, help="length of each measurement over HTTP")
+    add_text_arguments(parser)
+
+
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """Texts and rounds of a comparison."""
     parser.add_argument("--corpus", choices=get_args(Corpus), default="short", help="which texts")
     parser.add_argument("--texts", type=whole, default=640, help="different texts")
-    parser.add_argument("--seconds", type=positive, default=8.0, help="length of each measurement over HTTP")
     parser.add_argument("--rounds", type=whole, default=5, help="measured rounds; one more warms up")
     parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")
 

@@ -72,9 +72,26 @@ SENTENCE_TRANSFORMERS = Environment(
 )
 OPENVINO = Environment(
     "openvino",
-    ("openvino==2026.4.1", TORCH, "transformers==5.23.0"),
-    ("openvino", "transformers"),
+    ("openvino==2026.4.1", "nncf==3.4.0", TORCH, "transformers==5.23.0"),
+    ("openvino", "nncf", "transformers"),
 )
+CTRANSLATE2 = Environment(
+    "ctranslate2",
+    ("ctranslate2==4.8.5", TORCH, "transformers==5.23.0"),
+    ("ctranslate2", "transformers"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ThisProject(Environment):
+    """The environment that this process runs in."""
+
+    def python(self, cache: Path) -> Path:  # noqa: ARG002 - nothing is made
+        """This process's interpreter."""
+        return Path(sys.executable)
+
+
+THIS_PROJECT = ThisProject("this project", (), ("onnxruntime", "torch", "transformers"))
 
 
 def _run(command: Sequence[str]) -> str:

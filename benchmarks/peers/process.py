@@ -50,9 +50,9 @@ class PeerProcess:
         """Everything it can measure, each under the peer's name."""
         return {f"{prefix} {name}": partial(self._measure, name) for name in self.names}
 
-    def vectors(self) -> NDArray[np.float32]:
-        """Vectors of the first four texts `[4, D]`."""
-        return np.array(_exchange(self.process, self.log, None), dtype=np.float32)
+    def vectors(self, count: int = 4) -> NDArray[np.float32]:
+        """Vectors `[count, D]` of the first texts."""
+        return np.array(_exchange(self.process, self.log, count), dtype=np.float32)
 
     def _measure(self, name: str) -> Sample:
         answer = _exchange(self.process, self.log, name)

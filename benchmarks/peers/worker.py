@@ -1,7 +1,7 @@
-"""The other side of `peers`: runs inside a peer's own environment and encodes when told to.
+"""The process that a peer encodes in: runs in the peer's own environment and encodes when told to.
 
-Standard library and numpy only, so that it can be imported there. One JSON object a line on both sides: first the
-texts and the plans, then the name of a way, answered with seconds; or `null`, answered with a few vectors.
+Standard library and numpy only, so that it can be imported there. One JSON object a line in both directions: first the
+task, then the name of a way, answered with seconds; or a number, answered with the vectors of so many texts.
 """
 
 import json
@@ -32,6 +32,8 @@ class Task:
         texts: the texts.
         rows: their token ids, special tokens included.
         plans: which texts go into which run, by name.
+        precisions: that the worker offers, in its own words.
+        calibration: token ids of other texts, to choose the ranges of int8 by.
     """
 
     weights: str
@@ -39,6 +41,8 @@ class Task:
     texts: Sequence[str]
     rows: Sequence[Sequence[int]]
     plans: Mapping[str, Plan]
+    precisions: Sequence[str] = ()
+    calibration: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,11 @@ class Peer:
 
 def pad(task: Task, indices: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Token ids and mask `[B, S]` of some texts, padded on the right."""
-    rows = [task.rows[index] for index in indices]
+    return pad_rows([task.rows[index] for index in indices])
+
+
+def pad_rows(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Token ids and mask `[B, S]`, padded on the right."""
     input_ids = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
     mask = np.zeros_like(input_ids)
     for index, row in enumerate(rows):
@@ -112,8 +120,8 @@ def serve(make: Callable[[Task], Peer]) -> None:
     _say(answers, list(peer.ways))
     for line in sys.stdin:
         request = json.loads(line)
-        if request is None:
-            _say(answers, peer.embed(range(4)).tolist())
+        if isinstance(request, int):
+            _say(answers, peer.embed(range(request)).tolist())
             continue
         began = time.perf_counter()
         latencies = list(peer.ways[request]())

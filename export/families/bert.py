@@ -7,8 +7,7 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families.naming import rename
-from export.families.task_layers import BIASED, DECODER, DENSE, NORM, OUTPUT, TaskLayers, fixed
-from model.config import Activation, EncoderConfig, Pooling
+from model.config import Activation, EncoderConfig, Pooling, Projection
 from model.config_checks import MOST_LAYERS, require
 
 MODEL_TYPES = ("bert",)
@@ -38,19 +37,8 @@ NAMES: Mapping[str, str] = {
 PREFIXES = ("bert.", "model.")
 IGNORED = ("pooler.", "cls.", "classifier.", "qa_outputs.", "embeddings.position_ids")
 
-CLASSIFIER = TaskLayers({"pooler.dense": DENSE, "classifier": OUTPUT}, fixed(dense_activation="tanh"))
-MASKED_LM = TaskLayers(
-    {
-        "cls.predictions.transform.dense": DENSE,
-        "cls.predictions.transform.LayerNorm": NORM,
-        "cls.predictions.decoder": DECODER,
-        "cls.predictions": BIASED,
-    },
-    lambda config: {"dense_activation": ACTIVATIONS[config["hidden_act"]]},
-)
 
-
-def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:
     """Reads a BERT config.json.
 
     Raises:
@@ -81,6 +69,7 @@ def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
         activation=ACTIVATIONS[config["hidden_act"]],
         norm_eps=config["layer_norm_eps"],
         pooling=pooling,
+        projection=projection,
     )
 
 

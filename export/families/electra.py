@@ -6,10 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from export.families import bert, roberta
+from export.families import bert
 from export.families.naming import rename
-from export.families.task_layers import DECODER, DENSE, NORM, TaskLayers, fixed
-from model.config import EncoderConfig, Pooling
+from model.config import EncoderConfig, Pooling, Projection
 
 MODEL_TYPES = ("electra",)
 
@@ -19,20 +18,15 @@ IGNORED = (
     *("discriminator_predictions.", "generator_predictions.", "generator_lm_head.", "classifier.", "qa_outputs."),
     *("sequence_summary.", "embeddings.position_ids"),
 )
-CLASSIFIER = TaskLayers(roberta.CLASSIFIER.names, fixed(dense_activation="gelu"))
-MASKED_LM = TaskLayers(
-    {"generator_predictions.dense": DENSE, "generator_predictions.LayerNorm": NORM, "generator_lm_head": DECODER},
-    fixed(dense_activation="gelu"),
-)
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:
     """Reads an ELECTRA config.json.
 
     Raises:
         UnsupportedModel: a setting that makes it another network than the one built here.
     """
-    read = bert.read_config(config, pooling)
+    read = bert.read_config(config, pooling, projection)
     width = config["embedding_size"]
     return replace(read, token_size=0 if width == read.hidden_size else width)
 

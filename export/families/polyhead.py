@@ -6,26 +6,29 @@ apart from d_v, a value stream. `model_type` is `polyhead`; everything else has 
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
 
-from model.config import EncoderConfig, Pooling
+from model.config import EncoderConfig, Pooling, Projection
 
 MODEL_TYPES = ("polyhead",)
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    """Reads the configuration; the pooling it names comes before that of modules.json.
+def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:
+    """Reads the configuration; the pooling and projection it names come before those of modules.json.
 
     Raises:
         ConfigError: it describes no network.
     """
-    named = {name: value for name, value in config.items() if name != "model_type"}
-    return EncoderConfig.from_dict({"pooling": pooling, **named})
+    around = {"pooling": pooling, "projection": None if projection is None else asdict(projection)}
+    return EncoderConfig.from_dict(
+        {**around, **{name: value for name, value in config.items() if name != "model_type"}}
+    )
 
 
 def read_state(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors as they are; a projection has its name of before there were tasks, or its own."""
+    """The tensors as they are."""
     del config  # the names are the encoder's own
-    return {f"task_layers.{name}" if name.startswith("projection.") else name: t for name, t in tensors.items()}
+    return dict(tensors)

@@ -22,6 +22,7 @@ COMMANDS = {
     "http cost": ("--model", "DIR"),
     "http open": ("--model", "DIR"),
     "peers encode": ("DIR",),
+    "peers int8": ("DIR",),
     "quality pruning": ("DIR", "--pairs", "CSV"),
     "quality pairs": ("DIR", "--pairs", "CSV"),
     "service replicas": ("--model", "DIR"),

@@ -1,0 +1,114 @@
+"""How fast and how close to fp32 is int8 here and in OpenVINO, CTranslate2 and ONNX Runtime's own quantization?
+
+Engines alone, no HTTP: the same weights, the same texts in the same batches, every engine on all cores and with a
+worker a core, in turns. OpenVINO's graph is quantized by NNCF for transformers, with texts that are not measured.
+Cosines are to this project's fp32 vectors. How fast int8 products are depends on the processor, VNNI above all.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
+from benchmarks.lib.comparison import Way, add_text_arguments, best_of, compare, engine_ways
+from benchmarks.lib.engines import Engine
+from benchmarks.lib.report import Table, describe_machine, emit
+from benchmarks.lib.texts import fingerprint, load_texts
+from benchmarks.lib.tokens import standard_plans, tokenize
+from benchmarks.peers.environments import CTRANSLATE2, OPENVINO, THIS_PROJECT, Environment
+from benchmarks.peers.run import Run, add_peer_arguments, opened
+from export.quality import row_cosines
+
+COMPARED_TEXTS = 256  # whose vectors are compared
+COLUMNS = ("engine", "tokens_per_s", "over_fp32", "cosine_mean", "cosine_worst", "best_way")
+Vectors = NDArray[np.float32]
+
+
+class Candidate(NamedTuple):
+    """An engine in one precision, as its worker calls it."""
+
+    environment: Environment
+    module: str
+    precision: str
+
+
+CANDIDATES: Mapping[str, Candidate] = {
+    "OpenVINO int8 (NNCF)": Candidate(OPENVINO, "benchmarks.peers.openvino_worker", "int8"),
+    "CTranslate2 int8": Candidate(CTRANSLATE2, "benchmarks.peers.ctranslate2_worker", "int8"),
+    "CTranslate2 float32": Candidate(CTRANSLATE2, "benchmarks.peers.ctranslate2_worker", "float32"),
+    "ONNX Runtime dynamic int8": Candidate(THIS_PROJECT, "benchmarks.peers.onnxruntime_worker", "int8"),
+}
+
+
+def candidate_ways(run: Run, name: str, vectors: dict[str, Vectors]) -> dict[str, Way]:
+    """An engine's ways; adds its vectors."""
+    environment, module, precision = CANDIDATES[name]
+    calibration = load_texts(run.arguments.corpus, run.arguments.calibration, run.arguments.seed + 1)
+    rows = tokenize(run.engines[0].artifact, calibration) if precision == "int8" else []
+    peer = run.start(run.peers.prepare(environment), module, [precision], rows)
+    vectors[name] = peer.vectors(min(COMPARED_TEXTS, len(run.texts)))
+    return peer.ways(f"{name}:")
+
+
+def own_ways(run: Run, engine: Engine, vectors: dict[str, Vectors]) -> dict[str, Way]:
+    """This project's engine; adds its vectors."""
+    name = f"Polyhead {engine.artifact.manifest.precision}"
+    vectors[name] = np.concatenate([engine.pooled([row]) for row in run.rows[:COMPARED_TEXTS]])
+    ways = engine_ways(engine, run.rows, standard_plans(run.rows))
+    return {f"{name}: {way.removeprefix(engine.name + ', ')}": measure for way, measure in ways.items()}
+
+
+def summarize(rates: Table, vectors: Mapping[str, Vectors], exact: str, title: str) -> Table:
+    """Each engine's best rate and its cosines to the exact one's vectors."""
+    table = Table("int8", title, COLUMNS)
+    for name, found in vectors.items():
+        best, base = best_of(rates, (f"{name}:",)), best_of(rates, (f"{exact}:",))
+        if best is None or base is None:
+            continue
+        cosines = row_cosines(found, vectors[exact])
+        table.add(
+            engine=name,
+            tokens_per_s=best[1],
+            over_fp32=best[1] / base[1],
+            cosine_mean=float(cosines.mean()),
+            cosine_worst=float(cosines.min()),
+            best_way=best[0].partition(": ")[2],
+        )
+    return table
+
+
+def describe_processor() -> str:
+    """Kind of processor, and whether it has the instructions that int8 products are fast with."""
+    machine = describe_machine()
+    vnni = [name for name in machine["instructions"] if "vnni" in name or name in ("amx_int8", "i8mm")]
+    kind = f"{machine['cpu']} {machine['cpu_family_model_stepping']}, {machine['cores']} cores"
+    return f"{kind}, {' and '.join(vnni) if vnni else 'no VNNI'}"
+
+
+@program
+def main() -> None:
+    """Prepares every engine, measures in turns, prints rates and cosines."""
+    parser = parser_of(__doc__, takes="about ten minutes on two cores, and before that, once, to install the peers")
+    add_peer_arguments(parser)
+    add_text_arguments(parser)
+    parser.add_argument("--calibration", type=whole, default=256, help="texts that NNCF chooses ranges by")
+    arguments = parser.parse_args()
+    with opened(arguments) as run:
+        if run.engines[0].artifact.manifest.precision != "fp32":
+            raise CannotMeasure(
+                f"{arguments.model[0]}: expected an fp32 artifact first, all others are compared with it"
+            )
+        vectors: dict[str, Vectors] = {}
+        ways: dict[str, Way] = {}
+        for engine in run.engines:
+            ways |= own_ways(run, engine, vectors)
+        for name in CANDIDATES:
+            ways |= run.peers.attempt(name, partial(candidate_ways, run, name, vectors))
+        print(f"{len(ways)} ways, {arguments.rounds} rounds and one of warm-up", flush=True)
+        rates = compare("rates", f"{arguments.texts} {arguments.corpus} texts a pass", ways, arguments.rounds)
+    best = summarize(rates, vectors, "Polyhead fp32", f"int8 on {describe_processor()}")
+    peers = {"peers": run.peers.versions, "skipped": run.peers.skipped}
+    emit("peers int8", [rates, best], **peers, texts=fingerprint(run.texts))
