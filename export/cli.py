@@ -5,14 +5,15 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from export.errors import one_line
 from export.interrupts import endings_interrupt
 from export.pruning.cli import add_options, check_options, prune_as_asked
 from export.sources import DEFAULT_MODEL
 from export.threads import wait_asleep
-from model.artifact import LAST_HIDDEN_STATE, POOLED, Manifest
+from model.artifact import LAST_HIDDEN_STATE, Manifest
+from model.tasks.settings import Task
 
 if TYPE_CHECKING:  # torch takes seconds to import: --help and a wrong command line answer without it
     from export.checkpoint import Checkpoint
@@ -26,6 +27,7 @@ EXAMPLES = f"""\
 examples:
   python -m export --output artifacts/default          the default model, {DEFAULT_MODEL}
   python -m export ./my-model --output artifacts/mine  a sentence-transformers or Hugging Face folder
+  python -m export ./my-reranker --output artifacts/r  a cross-encoder or classifier; the folder says which
   python -m export --precision int8 --output artifacts/int8
   python -m export BAAI/bge-small-en-v1.5 --output artifacts/bge --revision main
   python -m export --prune-to-quality 0.5 --pairs rated.csv --output artifacts/pruned
@@ -69,6 +71,11 @@ def parser(program: str = PROGRAM, default_output: str = "") -> argparse.Argumen
     made.add_argument(
         "--max-length", type=int, metavar="TOKENS", help="longest text to serve (default: what the checkpoint says)"
     )
+    made.add_argument(
+        "--task",
+        choices=get_args(Task),
+        help="what to export where the checkpoint is for something else, or does not say (default: what it is for)",
+    )
     add_options(made)
     made.add_argument("--revision", help="branch, tag or commit on the hub")
     made.add_argument("--force", action="store_true", help="replace DIR if it is an artifact")
@@ -110,7 +117,7 @@ def _export(options: argparse.Namespace) -> None:
     require_free(options.output, force=options.force)
     folder = find_folder(options.model, options.revision)
     sys.stderr.write(f"reading {folder.id}\n")
-    checkpoint = read_checkpoint(folder, name=options.name, max_length=options.max_length)
+    checkpoint = read_checkpoint(folder, name=options.name, max_length=options.max_length, task=options.task)
     sys.stderr.write(_length_note(checkpoint))
     checkpoint, pruning = prune_as_asked(options, checkpoint)
     manifest = export_artifact(
@@ -135,17 +142,16 @@ def _length_note(checkpoint: "Checkpoint") -> str:
 
 
 def _summary(output: Path, manifest: Manifest) -> str:
-    parity = ", ".join(f"{name} {manifest.parity[name]:.1e}" for name in (POOLED, LAST_HIDDEN_STATE, "attentions"))
+    names = (manifest.task_output, LAST_HIDDEN_STATE, "attentions")
+    parity = ", ".join(f"{name} {manifest.parity[name]:.1e}" for name in names)
     quality = manifest.parity.get("quality")
     fused = sum(manifest.fused_attention.values())
-    judged = (
-        f"cosine to fp32 over {quality['texts']} held-out texts: mean {quality['cosine_mean']:.5f}, "
-        f"worst {quality['cosine_worst']:.5f}\n"
-        if quality
-        else ""
-    )
+    judged = ""
+    if quality:
+        figures = ", ".join(f"{name} {value:.5f}" for name, value in quality.items() if isinstance(value, float))
+        judged = f"compared with fp32 over {quality['texts']} held-out texts: {figures}\n"
     return (
-        f"wrote {output}: {manifest.model}, {manifest.precision}, {fused} fused attention nodes\n"
+        f"wrote {output}: {manifest.model}, {manifest.task}, {manifest.precision}, {fused} fused attention nodes\n"
         f"largest difference over {manifest.parity['cases']} batches: {parity} "
         f"(allowed {manifest.parity['tolerance']:.0e})\n"
         f"{judged}serve it: python -m service --model {output}\n"

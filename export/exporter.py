@@ -151,6 +151,7 @@ def _make(
             parity={**parity, **figures},
             files=describe_files(directory),
             pruning=pruning.removed,
+            pairs=checkpoint.pairs,
             versions={"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         )
         write_manifest(directory, manifest)

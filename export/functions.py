@@ -117,9 +117,36 @@ def ValueNorms(value, null_context, factor, wanted, num_heads: int):  # noqa: N8
     return norms
 
 
+@script(_polyhead, default_opset=op)
+def LargestLogits(hidden, table, bias, chunk_tokens: int):  # noqa: N802 - an operator
+    """max(0, max over S of hidden table^T + bias), a chunk of positions at a time.
+
+    hidden: [B, S, D], padded rows repeating a real token; table: [vocabulary, D]; bias: [vocabulary]. Returns
+    [B, vocabulary]. A chunk holds about chunk_tokens tokens of all texts, at least one of each.
+    """
+    axis = op.Constant(value_ints=[1])
+    batch = op.Shape(hidden, start=0, end=1)
+    size = op.Shape(hidden, start=2, end=3)
+    words = op.Shape(table, start=0, end=1)
+    tokens = op.Reshape(op.Constant(value_int=chunk_tokens), axis)
+    positions = op.Max(op.Div(tokens, batch), axis)
+    rest = op.Constant(value_ints=[-1])
+    sequence = op.Shape(hidden, start=1, end=2)
+    chunks = op.Squeeze(op.Div(op.Sub(op.Add(sequence, positions), axis), positions))
+    largest = op.Expand(op.CastLike(op.Constant(value_float=0.0), hidden), op.Concat(batch, words, axis=0))
+    for chunk in range(chunks):
+        start = op.Mul(op.Reshape(chunk, axis), positions)
+        part = op.Slice(hidden, start, op.Add(start, positions), axis)
+        logits = op.Gemm(op.Reshape(part, op.Concat(rest, size, axis=0)), table, bias, transB=1)
+        rows = op.Reshape(logits, op.Concat(batch, rest, words, axis=0))
+        largest = op.Max(largest, op.ReduceMax(rows, axis, keepdims=0))
+    return largest
+
+
 def local_functions() -> list[onnx_ir.Function]:
     """Every local function, ready to be added to a model."""
-    scripts = (Scores, MaskedSoftmax, NoWeights, AttentionWeights, BiasedAttentionWeights, GatedContext, ValueNorms)
+    attention = (Scores, MaskedSoftmax, NoWeights, AttentionWeights, BiasedAttentionWeights, GatedContext, ValueNorms)
+    scripts = (*attention, LargestLogits)
     functions = [onnx_ir.serde.deserialize_function(function.to_function_proto()) for function in scripts]
     for function in functions:
         function.opset_imports[FUNCTIONS_DOMAIN] = FUNCTIONS_VERSION  # some call others, which onnxscript does not note

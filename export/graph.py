@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import onnx_ir
 import torch
 from torch import Tensor, nn
 
 from export.fold import fold_biases, reduce_factors
 from export.functions import local_functions
+from export.inputs import graph_inputs
 from model.artifact import (
     ATTENTION_LAYERS,
     HEAD_GATES,
@@ -22,7 +24,6 @@ from model.artifact import (
     LAST_HIDDEN_STATE,
     LENGTHS,
     NORM_LAYERS,
-    POOLED,
     TOKEN_TYPE_IDS,
     attentions_name,
     value_norms_name,
@@ -31,6 +32,7 @@ from model.config import EncoderConfig
 from model.dot_product import FUSED_DOMAIN, FUSED_OP
 from model.encoder import Encoder
 from model.head_gates import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
+from model.tasks.settings import OUTPUT_NAMES
 
 OPSET = 24
 BATCH, SEQUENCE, GATED = "batch", "sequence", "gated"
@@ -45,7 +47,7 @@ def input_names(config: EncoderConfig) -> tuple[str, ...]:
 def output_names(config: EncoderConfig) -> tuple[str, ...]:
     """Names of the graph's outputs, in order."""
     layers = range(config.num_layers)
-    return (POOLED, LAST_HIDDEN_STATE, *map(attentions_name, layers), *map(value_norms_name, layers))
+    return (OUTPUT_NAMES[config.task], LAST_HIDDEN_STATE, *map(attentions_name, layers), *map(value_norms_name, layers))
 
 
 def trace(encoder: Encoder) -> onnx_ir.Model:
@@ -107,17 +109,16 @@ class _Traced(nn.Module):
         output = self.encoder(
             input_ids, lengths, attention_layers, token_type_ids, head_gates=head_gates, norm_layers=norm_layers
         )
-        tensors = (output.pooled, output.last_hidden_state, *output.attentions, *output.value_norms)
+        tensors = (output.task_output, output.last_hidden_state, *output.attentions, *output.value_norms)
         return tuple(tensor.float() for tensor in tensors)  # the contract's outputs are, whatever the precision inside
 
 
 def _example(config: EncoderConfig) -> tuple[Tensor, ...]:
     """A batch of 2 x 3: sizes of 1 would be taken for constants."""
     sequence = min(3, config.max_positions)
-    ids = torch.zeros(2, sequence, dtype=torch.int64)
-    layers, gates = torch.zeros(config.num_layers, dtype=torch.bool), torch.ones(2, sum(config.num_heads))
-    inputs = (ids, torch.tensor([sequence, 1]), layers, layers.clone(), gates)
-    return (*inputs, ids.clone()) if config.type_vocab_size else inputs
+    inputs = graph_inputs(config, np.zeros((2, sequence), np.int64), np.array([sequence, 1]))
+    inputs[HEAD_GATES] = np.ones((2, sum(config.num_heads)), np.float32)
+    return tuple(torch.from_numpy(inputs[name]).clone() for name in input_names(config))
 
 
 def _finish(model: onnx_ir.Model) -> onnx_ir.Model:

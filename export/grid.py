@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, NORM_LAYERS, TOKEN_TYPE_IDS
+from export.inputs import Inputs, graph_inputs
 from model.config import EncoderConfig
 
 LONGEST_GATED = 64  # tokens a row; gates do not know positions, so longer rows would only cost time
@@ -32,19 +32,12 @@ class Case:
     sequence: int
     layers: tuple[int, ...]
 
-    def inputs(self, config: EncoderConfig, generator: np.random.Generator) -> dict[str, NDArray[np.generic]]:
+    def inputs(self, config: EncoderConfig, generator: np.random.Generator) -> Inputs:
         """Random ids in every place, padding too: what stands there must not matter."""
         shape = (len(self.lengths), self.sequence)
-        shown = np.isin(np.arange(config.num_layers), self.layers)
-        inputs: dict[str, NDArray[np.generic]] = {
-            INPUT_IDS: generator.integers(0, config.vocab_size, shape),
-            LENGTHS: np.array(self.lengths, np.int64),
-            ATTENTION_LAYERS: shown,
-            NORM_LAYERS: shown,
-        }
-        if config.type_vocab_size:
-            inputs[TOKEN_TYPE_IDS] = generator.integers(0, config.type_vocab_size, shape)
-        return inputs
+        ids = generator.integers(0, config.vocab_size, shape)
+        types = generator.integers(0, config.type_vocab_size, shape) if config.type_vocab_size else None
+        return graph_inputs(config, ids, np.array(self.lengths), layers=self.layers, token_type_ids=types)
 
     @property
     def is_gated(self) -> bool:

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.errors import ParityError
-from model.artifact import LAST_HIDDEN_STATE, POOLED
 
 FAR_ABOVE = 10  # times the tolerance: no rounding, and not worth the rest of the grid
 
@@ -116,7 +115,8 @@ def _output(name: str) -> str:
 
 def _by_kind(differences: dict[str, float]) -> dict[str, float]:
     """Largest by kind of output: layers of a kind together, and everything under gates."""
-    kinds = {POOLED: 0.0, LAST_HIDDEN_STATE: 0.0, "attentions": 0.0, "value_norms": 0.0, "gated": 0.0}
+    kinds = {"attentions": 0.0, "value_norms": 0.0, "gated": 0.0}  # of a network without heads there are none
     for name, difference in differences.items():
-        kinds[name.split(".")[0]] = max(kinds[name.split(".")[0]], difference)
+        kind = name.split(".")[0]
+        kinds[kind] = max(kinds.get(kind, 0.0), difference)
     return kinds

@@ -13,7 +13,7 @@ import torch
 
 from export.checkpoint import Checkpoint
 from export.errors import VerificationError
-from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts, see_ranges, token_batches
+from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, see_ranges, text_batches
 from export.int8.quantize import quantize_encoder, require_quantizable
 from export.parity import Tolerance
 from export.quality import Threshold, measure_quality
@@ -83,8 +83,7 @@ def to_precision(checkpoint: Checkpoint, precision: Precision, calibration: Path
     encoder, tolerance = checkpoint.encoder, TOLERANCES[precision]
     if precision == "int8":
         require_quantizable(encoder.config)  # before calibration, which takes a while
-        texts = read_texts(calibration or TEXTS)
-        batches = list(token_batches(texts, checkpoint.tokenizer, checkpoint.max_sequence_length))
+        batches = text_batches(calibration or TEXTS, checkpoint.tokenizer, checkpoint.max_sequence_length)
         quantized = quantize_encoder(encoder, see_ranges(encoder, batches))
         return Prepared(quantized, quantized, tolerance)
     if precision in DTYPES:
@@ -101,8 +100,8 @@ def judge(path: Path, checkpoint: Checkpoint, precision: Precision) -> dict[str,
     threshold = THRESHOLDS.get(precision)
     if threshold is None:
         return {}
-    texts = read_texts(HELD_OUT_TEXTS)
-    batches = list(token_batches(texts, checkpoint.tokenizer, checkpoint.max_sequence_length))
-    quality = measure_quality(path, checkpoint.encoder, batches)
+    encoder, longest = checkpoint.encoder, checkpoint.max_sequence_length
+    batches = text_batches(HELD_OUT_TEXTS, checkpoint.tokenizer, longest, sum(encoder.config.num_heads))
+    quality = measure_quality(path, encoder, batches)
     quality.check(threshold)
     return {"quality": quality.to_dict()}

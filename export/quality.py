@@ -1,18 +1,20 @@
 """Judges a graph of lower precision by what it was made from, on text that int8's calibration did not see."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from tqdm import tqdm
 
 from export.errors import QualityError
+from export.inputs import graph_inputs, run_encoder
 from export.runtime import Session
-from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, POOLED, TOKEN_TYPE_IDS, attentions_name
+from export.similarity import row_cosines
+from export.tokens import TextBatch
+from model.artifact import POOLED, attentions_name
 from model.encoder import Encoder
 
 
@@ -60,38 +62,24 @@ class PrecisionQuality:
             )
 
 
-def measure_quality(path: Path, encoder: Encoder, batches: list[tuple[Tensor, Tensor]]) -> PrecisionQuality:
+def measure_quality(path: Path, encoder: Encoder, batches: Sequence[TextBatch]) -> PrecisionQuality:
     """Compares the graph at a path with the float32 encoder over batches of held-out texts."""
     session = Session(path)
     config = encoder.config
     cosines: list[NDArray[np.float64]] = []
     divergences = [np.zeros(heads) for heads in config.num_heads]
     queries = 0
-    for input_ids, lengths in tqdm(batches, desc="judging", unit="batch", leave=False):
-        inputs: dict[str, NDArray[np.generic]] = {
-            INPUT_IDS: input_ids.numpy(),
-            LENGTHS: lengths.numpy(),
-            ATTENTION_LAYERS: np.ones(config.num_layers, np.bool_),
-        }
-        if config.type_vocab_size:
-            inputs[TOKEN_TYPE_IDS] = np.zeros_like(input_ids.numpy())
-        found = session.run(inputs)
-        with torch.inference_mode():
-            expected = encoder.use("eager")(input_ids, lengths)
+    for batch in tqdm(batches, desc="judging", unit="batch", leave=False):
+        inputs = graph_inputs(config, batch.input_ids.numpy(), batch.lengths.numpy(), layers=range(config.num_layers))
+        found, expected = session.run(inputs), run_encoder(encoder.use("eager"), inputs)
         cosines.append(row_cosines(found[POOLED], expected.pooled.numpy()))
         for layer, weights in enumerate(expected.attentions):
             if config.num_heads[layer] and weights is not None:
-                divergences[layer] += _divergence(found[attentions_name(layer)], weights.numpy(), lengths.tolist())
-        queries += int(lengths.sum())
+                divergences[layer] += _divergence(
+                    found[attentions_name(layer)], weights.numpy(), batch.lengths.tolist()
+                )
+        queries += int(batch.lengths.sum())
     return PrecisionQuality(np.concatenate(cosines), [(sums / queries).tolist() for sums in divergences])
-
-
-def row_cosines(found: NDArray[np.float32], expected: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The cosine of each row of one [B, D] with the other's, [B], in float64."""
-    a, b = found.astype(np.float64), expected.astype(np.float64)
-    with np.errstate(invalid="ignore"):  # an embedding of 0 has no cosine: NaN, which passes no gate
-        cosines: NDArray[np.float64] = (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
-    return cosines
 
 
 def _divergence(found: NDArray[np.float32], expected: NDArray[np.float32], lengths: list[int]) -> NDArray[np.float64]:

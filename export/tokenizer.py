@@ -18,7 +18,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Metaspace, WhitespaceSplit
 from tokenizers.pre_tokenizers import Sequence as PreTokenizerSequence
 
 from export.errors import SourceError, UnsupportedModel
-from export.pipeline import read_json
+from export.json_files import read_json
 from export.vocabulary import (
     BERT_TOKENS,
     BYTE_LEVEL_KINDS,

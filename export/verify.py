@@ -1,8 +1,8 @@
 """Checks an exported graph against the encoder it was made from; an export that does not verify does not exist.
 
 Three questions: are the inputs and outputs those of the contract, is attention fused in every layer as ONNX Runtime
-runs it, and are the tensors those of the PyTorch encoder over a grid of batch sizes, lengths and paddings: embeddings,
-attention weights, norms of values, and on ragged batches all of them again under random gates on the heads.
+runs it, and are the tensors those of the PyTorch encoder over a grid of batch sizes, lengths and paddings: the task's
+output, attention weights, norms of values, and on ragged batches all of them again under random gates on the heads.
 """
 
 import copy
@@ -20,22 +20,21 @@ from tqdm import tqdm
 from export.errors import FusionError, ParityError, VerificationError
 from export.graph import fused_attention, input_names, output_names
 from export.grid import Case, grid
+from export.inputs import Inputs, run_encoder
 from export.parity import Parity, Tolerance
 from export.runtime import Session
 from model.artifact import (
     ATTENTION_LAYERS,
     HEAD_GATES,
-    INPUT_IDS,
     LAST_HIDDEN_STATE,
-    LENGTHS,
     NORM_LAYERS,
-    POOLED,
-    TOKEN_TYPE_IDS,
     attentions_name,
     value_norms_name,
 )
 from model.config import EncoderConfig
 from model.encoder import Encoder, EncoderOutput
+from model.tasks.registry import TASKS
+from model.tasks.settings import OUTPUT_NAMES
 
 SEED = 20240229
 LONGEST_SWITCHED = 16  # tokens a row of the runs for one layer; switches do not know lengths
@@ -108,18 +107,21 @@ def _check_case(
 ) -> None:
     """Compares one batch with the reference, and with its own precision where there is a second encoder."""
     config = encoders[0].config
+    output = OUTPUT_NAMES[config.task]
     generator = np.random.default_rng([SEED, case.sequence, *case.lengths])
     inputs = case.inputs(config, generator)
     found = session.run(inputs)
-    _compare(case, found, _run_encoders(case, encoders, inputs), parity, tolerance)
+    _compare(case, found, _run_encoders(case, encoders, inputs), parity, tolerance, config=config)
     if case.layers:
         _check_independence(session, inputs, found, config)
     if case.is_gated:
         inputs[HEAD_GATES] = case.gates(config, generator)
         gated = session.run(inputs)
-        _compare(case, gated, _run_encoders(case, encoders, inputs), parity, tolerance, prefix=f"{GATED}.")
-        if not np.array_equal(gated[POOLED][-1], found[POOLED][-1]):
-            raise ParityError(f"{POOLED} of a text whose gates are all 1 changes with the gates of its batch mates")
+        _compare(
+            case, gated, _run_encoders(case, encoders, inputs), parity, tolerance, config=config, prefix=f"{GATED}."
+        )
+        if not np.array_equal(gated[output][-1], found[output][-1]):
+            raise ParityError(f"{output} of a text whose gates are all 1 changes with the gates of its batch mates")
     parity.cases += 1
     parity.longest = max(parity.longest, case.sequence)
 
@@ -131,33 +133,41 @@ def _compare(
     parity: Parity,
     tolerance: Tolerance,
     *,
+    config: EncoderConfig,
     prefix: str = "",
 ) -> None:
     """Compares every output on its real tokens with the reference's, and the second encoder's where there is one."""
-    for name, real in _real_parts(case, outputs[0]):
-        tensors = (_tensor(output, name) for output in outputs)
+    for name, real in _real_parts(case, config, outputs[0]):
+        tensors = (_tensor(output, name, config) for output in outputs)
         expected, rounded = (None if tensor is None else tensor[real].numpy() for tensor in tensors)
         if expected is not None:
             parity.record(prefix + name, found[name][real], expected, tolerance, rounded)
 
 
-def _real_parts(case: Case, output: EncoderOutput | None) -> Iterator[tuple[str, tuple[slice | int, ...]]]:
+def _real_parts(
+    case: Case, config: EncoderConfig, output: EncoderOutput | None
+) -> Iterator[tuple[str, tuple[slice | int, ...]]]:
     """Outputs with the parts of them that belong to real tokens; of weights every key, since padding must be 0."""
-    yield POOLED, (slice(None),)
+    per_token = [LAST_HIDDEN_STATE]
+    if TASKS[config.task].is_per_token:
+        per_token.append(OUTPUT_NAMES[config.task])
+    else:
+        yield OUTPUT_NAMES[config.task], (slice(None),)
     for row, length in enumerate(case.lengths):
-        yield LAST_HIDDEN_STATE, (row, slice(length))
+        for name in per_token:
+            yield name, (row, slice(length))
         for layer, weights in enumerate(output.attentions if output else ()):
             if weights is not None and len(weights):  # else not to be compared, or no heads
                 yield attentions_name(layer), (row, slice(None), slice(length))
                 yield value_norms_name(layer), (row, slice(None), slice(length))
 
 
-def _tensor(output: EncoderOutput | None, name: str) -> torch.Tensor | None:
+def _tensor(output: EncoderOutput | None, name: str, config: EncoderConfig) -> torch.Tensor | None:
     """An output by the graph's name for it."""
     if output is None:
         return None
     tensors = {
-        POOLED: output.pooled,
+        OUTPUT_NAMES[config.task]: output.task_output,
         LAST_HIDDEN_STATE: output.last_hidden_state,
         **{attentions_name(layer): weights for layer, weights in enumerate(output.attentions)},
         **{value_norms_name(layer): norms for layer, norms in enumerate(output.value_norms)},
@@ -165,23 +175,21 @@ def _tensor(output: EncoderOutput | None, name: str) -> torch.Tensor | None:
     return tensors[name]
 
 
-def _run_encoders(
-    case: Case, encoders: tuple[Encoder, Encoder | None], inputs: dict[str, NDArray[np.generic]]
-) -> list[EncoderOutput | None]:
+def _run_encoders(case: Case, encoders: tuple[Encoder, Encoder | None], inputs: Inputs) -> list[EncoderOutput | None]:
     used = [encoder.use("sdpa").use("eager", case.layers) if encoder else None for encoder in encoders]
-    return [_run_reference(encoder, inputs) if encoder else None for encoder in used]
+    return [run_encoder(encoder, inputs) if encoder else None for encoder in used]
 
 
 def _check_independence(
     session: Session,
-    inputs: dict[str, NDArray[np.generic]],
+    inputs: Inputs,
     found: dict[str, NDArray[np.float32]],
     config: EncoderConfig,
 ) -> None:
-    """Without attention and norms: the same bits in the embedding, and nothing in what was not asked for."""
+    """Without attention and norms: the same bits in the task's output, and nothing in what was not asked for."""
     none = np.zeros(config.num_layers, np.bool_)
     without = session.run({**inputs, ATTENTION_LAYERS: none, NORM_LAYERS: none})
-    for name in (POOLED, LAST_HIDDEN_STATE):
+    for name in (OUTPUT_NAMES[config.task], LAST_HIDDEN_STATE):
         if not np.array_equal(without[name], found[name]):
             raise ParityError(f"{name} changes with whether attention weights are asked for")
     for layer in range(config.num_layers):
@@ -204,23 +212,9 @@ def _check_switches(session: Session, config: EncoderConfig) -> None:
         for layer in range(config.num_layers):
             only = np.arange(config.num_layers) == layer
             found = session.run({**inputs, ATTENTION_LAYERS: none, NORM_LAYERS: none, switch: only})
-            wanted = (POOLED, LAST_HIDDEN_STATE, name_of(layer))
+            wanted = (OUTPUT_NAMES[config.task], LAST_HIDDEN_STATE, name_of(layer))
             for name, tensor in found.items():
                 if name in wanted and not np.array_equal(tensor, everything[name]):
                     raise ParityError(f"{name} changes where {switch} asks for layer {layer} alone")
                 if name not in wanted and tensor.size:
                     raise ParityError(f"{name} is computed where {switch} asks for layer {layer} alone")
-
-
-def _run_reference(reference: Encoder, inputs: dict[str, NDArray[np.generic]]) -> EncoderOutput:
-    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
-    gates = tensors.get(HEAD_GATES)
-    with torch.inference_mode():
-        output: EncoderOutput = reference(
-            tensors[INPUT_IDS],
-            tensors[LENGTHS],
-            token_type_ids=tensors.get(TOKEN_TYPE_IDS),
-            head_gates=gates,
-            norm_layers=tensors[NORM_LAYERS],
-        )
-    return output

@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
 from export.errors import SourceError
-from export.pipeline import read_json
+from export.json_files import read_json
 
 WORDPIECE, BYTE_LEVEL = ("vocab.txt",), ("vocab.json", "merges.txt")
 WORDPIECE_KINDS = ("bert", "distilbert", "electra")

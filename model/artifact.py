@@ -12,6 +12,7 @@ from typing import Any
 
 from model.config import EncoderConfig
 from model.config_checks import ConfigError
+from model.tasks.settings import OUTPUT_NAMES, ClassificationSettings, ScoreActivation, Task
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -30,7 +31,10 @@ ATTENTION_LAYERS = "attention_layers"
 NORM_LAYERS = "norm_layers"  # bool [L]: which layers' value norms to compute
 HEAD_GATES = "head_gates"  # float32 [B, sum of all layers' heads], first layer first; no rows: no gates
 TOKEN_TYPE_IDS = "token_type_ids"  # noqa: S105 - a tensor name, no password
-POOLED = "pooled"
+POOLED = OUTPUT_NAMES["embedding"]
+LOGITS = OUTPUT_NAMES["classification"]
+SPARSE = OUTPUT_NAMES["sparse"]
+TOKEN_VECTORS = OUTPUT_NAMES["multi_vector"]
 LAST_HIDDEN_STATE = "last_hidden_state"
 
 
@@ -83,6 +87,18 @@ class Defaults:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class VectorRanges:
+    """Least and greatest value of each dimension of normalised embeddings, over the export's calibration texts.
+
+    What `quantize_embeddings` of sentence-transformers calls `ranges`: int8 and uint8 scale each dimension to 256 steps
+    between the two. They are of vectors of length 1 with all their dimensions, as the service answers them by default.
+    """
+
+    minimum: tuple[float, ...]
+    maximum: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
     """Everything the service knows of an artifact before it opens the graph.
 
@@ -101,6 +117,9 @@ class Manifest:
         files: every other file of the directory, by name.
         versions: versions of what produced the artifact, by package.
         pruning: which heads were removed, by what, and what it cost; None where none were.
+        pairs: whether the model takes pairs of texts, made as `tokenizer.json` makes them.
+        vector_ranges: what 8-bit vectors are scaled by; None where the task gives no such vectors, or they were not
+            measured.
     """
 
     model: str
@@ -117,7 +136,31 @@ class Manifest:
     files: Mapping[str, FileEntry]
     versions: Mapping[str, str]
     pruning: Mapping[str, Any] | None = None
+    pairs: bool = False
+    vector_ranges: VectorRanges | None = None
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def task(self) -> Task:
+        """What the artifact is for."""
+        return self.config.task
+
+    @property
+    def task_output(self) -> str:
+        """Name of the graph output that the task is for."""
+        return OUTPUT_NAMES[self.config.task]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A name a logit; empty where the task is no classification."""
+        settings = self.config.task_settings
+        return settings.labels if isinstance(settings, ClassificationSettings) else ()
+
+    @property
+    def activation(self) -> ScoreActivation:
+        """What makes scores of logits."""
+        settings = self.config.task_settings
+        return settings.activation if isinstance(settings, ClassificationSettings) else "identity"
 
     def to_dict(self) -> dict[str, Any]:
         """The manifest as JSON types; `from_dict` reverses it."""
@@ -149,11 +192,16 @@ class Manifest:
                     "inputs": tuple(data["inputs"]),
                     "outputs": tuple(data["outputs"]),
                     "defaults": Defaults(**data["defaults"]),
+                    "vector_ranges": _read_ranges(data.get("vector_ranges")),
                     "files": {name: FileEntry(**entry) for name, entry in data["files"].items()},
                 }
             )
         except (AttributeError, ConfigError, KeyError, TypeError) as error:
             raise ArtifactError(f"malformed manifest: {error}") from error
+
+
+def _read_ranges(data: Mapping[str, Any] | None) -> VectorRanges | None:
+    return None if data is None else VectorRanges(minimum=tuple(data["minimum"]), maximum=tuple(data["maximum"]))
 
 
 @dataclass(frozen=True, slots=True)

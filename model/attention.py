@@ -122,7 +122,7 @@ class MultiHeadAttention(nn.Module):
         query, key = self.query(hidden), self.key(hidden)  # [T, H*K]
         if terms.rotation is not None:
             query, key = (terms.rotation.turn(x, self.num_heads) for x in (query, key))
-        value = self.values(hidden, request.first_values)
+        value = self.values(hidden, request.first_values) if request.values is None else request.values
         request = self.stream.drop_heads(request, tokens.lengths)
         context, heads = attend(self, (query, key, value), tokens, request, terms.bias)
         return self.output(self.stream.apply_output_gate(context, hidden)), heads

@@ -15,8 +15,10 @@ from model.config_checks import (
     check_value_stream,
     require,
     require_choice,
+    require_flag,
     require_positive,
 )
+from model.tasks.settings import Task, TaskSettings, check_task, read_settings
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Norm = Literal["layer_norm", "rms_norm"]
@@ -105,8 +107,10 @@ class EncoderConfig:
         learned_value_residual: whether a and b are parameters that begin at `value_residual`.
         output_gate: whether each head's context is multiplied by a sigmoid of the layer's input.
         head_dropout: share of heads left out in training; nothing is left out otherwise.
-        pooling: how `last_hidden_state [B, S, D]` becomes `pooled [B, D]`.
-        projection: dense layer after pooling, or None.
+        pooling: how `last_hidden_state [B, S, D]` becomes one vector a text, of an embedding and of a classification.
+        projection: dense layer after pooling, or None; an embedding's.
+        task: what stands on the encoder; `model.tasks.settings` names the graph's output for each.
+        task_settings: describes the task's layers; None for an embedding.
     """
 
     vocab_size: int
@@ -149,6 +153,8 @@ class EncoderConfig:
     head_dropout: float = 0.0
     pooling: Pooling = "mean"
     projection: Projection | None = None
+    task: Task = "embedding"
+    task_settings: TaskSettings | None = None
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "d_k", "d_v", "intermediate_size", "max_positions"):
@@ -165,8 +171,7 @@ class EncoderConfig:
         for name, kind in _CHOICES.items():
             require_choice(name, getattr(self, name), get_args(kind))
         for name in _FLAGS:
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} is {getattr(self, name)!r}: expected true or false")
+            require_flag(name, getattr(self, name))
         for name in ("norm_eps", "rope_theta", "rope_divisor"):
             require_positive(name, getattr(self, name))
         if self.local_rope_theta is not None:
@@ -174,6 +179,7 @@ class EncoderConfig:
         check_positions(self)
         check_kept_heads(self)
         check_value_stream(self)
+        check_task(self)
 
     @property
     def num_layers(self) -> int:
@@ -194,6 +200,11 @@ class EncoderConfig:
     def embedding_size(self) -> int:
         """Width of `pooled`: the projection's size where there is one, else D."""
         return self.projection.size if self.projection else self.hidden_size
+
+    @property
+    def output_size(self) -> int:
+        """Size of the last dimension of the task's output."""
+        return self.embedding_size if self.task_settings is None else self.task_settings.output_size(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON types; `from_dict` reverses it."""
@@ -217,10 +228,13 @@ class EncoderConfig:
                 values[name] = tuple(map(tuple, values.get(name, ())))
             if values.get("projection") is not None:
                 values["projection"] = Projection(**values["projection"])
+            values["task_settings"] = read_settings(values.get("task"), values.get("task_settings"))
             return cls(**values)
         except (KeyError, TypeError) as error:
             raise ConfigError(f"incomplete encoder configuration: {error}") from error
 
 
 def _as_lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _as_lists(item) for name, item in value.items()}
     return [_as_lists(item) for item in value] if isinstance(value, tuple) else value

@@ -113,6 +113,16 @@ def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise ConfigError(f"{name} is {value!r}: expected one of {', '.join(allowed)}")
 
 
+def require_flag(name: str, value: object) -> None:
+    """True or false.
+
+    Raises:
+        ConfigError: naming the field, the value and what is allowed.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r:.100}: expected true or false")
+
+
 def require_positive(name: str, value: object) -> None:
     """A finite number above 0.
 

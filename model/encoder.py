@@ -1,4 +1,4 @@
-"""The encoder network, top to bottom: embeddings, L layers, pooling, an optional projection.
+"""The encoder network, top to bottom: embeddings, L layers, and the layers of its task.
 
 It knows an `EncoderConfig` and tensors; it does not know checkpoints, tokenizers or ONNX. Shape letters as in
 `model.config`.
@@ -17,8 +17,9 @@ from model.feed_forward import FeedForward
 from model.head_gates import HeadOutputs, LayerRequest, check_gates
 from model.norms import make_norm
 from model.packing import Packing, packing
-from model.pooling import POOLINGS
 from model.positions import AttentionPositions, PositionTerms, sinusoids
+from model.tasks.definition import Encoded
+from model.tasks.registry import TASKS
 from model.value_stream import make_value_stream
 
 
@@ -26,18 +27,23 @@ class EncoderOutput(NamedTuple):
     """What one forward pass gives.
 
     Attributes:
-        pooled: [B, D], before truncation to fewer dimensions and before normalisation; for a text of length 0 it
-            means nothing.
+        task_output: what the task is for (`model.tasks.settings.OUTPUT_NAMES`), such as an embedding's [B, D] before
+            truncation to fewer dimensions and before normalisation; for a text of length 0 it means nothing.
         last_hidden_state: [B, S, D]; rows at or after a text's length repeat its last token, or hold another text's
             where it has none.
         attentions: one a layer, [B, H_l, S, S], or None where the implementation has none.
         value_norms: one a layer, [B, H_l, S], ||f(x_j)|| of `model.analysis.norms`; None where none were asked for.
     """
 
-    pooled: Tensor
+    task_output: Tensor
     last_hidden_state: Tensor
     attentions: tuple[Tensor | None, ...]
     value_norms: tuple[Tensor | None, ...]
+
+    @property
+    def pooled(self) -> Tensor:
+        """An embedding's output, [B, D]."""
+        return self.task_output
 
 
 class Embeddings(nn.Module):
@@ -125,9 +131,7 @@ class Encoder(nn.Module):
         self.positions = AttentionPositions(config)
         self.layers = nn.ModuleList(EncoderLayer(config, layer) for layer in range(config.num_layers))
         self.final_norm = _norm(config) if config.final_norm else nn.Identity()
-        self.projection: nn.Linear | None = None
-        if config.projection:
-            self.projection = nn.Linear(config.hidden_size, config.projection.size, bias=config.projection.bias)
+        self.task_layers = TASKS[config.task].make_layers(config)
 
     def use(self, implementation: Implementation, layers: Iterable[int] | None = None) -> "Encoder":
         """Sets the attention implementation of these layers, or of every one, and returns the encoder."""
@@ -181,10 +185,10 @@ class Encoder(nn.Module):
         ):
             hidden, heads = layer(hidden, tokens, request, terms)
             shown.append(heads)
-        last_hidden_state = tokens.pad(self.final_norm(hidden))
-        pooled = self._pool(last_hidden_state, lengths)
+        hidden = self.final_norm(hidden)
+        encoded = Encoded(hidden, tokens.pad(hidden), tokens, self.embeddings.token.weight)
         weights, norms = tuple(heads.weights for heads in shown), tuple(heads.value_norms for heads in shown)
-        return EncoderOutput(pooled, last_hidden_state, weights, norms)
+        return EncoderOutput(self.task_layers(encoded), encoded.last_hidden_state, weights, norms)
 
     def _requests(
         self,
@@ -201,7 +205,8 @@ class Encoder(nn.Module):
                 value_norms=norms[layer],
                 head_gates=head_gates,
                 first_head=self.config.head_span(layer).start,
-                first_values=first_values,
+                first_values=first_values if layer else None,
+                values=None if layer else first_values,
             )
             for layer, wanted in enumerate(torch.split(attention_layers, 1))
         ]
@@ -218,13 +223,6 @@ class Encoder(nn.Module):
         if not self.config.kept_heads:
             return terms
         return [own.of_heads(kept) for own, kept in zip(terms, self.config.kept_heads, strict=True)]
-
-    def _pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        pooled = POOLINGS[self.config.pooling](hidden, lengths)
-        if self.projection is None or self.config.projection is None:
-            return pooled
-        projected: Tensor = self.projection(pooled)
-        return projected.tanh() if self.config.projection.activation == "tanh" else projected
 
 
 def _norm(config: EncoderConfig, size: int | None = None) -> nn.Module:

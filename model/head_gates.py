@@ -25,7 +25,8 @@ class LayerRequest(NamedTuple):
         head_gates: [B, sum of all layers' heads], first layer first, or None for heads as they are. The layer reads its
             own columns; they are not cut out here, since a graph would pay for that in every run.
         first_head: where this layer's columns begin.
-        first_values: [T, H*V], the first layer's values where the network has a value residual, else None.
+        first_values: [T, H*V], for a value residual: the first layer's values in every other layer, else None.
+        values: [T, H*V], this layer's values where they are known already, else None.
     """
 
     weights: Tensor
@@ -33,6 +34,7 @@ class LayerRequest(NamedTuple):
     head_gates: Tensor | None = None
     first_head: int = 0
     first_values: Tensor | None = None
+    values: Tensor | None = None
 
     def gates(self, num_heads: int) -> Tensor | None:
         """This layer's gates [B, H], or None."""

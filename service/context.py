@@ -7,9 +7,11 @@ from collections.abc import Collection
 from typing import Any
 
 from service.byte_budget import ByteBudget, Share
+from service.error_shapes import OURS, ErrorShape
 from service.errors import Invalid
 
 SCOPE_KEY = "polyhead.context"
+SERVICES_KEY = "polyhead.services"
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _ids = random.Random()  # noqa: S311 - ids are no secrets; uuid4 asks the kernel each time, a tenth of a request's overhead
@@ -29,6 +31,7 @@ class RequestContext:
         request_id: the caller's where it is short and plain, else made here.
         route: template of the route, from a closed set.
         method: HTTP method, from a closed set.
+        error_shape: how a failure of this request is written. A route that takes the bodies of several APIs may set it.
         headers: by lower-case name; where a name comes twice the last one, or both where they are one list.
         started: `time.monotonic()` when the headers were there.
         status: HTTP status of the answer, 0 until there is one.
@@ -42,6 +45,7 @@ class RequestContext:
     __slots__ = (
         "_answer",
         "error_code",
+        "error_shape",
         "headers",
         "is_abandoned",
         "method",
@@ -55,10 +59,13 @@ class RequestContext:
         "truncated",
     )
 
-    def __init__(self, route: str, method: str, headers: Collection[tuple[bytes, bytes]]) -> None:
+    def __init__(
+        self, route: str, method: str, headers: Collection[tuple[bytes, bytes]], error_shape: ErrorShape = OURS
+    ) -> None:
         self.started = time.monotonic()
         self.route = route
         self.method = method
+        self.error_shape = error_shape
         self.headers = _by_name(headers)
         self.request_id = _request_id(self.headers.get(b"x-request-id"))
         self.trace_id = _trace_id(self.headers.get(b"traceparent"))

@@ -6,10 +6,11 @@
     ├── Unauthorized         401  no key, or a wrong one
     ├── NotFound             404  no such route or resource
     │   └── ModelNotFound    404  another model is served here
-    ├── MethodNotAllowed     405
+    ├── MethodNotAllowed     405  (Allow)
+    ├── NotAcceptable        406  the caller accepts no type that the route answers
     ├── RequestTimeout       408  the request did not arrive in time
     ├── TooLarge             413  body, texts, tokens or answer over a limit
-    ├── UnsupportedMedia     415  body or answer type
+    ├── UnsupportedMedia     415  body type
     ├── Invalid              422  JSON, but not what the route takes
     ├── HeadersTooLarge      431  more header bytes than are read
     ├── Overloaded           429  too much waits (Retry-After)
@@ -24,6 +25,7 @@
 responses.
 """
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -96,6 +98,16 @@ class MethodNotAllowed(ServiceError):
     """The route exists, with other methods."""
 
     status, type, code = 405, "invalid_request_error", "method_not_allowed"
+
+    def __init__(self, allowed: Sequence[str]) -> None:
+        super().__init__(f"this route takes {', '.join(allowed)}")
+        self.allowed = allowed
+
+
+class NotAcceptable(ServiceError):
+    """The caller accepts no content type that the route answers."""
+
+    status, type, code = 406, "invalid_request_error", "not_acceptable"
 
 
 class RequestTimeout(ServiceError):

@@ -51,6 +51,15 @@ class Readiness:
             raise NotReady("the model is loading; try again soon", retry_after=RETRY_AFTER_SECONDS)
         return self._runner
 
+    def refuse_early(self) -> None:
+        """Refuses a request for the queue before its body is read.
+
+        Raises:
+            NotReady: the model is not loaded yet.
+            Overloaded: the queue would refuse it.
+        """
+        self.runner().refuse_early()
+
     def is_ready(self) -> bool:
         """Whether traffic should come."""
         return self._state == "ready" and self._runner is not None and self._runner.is_alive()

@@ -20,7 +20,6 @@ from service.errors import ServiceError
 from service.inference.backend import Backend, Float32Array
 from service.inference.onnx_backend import OnnxBackend
 from service.machine.cpu import usable_cores
-from service.near_misses import open_artifact
 from service.observability.batch_record import BatchRecord
 from service.observability.request_trace import note_stage
 from service.settings import Settings
@@ -84,7 +83,7 @@ class Runner:
         settings = settings or Settings.model_construct(
             model=directory, max_queue_delay=math.inf, request_timeout=math.inf
         )
-        artifact = open_artifact(directory)
+        artifact = Artifact.open(directory)
         runtime = plan_runtime(settings)
         _warn_of_slow_precision(artifact.manifest.precision, runtime.provider)
         tokenizer = Tokenizer.load(

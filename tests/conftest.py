@@ -4,8 +4,10 @@ import gc
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Read when torch is imported. Its threads would spin while they wait for each other, and those of ONNX Runtime in the
 # same process take the cores from them: verifying a tiny network takes ten times as long so, on a busy machine.
@@ -14,25 +16,21 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import hypothesis
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
-from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
-from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
-from tokenizers.processors import TemplateProcessing
 
-from export.checkpoint import Checkpoint, read_checkpoint
-from export.exporter import export_artifact
-from export.sources import find_folder
-from model.artifact import Defaults, Source
-from model.encoder import Encoder
-from tests.networks import BERT_CONFIG, TINY, WORDS, draw_weights
+from tests.disk_cache import kept
 from tests.service.process import ServerProcess
+from tests.task_artifacts import TaskArtifact, make_classifier, make_multi_vector, make_sparse
 
-# The same examples in every run, and no time limit on one: machines that run tests are busy.
-hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
-hypothesis.settings.load_profile("repeatable")
+if TYPE_CHECKING:  # seconds to import, and half the tests need none of them
+    from tokenizers import Tokenizer
+
+    from export.checkpoint import Checkpoint
+
+# The same examples in every run, more of them in continuous integration (CI=true). None has a time limit: machines that
+# run tests are busy.
+hypothesis.settings.register_profile("local", derandomize=True, deadline=None, max_examples=25)
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what `-m` does not ask for
@@ -52,6 +50,19 @@ def frozen_heap() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def kept_traces() -> Iterator[None]:
+    """Loads graphs that an earlier run traced, where the tests collected have anything to do with torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "torch" in sys.modules:
+            import torch
+
+            from tests.kept_traces import keeping
+
+            patch.setattr(torch.onnx, "export", keeping(torch.onnx.export))
+        yield
+
+
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """Ctrl-C raises, also where the tests run in the background of a shell, which has it ignored there."""
@@ -61,20 +72,21 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
+def tokenizer() -> "Tokenizer":
     """A WordPiece tokenizer with sixteen words."""
-    made = Tokenizer(WordPiece({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))  # noqa: S106 - a token of the vocabulary
-    made.normalizer = BertNormalizer(lowercase=True)
-    made.pre_tokenizer = BertPreTokenizer()
-    made.post_processor = TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    return made
+    from tests.networks import tiny_tokenizer
+
+    return tiny_tokenizer()
 
 
 @pytest.fixture
-def tiny_checkpoint(tokenizer: Tokenizer) -> Checkpoint:
+def tiny_checkpoint(tokenizer: "Tokenizer") -> "Checkpoint":
     """A drawn network whose layers differ in heads, one of them without any, and whose d_k is not its d_v."""
+    from export.checkpoint import Checkpoint
+    from model.artifact import Defaults, Source
+    from model.encoder import Encoder
+    from tests.networks import TINY, draw_weights
+
     return Checkpoint(
         name="tiny",
         source=Source(id="tiny", revision=None, sha256="0" * 64),
@@ -86,9 +98,13 @@ def tiny_checkpoint(tokenizer: Tokenizer) -> Checkpoint:
 
 
 @pytest.fixture
-def bert_folder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
+def bert_folder(tmp_path: Path, tokenizer: "Tokenizer") -> Path:
     """A Hugging Face folder of the BERT family with drawn weights, named as `transformers` names them."""
-    from transformers import BertConfig, BertModel  # noqa: PLC0415 - seconds to import, few tests need it
+    import torch
+    from safetensors.torch import save_file
+    from transformers import BertConfig, BertModel
+
+    from tests.networks import BERT_CONFIG
 
     torch.manual_seed(0)
     config = BertConfig(**BERT_CONFIG, initializer_range=0.3)
@@ -102,17 +118,48 @@ def bert_folder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
 
 
 @pytest.fixture(scope="session")
-def default_checkpoint() -> Checkpoint:
+def default_checkpoint() -> "Checkpoint":
     """The default model's pretrained weights."""
+    from export.checkpoint import read_checkpoint
+    from export.sources import find_folder
+
     return read_checkpoint(find_folder(None))
 
 
 @pytest.fixture(scope="session")
-def default_artifact(default_checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The default model, exported once a run; do not change it."""
-    directory = tmp_path_factory.mktemp("artifacts") / "default"
-    export_artifact(default_checkpoint, directory)
-    return directory
+def default_artifact(request: pytest.FixtureRequest) -> Path:
+    """The default model, exported once and kept on disk; do not change it."""
+
+    def export(path: Path) -> None:
+        from export.exporter import export_artifact
+
+        export_artifact(request.getfixturevalue("default_checkpoint"), path)
+
+    return kept("default", None, export)
+
+
+@pytest.fixture(scope="session")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
+    """A drawn classifier of pairs with one label, made once a run; do not change it."""
+    return make_classifier(tmp_path_factory.mktemp("reranker"), ("LABEL_0",))
+
+
+@pytest.fixture(scope="session")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
+    """A drawn classifier with three labels, made once a run; do not change it."""
+    return make_classifier(tmp_path_factory.mktemp("classifier"), ("contradiction", "entailment", "neutral"))
+
+
+@pytest.fixture(scope="session")
+def sparse_encoder(tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
+    """A drawn SPLADE network, made once a run; do not change it."""
+    return make_sparse(tmp_path_factory.mktemp("sparse"))
+
+
+@pytest.fixture(scope="session")
+def multi_vector_encoder(tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
+    """A drawn network of one vector a token, made once a run; do not change it."""
+    return make_multi_vector(tmp_path_factory.mktemp("multi_vector"))
 
 
 @pytest.fixture(scope="session")

@@ -86,10 +86,17 @@ SERVED = ("roberta", "xlm-roberta", "distilbert", "electra", "mpnet", "modernber
 """Those that are exported and served too: one for each network."""
 
 
-def draw(model: FamilyModel, seed: int = 0) -> PreTrainedModel:
-    """The network in evaluation mode, with biases and norms away from their neutral values."""
-    config = AutoConfig.for_model(model.model_type, **model.settings)
-    made: PreTrainedModel = AutoModel.from_config(config, attn_implementation="eager")  # type: ignore[no-untyped-call]  # published without annotations
+def draw(model: FamilyModel, seed: int = 0, *, auto: Any = AutoModel, **settings: Any) -> PreTrainedModel:
+    """The network in evaluation mode, with biases and norms away from their neutral values.
+
+    Args:
+        model: which network.
+        seed: of its weights.
+        auto: the class of `transformers` that builds it, with the layers of a task or without.
+        settings: of config.json, besides the network's own.
+    """
+    config = AutoConfig.for_model(model.model_type, **{**model.settings, **settings})
+    made: PreTrainedModel = auto.from_config(config, attn_implementation="eager")
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in made.named_parameters():

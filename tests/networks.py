@@ -4,7 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
 
+from export.tokens import TextBatch
 from model.config import EncoderConfig
 from model.encoder import Encoder
 
@@ -64,3 +70,23 @@ def draw_weights(encoder: Encoder, seed: int = 0) -> Encoder:
 def vary(**change: Any) -> EncoderConfig:
     """The tiny network with other settings; all heads alike unless said otherwise."""
     return replace(TINY, **{"num_heads": (4, 4), **change})
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """A WordPiece tokenizer of `WORDS`."""
+    made = Tokenizer(WordPiece({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))  # noqa: S106 - a token of the vocabulary
+    made.normalizer = BertNormalizer(lowercase=True)
+    made.pre_tokenizer = BertPreTokenizer()
+    made.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return made
+
+
+def random_batches(seed: int, count: int = 8) -> list[TextBatch]:
+    """Eight rows of up to 12 of the tiny network's tokens a batch."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        TextBatch(torch.randint(0, 48, (8, 12), generator=generator), torch.randint(1, 13, (8,), generator=generator))
+        for _ in range(count)
+    ]

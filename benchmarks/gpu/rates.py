@@ -24,7 +24,7 @@ from benchmarks.lib.report import Table, emit
 from benchmarks.lib.texts import load_texts
 from benchmarks.lib.timing import Spread, in_turns, percentiles
 from benchmarks.lib.tokens import TokenIds, make_batch, of_shape, tokenize
-from export.quality import row_cosines
+from export.similarity import row_cosines
 from service.inference.backend import BatchOutput
 
 LAYOUTS = (Layout(1, 1), Layout(2, 1))

@@ -14,7 +14,7 @@ from benchmarks.lib.command import CannotMeasure, parser_of, program
 from benchmarks.lib.report import Table, emit, labels
 from benchmarks.lib.tokens import make_batch, tokenize
 from export.heads.pairs import read_pairs
-from export.quality import row_cosines
+from export.similarity import row_cosines
 from model.artifact import Artifact
 from service.inference.onnx_backend import OnnxBackend
 

@@ -21,7 +21,7 @@ from benchmarks.lib.tokens import make_batch, tokenize
 from benchmarks.quality.pairs import embed, require_same_size
 from export.heads.pairs import read_pairs
 from export.pruning.material import halve
-from export.quality import row_cosines
+from export.similarity import row_cosines
 from model.artifact import GRAPH, Artifact
 from service.inference.backend import Batch
 from service.inference.onnx_backend import OnnxBackend

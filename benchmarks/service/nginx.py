@@ -14,7 +14,8 @@ from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.server import STOP_LIMIT, free_port, is_ready
 
 CONFIG = Path(__file__).parents[2] / "deploy" / "nginx" / "polyhead.conf"
-RETRY = " non_idempotent"  # also what a replica may have begun with is asked of the next
+NEXT = "proxy_next_upstream error timeout http_503"
+RETRY = " non_idempotent"  # what a replica may have begun with is asked of the next, too
 ANSWER_MISSING = "while reading response header from upstream"  # nginx's words; "while connecting" lost nothing
 READY_LIMIT = 10.0  # seconds
 
@@ -44,8 +45,8 @@ def configuration(port: int, replicas: Sequence[int], *, retry: bool) -> str:
     text = CONFIG.read_text()
     swaps = {"127.0.0.1:8000": f"127.0.0.1:{port}"}
     swaps |= {f"127.0.0.1:{8001 + index}": f"127.0.0.1:{replica}" for index, replica in enumerate(replicas)}
-    if not retry:
-        swaps[RETRY] = ""
+    if retry:
+        swaps[NEXT] = NEXT + RETRY
     for old, new in swaps.items():
         if old not in text:
             raise ValueError(f"{CONFIG} does not hold {old!r}")
@@ -72,7 +73,7 @@ class Nginx:
 
 
 @contextmanager
-def nginx(replicas: Sequence[int], *, retry: bool = True) -> Iterator[Nginx]:
+def nginx(replicas: Sequence[int], *, retry: bool = False) -> Iterator[Nginx]:
     """Runs nginx until the block ends.
 
     Args:

@@ -147,9 +147,9 @@ def main() -> None:
     requests = encode_requests(texts, tokenize(artifact, texts), 1)
     table = Table("replicas", f"two replicas behind nginx, {arguments.rate:g} requests/s", COLUMNS)
     runs: list[tuple[str, Event, bool]] = [
-        ("rolling restart", replace_all, True),
-        ("one killed, nginx asks the other", kill_one, True),
-        ("one killed, nginx does not", kill_one, False),
+        ("rolling restart", replace_all, False),
+        ("one killed", kill_one, False),
+        ("one killed, nginx sends again", kill_one, True),
     ]
     for name, event, retry in tqdm(runs, desc="measuring", unit="run", leave=False, disable=None):
         with started(arguments.model, arguments.drain_delay) as replicas:

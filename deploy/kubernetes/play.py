@@ -74,9 +74,15 @@ def _expand_commands(pod: Resource, configs: Mapping[str, Mapping[str, str]]) ->
     """`$(NAME)` in a command as a kubelet replaces it; podman leaves it there."""
     for container in pod.get("initContainers", ()):
         values = {name: value for source in container["envFrom"] for name, value in configs[_source(source)].items()}
-        for index, part in enumerate(container["command"]):
-            if part.startswith("$("):
-                container["command"][index] = values[part[2:-1]]
+        values |= {entry["name"]: _memory_limit(pod) for entry in container.pop("env", ())}
+        for name, value in values.items():
+            container["command"] = [part.replace(f"$({name})", value) for part in container["command"]]
+
+
+def _memory_limit(pod: Resource) -> str:
+    """Bytes that the service may have: the one value that an init container takes from a resource."""
+    limit: str = pod["containers"][0]["resources"]["limits"]["memory"]
+    return str(int(limit[:-2]) * {"Mi": 2**20, "Gi": 2**30}[limit[-2:]])
 
 
 def _source(source: Resource) -> str:

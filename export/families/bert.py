@@ -7,7 +7,8 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families.naming import rename
-from model.config import Activation, EncoderConfig, Pooling, Projection
+from export.families.task_layers import BIASED, DECODER, DENSE, NORM, OUTPUT, TaskLayers, fixed
+from model.config import Activation, EncoderConfig, Pooling
 from model.config_checks import MOST_LAYERS, require
 
 MODEL_TYPES = ("bert",)
@@ -37,8 +38,19 @@ NAMES: Mapping[str, str] = {
 PREFIXES = ("bert.", "model.")
 IGNORED = ("pooler.", "cls.", "classifier.", "qa_outputs.", "embeddings.position_ids")
 
+CLASSIFIER = TaskLayers({"pooler.dense": DENSE, "classifier": OUTPUT}, fixed(dense_activation="tanh"))
+MASKED_LM = TaskLayers(
+    {
+        "cls.predictions.transform.dense": DENSE,
+        "cls.predictions.transform.LayerNorm": NORM,
+        "cls.predictions.decoder": DECODER,
+        "cls.predictions": BIASED,
+    },
+    lambda config: {"dense_activation": ACTIVATIONS[config["hidden_act"]]},
+)
 
-def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:
+
+def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     """Reads a BERT config.json.
 
     Raises:
@@ -69,7 +81,6 @@ def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Project
         activation=ACTIVATIONS[config["hidden_act"]],
         norm_eps=config["layer_norm_eps"],
         pooling=pooling,
-        projection=projection,
     )
 
 

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from export.families import bert
 from export.families.naming import rename
-from model.config import EncoderConfig, Pooling, Projection
+from export.families.task_layers import DECODER, DENSE, NORM, OUTPUT, TaskLayers, fixed
+from model.config import EncoderConfig, Pooling
 
 MODEL_TYPES = ("distilbert",)
 
@@ -34,9 +35,14 @@ NAMES: Mapping[str, str] = {
 }
 PREFIXES = ("distilbert.", "model.")
 IGNORED = ("vocab_transform.", "vocab_layer_norm.", "vocab_projector.", "pre_classifier.", "classifier.", "qa_outputs.")
+CLASSIFIER = TaskLayers({"pre_classifier": DENSE, "classifier": OUTPUT}, fixed(dense_activation="relu"))
+MASKED_LM = TaskLayers(
+    {"vocab_transform": DENSE, "vocab_layer_norm": NORM, "vocab_projector": DECODER},
+    lambda config: {"dense_activation": bert.ACTIVATIONS[config["activation"]]},
+)
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:
+def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     """Reads a DistilBERT config.json.
 
     Raises:
@@ -44,7 +50,7 @@ def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Project
     """
     renamed = {ours: config[theirs] for ours, theirs in SETTINGS.items()}
     settings = {**config, **renamed, "type_vocab_size": 0, "layer_norm_eps": NORM_EPS}
-    return bert.read_config(settings, pooling, projection)
+    return bert.read_config(settings, pooling)
 
 
 def read_state(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:

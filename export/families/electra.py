@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from export.families import bert
+from export.families import bert, roberta
 from export.families.naming import rename
-from model.config import EncoderConfig, Pooling, Projection
+from export.families.task_layers import DECODER, DENSE, NORM, TaskLayers, fixed
+from model.config import EncoderConfig, Pooling
 
 MODEL_TYPES = ("electra",)
 
@@ -18,15 +19,20 @@ IGNORED = (
     *("discriminator_predictions.", "generator_predictions.", "generator_lm_head.", "classifier.", "qa_outputs."),
     *("sequence_summary.", "embeddings.position_ids"),
 )
+CLASSIFIER = TaskLayers(roberta.CLASSIFIER.names, fixed(dense_activation="gelu"))
+MASKED_LM = TaskLayers(
+    {"generator_predictions.dense": DENSE, "generator_predictions.LayerNorm": NORM, "generator_lm_head": DECODER},
+    fixed(dense_activation="gelu"),
+)
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:
+def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     """Reads an ELECTRA config.json.
 
     Raises:
         UnsupportedModel: a setting that makes it another network than the one built here.
     """
-    read = bert.read_config(config, pooling, projection)
+    read = bert.read_config(config, pooling)
     width = config["embedding_size"]
     return replace(read, token_size=0 if width == read.hidden_size else width)
 

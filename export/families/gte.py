@@ -13,7 +13,8 @@ from export.errors import UnsupportedModel
 from export.families import bert
 from export.families.naming import QKV, TRANSFORMERS_LAYER, rename
 from export.families.settings import Rope, positive, read_rope, require_settings
-from model.config import EncoderConfig, Pooling, Projection
+from export.families.task_layers import DECODER, DENSE, NORM, TaskLayers, fixed
+from model.config import EncoderConfig, Pooling
 
 MODEL_TYPES = ("new", "gte")
 REMOTE_CLASSES = ("New", "Gte")
@@ -35,6 +36,11 @@ NAMES: Mapping[str, str | tuple[str, ...]] = {
 }
 PREFIXES = ("new.", "gte.", "model.")
 IGNORED = ("pooler.", "lm_head.", "classifier.", "embeddings.rotary_emb.", "embeddings.position_ids")
+CLASSIFIER = bert.CLASSIFIER
+MASKED_LM = TaskLayers(
+    {"lm_head.dense": DENSE, "lm_head.layer_norm": NORM, "lm_head.norm": NORM, "lm_head.decoder": DECODER},
+    fixed(dense_activation="gelu"),
+)
 REPRODUCED: Mapping[str, tuple[object, ...]] = {
     "layer_norm_type": ("layer_norm",),
     "position_embedding_type": ("rope",),
@@ -43,14 +49,14 @@ REPRODUCED: Mapping[str, tuple[object, ...]] = {
 }
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:
+def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     """Reads a GTE config.json, of either model type.
 
     Raises:
         UnsupportedModel: a setting that makes it another network than the one built here.
     """
     require_settings(config, REPRODUCED)
-    read = bert.read_config({**config, "position_embedding_type": "absolute"}, pooling, projection)
+    read = bert.read_config({**config, "position_embedding_type": "absolute"}, pooling)
     rope = _read_rope(config, read.d_k)
     return replace(
         read,

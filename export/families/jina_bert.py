@@ -14,7 +14,7 @@ from export.errors import UnsupportedModel
 from export.families import bert
 from export.families.naming import rename
 from export.families.settings import require_settings
-from model.config import EncoderConfig, Pooling, Projection
+from model.config import EncoderConfig, Pooling
 
 MODEL_TYPES = ("jina_bert",)
 REMOTE_CLASSES = ("JinaBert",)
@@ -28,7 +28,7 @@ NAMES: Mapping[str, str | tuple[str, ...]] = {
 }
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:
+def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     """Reads a JinaBERT v2 config.json.
 
     Raises:
@@ -39,7 +39,7 @@ def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Project
     if kind not in FEED_FORWARDS:
         raise UnsupportedModel(f"feed_forward_type {kind!r}: one of {', '.join(FEED_FORWARDS)} is supported")
     settings = {**config, "position_embedding_type": "absolute", "hidden_act": FEED_FORWARDS[kind]}
-    read = bert.read_config(settings, pooling, projection)
+    read = bert.read_config(settings, pooling)
     return replace(read, gated=True, up_bias=False, positions="none", attention_positions="alibi")
 
 

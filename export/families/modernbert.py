@@ -13,7 +13,8 @@ from export.errors import UnsupportedModel
 from export.families import bert
 from export.families.naming import QKV, rename
 from export.families.settings import Rope, read_rope, require_settings
-from model.config import EncoderConfig, Pooling, Projection
+from export.families.task_layers import DECODER, DENSE, NORM, OUTPUT, TaskLayers
+from model.config import EncoderConfig, Pooling
 
 MODEL_TYPES = ("modernbert",)
 
@@ -37,7 +38,31 @@ PREFIXES = ("model.",)
 IGNORED = ("head.", "decoder.", "classifier.")
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:
+def _read_dense(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The dense layer that both heads begin with."""
+    activation = config.get("classifier_activation", "gelu")
+    if activation not in bert.ACTIVATIONS:
+        raise UnsupportedModel(
+            f"classifier_activation {activation!r}: one of {', '.join(bert.ACTIVATIONS)} is supported"
+        )
+    return {"dense_activation": bert.ACTIVATIONS[activation], "dense_bias": config.get("classifier_bias", False)}
+
+
+CLASSIFIER = TaskLayers(
+    {"head.dense": DENSE, "head.norm": NORM, "classifier": OUTPUT},
+    lambda config: {
+        **_read_dense(config),
+        "dense_norm": True,
+        "pooling": config.get("classifier_pooling", "cls"),
+    },
+)
+MASKED_LM = TaskLayers(
+    {"head.dense": DENSE, "head.norm": NORM, "decoder": DECODER},
+    lambda config: {**_read_dense(config), "bias": config.get("decoder_bias", True)},
+)
+
+
+def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     """Reads a ModernBERT config.json, of `transformers` 5 or older.
 
     Raises:
@@ -45,7 +70,7 @@ def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Project
     """
     require_settings(config, REPRODUCED)
     renamed = {"hidden_act": config["hidden_activation"], "layer_norm_eps": config["norm_eps"], "type_vocab_size": 0}
-    read = bert.read_config({**config, **renamed, "position_embedding_type": "absolute"}, pooling, projection)
+    read = bert.read_config({**config, **renamed, "position_embedding_type": "absolute"}, pooling)
     local_layers = _local_layers(config)
     far, near = _ropes(config)
     if far.divisor != near.divisor and local_layers:

@@ -11,10 +11,10 @@ from typing import Any
 from torch import Tensor
 
 from export.errors import UnsupportedModel
-from export.families import bert
+from export.families import bert, roberta
 from export.families.naming import rename
 from export.families.settings import require_settings
-from model.config import EncoderConfig, Pooling, Projection
+from model.config import EncoderConfig, Pooling
 
 MODEL_TYPES = ("mpnet",)
 
@@ -39,16 +39,17 @@ NAMES: Mapping[str, str] = {
 }
 PREFIXES = ("mpnet.", "model.")
 IGNORED = ("pooler.", "lm_head.", "classifier.", "qa_outputs.", "embeddings.position_ids")
+CLASSIFIER, MASKED_LM = roberta.CLASSIFIER, roberta.MASKED_LM
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:
+def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     """Reads an MPNet config.json.
 
     Raises:
         UnsupportedModel: a setting that makes it another network than the one built here.
     """
     require_settings(config, {"relative_attention_num_buckets": (BUCKETS,), "pruned_heads": (None, {})})
-    read = bert.read_config({**config, "type_vocab_size": 0}, pooling, projection)
+    read = bert.read_config({**config, "type_vocab_size": 0}, pooling)
     if read.max_positions <= UNREAD_POSITIONS:
         raise UnsupportedModel(f"max_position_embeddings {read.max_positions} leaves none after the 2 unread")
     return replace(

@@ -63,6 +63,13 @@ def rename(
     return renamed
 
 
+def pick(tensors: Mapping[str, Tensor], names: Mapping[str, str], *, prefixes: Sequence[str]) -> dict[str, Tensor]:
+    """Renames the tensors of the modules in a table, and leaves out all others."""
+    modules = {name: _strip(name, prefixes).rpartition(".")[0] for name in tensors}
+    chosen = {name: tensor for name, tensor in tensors.items() if modules[name] in names}
+    return rename(chosen, names, prefixes=prefixes, ignored=())
+
+
 def _ours(module: str, rules: Iterable[tuple[re.Pattern[str], str | tuple[str, ...]]]) -> list[str]:
     """Our names of a module; empty where no rule knows it."""
     for pattern, ours in rules:

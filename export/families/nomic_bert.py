@@ -15,7 +15,7 @@ from export.errors import UnsupportedModel
 from export.families import bert
 from export.families.naming import QKV, TRANSFORMERS_LAYER, rename
 from export.families.settings import Rope, read_rope, require_settings
-from model.config import EncoderConfig, Pooling, Projection
+from model.config import EncoderConfig, Pooling
 
 MODEL_TYPES = ("nomic_bert",)
 REMOTE_CLASSES = ("NomicBert",)
@@ -60,7 +60,7 @@ REPRODUCED: Mapping[str, tuple[object, ...]] = {
 }
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:
+def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     """Reads a NomicBERT config.json, in either wording.
 
     Raises:
@@ -68,7 +68,7 @@ def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Project
     """
     require_settings(config, REPRODUCED)
     settings = _own_settings(config) if "n_embd" in config else dict(config)
-    read = bert.read_config(settings, pooling, projection)
+    read = bert.read_config(settings, pooling)
     head_size = settings.get("head_dim") or read.d_k
     rope = _read_rope(config)
     attention_bias, up_bias, down_bias = (settings.get(name, False) for name in BIASES)

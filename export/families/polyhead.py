@@ -6,29 +6,26 @@ apart from d_v, a value stream. `model_type` is `polyhead`; everything else has 
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor
 
-from model.config import EncoderConfig, Pooling, Projection
+from model.config import EncoderConfig, Pooling
 
 MODEL_TYPES = ("polyhead",)
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:
-    """Reads the configuration; the pooling and projection it names come before those of modules.json.
+def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    """Reads the configuration; the pooling it names comes before that of modules.json.
 
     Raises:
         ConfigError: it describes no network.
     """
-    around = {"pooling": pooling, "projection": None if projection is None else asdict(projection)}
-    return EncoderConfig.from_dict(
-        {**around, **{name: value for name, value in config.items() if name != "model_type"}}
-    )
+    named = {name: value for name, value in config.items() if name != "model_type"}
+    return EncoderConfig.from_dict({"pooling": pooling, **named})
 
 
 def read_state(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors as they are."""
+    """The tensors as they are; a projection has its name of before there were tasks, or its own."""
     del config  # the names are the encoder's own
-    return dict(tensors)
+    return {f"task_layers.{name}" if name.startswith("projection.") else name: t for name, t in tensors.items()}

@@ -14,22 +14,28 @@ from torch import Tensor
 from export.errors import UnsupportedModel
 from export.families import bert
 from export.families.naming import rename
-from model.config import EncoderConfig, Pooling, Projection
+from export.families.task_layers import BIASED, DECODER, DENSE, NORM, OUTPUT, TaskLayers, fixed
+from model.config import EncoderConfig, Pooling
 
 MODEL_TYPES = ("roberta", "xlm-roberta", "camembert")
 
 PREFIXES = ("roberta.", "model.")
 IGNORED = ("pooler.", "lm_head.", "classifier.", "qa_outputs.", "embeddings.position_ids")
+CLASSIFIER = TaskLayers({"classifier.dense": DENSE, "classifier.out_proj": OUTPUT}, fixed(dense_activation="tanh"))
+MASKED_LM = TaskLayers(
+    {"lm_head.dense": DENSE, "lm_head.layer_norm": NORM, "lm_head.decoder": DECODER, "lm_head": BIASED},
+    fixed(dense_activation="gelu"),
+)
 POSITIONS, TYPES = "embeddings.position.weight", "embeddings.token_type.weight"
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling, projection: Projection | None) -> EncoderConfig:
+def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     """Reads a RoBERTa config.json.
 
     Raises:
         UnsupportedModel: a setting that makes it another network than the one built here.
     """
-    read = bert.read_config(config, pooling, projection)
+    read = bert.read_config(config, pooling)
     unread = _unread_positions(config)
     if unread >= read.max_positions:
         raise UnsupportedModel(f"max_position_embeddings {read.max_positions} leaves none after the {unread} unread")

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from export.heads.tokens import TextBatch
+from export.tokens import TextBatch
 from model.encoder import Encoder
 from model.head_gates import HeadOutputs
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from export.heads.tokens import TextBatch
+from export.tokens import TextBatch
 from model.analysis.arrays import Float32Array
 from model.attention import MultiHeadAttention
 from model.encoder import Encoder
-from model.value_norms import output_rows
+from model.value_norms import output_rows, reduced_factor, value_norms
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Capture:
         layers = [cast(MultiHeadAttention, layer.attention) for layer in encoder.layers]
         self._attentions = [attention for attention in layers if attention.num_heads]
         self._all_layers = torch.ones(len(layers), dtype=torch.bool)
-        self._grams = [output_gram(attention) for attention in self._attentions]
+        self._factors = [_output_factor(attention) for attention in self._attentions]
 
     def run(self, batch: TextBatch) -> Iterator[HeadsOfText]:
         """The heads of every text of a batch, in its order; one text's arrays at a time are new."""
@@ -49,14 +49,14 @@ class Capture:
             for place, attention in enumerate(self._attentions):
                 hooks.callback(attention.output.register_forward_pre_hook(_keep(contexts, place)).remove)
             found = self._encoder(batch.input_ids, batch.lengths, norm_layers=self._all_layers)
-            output_norms = _norms(contexts, self._grams)  # [T, H]
+            output_norms = _output_norms(contexts, self._factors)  # [H, T]
         weights = [layer.numpy() for layer in found.attentions if layer is not None and layer.numel()]
         value_norms = [layer.float().numpy() for layer in found.value_norms if layer is not None and layer.numel()]
         ends = np.cumsum(batch.lengths.numpy())
         for row, (end, length) in enumerate(zip(ends.tolist(), batch.lengths.tolist(), strict=True)):
             yield HeadsOfText(
                 np.concatenate([layer[row, :, :length, :length] for layer in weights]),
-                np.ascontiguousarray(output_norms[end - length : end].T),
+                output_norms[:, end - length : end],
                 np.concatenate([layer[row, :, :length] for layer in value_norms]),
             )
 
@@ -71,18 +71,16 @@ def _keep(kept: list[Tensor], place: int) -> Callable[[nn.Module, tuple[Tensor, 
     return hook
 
 
-def output_gram(attention: MultiHeadAttention) -> Tensor:
-    """W_O,h W_O,h^T of each head, [H, V, V] in float64: ||x W_O,h||^2 = x W_O,h W_O,h^T x^T without a vector of D."""
-    rows = output_rows(attention.output.weight.detach().double(), attention.num_heads)  # [H, V, D]
-    gram: Tensor = rows @ rows.transpose(1, 2)
-    return gram
+def _output_factor(attention: MultiHeadAttention) -> Tensor:
+    """[H, V, V] in float64: gives contexts as long as the vectors that the heads add."""
+    return reduced_factor(output_rows(attention.output.weight.detach().double(), attention.num_heads))
 
 
-def _norms(vectors: list[Tensor], grams: list[Tensor]) -> Float32Array:
-    """||x_h W_O,h|| of every token and head, from each layer's [T, H*V]: [T, H altogether]."""
-    squared = []
-    for x, gram in zip(vectors, grams, strict=True):
-        by_head = x.double().reshape(len(x), *gram.shape[:2])  # [T, H, V]
-        squared.append(torch.einsum("thv,hvw,thw->th", by_head, gram, by_head))
-    norms: Float32Array = torch.cat(squared, dim=1).clamp(min=0).sqrt().float().numpy()
-    return norms
+def _output_norms(contexts: list[Tensor], factors: list[Tensor]) -> Float32Array:
+    """||context_h W_O,h|| of every head and token, [H altogether, T], from each layer's contexts [T, H*V]."""
+    norms = [
+        value_norms(context[None].double(), None, factor, torch.tensor(True))[0]
+        for context, factor in zip(contexts, factors, strict=True)
+    ]
+    lengths: Float32Array = torch.cat(norms).float().numpy()
+    return lengths

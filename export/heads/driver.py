@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from export.checkpoint import Checkpoint
+from export.checkpoint import Checkpoint, require_embedding
 from export.errors import SourceError
 from export.heads.corpus import FEWEST_TEXTS, sample_corpus
 from export.heads.measure import measure_behaviour, measure_importance, measure_relations, spread
 from export.heads.pairs import TokenizedPairs, read_pairs, require_ratings, shuffle_places, tokenize_pairs
 from export.heads.parses import Sentence, read_parses
 from export.heads.report import Measured, build_report
-from export.heads.tokens import tokenize
+from export.tokens import tokenize
 from model.artifact import hash_file
 
 
@@ -51,7 +51,9 @@ def make_report(
 
     Raises:
         SourceError: a file cannot be used, or the network has no heads.
+        UnsupportedModel: the network is for another task than embedding.
     """
+    require_embedding(checkpoint, "a head's importance is measured")
     encoder, longest = checkpoint.encoder, min(request.max_tokens, checkpoint.max_sequence_length)
     if not sum(encoder.config.num_heads):
         raise SourceError(f"{checkpoint.name} has no heads left to report on")

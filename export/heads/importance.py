@@ -17,7 +17,6 @@ from contextlib import nullcontext
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 from torch.nn.functional import normalize
 from tqdm import tqdm
@@ -25,7 +24,8 @@ from tqdm import tqdm
 from export.heads.below import LayersBelow
 from export.heads.intervals import LEVEL, Estimate, RunningMean
 from export.heads.pairs import TokenizedPairs
-from export.heads.tokens import TextBatch, TokenizedText, batches
+from export.similarity import rank_correlations
+from export.tokens import TextBatch, TokenizedText, batches
 from model.analysis.arrays import Float64Array
 from model.encoder import Encoder
 
@@ -140,17 +140,8 @@ def spearman_loss(similarities: Float64Array, without: Float64Array, ratings: Fl
     return Estimate(lost, np.std(draws, axis=0), low, high, np.full(len(lost), len(ratings)))
 
 
-def spearman(similarities: Float64Array, ratings: Float64Array) -> Float64Array:
-    """Spearman's correlation of each column [pairs, C] with the ratings [pairs], [C]; 0 for a constant column."""
-    ranks, rated = rankdata(similarities, axis=0), rankdata(ratings)
-    ranks, rated = ranks - ranks.mean(axis=0), rated - rated.mean()
-    lengths = np.sqrt((ranks**2).sum(axis=0) * (rated**2).sum())
-    correlation: Float64Array = (rated @ ranks) / np.where(lengths > 0, lengths, 1.0)
-    return correlation
-
-
 def _lost(together: Float64Array, ratings: Float64Array) -> Float64Array:
-    found = 100 * spearman(together, ratings)
+    found = 100 * np.nan_to_num(rank_correlations(together.T, ratings))  # 0 for a constant column
     lost: Float64Array = found[0] - found[1:]
     return lost
 

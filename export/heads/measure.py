@@ -24,7 +24,8 @@ from export.heads.parses import Sentence
 from export.heads.redundancy import Redundancy, RunningDivergence, describe_redundancy
 from export.heads.relations import Accuracy, RelationScores
 from export.heads.statistics import CorpusStatistics
-from export.heads.tokens import TokenizedText, batches, count_tokens, tokenize
+from export.similarity import pair_cosines
+from export.tokens import TokenizedText, batches, count_tokens, tokenize
 from model.analysis.arrays import Float64Array
 from model.encoder import Encoder
 
@@ -96,10 +97,10 @@ def measure_importance(
     for without in embed_without_each(encoder, texts):
         drifts.append(drift(without, whole))
         if pairs:
-            cosines.append(_cosines(without))
+            cosines.append(pair_cosines(without))
     found = {"leave_one_out": estimate_over_texts(np.stack(drifts, axis=1)), "jacobian": jacobian(encoder, texts)}
     if pairs:
-        found["spearman_loss"] = spearman_loss(_cosines(whole), np.stack(cosines, axis=1), pairs.ratings)
+        found["spearman_loss"] = spearman_loss(pair_cosines(whole), np.stack(cosines, axis=1), pairs.ratings)
         found["loss_gradient"] = loss_gradient(encoder, pairs)
     return {name: estimate for name, estimate in found.items() if estimate}
 
@@ -119,10 +120,3 @@ def spread(texts: Sequence[TokenizedText], most: int) -> set[int]:
     """Places of at most so many texts, evenly over the sample."""
     chosen = min(most, len(texts))
     return {texts[index * len(texts) // chosen].place for index in range(chosen)}
-
-
-def _cosines(embeddings: Float64Array) -> Float64Array:
-    """Cosines of pairs whose left texts come first, [2N, D] -> [N]."""
-    left, right = np.split(embeddings, 2)
-    cosines: Float64Array = (left * right).sum(axis=-1)
-    return cosines

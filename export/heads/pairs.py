@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from export.errors import SourceError
-from export.heads.tokens import TokenizedText, tokenize
+from export.tokens import TokenizedText, tokenize
 from model.analysis.arrays import Float64Array
 
 FEWEST_PAIRS = 8

@@ -19,7 +19,7 @@ from scipy import stats
 
 from export.heads.intervals import wilson
 from export.heads.parses import Arc, Sentence
-from export.heads.tokens import TokenizedText
+from export.tokens import TokenizedText
 from model.analysis.arrays import Float32Array, Float64Array
 from model.analysis.relations import best_offset, predict_heads
 from model.analysis.words import Span, to_words

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.stats import rankdata
 
 from export.heads.capture import HeadsOfText
 from export.heads.intervals import Estimate, RunningMean
-from export.heads.tokens import TokenizedText
+from export.similarity import rank_correlations
+from export.tokens import TokenizedText
 from model.analysis.arrays import Float32Array, Float64Array
 from model.analysis.patterns import offset_rate, rare_token, sink, variability
 from model.analysis.statistics import STATISTICS, head_statistics
@@ -72,14 +72,5 @@ def _moved(text: TokenizedText, heads: HeadsOfText) -> dict[str, Float64Array | 
     return {
         "output_norm": heads.output_norms.mean(axis=-1, dtype=np.float64),
         "special_norm_share": moved[:, text.special].sum(axis=-1) / total,
-        "weight_norm_ranks": _rank_correlation(received, moved) if len(text.ids) > 2 else None,
+        "weight_norm_ranks": rank_correlations(received, moved) if len(text.ids) > 2 else None,
     }
-
-
-def _rank_correlation(a: Float64Array, b: Float64Array) -> Float64Array:
-    """Spearman of each row of a with the same row of b, [H, n] -> [H]; NaN where a row is constant."""
-    ranks = [rankdata(x, axis=-1) for x in (a, b)]
-    centred = [x - x.mean(axis=-1, keepdims=True) for x in ranks]
-    lengths = np.sqrt((centred[0] ** 2).sum(axis=-1) * (centred[1] ** 2).sum(axis=-1))
-    correlation: Float64Array = (centred[0] * centred[1]).sum(axis=-1) / np.where(lengths > 0, lengths, np.nan)
-    return correlation

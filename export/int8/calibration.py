@@ -1,23 +1,23 @@
 """Sees what values an encoder's products take on real text."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from export.errors import SourceError
 from export.int8.quantize import Range
+from export.tokens import TextBatch, batches, tokenize
 from model.encoder import Encoder
 
 TEXTS = Path(__file__).parent / "calibration.txt"
 HELD_OUT_TEXTS = Path(__file__).parent / "held_out.txt"
 MOST_TEXTS = 4096
-BATCH_TEXTS = 16
+FEWEST_TEXTS = 16
 
 
 def read_texts(path: Path) -> list[str]:
@@ -31,36 +31,38 @@ def read_texts(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{path} cannot be read as UTF-8 text: {error}") from error
     texts = [line for line in lines if line.strip()][:MOST_TEXTS]
-    if len(texts) < BATCH_TEXTS:
-        raise SourceError(f"{path} holds {len(texts)} texts, one a line: at least {BATCH_TEXTS} are needed")
+    if len(texts) < FEWEST_TEXTS:
+        raise SourceError(f"{path} holds {len(texts)} texts, one a line: at least {FEWEST_TEXTS} are needed")
     return texts
 
 
-def token_batches(
-    texts: Sequence[str], tokenizer: Tokenizer, longest: int, size: int = BATCH_TEXTS
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Texts as batches of similar length: `input_ids [B, S]` and `lengths [B]`, shortest texts first."""
-    rows = sorted((truncate(tokenizer.encode(text).ids, longest) for text in texts), key=len)
-    for start in range(0, len(rows), size):
-        batch = rows[start : start + size]
-        input_ids = pad_sequence([torch.tensor(row, dtype=torch.int64) for row in batch], batch_first=True)
-        yield input_ids, torch.tensor([len(row) for row in batch])
+def text_batches(path: Path, tokenizer: Tokenizer, longest: int, total_heads: int = 0) -> list[TextBatch]:
+    """The texts of a file as the network reads them, cut to `longest` tokens, in batches of similar length.
+
+    Args:
+        path: one text a line.
+        tokenizer: of the network.
+        longest: tokens of a text, special ones included.
+        total_heads: heads whose attention weights a run over a batch holds in memory; 0 for none.
+
+    Raises:
+        SourceError: as `read_texts` and `tokenize` do, or no text holds a token that the model knows how to read.
+    """
+    batched = list(batches(tokenize(read_texts(path), tokenizer, longest), total_heads))
+    if not batched:
+        raise SourceError(f"{path} holds no text with a token of the model's vocabulary")
+    return batched
 
 
-def truncate(ids: list[int], longest: int) -> list[int]:
-    """At most `longest` ids; the closing special token is kept."""
-    return ids if len(ids) <= longest else [*ids[: longest - 1], ids[-1]]
-
-
-def see_ranges(encoder: Encoder, batches: Sequence[tuple[Tensor, Tensor]]) -> Mapping[str, Range]:
+def see_ranges(encoder: Encoder, batched: Sequence[TextBatch]) -> Mapping[str, Range]:
     """Range of each channel of the places that `export.int8.quantize.quantize_encoder` asks for, by module name."""
     seen: dict[str, Range] = {}
     with ExitStack() as hooks, torch.inference_mode():
         for name, module in encoder.named_modules():
             if name.startswith("layers.") and name.endswith((".attention", ".attention.output", ".feed_forward")):
                 hooks.callback(module.register_forward_pre_hook(_widen(seen, name)).remove)
-        for input_ids, lengths in tqdm(batches, desc="calibrating", unit="batch", leave=False):
-            encoder.use("sdpa")(input_ids, lengths)
+        for batch in tqdm(batched, desc="calibrating", unit="batch", leave=False):
+            encoder.use("sdpa")(batch.input_ids, batch.lengths)
     return seen
 
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from export.checkpoint import Checkpoint
+from export.checkpoint import Checkpoint, require_embedding
 from export.errors import ParityError, SourceError
 from export.heads.importance import embed
-from export.heads.tokens import TokenizedText
 from export.precision import Precision
 from export.pruning.curve import RANDOM_ORDERS, counts, draw_curve, most_within
 from export.pruning.material import Material, read_material
@@ -18,6 +17,7 @@ from export.pruning.orders import Definition, importance, least_first, random_or
 from export.pruning.quality import Judge, PruningQuality
 from export.pruning.removal import remove_heads
 from export.pruning.timing import time_steps, with_bounds
+from export.tokens import TokenizedText
 from model.encoder import Encoder
 
 SCHEMA_VERSION = 1
@@ -70,8 +70,10 @@ def prune(checkpoint: Checkpoint, request: PruningRequest, precision: Precision 
 
     Raises:
         SourceError: a file cannot be used, or nothing is left to choose from.
+        UnsupportedModel: the network is for another task than embedding.
         ParityError: the pruned network does not compute what the masked one does.
     """
+    require_embedding(checkpoint, "the cost of removed heads is measured")
     encoder = checkpoint.encoder
     heads = sum(encoder.config.num_heads)
     if not heads:

@@ -10,19 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from export.heads.tokens import TokenizedText, collate
+from export.inputs import Inputs, graph_inputs
 from export.runtime import Session
-from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
+from export.tokens import TokenizedText, collate
 from model.config import EncoderConfig
 
 BATCH_SIZES = (1, 8, 32)
 SECONDS = 0.6  # a graph and batch size: enough for a median of the slowest
 FEWEST_RUNS, MOST_RUNS = 5, 60
 WARM_UP = 2
-
-Inputs = dict[str, NDArray[np.generic]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +62,7 @@ def batches_of(texts: Sequence[TokenizedText], config: EncoderConfig) -> dict[in
 
 def _inputs(texts: Sequence[TokenizedText], config: EncoderConfig) -> Inputs:
     batch = collate(texts)
-    inputs: Inputs = {
-        INPUT_IDS: batch.input_ids.numpy(),
-        LENGTHS: batch.lengths.numpy(),
-        ATTENTION_LAYERS: np.zeros(config.num_layers, np.bool_),
-    }
-    return {**inputs, TOKEN_TYPE_IDS: np.zeros_like(inputs[INPUT_IDS])} if config.type_vocab_size else inputs
+    return graph_inputs(config, batch.input_ids.numpy(), batch.lengths.numpy())
 
 
 def _seconds(session: Session, inputs: Inputs) -> float:

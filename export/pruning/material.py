@@ -11,9 +11,9 @@ from typing import Any
 
 from export.checkpoint import Checkpoint
 from export.heads.pairs import TokenizedPairs, read_pairs, require_ratings, shuffle_places, tokenize_pairs
-from export.heads.tokens import TokenizedText, tokenize
 from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts
 from export.pruning.quality import Judge, judge_by_pairs, judge_by_texts
+from export.tokens import TokenizedText, tokenize
 from model.artifact import hash_file
 
 LONGEST = 128

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from export.heads.capture import Capture
 from export.heads.importance import drift, embed, embed_without_each, jacobian, loss_gradient
 from export.heads.pairs import TokenizedPairs
-from export.heads.tokens import TokenizedText, batches
+from export.tokens import TokenizedText, batches
 from model.analysis.arrays import Float64Array
 from model.encoder import Encoder
 

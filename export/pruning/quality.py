@@ -11,9 +11,10 @@ from typing import Literal
 
 import numpy as np
 
-from export.heads.importance import embed, spearman
+from export.heads.importance import embed
 from export.heads.pairs import TokenizedPairs
-from export.heads.tokens import TokenizedText
+from export.similarity import pair_cosines, rank_correlations, row_cosines
+from export.tokens import TokenizedText
 from model.analysis.arrays import Float64Array
 from model.encoder import Encoder
 
@@ -63,11 +64,10 @@ class Judge:
         return self._compare(self.whole)
 
     def _compare(self, embeddings: Float64Array) -> PruningQuality:
-        cosines = (embeddings * self.whole).sum(axis=1)
+        cosines = row_cosines(embeddings, self.whole)
         points = 100 * float(cosines.mean())
         if self.ratings is not None:
-            left, right = np.split(embeddings, 2)
-            points = 100 * float(spearman((left * right).sum(axis=1, keepdims=True), self.ratings)[0])
+            points = 100 * float(np.nan_to_num(rank_correlations(pair_cosines(embeddings), self.ratings)))
         return PruningQuality(points, float(cosines.mean()), float(cosines.min()))
 
 

@@ -11,10 +11,10 @@ from tqdm import tqdm
 from export.checkpoint import Checkpoint
 from export.exporter import write_graph
 from export.graph import trace
-from export.heads.tokens import TokenizedText
 from export.precision import Precision, to_precision
 from export.pruning.latency import Timing, batches_of, compare
 from export.pruning.removal import remove_heads
+from export.tokens import TokenizedText
 from model.artifact import GRAPH
 
 

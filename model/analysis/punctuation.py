@@ -14,23 +14,21 @@ _MARKERS = ("##", "Ġ", "▁")
 def punctuation_mask(pieces: Sequence[str], special: BoolArray) -> BoolArray:
     """Which tokens hold punctuation only, [n]; special tokens never do.
 
-    A character is punctuation as BERT's own tokenizer splits it: Unicode category P, or an ASCII character that is
-    neither a letter, a digit, a control character nor a space ("$", "+", "^").
-
     Args:
         pieces: each token's text, as it stands in the input or as the vocabulary writes it.
         special: [n].
     """
-    return np.array([_is_punctuation(piece) for piece in pieces], dtype=np.bool_) & ~special
+    return np.array([_holds_punctuation_only(piece) for piece in pieces], dtype=np.bool_) & ~special
 
 
-def _is_punctuation(piece: str) -> bool:
+def _holds_punctuation_only(piece: str) -> bool:
     for marker in _MARKERS:
         if len(piece) > len(marker):
             piece = piece.removeprefix(marker)
-    return bool(piece) and all(map(_is_mark, piece))
+    return bool(piece) and all(map(is_punctuation, piece))
 
 
-def _is_mark(character: str) -> bool:
+def is_punctuation(character: str) -> bool:
+    """As BERT's own tokenizer splits: Unicode category P, or an ASCII symbol ("$", "+", "^")."""
     category = unicodedata.category(character)
     return category.startswith("P") or (character.isascii() and category.startswith("S"))

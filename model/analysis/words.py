@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from model.analysis.arrays import Float32Array
+from model.analysis.punctuation import is_punctuation
 
 Span = tuple[int, int]
 """[start, end): of tokens, or of characters."""
@@ -64,10 +65,7 @@ def _is_space(character: str) -> bool:
 
 
 def _stands_alone(character: str) -> bool:
-    if character.isascii():
-        return not character.isalnum() and character.isprintable()
-    code = ord(character)
-    return unicodedata.category(character).startswith("P") or any(low <= code <= high for low, high in _IDEOGRAPHS)
+    return is_punctuation(character) or any(low <= ord(character) <= high for low, high in _IDEOGRAPHS)
 
 
 def to_words(weights: Float32Array, words: Sequence[Span], queries: Sequence[Span] | None = None) -> Float32Array:

@@ -5,6 +5,7 @@ means.
 """
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -16,13 +17,14 @@ from service.wire import Piece
 # Serialising holds the GIL and the event loop: larger answers are written in pieces of about this many floats, a
 # millisecond or two each, with the loop let in between.
 PIECE_FLOATS = 32_768
+VALUE_FLOATS = 16  # any value costs as much as so many floats
 
 
 async def serialize(answer: Any, *, floats: int) -> bytes:
     """An answer as JSON, whatever it is made of; C-contiguous float32 arrays in it become nested lists.
 
     Args:
-        answer: JSON types, arrays, and memoryviews of bytes that are JSON.
+        answer: JSON types, arrays, and memoryviews of bytes that are JSON; its lists of arrays and objects are emptied.
         floats: how many floats its arrays hold, about.
     """
     return b"".join(await serialize_in_pieces(answer, floats=floats))
@@ -58,15 +60,49 @@ async def _write(value: Any, pieces: list[Piece]) -> None:
             await _write(item, pieces)
         pieces.append(b"}" if value else b"{}")
     elif isinstance(value, list) and value and isinstance(value[0], ndarray | dict):
-        for index, item in enumerate(value):
-            await asyncio.sleep(0)  # a text in it may be a megabyte of base64
+        for index, group in enumerate(_groups(value)):
+            await asyncio.sleep(0)
             pieces.append(b"," if index else b"[")
-            await _write(item, pieces)
+            if len(group) == 1:
+                await _write(group[0], pieces)
+            else:
+                pieces.append(_dump(group)[1:-1])
         pieces.append(b"]")
     elif isinstance(value, memoryview):
         pieces.append(value)  # a megabyte of base64, say: sent from where it is
     else:
         pieces.append(_dump(value))
+
+
+def _groups(items: list[Any]) -> Iterator[list[Any]]:
+    """Items that are written together: of about `PIECE_FLOATS`, or one that is larger.
+
+    Each is taken out of the list: to free thousands of arrays at once would hold the event loop as well.
+    """
+    group: list[Any] = []
+    total = 0
+    for index, item in enumerate(items):
+        items[index] = None
+        size = _size(item)
+        if group and total + size > PIECE_FLOATS:
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += size
+    yield group
+
+
+def _size(value: Any) -> int:
+    """What writing a value costs, in floats, about."""
+    if isinstance(value, ndarray):
+        return VALUE_FLOATS + value.size
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    if isinstance(value, list) and value and isinstance(value[0], ndarray | dict | list):
+        return sum(map(_size, value))
+    if isinstance(value, list | str | memoryview):
+        return VALUE_FLOATS + len(value)
+    return VALUE_FLOATS
 
 
 async def _write_array(array: Float32Array, pieces: list[Piece]) -> None:

@@ -1,71 +1,25 @@
-"""Request bodies: bounded while they are read, then validated by pydantic straight from the bytes.
+"""Request bodies: bounded while they are read, then validated by pydantic straight from the bytes."""
 
-A route is declared as for FastAPI, `async def f(request, body: Model)`, and OpenAPI is derived from that; but FastAPI's
-dependency solving is left out, which takes about half of what its layers cost a request, and would answer failures in
-another shape.
-"""
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
-import typing
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
-
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import Receive
 
 from service.byte_budget import Share
-from service.context import context_of
-from service.errors import ClientLeft, TooLarge, UnsupportedMedia
+from service.errors import ClientLeft, NotAcceptable, TooLarge, UnsupportedMedia
 from service.http.media import JSON, quality
 from service.http.validation import explain_validation
-from service.services import services_of
 
 M = TypeVar("M", bound=BaseModel)
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-
-
-class DirectRoute(APIRoute):
-    """Calls its endpoint with the request and, where it takes one, the validated body.
-
-    What it answers is what its document lists for 200; a caller who accepts none of that is refused.
-
-    Attributes:
-        handler: the same without FastAPI around it.
-    """
-
-    handler: Handler
-
-    def get_route_handler(self) -> Handler:
-        """Replaces FastAPI's handler; called once a route."""
-        self.handler = self._make_handler()
-        return self.handler
-
-    def _make_handler(self) -> Handler:
-        endpoint: Callable[..., Awaitable[Response]] = self.endpoint
-        model: type[BaseModel] | None = typing.get_type_hints(endpoint).get("body")
-        answers = tuple(self.responses.get(200, {}).get("content", {JSON: {}}))
-
-        async def handle(request: Request) -> Response:
-            if model is None:
-                return await endpoint(request)
-            services = services_of(request)
-            services.readiness.runner()  # not ready: say so before the body is read
-            headers = context_of(request.scope).headers
-            check_media(headers, answers)
-            with services.body_budget.share() as share:
-                raw = await read_body(request.receive, headers, services.settings.max_body_bytes, share)
-                return await endpoint(request, validate(model, raw))
-
-        return handle
 
 
 def check_media(headers: Mapping[bytes, bytes], answers: Sequence[str]) -> None:
     """Takes JSON, and answers one of the types given.
 
     Raises:
-        UnsupportedMedia: the body is of another type or compressed, or the caller accepts none of the types.
+        UnsupportedMedia: the body is of another type or compressed.
+        NotAcceptable: the caller accepts none of the types.
     """
     content_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if content_type != JSON.encode("ascii"):
@@ -79,13 +33,13 @@ def check_accept(headers: Mapping[bytes, bytes], answers: Sequence[str]) -> None
     """Answers one of the types given.
 
     Raises:
-        UnsupportedMedia: the caller accepts none of them.
+        NotAcceptable: the caller accepts none of them.
     """
     accept = headers.get(b"accept")
     if not accept or accept == b"*/*":
         return
     if not any(quality(accept, answer) for answer in answers):
-        raise UnsupportedMedia(f"Accept: this route answers {' and '.join(answers)} only", param="Accept")
+        raise NotAcceptable(f"Accept: this route answers {' and '.join(answers)} only", param="Accept")
 
 
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int, share: Share) -> bytes:

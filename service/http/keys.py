@@ -1,12 +1,11 @@
-"""API keys: who may ask, and routes that everyone may ask.
+"""API keys: who may call the routes that need one.
 
-Everything but `OPEN_ROUTES` needs a key once there is one, routes that do not exist included: a new route is closed
-until somebody opens it here. Keys are compared by hash and in constant time. The file is read again when it changes,
-so that keys can be rotated: add the new one, move the clients, take the old one out.
+A route needs a key unless its declaration says otherwise, and so does a path without a route. Keys are kept and looked
+up as SHA-256 digests: how long a look-up takes depends on the digest, from which nobody can guess a key. The file is
+read again when it changes, so that keys can be rotated: add the new one, move the clients, take the old one out.
 """
 
 import hashlib
-import hmac
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -16,19 +15,7 @@ from service.errors import Unauthorized
 
 SHORTEST_KEY = 16  # characters; shorter ones can be guessed
 LARGEST_FILE = 2**20  # bytes
-LOOK_EVERY = 1.0  # seconds between two looks at the file's date
-
-OPEN_ROUTES = frozenset(
-    {
-        # probes: whoever restarts the process has no key
-        *(("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/health")),
-        *(("GET", "/v2/health/live"), ("GET", "/v2/health/ready")),
-        # what the process says of itself, without a word of what it was sent; --admin-port moves it elsewhere
-        *(("GET", "/metrics"), ("GET", "/docs"), ("GET", "/openapi.json")),
-        # the viewer's own files: it asks the API with a key
-        *(("GET", "/"), ("GET", "/static/{path:path}")),
-    }
-)
+RELOAD_INTERVAL = 1.0  # seconds between two looks at the file's date
 
 logger = logging.getLogger(__name__)
 
@@ -50,51 +37,43 @@ class KeyRing:
     """
 
     def __init__(self, keys: Sequence[str] = (), file: Path | None = None) -> None:
-        self._given = [_hash(_checked(key, "the keys given")) for key in keys]
+        self._given = frozenset(_hash(_checked(key, "the keys given")) for key in keys)
         self._file = file
         self._version = _version(file) if file else None
-        self._from_file = _read(file) if file else []
-        self._next_look = time.monotonic() + LOOK_EVERY
+        self._from_file = _read(file) if file else frozenset()
+        self._next_reload = time.monotonic() + RELOAD_INTERVAL
 
     @property
     def is_needed(self) -> bool:
         """Whether there are keys at all; without any, everybody may ask."""
         return bool(self._given) or self._file is not None
 
-    def check(self, method: str, route: str, headers: Mapping[bytes, bytes]) -> None:
-        """Lets a request pass, or not.
+    def check(self, headers: Mapping[bytes, bytes]) -> None:
+        """Lets a request pass that has a known key, or any while there are none.
 
         Args:
-            method: HTTP method; HEAD is GET.
-            route: its template.
             headers: by lower-case name; the key is in `Authorization: Bearer KEY` or in `X-API-Key`. Where both are
                 there, one of them has to be known: proxies and clients put what is no key of ours into the other.
 
         Raises:
             Unauthorized: no key, or none that is known.
         """
-        if not self.is_needed or ("GET" if method == "HEAD" else method, route) in OPEN_ROUTES:
+        if not self.is_needed:
             return
         presented = _presented(headers)
         if not presented:
             raise Unauthorized("no API key: send one as Authorization: Bearer KEY or X-API-Key", param="Authorization")
-        if not any(self._knows(key) for key in presented):
+        self._reload()
+        digests = {hashlib.sha256(key).digest() for key in presented}
+        if digests.isdisjoint(self._given) and digests.isdisjoint(self._from_file):
             raise Unauthorized("the API key is not known", param="Authorization")
 
-    def _knows(self, presented: bytes) -> bool:
-        self._look()
-        digest = hashlib.sha256(presented).digest()
-        known = False
-        for key in (*self._given, *self._from_file):
-            known |= hmac.compare_digest(digest, key)  # all of them, always: time tells nothing
-        return known
-
-    def _look(self) -> None:
+    def _reload(self) -> None:
         """Reads the file again if it is another one than before."""
         now = time.monotonic()
-        if self._file is None or now < self._next_look:
+        if self._file is None or now < self._next_reload:
             return
-        self._next_look = now + LOOK_EVERY
+        self._next_reload = now + RELOAD_INTERVAL
         try:
             if (version := _version(self._file)) == self._version:
                 return
@@ -110,7 +89,7 @@ def _presented(headers: Mapping[bytes, bytes]) -> list[bytes]:
     return [key for key in (bearer, headers.get(b"x-api-key", b"")) if key]
 
 
-def _read(file: Path) -> list[bytes]:
+def _read(file: Path) -> frozenset[bytes]:
     try:
         with file.open("rb") as opened:
             content = opened.read(LARGEST_FILE + 1)
@@ -122,7 +101,7 @@ def _read(file: Path) -> list[bytes]:
     keys = [_checked(line, str(file)) for line in lines if line and not line.startswith("#")]
     if not keys:
         raise KeysError(f"{file} holds no API key: expected one a line")
-    return [_hash(key) for key in keys]
+    return frozenset(map(_hash, keys))
 
 
 def _checked(key: str, place: str) -> str:

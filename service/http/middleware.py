@@ -1,115 +1,138 @@
-"""The one layer around the app: request id, security headers, log line, metrics, trace, clients that leave.
+"""The one layer around all routes: request id, checks, security headers, log line, metrics, trace, clients that leave.
 
-One ASGI callable instead of a stack of them: it costs microseconds, and a request is worth a few milliseconds. It does
-not read bodies and knows no route beyond its template.
+One ASGI callable instead of a stack of them: it costs microseconds, and a request is worth a few milliseconds. It reads
+no bodies; what it needs to know of a route stands in the route's declaration.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
 
-from service.context import SCOPE_KEY, RequestContext
-from service.errors import ClientLeft, InternalError, NotReady, Overloaded, ServiceError
+from service.context import SCOPE_KEY, SERVICES_KEY, RequestContext, context_of
+from service.errors import ClientLeft, InternalError, NotReady, ServiceError
 from service.http.connection import CONNECTION_KEY, Connection
+from service.http.cross_origin import CrossOriginPolicy, is_preflight
 from service.http.failures import failure_response
 from service.http.headers import SECURITY_HEADERS
+from service.http.host_and_port import HostAndPortPolicy
 from service.http.keys import KeyRing
-from service.http.ports import Doors
+from service.http.route import Handler, Route
+from service.http.route_table import RouteTable
 from service.observability.logs import REQUEST_LOGGER
 from service.observability.metrics import CLIENT_CLOSED, Metrics
 from service.observability.request_trace import RequestTrace, Tracing, tracing_request
-from service.readiness import RETRY_AFTER_SECONDS, Readiness
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
-QUEUED_ROUTES = frozenset(
-    {
-        *("/", "/embed", "/embed_all", "/embeddings", "/encode", "/explain", "/similarity", "/v1/embeddings"),
-        "/v2/models/{model:path}/infer",
-    }
-)
-"""POST requests to these wait for workers."""
+RETRY_AFTER_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 request_logger = logging.getLogger(REQUEST_LOGGER)
 
 
-class Gate:
-    """Wraps the app; every request passes here first and last."""
+class ProcessState(Protocol):
+    """What the middleware asks of the process."""
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether clients are to go elsewhere."""
+        ...
+
+    def refuse_early(self) -> None:
+        """Raises `Overloaded` or `NotReady` for a request that the queue would refuse."""
+        ...
+
+
+class RequestMiddleware:
+    """Answers every HTTP request.
+
+    Args:
+        routes: where a request finds its route.
+        handlers: of these routes; another one, that refuses, is its own.
+        services: what routes share, handed on in the scope.
+        process: its state.
+        metrics: of the app.
+        keys: that are accepted.
+        ports: and hosts that requests may come for.
+        origins: whose pages may call; None keeps all out.
+        tracing: starts traces; None traces nothing.
+    """
 
     def __init__(
         self,
-        app: ASGIApp,
+        routes: RouteTable,
+        handlers: Mapping[Route, Handler],
         *,
-        route_of: Callable[[str], str],
+        services: object,
+        process: ProcessState,
         metrics: Metrics,
-        readiness: Readiness,
         keys: KeyRing,
-        doors: Doors,
+        ports: HostAndPortPolicy,
+        origins: CrossOriginPolicy | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        self._app = app
-        self._route_of = route_of
-        self._keys = keys
-        self._doors = doors
-        self._tracing = tracing
+        self._routes = routes
+        self._handlers = handlers
+        self._services = services
+        self._process = process
         self._metrics = metrics
-        self._readiness = readiness
+        self._keys = keys
+        self._ports = ports
+        self._origins = origins
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request; nothing is raised out of here."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         method = scope["method"]
+        route, scope["path_params"] = self._routes.find(method, scope["path"])
         context = RequestContext(
-            self._route_of(scope["path"]), method if method in METHODS else OTHER, scope["headers"]
+            route.path, method if method in METHODS else OTHER, scope["headers"], route.error_shape
         )
         connection: Connection = scope.get(CONNECTION_KEY) or Connection()
         scope[SCOPE_KEY] = context
-        if method == "HEAD":  # answered as GET is; the protocol, which keeps the first scope, drops the body
-            scope = {**scope, "method": "GET"}
-        trace = self._tracing.start(context) if self._tracing is not None else None
+        scope[SERVICES_KEY] = self._services
+        trace = None if self._tracing is None or route.is_probe else self._tracing.start(context)
+        send = self._sender(context, connection, send, trace)
+        if self._origins is not None:
+            send = self._origins.sender(scope, send)
         self._metrics.in_flight.inc()
         try:
             with connection.serving(), tracing_request(trace):
-                await self._run(context, connection, scope, receive, self._sender(context, connection, send, trace))
+                failure = connection.failure or await _failure_of(
+                    self._answer(route, scope, receive, send), context, connection
+                )
+                if failure is not None and not context.status and not context.is_abandoned:
+                    await _failure_of(failure_response(failure, context)(scope, receive, send), context, connection)
         finally:
             self._metrics.in_flight.dec()
             self._finish(context, trace)
 
-    async def _run(
-        self, context: RequestContext, connection: Connection, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        refusal = connection.failure or self._turned_away(context, scope) or self._early_refusal(context)
-        answer = self._app if refusal is None else failure_response(refusal, context)
-        failure = await _failure_of(answer(scope, receive, send), context, connection)
-        if failure is not None and not context.status and not context.is_abandoned:
-            await _failure_of(failure_response(failure, context)(scope, receive, send), context, connection)
-
-    def _turned_away(self, context: RequestContext, scope: Scope) -> ServiceError | None:
-        """What keeps a request out whatever it asks: another port's route, another host's name, no key."""
+    async def _answer(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
+        context = context_of(scope)
         try:
-            self._doors.check(context.route, scope.get("server"), context.headers.get(b"host"))
-            self._keys.check(context.method, context.route, context.headers)
-        except ServiceError as refusal:
-            return refusal
-        return None
+            self._ports.check(route, scope.get("server"), context.headers.get(b"host"))
+            if self._origins is not None and is_preflight(context):  # browsers send it without a key
+                response = self._origins.preflight_response(scope)
+            else:
+                self._check_caller(route, context)
+                response = await self._handlers.get(route, route.endpoint)(Request(scope, receive))
+        except ServiceError as error:
+            if isinstance(error, InternalError):
+                logger.error("request failed", exc_info=error, extra=_fields(context))
+            response = failure_response(error, context)
+        await response(scope, receive, send)
 
-    def _early_refusal(self, context: RequestContext) -> ServiceError | None:
-        """What the queue would answer anyway, before routing, reading and parsing: refusing must cost little."""
-        runner = self._readiness.loaded_runner
-        if runner is None or context.method != "POST" or context.route not in QUEUED_ROUTES:
-            return None
-        try:
-            runner.refuse_early()
-        except Overloaded as refusal:
-            return refusal
-        return None
+    def _check_caller(self, route: Route, context: RequestContext) -> None:
+        """Refuses who has no key, and what the queue would not take: before the body is read, to cost little."""
+        if route.access == "key":
+            self._keys.check(context.headers)
+        if route.is_queued:
+            self._process.refuse_early()
 
     def _sender(self, context: RequestContext, connection: Connection, send: Send, trace: RequestTrace | None) -> Send:
         async def send_with_headers(message: Message) -> None:
@@ -121,7 +144,7 @@ class Gate:
                 headers.append((b"x-request-id", context.request_id.encode("ascii")))
                 if trace is not None:
                     headers.extend(trace.headers)
-                if self._readiness.is_draining:
+                if self._process.is_draining:
                     headers.append((b"connection", b"close"))
                 await send(message)  # may wait for an earlier answer to be read, and be cancelled there
                 context.status = message["status"]
@@ -158,9 +181,13 @@ async def _failure_of(
             "the process ended before this request did", retry_after=RETRY_AFTER_SECONDS
         )
     except Exception:
-        logger.exception("unexpected failure", extra={"fields": {"request_id": context.request_id}})
+        logger.exception("unexpected failure", extra=_fields(context))
         return InternalError()
     return None
+
+
+def _fields(context: RequestContext) -> dict[str, Any]:
+    return {"fields": {"request_id": context.request_id}}
 
 
 def _line(context: RequestContext, seconds: float) -> dict[str, Any]:

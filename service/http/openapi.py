@@ -1,13 +1,17 @@
-"""What the OpenAPI document says beyond what FastAPI derives from the routes."""
+"""The OpenAPI document, made from the declarations of routes. FastAPI derives schemas, and answers no request."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import orjson
-from fastapi import FastAPI
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from starlette.responses import JSONResponse, Response
 
+from service.error_shapes import ErrorShape
+from service.errors import NotReady, Overloaded, ServiceError
 from service.http.media import JSON
+from service.http.route import Route
+from service.versions import own_version
 
 _REQUEST_ID = {
     "name": "X-Request-Id",
@@ -22,7 +26,6 @@ _REQUEST_TIMEOUT = {
     "description": "seconds after which the answer is worth nothing; queued work is dropped then, answer 504",
     "schema": {"type": "number", "exclusiveMinimum": 0},
 }
-QUEUED_REQUEST: dict[str, Any] = {"parameters": [_REQUEST_ID, _REQUEST_TIMEOUT]}
 
 DESCRIPTION = """\
 Text in, a sentence embedding out and, when asked for, the attention weights of every head that made it.
@@ -33,27 +36,21 @@ a route: 404 for no such route, 405 for a wrong method, and, before a request re
 of other APIs, tagged with their names, fail in those APIs' shapes, with the same statuses."""
 
 
-def answer_document(model: Any, example: Any) -> dict[int | str, dict[str, Any]]:
-    """The OpenAPI entry of a route's good answer."""
-    content: dict[str, Any] = {"example": example} if example is not None else {}
-    return {200: {"description": "OK", "model": model, "content": {JSON: content}}}
+def answer_document(model: Any, example: Any = None, headers: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The document's entry of a good answer in JSON."""
+    content = {JSON: {"example": example} if example is not None else {}}
+    document = {"description": "OK", "model": model, "content": content}
+    return document if headers is None else {**document, "headers": headers}
 
 
-def add_openapi_route(app: FastAPI) -> None:
-    """Adds `GET /openapi.json`, made once, when it is first asked for."""
-    written: list[bytes] = []
-
-    async def answer_openapi(_request: Request) -> Response:
-        if not written:
-            written.append(orjson.dumps(make_document(app)))
-        return Response(written[0], media_type=JSON)
-
-    app.add_api_route("/openapi.json", answer_openapi, methods=["GET"], response_model=None, include_in_schema=False)
-
-
-def make_document(app: FastAPI) -> dict[str, Any]:
+def make_document(routes: Iterable[Route]) -> dict[str, Any]:
     """The OpenAPI document, with the nulls in its examples that FastAPI drops on the way."""
-    document = app.openapi()
+    document = get_openapi(
+        title="Polyhead",
+        version=own_version(),
+        description=DESCRIPTION,
+        routes=[_described(route) for route in routes if route.summary],
+    )
     _hoist_definitions(document)
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{}, {"key": []}]  # a key is needed where the process was given keys
@@ -61,8 +58,44 @@ def make_document(app: FastAPI) -> dict[str, Any]:
         for operation in operations.values():
             for response in operation["responses"].values():
                 for example in response.get("content", {}).get(JSON, {}).get("examples", {}).values():
-                    if isinstance(error := example["value"]["error"], dict):  # other APIs' errors are a text
+                    if isinstance(error := example["value"].get("error"), dict):  # other APIs' errors are a text
                         error.setdefault("param", None)
+    return document
+
+
+def _described(route: Route) -> APIRoute:
+    """The route as FastAPI describes one."""
+    headers = (_REQUEST_ID, _REQUEST_TIMEOUT) if route.has_body else ()
+    extra: dict[str, Any] = {"parameters": [*route.parameters, *headers], "requestBody": route.request_body}
+    return APIRoute(
+        route.path,
+        route.endpoint,
+        methods=[route.method],
+        summary=route.summary,
+        tags=[route.tag] if route.tag else None,
+        response_model=None,
+        response_class=JSONResponse if JSON in route.content_types else Response,
+        responses={200: dict(route.answer), **_failure_documents(route.failures, route.error_shape)},
+        openapi_extra={name: value for name, value in extra.items() if value},
+    )
+
+
+def _failure_documents(errors: Iterable[type[ServiceError]], shape: ErrorShape) -> dict[int | str, dict[str, Any]]:
+    """The document's entries of a route's failures, by status, with an example of each code."""
+    documents: dict[int | str, dict[str, Any]] = {}
+    for error in errors:
+        summary = (error.__doc__ or error.code).strip().splitlines()[0]  # `python -OO` keeps no docstrings
+        entry = documents.setdefault(error.status, _failure_document(error, shape))
+        entry["description"] = f"{entry['description']} {summary}".strip()
+        examples = entry["content"][JSON]["examples"]
+        examples[error.code] = {"summary": summary, "value": shape.body(error(summary))}
+    return documents
+
+
+def _failure_document(error: type[ServiceError], shape: ErrorShape) -> dict[str, Any]:
+    document = {"description": "", "model": shape.model, "content": {JSON: {"examples": {}}}}
+    if issubclass(error, Overloaded | NotReady):
+        document["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
     return document
 
 

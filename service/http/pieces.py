@@ -1,7 +1,7 @@
 """Answers of megabytes, sent in pieces as the client takes them: copied as a whole, one holds up the event loop."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from starlette.responses import Response
@@ -10,8 +10,8 @@ from starlette.types import Receive, Scope, Send
 from service.wire import Piece
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-SENT_AT_ONCE = 4 * 2**20
-"""Bytes: two milliseconds of copying."""
+SENT_AT_ONCE = 2**20
+"""Bytes: half a millisecond of copying, two where the memory is new."""
 SENT_ALONE = 65_536
 """Bytes: arrays of at least so many are sent from where they are, which costs a write of its own."""
 SENT_BLINDLY = 65_536
@@ -43,15 +43,16 @@ class PiecesResponse(Response):
         await send({"type": "http.response.body"})  # waits for the client: what it has not read is still held
 
 
-def _parts(pieces: Sequence[Piece]) -> list[list[Piece]]:
+def _parts(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
     """The pieces in groups of at least `SENT_AT_ONCE`, or up to a large array, which is a group alone."""
-    parts: list[list[Piece]] = []
-    size = SENT_AT_ONCE
+    part: list[Piece] = []
+    size = 0
     for piece in pieces:
         is_alone = isinstance(piece, memoryview) and len(piece) >= SENT_ALONE
-        if is_alone or size >= SENT_AT_ONCE:
-            parts.append([])
-            size = 0
-        parts[-1].append(piece)
+        if part and (is_alone or size >= SENT_AT_ONCE):
+            yield part
+            part, size = [], 0
+        part.append(piece)
         size = SENT_AT_ONCE if is_alone else size + len(piece)
-    return parts
+    if part:
+        yield part

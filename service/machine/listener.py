@@ -4,8 +4,6 @@ import errno
 import os
 import socket
 
-from service.machine.port_owner import find_listener
-
 BACKLOG = 2048  # connections the kernel holds for us while the event loop is busy
 ANY_IPV6 = "::"
 
@@ -32,7 +30,7 @@ def bind(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     except UnicodeError as error:
         raise StartFailure(f"cannot listen on {host}:{port}: that is no host name") from error
     except OSError as error:
-        raise StartFailure(f"cannot listen on {host}:{port}: {_reason(error, port, flag)}") from error
+        raise StartFailure(f"cannot listen on {host}:{port}: {_reason(error, flag)}") from error
 
 
 def address_of(listener: socket.socket) -> str:
@@ -41,10 +39,9 @@ def address_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _reason(error: OSError, port: int, flag: str) -> str:
+def _reason(error: OSError, flag: str) -> str:
     if isinstance(error, socket.gaierror) or error.errno is None:
         return error.strerror or str(error)
     if error.errno != errno.EADDRINUSE:
         return os.strerror(error.errno)
-    owner = find_listener(port) or "another process"
-    return f"{os.strerror(error.errno)}; {owner} listens there, choose another {flag}"
+    return f"{os.strerror(error.errno)}; another process listens there, choose another {flag}"

@@ -4,23 +4,26 @@ An exception's message may quote the text that it failed on, so a traceback is w
 types only. The one exception is a cause inside the backend, which is given token ids and never text.
 """
 
+import contextlib
 import json
 import logging
+import select
 import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import IO, Any
 
 import orjson
 
 from service.errors import InferenceFailed, ServiceError
-from service.observability.line_writer import LineWriter, write_all
 
 REQUEST_LOGGER = "service.request"
 FLUSH_INTERVAL = 0.1  # seconds
+MAX_WAITING = 15_000  # lines, some 4 MB; those beyond are left out and counted
 LAST_LINES_SECONDS = 1.0  # at the end, for a reader to take them
 
 # Written by uvicorn once a life, in its own words; the server says the same in ours.
@@ -28,57 +31,108 @@ _CHATTY_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 
 
 class JsonHandler(logging.Handler):
-    """Writes each record as one line with one write, so that lines of several threads never mix."""
+    """Writes each record as one line, a line or more with one write, so that lines of several threads never mix.
+
+    Args:
+        stream: unbuffered; a reader that is gone fails no request.
+    """
 
     def __init__(self, stream: IO[bytes]) -> None:
         super().__init__()
         self._stream = stream
-        self._writer: LineWriter | None = None
+        self._waiting: SimpleQueue[bytes | Event] | None = None
+        self._is_urgent = Event()
+        self._lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes one record. A reader that is gone fails no request."""
-        line: dict[str, Any] = {
-            "time": timestamp(record.created),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        line.update(getattr(record, "fields", {}))
-        if record.exc_info and record.exc_info[1] is not None:
-            line["error"] = describe(record.exc_info[1])
-        if self._writer is None:
-            write_all(self._stream, _to_json(line))
+        """Writes one record, or has it written."""
+        line = _line_of(record)
+        if self._waiting is None:
+            _write_all(self._stream, line)
+        elif self._waiting.qsize() >= MAX_WAITING:
+            self._lost += 1
         else:
-            self._writer.put(_to_json(line), at_once=record.name != REQUEST_LOGGER)
+            self._waiting.put(line)
+            if record.name != REQUEST_LOGGER:
+                self._is_urgent.set()
 
-    @contextmanager
+    @contextlib.contextmanager
     def in_background(self, interval: float = FLUSH_INTERVAL) -> Iterator[None]:
         """Meanwhile a thread writes: lines of answered requests in groups, one an interval, all others at once.
 
-        Each write lets go of the interpreter, and under load another thread takes it; and a reader that stops reading
-        without going away blocks whoever writes. A process that is killed loses the lines of its last interval. Where
-        the system gives no thread, lines are written as before.
+        A reader that stops reading without going away blocks whoever writes, so no request may do that. In groups,
+        since each write lets go of the interpreter, and under load another thread takes it. A process that is killed
+        loses the request lines of its last interval. Where the system gives no thread, lines are written as before.
         """
-        try:
-            writer = self._writer = LineWriter(self._stream, interval, _describe_loss)
-        except RuntimeError:
-            yield
-            return
+        waiting: SimpleQueue[bytes | Event] = SimpleQueue()
+        end = Event()
+        writer = Thread(target=self._write_groups, args=(waiting, end, interval), name="log", daemon=True)
+        with contextlib.suppress(RuntimeError):
+            writer.start()
+            self._waiting = waiting
         try:
             yield
         finally:
-            if writer.close(LAST_LINES_SECONDS):
-                self._writer = None
+            if self._hand_over(end):
+                self._waiting = None
 
     def flush(self) -> None:
         """Hands every line to the operating system, unless that takes too long."""
-        if self._writer is not None:
-            self._writer.flush(LAST_LINES_SECONDS)
+        self._hand_over(Event())
+
+    def _hand_over(self, mark: Event) -> bool:
+        """Waits until the writer has come to a mark behind all lines, a second at most; whether it has."""
+        if self._waiting is None:
+            return True
+        self._waiting.put(mark)
+        self._is_urgent.set()
+        return mark.wait(LAST_LINES_SECONDS)
+
+    def _write_groups(self, waiting: "SimpleQueue[bytes | Event]", end: Event, interval: float) -> None:
+        while not end.is_set():
+            group = [waiting.get()]
+            self._is_urgent.wait(interval)
+            self._is_urgent.clear()
+            while not waiting.empty():  # nobody else takes from it
+                group.append(waiting.get())
+            lines = [entry for entry in group if isinstance(entry, bytes)]
+            _write_all(self._stream, b"".join([*lines, *self._describe_loss()]))
+            for entry in group:
+                if isinstance(entry, Event):
+                    entry.set()
+
+    def _describe_loss(self) -> list[bytes]:
+        """The line that says how many were left out; none where none was."""
+        with self.lock or contextlib.nullcontext():
+            lost, self._lost = self._lost, 0
+        fields = {"time": timestamp(time.time()), "level": "warning", "logger": __name__}
+        message = f"{lost} lines were left out: nobody read the ones before them"
+        return [_to_json({**fields, "message": message})] if lost else []
 
 
-def _describe_loss(lines: int) -> bytes:
-    fields = {"time": timestamp(time.time()), "level": "warning", "logger": __name__}
-    return _to_json({**fields, "message": f"{lines} lines were left out: nobody read the ones before them"})
+def _write_all(stream: IO[bytes], data: bytes) -> None:
+    """Writes to an unbuffered stream, waiting where it does not block; a reader that is gone is no failure."""
+    with contextlib.suppress(OSError, ValueError):
+        rest = memoryview(data)
+        while rest:
+            written = stream.write(rest)
+            if written is None:  # not blocking, and full
+                select.select([], [stream], [])
+            else:
+                rest = rest[written:]
+
+
+def _line_of(record: logging.LogRecord) -> bytes:
+    line: dict[str, Any] = {
+        "time": timestamp(record.created),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "message": record.getMessage(),
+    }
+    line.update(getattr(record, "fields", {}))
+    if record.exc_info and record.exc_info[1] is not None:
+        line["error"] = describe(record.exc_info[1])
+    return _to_json(line)
 
 
 def _to_json(line: dict[str, Any]) -> bytes:

@@ -32,8 +32,8 @@ class RequestTrace(Protocol):
 class Tracing(Protocol):
     """Starts traces."""
 
-    def start(self, context: RequestContext) -> RequestTrace | None:
-        """The trace of a request that begins, its trace id noted in the context; None for one that is not traced."""
+    def start(self, context: RequestContext) -> RequestTrace:
+        """The trace of a request that begins; where it is sampled, the context gets its trace id."""
         ...
 
     def close(self) -> None:

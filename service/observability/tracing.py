@@ -17,7 +17,6 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service.context import RequestContext
-from service.http.ports import ROUTES_BY_ADDRESS
 from service.versions import DISTRIBUTION, own_version
 
 EXPORT_SECONDS = 5.0  # for one batch to reach the collector; also what the end of the process may wait
@@ -46,10 +45,8 @@ class OpenTelemetryTracing:
         """Sends spans in batches, from a thread, over OTLP and HTTP; drops what a collector does not take in time."""
         return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS)), share=share)
 
-    def start(self, context: RequestContext) -> "SpanTrace | None":
-        """The span of a request that begins; None for probes and scrapes."""
-        if context.route in ROUTES_BY_ADDRESS:  # asked for every few seconds, by machines
-            return None
+    def start(self, context: RequestContext) -> "SpanTrace":
+        """The span of a request that begins."""
         return SpanTrace(self._tracer, context)
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from service.observability.metrics import Metrics, Stage
 from service.observability.request_trace import note_stage
 from service.requests.plan import Sizes, check_sizes, plan_encoding
 from service.requests.schemas import EncodeRequest
+from service.requests.selection import ARRAY_FLOATS
 from service.services import Services
 from service.tokenization.inputs import INPUTS, InputNames, read_inputs, refuse_empty, refuse_long_texts
 from service.tokenization.tokenizer import TokenizedInput
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class UnwrittenAnswer:
+class EncodeResult:
     """What came of a request, before it is written: each API writes it in its own shape.
 
     Attributes:
@@ -66,7 +67,7 @@ async def run(
     *,
     names: InputNames = INPUTS,
     as_safetensors: bool = False,
-) -> UnwrittenAnswer:
+) -> EncodeResult:
     """Encodes, up to the answer's arrays.
 
     Args:
@@ -95,7 +96,7 @@ async def run(
     refuse_empty(tokenized, names=names)
     lengths = [len(item.input_ids) for item in tokenized]
     check_tokens(lengths, settings.max_request_tokens, names=names)
-    attention = plan.plan_attention(tokenized, runner.tokenizer)
+    attention = await offload(partial(plan.plan_attention, tokenized, runner.tokenizer), ARRAY_FLOATS * len(lengths))
     sizes = check_sizes(plan, lengths, attention, settings)
     context.hold_answer(
         services.answer_budget, sizes.held_bytes(request.encoding_format, as_safetensors=as_safetensors)
@@ -103,9 +104,9 @@ async def run(
     results = await runner.run(tokenized, **plan.run_options, deadline=deadline)
     observe_results(metrics, results)
     with timed(metrics, "postprocess"):
-        answer = await aside(partial(build_answer, plan, tokenized, results, attention, runner), sizes.built_from)
+        answer = await offload(partial(build_answer, plan, tokenized, results, attention, runner), sizes.built_from)
     count(metrics, context, tokenized, attention_bytes=sizes.attention_bytes if attention else None)
-    return UnwrittenAnswer(answer, sizes)
+    return EncodeResult(answer, sizes)
 
 
 def check_tokens(lengths: Sequence[int], limit: int, *, names: InputNames = INPUTS) -> None:
@@ -137,7 +138,7 @@ def observe_results(metrics: Metrics, results: Sequence[JobResult]) -> None:
     metrics.stages["inference"].observe(max(result.inference_seconds for result in results))
 
 
-async def aside(build: Callable[[], T], floats: int) -> T:
+async def offload(build: Callable[[], T], floats: int) -> T:
     """What `build` returns; on a thread where it touches many floats."""
     return build() if floats <= INLINE_FLOATS else await asyncio.to_thread(build)
 
@@ -147,10 +148,10 @@ async def _write(
 ) -> Sequence[Piece]:
     if as_safetensors:
         is_half = request.encoding_format == "float16"
-        return await aside(partial(pack_safetensors, answer, is_half=is_half), sizes.floats)
+        return await offload(partial(pack_safetensors, answer, is_half=is_half), sizes.floats)
     if request.encoding_format == "base64":
-        answer = await aside(partial(pack_base64, answer), sizes.floats)
-    return await serialize_in_pieces(answer, floats=sizes.floats)
+        answer = await offload(partial(pack_base64, answer), sizes.floats)
+    return await serialize_in_pieces(answer, floats=sizes.built_from)
 
 
 def _check_encoding(request: EncodeRequest, *, as_safetensors: bool) -> None:

@@ -18,7 +18,7 @@ from service.answers.serialize import serialize
 from service.batching.jobs import JobResult
 from service.context import RequestContext
 from service.errors import Invalid, TooLarge
-from service.operations.encode import aside, check_tokens, count, observe_results, timed
+from service.operations.encode import check_tokens, count, observe_results, offload, timed
 from service.requests.attention_schemas import AttentionRequest
 from service.requests.axes import plan_axes
 from service.requests.explain_schemas import ExplainRequest
@@ -80,7 +80,7 @@ async def explain(services: Services, context: RequestContext, request: ExplainR
     )
     observe_results(metrics, results)
     with timed(metrics, "postprocess"):
-        comparison = await aside(lambda: compare(request, results, runner), sizes.built_from)
+        comparison = await offload(lambda: compare(request, results, runner), sizes.built_from)
     with timed(metrics, "serialize"):
         answer = _answer(comparison, texts, runner) | (prompt.document() if prompt else {})
         body = await serialize(answer, floats=sizes.floats)

@@ -16,6 +16,7 @@ from service.requests.head_mask import read_head_mask
 from service.requests.prompts import Prompt, with_prompt
 from service.requests.schemas import EncodeRequest
 from service.requests.selection import (
+    ARRAY_FLOATS,
     FLOAT_BYTES,
     AttentionPlan,
     AttentionSelection,
@@ -141,7 +142,8 @@ def check_sizes(plan: EncodePlan, lengths: Sequence[int], attention: AttentionPl
             param="output",
         )
     if attention is None:
-        return Sizes(size // FLOAT_BYTES, size // FLOAT_BYTES, 0, 0)
+        arrays = len(lengths) if plan.request.output == "tokens" else 1
+        return Sizes(size // FLOAT_BYTES, size // FLOAT_BYTES + ARRAY_FLOATS * arrays, 0, 0)
     attention_bytes = check_attention_size(
         attention.selection,
         attention.axes,

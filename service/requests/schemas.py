@@ -149,22 +149,6 @@ class TokenizeAnswer(AnswerModel):
     """only where there was one: its text; offsets count from its start"""
 
 
-class Failure(AnswerModel):
-    """The inside of the one error body."""
-
-    message: str
-    type: str
-    param: str | None
-    """the field or header at fault"""
-    code: str
-
-
-class FailureAnswer(AnswerModel):
-    """Every failure on every route has this body."""
-
-    error: Failure
-
-
 class Status(AnswerModel):
     """What a probe answers where all is well."""
 

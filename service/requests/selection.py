@@ -11,6 +11,7 @@ from service.requests.attention_schemas import AttentionRequest
 from service.requests.axes import Axes
 
 FLOAT_BYTES = 4
+ARRAY_FLOATS = 1024  # making an array costs as much as reading so many floats, however small it is
 PARAM = "attention"
 
 
@@ -71,6 +72,7 @@ class AttentionSelection:
     def build_floats(self, inputs: Sequence[Axes]) -> int:
         """How many floats building the answer reads, about; a step of a rollout reads as many as it multiplies."""
         floats = self.num_heads * sum(axes.rows * axes.num_tokens for axes in inputs)
+        floats += ARRAY_FLOATS * len(self.layers) * len(inputs)
         if self.options.form == "stats":
             return floats * len(STATISTICS)
         if self.options.reduce == "rollout":

@@ -1,16 +1,15 @@
 """`POST /encode`."""
 
-from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers.packing import SAFETENSORS_LAYOUT
 from service.context import context_of
 from service.http.compression import compress
-from service.http.failures import INFERENCE_FAILURES, failure_documents
 from service.http.media import JSON, SAFETENSORS, prefers_safetensors
-from service.http.openapi import QUEUED_REQUEST, answer_document
+from service.http.openapi import answer_document
 from service.http.pieces import respond
+from service.http.route import Route
 from service.operations.encode import encode
 from service.requests.schemas import EncodeAnswer, EncodeRequest
 from service.services import services_of
@@ -21,29 +20,12 @@ EXAMPLE = {
     "usage": {"tokens": 7},
     "items": [{"tokens": 7, "truncated": False}],
 }
-
-
-def add_routes(app: FastAPI) -> None:
-    """Adds the route."""
-    answers = answer_document(EncodeAnswer, EXAMPLE)
-    answers[200]["content"][SAFETENSORS] = {
-        "schema": {"type": "string", "format": "binary", "description": SAFETENSORS_LAYOUT}
+HEADERS = {
+    "Content-Encoding": {
+        "description": "`gzip` for large attention in JSON numbers, where `Accept-Encoding` allows it",
+        "schema": {"type": "string"},
     }
-    answers[200]["headers"] = {
-        "Content-Encoding": {
-            "description": "`gzip` for large attention in JSON numbers, where `Accept-Encoding` allows it",
-            "schema": {"type": "string"},
-        }
-    }
-    app.add_api_route(
-        "/encode",
-        answer_encode,
-        methods=["POST"],
-        summary="Encode texts",
-        response_model=None,
-        responses={**answers, **failure_documents(*INFERENCE_FAILURES)},
-        openapi_extra=QUEUED_REQUEST,
-    )
+}
 
 
 async def answer_encode(request: Request, body: EncodeRequest) -> Response:
@@ -57,3 +39,9 @@ async def answer_encode(request: Request, body: EncodeRequest) -> Response:
         return respond(pieces, JSON)
     compressed, headers = await compress(pieces, context.headers.get(b"accept-encoding"))
     return respond(compressed, JSON, headers)
+
+
+ANSWER = answer_document(EncodeAnswer, EXAMPLE, HEADERS)
+ANSWER["content"][SAFETENSORS] = {"schema": {"type": "string", "format": "binary", "description": SAFETENSORS_LAYOUT}}
+
+ROUTES = (Route("POST", "/encode", answer_encode, is_queued=True, summary="Encode texts", answer=ANSWER),)

@@ -1,14 +1,13 @@
 """`POST /explain`."""
 
-from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service.context import context_of
-from service.http.failures import INFERENCE_FAILURES, failure_documents
 from service.http.media import JSON
-from service.http.openapi import QUEUED_REQUEST, answer_document
+from service.http.openapi import answer_document
 from service.http.pieces import respond
+from service.http.route import Route
 from service.operations.explain import explain
 from service.requests.explain_schemas import ExplainAnswer, ExplainRequest
 from service.services import services_of
@@ -33,19 +32,18 @@ EXAMPLE = {
 }
 
 
-def add_routes(app: FastAPI) -> None:
-    """Adds the route."""
-    app.add_api_route(
-        "/explain",
-        answer_explain,
-        methods=["POST"],
-        summary="Explain the similarity of two texts",
-        response_model=None,
-        responses={**answer_document(ExplainAnswer, EXAMPLE), **failure_documents(*INFERENCE_FAILURES)},
-        openapi_extra=QUEUED_REQUEST,
-    )
-
-
 async def answer_explain(request: Request, body: ExplainRequest) -> Response:
     """The similarity of two texts as a sum over pairs of tokens, and the saliency of each by attention rollout."""
     return respond([await explain(services_of(request), context_of(request.scope), body)], JSON)
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/explain",
+        answer_explain,
+        is_queued=True,
+        summary="Explain the similarity of two texts",
+        answer=answer_document(ExplainAnswer, EXAMPLE),
+    ),
+)

@@ -4,14 +4,13 @@ from dataclasses import asdict
 from typing import Any
 
 import orjson
-from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.errors import InternalError, NotFound, NotReady, Unauthorized
-from service.http.failures import failure_documents
+from service.errors import NotFound, NotReady
 from service.http.media import JSON
 from service.http.openapi import answer_document
+from service.http.route import Route
 from service.requests.schemas import HeadReport, Info
 from service.runner import Runner
 from service.services import services_of
@@ -29,29 +28,6 @@ _LIMITS = (
     "max_attention_work_bytes",
     "request_timeout",
 )
-
-
-def add_routes(app: FastAPI) -> None:
-    """Adds the routes."""
-    app.add_api_route(
-        "/info",
-        answer_info,
-        methods=["GET"],
-        summary="Model, limits, versions",
-        response_model=None,
-        responses={**answer_document(Info, None), **failure_documents(Unauthorized, NotReady, InternalError)},
-    )
-    app.add_api_route(
-        "/heads",
-        answer_heads,
-        methods=["GET"],
-        summary="The head report",
-        response_model=None,
-        responses={
-            **answer_document(HeadReport, None),
-            **failure_documents(Unauthorized, NotFound, NotReady, InternalError),
-        },
-    )
 
 
 async def answer_info(request: Request) -> Response:
@@ -81,3 +57,23 @@ def describe_service(runner: Runner, settings: Settings) -> dict[str, Any]:
         "runtime": asdict(runner.runtime),
         "versions": installed_versions(),
     }
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/info",
+        answer_info,
+        summary="Model, limits, versions",
+        answer=answer_document(Info),
+        raises=(NotReady,),
+    ),
+    Route(
+        "GET",
+        "/heads",
+        answer_heads,
+        summary="The head report",
+        answer=answer_document(HeadReport),
+        raises=(NotFound, NotReady),
+    ),
+)

@@ -1,23 +1,22 @@
 """`GET /` (the viewer), `GET /docs` and what they load: everything from this process, nothing from elsewhere.
 
-The files are read once, when the app is made: a request touches no path and no disk.
+The files are read once, when the first of them is asked for. After that a request touches no path and no disk.
 """
 
 import hashlib
 import mimetypes
 import re
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service.context import context_of
-from service.errors import InternalError, NotFound
-from service.http.failures import failure_documents
-from service.http.ports import ADMIN_ROUTES
+from service.errors import NotFound
+from service.http.route import Route
 from service.services import services_of
 
 STATIC = Path(__file__).parent.parent / "static"
@@ -34,35 +33,33 @@ class Page:
     etag: str
 
 
-def add_routes(app: FastAPI) -> None:
-    """Adds the pages; OpenAPI lists the first, whose path the API has too, and leaves the others out."""
-    pages = read_pages(STATIC)
-    viewer, viewer_beside_admin_port = pages[INDEX], _without_links(pages[INDEX], ADMIN_ROUTES)
-    docs, docs_on_admin_port = pages[DOCS], _without_trying(pages[DOCS])
-
-    async def answer_viewer(request: Request) -> Response:
-        return _answer(request, viewer_beside_admin_port if _has_admin_port(request) else viewer)
-
-    async def answer_docs(request: Request) -> Response:
-        return _answer(request, docs_on_admin_port if _has_admin_port(request) else docs)
-
-    async def answer_file(request: Request) -> Response:
-        page = pages.get(request.path_params["path"])
-        if page is None:
-            raise NotFound("no such file")
-        return _answer(request, page)
-
-    app.add_api_route(
-        "/",
-        answer_viewer,
-        methods=["GET"],
-        summary="The viewer",
-        response_model=None,
-        response_class=Response,
-        responses={200: {"content": {"text/html": {}}}, **failure_documents(InternalError)},
+async def answer_viewer(request: Request) -> Response:
+    """The viewer; where there is an admin port, without links to what is on that one."""
+    services = services_of(request)
+    if services.settings.admin_port is None:
+        return _answer(request, _pages()[INDEX])
+    return _answer(
+        request, _without_links(frozenset(route.path for route in services.routes if route.access == "admin"))
     )
-    for path, handler in (("/docs", answer_docs), ("/static/{path:path}", answer_file)):
-        app.add_api_route(path, handler, methods=["GET"], response_model=None, include_in_schema=False)
+
+
+async def answer_docs(request: Request) -> Response:
+    """The documentation of the API; on the admin port, where the API is not, without buttons to try it."""
+    has_api = services_of(request).settings.admin_port is None
+    return _answer(request, _pages()[DOCS] if has_api else _docs_without_trying())
+
+
+async def answer_file(request: Request) -> Response:
+    """A file that the viewer or the documentation loads."""
+    page = _pages().get(request.path_params["path"])
+    if page is None:
+        raise NotFound("no such file")
+    return _answer(request, page)
+
+
+@cache
+def _pages() -> Mapping[str, Page]:
+    return read_pages(STATIC)
 
 
 def read_pages(directory: Path) -> dict[str, Page]:
@@ -80,22 +77,21 @@ def _page(content: bytes, media_type: str) -> Page:
     return Page(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
-def _without_links(page: Page, routes: Collection[str]) -> Page:
-    """A page of the root that links to none of these routes."""
+@cache
+def _without_links(paths: frozenset[str]) -> Page:
+    """The viewer without links to these routes."""
 
     def keep(link: re.Match[bytes]) -> bytes:
-        return b"" if f"/{link[1].decode()}" in routes else link[0]
+        return b"" if f"/{link[1].decode()}" in paths else link[0]
 
+    page = _pages()[INDEX]
     return _page(_LINK.sub(keep, page.content), page.media_type)
 
 
-def _without_trying(page: Page) -> Page:
-    """The documentation where what it describes is not: with a word about it, and without buttons to try."""
+@cache
+def _docs_without_trying() -> Page:
+    page = _pages()[DOCS]
     return _page(page.content.replace(b'<p id="elsewhere" hidden>', b'<p id="elsewhere">'), page.media_type)
-
-
-def _has_admin_port(request: Request) -> bool:
-    return services_of(request).settings.admin_port is not None
 
 
 def _answer(request: Request, page: Page) -> Response:
@@ -109,3 +105,10 @@ def _is_known(page: Page, tags: bytes) -> bool:
     """Whether the caller has it, by `If-None-Match` (RFC 9110, 13.1.2); a proxy that compresses makes its tag weak."""
     known = {tag.strip().removeprefix("W/") for tag in tags.decode("latin-1").split(",")}
     return page.etag in known or known == {"*"}
+
+
+ROUTES = (
+    Route("GET", "/", answer_viewer, access="everyone", summary="The viewer", answer={"content": {"text/html": {}}}),
+    Route("GET", "/docs", answer_docs, access="admin"),
+    Route("GET", "/static/{path:path}", answer_file, access="everyone", is_shared=True),
+)

@@ -3,15 +3,13 @@
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from fastapi import FastAPI
 from pydantic import ConfigDict, Field, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.http.failures import INFERENCE_FAILURES, failure_documents
-from service.http.openapi import QUEUED_REQUEST
+from service.http.route import Route
 from service.inference.backend import Float32Array
-from service.operations.encode import UnwrittenAnswer
+from service.operations.encode import EncodeResult
 from service.requests.prompts import choose_prompt
 from service.requests.schemas import EncodeRequest, Item, Usage
 from service.routes.compatible.adapter import embeddings_document, json_response, run_for
@@ -99,20 +97,6 @@ class SimilarityAnswer(AnswerModel):
     """what became of each target"""
 
 
-def add_routes(app: FastAPI) -> None:
-    """Adds the route."""
-    answers = embeddings_document(SimilarityAnswer | list[float], EXAMPLE)
-    app.add_api_route(
-        "/similarity",
-        answer_similarity,
-        methods=["POST"],
-        summary="Compare one text with many",
-        response_model=None,
-        responses={**answers, **failure_documents(*INFERENCE_FAILURES)},
-        openapi_extra=QUEUED_REQUEST,
-    )
-
-
 async def answer_similarity(request: Request, body: SimilarityRequest) -> Response:
     """The cosine of the source's embedding and each target's."""
     wanted = _to_encode(body, services_of(request).readiness.runner())
@@ -147,7 +131,7 @@ def _cosines(vectors: Float32Array) -> Float32Array:
     return cosines
 
 
-def _full_answer(encoded: UnwrittenAnswer, similarities: Float32Array) -> dict[str, Any]:
+def _full_answer(encoded: EncodeResult, similarities: Float32Array) -> dict[str, Any]:
     answer = encoded.answer
     return {
         "model": answer["model"],
@@ -156,3 +140,15 @@ def _full_answer(encoded: UnwrittenAnswer, similarities: Float32Array) -> dict[s
         "source": answer["items"][0],
         "items": answer["items"][1:],
     }
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/similarity",
+        answer_similarity,
+        is_queued=True,
+        summary="Compare one text with many",
+        answer=embeddings_document(SimilarityAnswer | list[float], EXAMPLE),
+    ),
+)

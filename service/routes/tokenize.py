@@ -4,17 +4,16 @@ import asyncio
 from typing import Any
 
 import orjson
-from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers.embeddings import describe_item
 from service.context import context_of
 from service.errors import DeadlineExceeded, Invalid
-from service.http.failures import BODY_FAILURES, failure_documents
 from service.http.media import JSON
-from service.http.openapi import QUEUED_REQUEST, answer_document
+from service.http.openapi import answer_document
 from service.http.pieces import respond
+from service.http.route import Route
 from service.operations.encode import check_tokens, timed
 from service.requests.prompts import with_prompt
 from service.requests.schemas import TokenizeAnswer, TokenizeRequest
@@ -34,19 +33,6 @@ EXAMPLE = {
     ],
     "usage": {"tokens": 3},
 }
-
-
-def add_routes(app: FastAPI) -> None:
-    """Adds the route."""
-    app.add_api_route(
-        "/tokenize",
-        answer_tokenize,
-        methods=["POST"],
-        summary="Tokenise texts",
-        response_model=None,
-        responses={**answer_document(TokenizeAnswer, EXAMPLE), **failure_documents(*BODY_FAILURES, DeadlineExceeded)},
-        openapi_extra=QUEUED_REQUEST,
-    )
 
 
 async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
@@ -81,3 +67,15 @@ async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
 def _describe(item: TokenizedInput, tokens: list[str]) -> dict[str, Any]:
     rest = {name: value for name, value in describe_item(item).items() if name != "tokens"}
     return {"input_ids": item.input_ids, "tokens": tokens, "offsets": item.offsets, **rest}
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/tokenize",
+        answer_tokenize,
+        summary="Tokenise texts",
+        answer=answer_document(TokenizeAnswer, EXAMPLE),
+        raises=(DeadlineExceeded,),
+    ),
+)

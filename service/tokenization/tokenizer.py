@@ -24,6 +24,7 @@ from service.tokenization.plain_text import PlainText
 
 # Up to here a thread hand-off costs more than it frees the event loop for: about a millisecond of tokenising.
 INLINE_CHARACTERS = 4096
+TEXT_CHARACTERS = 64  # a text costs as much as so many characters, however short it is
 TEXTS_AT_ONCE = 64  # the library's results hold all that was cut off: of 2,048 texts they took 260 MB at once
 MAX_FILE_BYTES = 256 << 20  # the largest vocabularies in use take about 35 MB
 
@@ -127,7 +128,7 @@ class Tokenizer:
         if seconds is not None and seconds <= 0:
             raise DeadlineExceeded()
         tokenize = partial(self.encode_now, texts, ids_only=ids_only)
-        if sum(map(len, texts)) <= INLINE_CHARACTERS:
+        if sum(map(len, texts)) + TEXT_CHARACTERS * (len(texts) - 1) <= INLINE_CHARACTERS:
             return tokenize()
         try:
             tokenized = asyncio.get_running_loop().run_in_executor(self._threads, tokenize)

@@ -74,4 +74,4 @@ def settings(text: str) -> Mapping[str, str]:
     """The service's variables with a value of their own."""
     name = container(text)["envFrom"][0]["configMapRef"]["name"]
     config: dict[str, str] = one(text, "ConfigMap", name)["data"]
-    return config | {entry["name"]: entry["value"] for entry in container(text)["env"] if "value" in entry}
+    return config | {entry["name"]: entry["value"] for entry in container(text).get("env", ()) if "value" in entry}

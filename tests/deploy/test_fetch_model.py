@@ -13,9 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from deploy.kubernetes.components.volume.fetch_model import FetchError, fetch, main
-from model.artifact import MANIFEST, hash_file
+from deploy.kubernetes.components.volume.fetch_model import BESIDE_MODEL, FetchError, fetch, main
+from model.artifact import MANIFEST, hash_file, read_manifest
+from service.settings import Settings
+from tests.deploy.tools import most_memory
 from tests.service.tiny_graph import write_tiny_artifact
+
+DEFAULT_MODEL_BYTES = 91e6  # of all-MiniLM-L6-v2 in fp32
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -77,6 +81,20 @@ def test_goes_on_where_it_was_ended(url: str, store: Path, volume: Path, asked: 
     fetch(url, hash_file(store / MANIFEST), volume)
     assert asked == ["/tiny/manifest.json", "/tiny/tokenizer.json"]
     assert names(volume) == names(store)
+
+
+def test_a_model_too_large_for_the_memory_is_refused_before_it_is_fetched(
+    url: str, store: Path, volume: Path, asked: list[str]
+) -> None:
+    size = sum(entry.size for entry in read_manifest(store).files.values())
+    with pytest.raises(FetchError, match=r"may have 512 MiB of memory: set requests.memory and .* to 769Mi"):
+        fetch(url, hash_file(store / MANIFEST), volume, memory_limit=512 * 2**20)
+    assert asked == ["/tiny/manifest.json"]
+    fetch(url, hash_file(store / MANIFEST), volume, memory_limit=BESIDE_MODEL + size)
+
+
+def test_memory_beside_the_model_is_what_the_service_holds() -> None:
+    assert most_memory(Settings.model_construct()) - DEFAULT_MODEL_BYTES < BESIDE_MODEL
 
 
 def test_refuses_another_manifest(url: str, store: Path, volume: Path) -> None:

@@ -104,8 +104,11 @@ def test_selectors_mean_the_pods(name: str) -> None:
         one(overlay(name), "Service")["spec"]["selector"],
         one(overlay(name), "Deployment")["spec"]["selector"]["matchLabels"],
         one(overlay(name), "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
-        one(overlay(name), "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
-        pod(overlay(name))["spec"]["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"],
+        policy(name, "polyhead")["podSelector"]["matchLabels"],
+        *(
+            constraint["labelSelector"]["matchLabels"]
+            for constraint in pod(overlay(name))["spec"]["topologySpreadConstraints"]
+        ),
     ]
     for selector in selectors:
         assert selector
@@ -114,36 +117,76 @@ def test_selectors_mean_the_pods(name: str) -> None:
 
 
 @each_overlay
+def test_one_late_answer_takes_no_replica_away(name: str) -> None:
+    assert container(overlay(name))["readinessProbe"]["failureThreshold"] >= 3
+
+
+@each_overlay
+def test_replicas_are_spread_over_zones_and_nodes(name: str) -> None:
+    constraints = pod(overlay(name))["spec"]["topologySpreadConstraints"]
+    assert [one["topologyKey"] for one in constraints] == ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]
+    assert {one["whenUnsatisfiable"] for one in constraints} == {"ScheduleAnyway"}
+
+
+@each_overlay
 def test_ports_are_found_by_name(name: str) -> None:
-    (port,) = container(overlay(name))["ports"]
-    assert port == {"name": "http", "containerPort": 8000}
+    ports = {port["name"]: port["containerPort"] for port in container(overlay(name))["ports"]}
+    assert ports["http"] == 8000
     assert one(overlay(name), "Service")["spec"]["ports"][0]["targetPort"] == "http"
-    assert one(overlay(name), "NetworkPolicy")["spec"]["ingress"] == [{"ports": [{"port": "http", "protocol": "TCP"}]}]
     assert pod(overlay(name))["spec"]["enableServiceLinks"] is False  # else POLYHEAD_PORT is the Service's address
 
 
 @each_overlay
-def test_nothing_goes_out(name: str) -> None:
-    policies = [item for item in resources(overlay(name)) if item["kind"] == "NetworkPolicy"]
-    assert [(policy["spec"]["policyTypes"], policy["spec"]["egress"]) for policy in policies] == [
-        (["Ingress", "Egress"], [])
+def test_who_may_come_in_is_named(name: str) -> None:
+    (rule,) = policy(name, "polyhead")["ingress"]
+    assert rule["ports"] == [{"port": "http", "protocol": "TCP"}]
+    assert rule["from"] == [
+        {"podSelector": {}},
+        {"namespaceSelector": {"matchLabels": {"polyhead-client": "true"}}},
     ]
 
 
+def test_prometheus_alone_reaches_the_metrics() -> None:
+    text = overlay("production")
+    (rule,) = policy("production", "polyhead-metrics")["ingress"]
+    (endpoint,) = one(text, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    ports = {port["name"]: port["containerPort"] for port in container(text)["ports"]}
+    assert rule["ports"] == [{"port": endpoint["port"], "protocol": "TCP"}]
+    assert str(ports[endpoint["port"]]) == settings(text)["POLYHEAD_ADMIN_PORT"]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+
+
+def policy(name: str, policy_name: str) -> Resource:
+    found = [item for item in resources(overlay(name)) if item["kind"] == "NetworkPolicy"]
+    (spec,) = (item["spec"] for item in found if item["metadata"]["name"] == policy_name)
+    return dict(spec)
+
+
 @each_overlay
-def test_threads_come_from_the_cpu_request(name: str) -> None:
-    found = container(overlay(name))
-    (workers,) = (entry for entry in found["env"] if entry["name"] == "POLYHEAD_WORKERS")
-    assert workers["valueFrom"]["resourceFieldRef"] == {
-        "containerName": found["name"],
-        "resource": "requests.cpu",
-        "divisor": "1",
-    }
-    assert re.fullmatch(
-        r"\d+", found["resources"]["requests"]["cpu"]
-    )  # a fraction is rounded up: more threads than CPU
-    assert "cpu" not in found["resources"]["limits"]
-    assert found["resources"]["limits"]["memory"] == found["resources"]["requests"]["memory"]
+def test_nothing_goes_out(name: str) -> None:
+    found = [item["spec"] for item in resources(overlay(name)) if item["kind"] == "NetworkPolicy"]
+    assert [spec["egress"] for spec in found if "Egress" in spec["policyTypes"]] == [[]]
+
+
+def test_production_wants_keys() -> None:
+    text = overlay("production")
+    assert settings(text)["POLYHEAD_API_KEYS_FILE"] == "/etc/polyhead/keys"
+    (volume,) = (volume for volume in pod(text)["spec"]["volumes"] if volume["name"] == "keys")
+    assert "optional" not in volume["secret"]  # without the Secret no pod starts
+    assert not [
+        item for item in resources(text) if item["kind"] == "Secret"
+    ]  # made outside, with the sentence above it
+    comment = (DEPLOY / "kubernetes/components/keys/kustomization.yaml").read_text()
+    assert "kubectl -n polyhead create secret generic polyhead-keys --from-file=keys=keys.txt" in comment
+
+
+@each_overlay
+def test_the_event_loop_has_cores_beside_the_workers(name: str) -> None:
+    given = container(overlay(name))["resources"]
+    millicores = int(given["requests"]["cpu"].removesuffix("m"))
+    assert millicores == 1000 * int(settings(overlay(name))["POLYHEAD_WORKERS"]) + 500
+    assert "cpu" not in given["limits"]
+    assert given["limits"]["memory"] == given["requests"]["memory"]
 
 
 @each_overlay
@@ -181,21 +224,25 @@ def scaler_behavior(spec: Resource) -> Any:
     return spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
 
 
-def test_scales_on_a_gauge_that_the_service_has() -> None:
-    (trigger,) = one(overlay("production"), "ScaledObject")["spec"]["triggers"]
-    query = trigger["metadata"]["query"]
+def test_scales_on_metrics_that_the_service_has() -> None:
+    triggers = one(overlay("production"), "ScaledObject")["spec"]["triggers"]
+    triggers += one(component("autoscale-gpu"), "ScaledObject")["spec"]["triggers"]
     names = {value for value in vars(metric_names).values() if isinstance(value, str)}
-    (metric,) = re.findall(r"polyhead_\w+", query)
-    assert metric in names
-    assert not metric.endswith("_total")  # a counter only grows: it would scale out and never in
-    (namespace,) = re.findall(r'namespace="([^"]+)"', query)
-    assert namespace == one(overlay("production"), "Deployment")["metadata"]["namespace"]
+    for trigger in triggers:
+        query = trigger["metadata"]["query"]
+        (metric,) = re.findall(r"polyhead_\w+", query)
+        assert metric in names
+        assert metric.endswith("_total") == ("rate(" in query)  # a counter only grows: it would never scale in
+        (namespace,) = re.findall(r'namespace="([^"]+)"', query)
+        assert namespace == one(overlay("production"), "Deployment")["metadata"]["namespace"]
 
 
-def test_nothing_known_of_the_queue_is_no_reason_to_scale_in() -> None:
-    spec = one(overlay("production"), "ScaledObject")["spec"]
+@pytest.mark.parametrize("name", ["autoscale", "autoscale-gpu"])
+def test_nothing_known_of_the_load_is_no_reason_to_scale_in(name: str) -> None:
+    spec = one(component(name), "ScaledObject")["spec"]
     assert spec["fallback"]["behavior"] == "currentReplicasIfHigher"  # KEDA's default takes the others away
-    assert spec["triggers"][0]["metadata"]["ignoreNullValues"] == "false"  # its default reads an empty answer as 0
+    for trigger in spec["triggers"]:
+        assert trigger["metadata"]["ignoreNullValues"] == "false"  # its default reads an empty answer as 0
 
 
 def test_gpu_replicas_ask_for_one() -> None:
@@ -203,9 +250,7 @@ def test_gpu_replicas_ask_for_one() -> None:
     assert container(text)["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert container(text)["image"].startswith("polyhead-gpu")
     assert settings(text)["POLYHEAD_PROVIDER"] == "cuda"
-    assert [entry for entry in container(text)["env"] if entry["name"] == "POLYHEAD_WORKERS"] == [
-        {"name": "POLYHEAD_WORKERS", "value": "1"}
-    ]
+    assert settings(text)["POLYHEAD_WORKERS"] == "1"
 
 
 def test_monitoring_holds_the_rule_files_and_the_dashboard() -> None:
@@ -216,7 +261,7 @@ def test_monitoring_holds_the_rule_files_and_the_dashboard() -> None:
     assert dashboard["data"] == {"polyhead.json": (DEPLOY / "grafana" / "polyhead.json").read_text()}
     monitor = one(text, "PodMonitor")["spec"]
     assert monitor["selector"]["matchLabels"].items() <= pod(text)["metadata"]["labels"].items()
-    assert monitor["podMetricsEndpoints"][0]["port"] == container(text)["ports"][0]["name"]
+    assert monitor["podMetricsEndpoints"][0]["port"] == container(text)["ports"][1]["name"]
 
 
 def test_what_is_served_in_two_namespaces_is_two_jobs() -> None:
@@ -246,5 +291,5 @@ def test_volume_is_filled_before_it_is_served() -> None:
     named = {volume["name"]: volume.get("configMap", {}).get("name") for volume in pod(text)["spec"]["volumes"]}
     script = one(text, "ConfigMap", named["fetch-model"])["data"]["fetch_model.py"]
     assert script == (DEPLOY / "kubernetes" / "components" / "volume" / "fetch_model.py").read_text()
-    assert set(re.findall(r"\$\((\w+)\)", " ".join(init["command"]))) == {"MODEL_URL", "MODEL_SHA256"}
+    assert set(re.findall(r"\$\((\w+)\)", " ".join(init["command"]))) == {"MODEL_URL", "MODEL_SHA256", "MEMORY_LIMIT"}
     assert init["envFrom"] == [{"configMapRef": {"name": "polyhead-model"}}]

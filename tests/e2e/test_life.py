@@ -2,7 +2,7 @@
 
 import http.client
 import json
-import os
+import shutil
 import signal
 import threading
 import time
@@ -112,7 +112,7 @@ def test_file_with_one_bit_changed_is_refused_by_its_name(default_artifact: Path
             content[len(content) // 2] ^= 1
             (tmp_path / name).write_bytes(content)
         else:
-            os.link(path, tmp_path / path.name)
+            shutil.copy(path, tmp_path)
     with ServerProcess("service", "--model", str(tmp_path)) as server:
         assert server.wait() == 1
         assert f"{tmp_path / name} has SHA-256" in server.lines[-1]

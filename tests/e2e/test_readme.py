@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 VIEWER = (ROOT / "docs" / "viewer.md").read_text()
 API = (ROOT / "docs" / "api.md").read_text()
+PYTHON = (ROOT / "docs" / "python.md").read_text()
 
 
 def test_the_first_requests_give_the_first_answers(server: ServerProcess) -> None:
@@ -57,14 +58,26 @@ def test_the_explained_pair_gets_the_answer_that_stands_there(server: ServerProc
     assert answer["b"]["tokens"] == shown["b"]["tokens"]
 
 
-def test_the_program_prints_what_it_says(default_artifact: Path) -> None:
+def test_the_readmes_program_prints_shape_and_layers(default_artifact: Path) -> None:
     section = README.partition("\n## Python and command line\n")[2].partition("\n## ")[0]
-    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert "artifacts/all-MiniLM-L6-v2" in program
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(program.replace("artifacts/all-MiniLM-L6-v2", str(default_artifact)), {})  # noqa: S102 - our own README
+        _run_program(section, default_artifact)
     assert printed.getvalue() == "(1, 384) 6\n"
+
+
+def test_the_program_of_the_page_on_python_gives_what_its_comments_say(default_artifact: Path) -> None:
+    encoded = _run_program(PYTHON.partition("\n## `Engine`\n")[2].partition("\n## ")[0], default_artifact)["encoded"]
+    assert (encoded.embeddings.dtype, encoded.embeddings.shape) == (np.float32, (1, 384))
+    assert [layer.shape for layer in encoded.attention[0]["weights"]] == [(12, 9, 9)] * 6
+
+
+def _run_program(section: str, artifact: Path) -> dict[str, Any]:
+    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert "artifacts/all-MiniLM-L6-v2" in program
+    names: dict[str, Any] = {}
+    exec(program.replace("artifacts/all-MiniLM-L6-v2", str(artifact)), names)  # noqa: S102 - our own documents
+    return names
 
 
 def _pronoun(server: ServerProcess, request: dict[str, Any]) -> list[float]:

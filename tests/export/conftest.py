@@ -18,7 +18,7 @@ from tests.planted import POSITIONS, draw_texts, plant
 
 @pytest.fixture(scope="session")
 def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The graph of `tiny_checkpoint`, traced once a run, which takes seconds: load it to change it, never write it."""
+    """The graph of `tiny_checkpoint`: load it to change it, never write it."""
     path = tmp_path_factory.mktemp("graph") / "model.onnx"
     onnx_ir.save(trace(draw_weights(Encoder(TINY))), path)
     return path

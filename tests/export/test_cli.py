@@ -15,7 +15,7 @@ def test_exports_a_folder(bert_folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert Artifact.open(output).manifest.model == "mine"
     printed = capsys.readouterr().err
     assert "verifying" in printed
-    assert f"wrote {output}: mine, fp32, 3 fused attention nodes\n" in printed
+    assert f"wrote {output}: mine, embedding, fp32, 3 fused attention nodes\n" in printed
     assert printed.endswith(f"serve it: python -m service --model {output}\n")
 
 

@@ -21,7 +21,7 @@ from export.runtime import Session
 from export.verify import verify
 from model.artifact import ATTENTION_LAYERS, HEAD_GATES, INPUT_IDS, LENGTHS, NORM_LAYERS, TOKEN_TYPE_IDS
 from model.encoder import Encoder
-from tests.networks import BERT_CONFIG, TINY, draw_weights
+from tests.networks import BERT_CONFIG, TINY, draw_weights, random_batches
 from tests.transformers_heads import draw_bert, moved_norms, scale_heads
 
 Inputs = dict[str, NDArray[np.generic]]
@@ -55,18 +55,15 @@ def tiny(tiny_graph: Path) -> Session:
 @pytest.fixture(scope="module")
 def quantized(tmp_path_factory: pytest.TempPathFactory) -> Session:
     encoder = draw_weights(Encoder(TINY))
-    generator = torch.Generator().manual_seed(1)
-    texts = [
-        (torch.randint(0, 48, (8, 12), generator=generator), torch.randint(1, 13, (8,), generator=generator))
-        for _ in range(8)
-    ]
-    return open_graph(quantize_encoder(encoder, see_ranges(encoder, texts)), tmp_path_factory.mktemp("int8"))
+    return open_graph(
+        quantize_encoder(encoder, see_ranges(encoder, random_batches(1))), tmp_path_factory.mktemp("int8")
+    )
 
 
 def test_the_graph_equals_transformers_head_by_head(tmp_path: Path) -> None:
     """Each text of the batch with another head changed: removed, halved, left alone."""
     theirs = draw_bert()
-    config = bert.read_config(BERT_CONFIG, "mean", None)
+    config = bert.read_config(BERT_CONFIG, "mean")
     session = open_graph(build_encoder(config, bert.read_state(theirs.state_dict(), BERT_CONFIG)), tmp_path)
     changes: list[dict[tuple[int, int], float]] = [{(0, 1): 0.0, (2, 3): 0.0}, {(1, 0): 0.5}, {}]
     gates = np.ones((3, 12), np.float32)

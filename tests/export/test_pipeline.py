@@ -9,8 +9,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
 from export.errors import ExportError, SourceError, UnsupportedModel
-from export.pipeline import read_json, read_pipeline
-from model.config import Projection
+from export.json_files import read_json
+from export.pipeline import read_pipeline
 
 TRANSFORMER = {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
 POOLING = {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
@@ -45,7 +45,7 @@ def dense(folder: Path, **change: object) -> None:
 
 def test_a_plain_folder_gets_mean_pooling_and_no_normalisation(tmp_path: Path) -> None:
     pipeline = read_pipeline(tmp_path)
-    assert (pipeline.pooling, pipeline.normalize, pipeline.projection) == ("mean", False, None)
+    assert (pipeline.pooling, pipeline.normalize, pipeline.dense) == ("mean", False, None)
     assert pipeline.max_sequence_length is None
 
 
@@ -58,8 +58,9 @@ def test_reads_every_module(tmp_path: Path) -> None:
     pipeline = read_pipeline(tmp_path)
     assert pipeline.pooling == "cls"
     assert pipeline.normalize
-    assert pipeline.projection == Projection(size=3, bias=True, activation="tanh")
-    assert set(pipeline.projection_state) == {"projection.weight", "projection.bias"}
+    assert pipeline.dense is not None
+    assert pipeline.dense[:3] == (3, True, "tanh")
+    assert set(pipeline.dense.state) == {"weight", "bias"}
     assert (pipeline.max_sequence_length, pipeline.do_lower_case) == (77, True)
     assert (pipeline.prompts, pipeline.default_prompt_name) == ({"query": "query: "}, "query")
 
@@ -210,7 +211,8 @@ def test_a_dense_layer_that_names_no_activation_has_that_of_its_class(tmp_path: 
     write(tmp_path, "2_Dense/config.json", {"in_features": 4, "out_features": 3})
     assert isinstance(Dense.load(str(tmp_path / "2_Dense")).activation_function, torch.nn.Tanh)
     pipeline = read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING, DENSE]))
-    assert pipeline.projection == Projection(size=3, bias=True, activation="tanh")
+    assert pipeline.dense is not None
+    assert pipeline.dense[:3] == (3, True, "tanh")
 
 
 @pytest.mark.parametrize("name", ["module_input_name", "module_output_name"])

@@ -82,7 +82,7 @@ def cased() -> Tokenizer:
         (bpe, "roberta", {"added_tokens_decoder": {"4": flags("<mask>", rstrip=True)}}),
         (bpe, "modernbert", {"added_tokens_decoder": {"4": flags("<mask>", lstrip=False)}}),
     ],
-    ids=str,
+    ids=lambda value: value.__name__ if callable(value) else str(value),
 )
 def test_tokenizer_config_overrules_as_in_transformers(
     tmp_path: Path, made: Callable[[], Tokenizer], model_type: str, settings: dict[str, Any] | None

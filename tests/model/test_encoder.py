@@ -21,7 +21,7 @@ def bert_pair(**change: Any) -> tuple[BertModel, Encoder]:
     theirs_config._attn_implementation = "eager"
     theirs = BertModel(theirs_config, add_pooling_layer=False)
     theirs.train(False)
-    config = bert.read_config(settings, "mean", None)
+    config = bert.read_config(settings, "mean")
     return theirs, build_encoder(config, bert.read_state(theirs.state_dict(), settings))
 
 
@@ -67,10 +67,11 @@ def test_a_projection_is_applied_to_the_pooled_vector() -> None:
     config = EncoderConfig.from_dict({**TINY.to_dict(), "projection": {"size": 3, "activation": "tanh"}})
     encoder = draw_weights(Encoder(config))
     without = Encoder(TINY)
-    without.load_state_dict({name: t for name, t in encoder.state_dict().items() if not name.startswith("projection")})
+    without.load_state_dict({name: t for name, t in encoder.state_dict().items() if not name.startswith("task_layers")})
     ids, lengths = torch.arange(8).reshape(1, 8), torch.tensor([8])
-    assert encoder.projection is not None
-    expected = torch.tanh(without.eval()(ids, lengths).pooled @ encoder.projection.weight.T + encoder.projection.bias)
+    projection = encoder.get_submodule("task_layers.projection")
+    assert isinstance(projection, torch.nn.Linear)
+    expected = torch.tanh(without.eval()(ids, lengths).pooled @ projection.weight.T + projection.bias)
     torch.testing.assert_close(encoder(ids, lengths).pooled, expected, atol=1e-6, rtol=0)
     assert config.embedding_size == 3
     assert config.projection == Projection(size=3)

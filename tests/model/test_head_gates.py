@@ -36,7 +36,7 @@ def test_equals_transformers_with_the_heads_context_scaled(
     implementation: Implementation, gated: dict[tuple[int, int], float]
 ) -> None:
     theirs = draw_bert()
-    ours = build_encoder(bert.read_config(BERT_CONFIG, "mean", None), bert.read_state(theirs.state_dict(), BERT_CONFIG))
+    ours = build_encoder(bert.read_config(BERT_CONFIG, "mean"), bert.read_state(theirs.state_dict(), BERT_CONFIG))
     gates = torch.ones(2, sum(ours.config.num_heads))
     for (layer, head), gate in gated.items():
         gates[:, ours.config.head_span(layer).start + head] = gate

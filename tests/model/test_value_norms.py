@@ -26,7 +26,7 @@ def theirs() -> BertModel:
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_equals_what_transformers_heads_move(theirs: BertModel, implementation: Implementation) -> None:
-    config = bert.read_config(BERT_CONFIG, "mean", None)
+    config = bert.read_config(BERT_CONFIG, "mean")
     ours = build_encoder(config, bert.read_state(theirs.state_dict(), BERT_CONFIG)).use(implementation)
     found = ours(IDS, LENGTHS, norm_layers=torch.tensor([True] * 3)).value_norms
     for row, length in enumerate(LENGTHS.tolist()):

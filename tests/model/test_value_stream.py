@@ -110,6 +110,14 @@ def test_pre_norm_networks_take_the_first_values_behind_the_norm() -> None:
     assert torch.equal(first.values(hidden), first.attention.value(first.attention_norm(hidden)))
 
 
+def test_the_first_layers_values_are_computed_once() -> None:
+    encoder = network(value_residual=MIXES)
+    runs: list[int] = []
+    encoder.get_submodule("layers.0.attention.value").register_forward_hook(lambda *_: runs.append(1))
+    encoder(IDS, LENGTHS)
+    assert len(runs) == 1
+
+
 def request(gates: Tensor | None = None) -> LayerRequest:
     return LayerRequest(torch.tensor(False), head_gates=gates)
 

@@ -1,6 +1,6 @@
 """The service in this process, with a fake backend at the seam."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +8,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.app import create_app
+from service.http.route import Route
 from service.observability.request_trace import Tracing
 from service.readiness import Readiness
+from service.routes.table import ROUTES
 from service.services import Services
 from service.settings import Settings, read_settings
 from tests.service.fake_engine import FakeBackend, load_fake_engine, write_fake_artifact
@@ -20,9 +22,15 @@ Serve = Callable[..., "Served"]
 class Served:
     """An app that answers, and what stands behind it."""
 
-    def __init__(self, settings: Settings, backend: FakeBackend, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        backend: FakeBackend,
+        tracing: Tracing | None = None,
+        routes: Sequence[Route] = ROUTES,
+    ) -> None:
         self.readiness = Readiness()
-        app, self.services = create_app(settings, self.readiness, tracing)
+        app, self.services = create_app(settings, self.readiness, tracing, routes)
         self.engine = load_fake_engine(settings, self.services.metrics.observe_batch, backend)
         self.backend = backend
         self.client = TestClient(app)
@@ -54,10 +62,14 @@ def serve(fake_artifact: Path) -> Iterator[Serve]:
     started: list[Served] = []
 
     def start(
-        *flags: str, backend: FakeBackend | None = None, ready: bool = True, tracing: Tracing | None = None
+        *flags: str,
+        backend: FakeBackend | None = None,
+        ready: bool = True,
+        tracing: Tracing | None = None,
+        routes: Sequence[Route] = ROUTES,
     ) -> Served:
         settings = read_settings(["--model", str(fake_artifact), "--workers", "1", *flags])
-        served = Served(settings, backend or FakeBackend(), tracing)
+        served = Served(settings, backend or FakeBackend(), tracing, routes)
         started.append(served)
         if ready:
             served.readiness.start(served.engine)

@@ -11,7 +11,7 @@ from service.errors import ModelNotFound
 from service.http.media import JSON
 from service.http.openapi import answer_document
 from service.http.pieces import respond
-from service.operations.encode import UnwrittenAnswer, run, timed
+from service.operations.encode import EncodeResult, run, timed
 from service.requests.schemas import EncodeRequest
 from service.services import services_of
 from service.tokenization.inputs import INPUTS, InputNames
@@ -20,20 +20,18 @@ TRUNCATED = "X-Truncated-Inputs"
 """How many inputs were longer than the model takes and had their end cut off; only where some were."""
 
 
-def embeddings_document(model: Any, example: Any) -> dict[int | str, dict[str, Any]]:
+def embeddings_document(model: Any, example: Any) -> dict[str, Any]:
     """The OpenAPI entry of an adapter's good answer."""
-    document = answer_document(model, example)
     schema = {"type": "integer", "minimum": 1}
-    document[200]["headers"] = {TRUNCATED: {"description": "how many inputs were cut", "schema": schema}}
-    return document
+    return answer_document(model, example, {TRUNCATED: {"description": "how many inputs were cut", "schema": schema}})
 
 
-async def run_for(request: Request, wanted: EncodeRequest, *, names: InputNames = INPUTS) -> UnwrittenAnswer:
+async def run_for(request: Request, wanted: EncodeRequest, *, names: InputNames = INPUTS) -> EncodeResult:
     """Encodes for an HTTP request; `names` are those of `inputs` in the API that it speaks."""
     return await run(services_of(request), context_of(request.scope), wanted, names=names)
 
 
-async def json_response(request: Request, answer: Any, encoded: UnwrittenAnswer) -> Response:
+async def json_response(request: Request, answer: Any, encoded: EncodeResult) -> Response:
     """An answer made from `encoded`, arrays still arrays, as JSON."""
     with timed(services_of(request).metrics, "serialize"):
         pieces = await serialize_in_pieces(answer, floats=encoded.sizes.floats)

@@ -5,25 +5,21 @@ uses Triton's binary tensor extension. https://github.com/kserve/open-inference-
 """
 
 from collections.abc import Mapping
-from http import HTTPStatus
+from functools import partial
 from typing import Any
 
 import orjson
-from fastapi import FastAPI
-from pydantic import BaseModel
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service.context import context_of
-from service.errors import InternalError, ModelNotFound, NotReady, Unauthorized, UnsupportedMedia
-from service.http.body import Handler, check_accept, read_body
-from service.http.error_shapes import INFERENCE_PROTOCOL
-from service.http.failures import INFERENCE_FAILURES, failure_documents
-from service.http.keys import OPEN_ROUTES
+from service.error_shapes import INFERENCE_PROTOCOL
+from service.errors import ModelNotFound, NotReady, UnsupportedMedia
+from service.http.body import check_accept, read_body
 from service.http.media import JSON
-from service.http.openapi import QUEUED_REQUEST, answer_document
+from service.http.openapi import answer_document
 from service.http.pieces import respond
+from service.http.route import Route
 from service.operations.encode import timed
 from service.routes.compatible.adapter import check_model, run_for, truncation_header
 from service.routes.compatible.inference_schemas import (
@@ -48,9 +44,8 @@ from service.tokenization.inputs import InputNames
 from service.versions import own_version
 
 TAG = "Open Inference Protocol"
-INFER = "/v2/models/{model:path}/infer"
 MODEL_VERSION = "1"
-MODEL_PARAMETER = {
+MODEL_IN_PATH = {
     "name": "model",
     "in": "path",
     "required": True,
@@ -70,28 +65,12 @@ EXAMPLE = {
     "model_version": MODEL_VERSION,
     "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [1, 3], "data": [0.0312, -0.0519, 0.0447]}],
 }
-
-
-def add_routes(app: FastAPI) -> None:
-    """Adds the routes, narrower paths first: a model's name may hold slashes."""
-    _add_get(app, "/v2", answer_server, "The server and its extensions", ServerMetadata)
-    _add_get(app, "/v2/health/live", answer_live, "Does the process live?", ServerLive)
-    _add_get(app, "/v2/health/ready", answer_ready, "May traffic come?", ServerReady)
-    app.add_api_route(
-        INFER,
-        answer_infer,
-        methods=["POST"],
-        tags=[TAG],
-        summary="Embeddings, as tensors",
-        response_model=None,
-        responses={
-            **answer_document(InferenceAnswer, EXAMPLE),
-            **failure_documents(*INFERENCE_FAILURES, ModelNotFound, shape=INFERENCE_PROTOCOL),
-        },
-        openapi_extra={"parameters": [MODEL_PARAMETER, *QUEUED_REQUEST["parameters"]], "requestBody": REQUEST_BODY},
-    )
-    _add_get(app, "/v2/models/{model:path}/ready", answer_model_ready, "May requests to it come?", ModelReady)
-    _add_get(app, "/v2/models/{model:path}", answer_model, "The model's tensors", ModelMetadata)
+HEADERS = {
+    HEADER_LENGTH.decode("ascii"): {
+        "description": "bytes of JSON before the binary tensors, where there are some",
+        "schema": {"type": "integer"},
+    }
+}
 
 
 async def answer_server(_request: Request) -> Response:
@@ -120,8 +99,6 @@ async def answer_model_ready(request: Request) -> Response:
 
 async def answer_model(request: Request) -> Response:
     """What goes in and what comes out."""
-    if context_of(request.scope).route == INFER:  # taken for a model whose name ends so
-        raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED)
     name = check_model(request, version=MODEL_VERSION)
     size = services_of(request).readiness.runner().config.embedding_size
     return _json(
@@ -145,7 +122,7 @@ async def answer_infer(request: Request) -> Response:
     _check_media(headers)
     with services.body_budget.share() as share:
         raw = await read_body(request.receive, headers, services.settings.max_body_bytes, share)
-        inference, texts = read_request(raw, headers.get(HEADER_LENGTH))
+        inference, texts = await read_request(raw, headers.get(HEADER_LENGTH), services.settings)
         encoded = await run_for(request, inference.to_encode(texts), names=InputNames(DATA))
     with timed(services.metrics, "serialize"):
         body, header_length = await write_answer(inference, encoded, name, MODEL_VERSION)
@@ -169,21 +146,41 @@ def _check_media(headers: Mapping[bytes, bytes]) -> None:
     check_accept(headers, (JSON, BINARY))  # which of them the request's outputs say
 
 
-def _add_get(app: FastAPI, path: str, endpoint: Handler, summary: str, answer: type[BaseModel]) -> None:
-    names_model = "{" in path
-    closed = () if ("GET", path) in OPEN_ROUTES else (Unauthorized,)
-    failures = (*closed, NotReady, InternalError, *((ModelNotFound,) if names_model else ()))
-    app.add_api_route(
-        path,
-        endpoint,
-        methods=["GET"],
-        tags=[TAG],
-        summary=summary,
-        response_model=None,
-        responses={**answer_document(answer, None), **failure_documents(*failures, shape=INFERENCE_PROTOCOL)},
-        openapi_extra={"parameters": [MODEL_PARAMETER]} if names_model else None,
-    )
-
-
 def _json(answer: dict[str, Any]) -> Response:
     return Response(orjson.dumps(answer), media_type=JSON)
+
+
+_get = partial(Route, "GET", tag=TAG, error_shape=INFERENCE_PROTOCOL)
+_probe = partial(_get, access="everyone", is_probe=True, raises=(NotReady,))
+_of_model = partial(_get, raises=(NotReady, ModelNotFound), parameters=(MODEL_IN_PATH,))
+
+ROUTES = (
+    _get("/v2", answer_server, summary="The server and its extensions", answer=answer_document(ServerMetadata)),
+    _probe("/v2/health/live", answer_live, summary="Does the process live?", answer=answer_document(ServerLive)),
+    _probe("/v2/health/ready", answer_ready, summary="May traffic come?", answer=answer_document(ServerReady)),
+    Route(
+        "POST",
+        "/v2/models/{model:path}/infer",
+        answer_infer,
+        is_queued=True,
+        error_shape=INFERENCE_PROTOCOL,
+        tag=TAG,
+        summary="Embeddings, as tensors",
+        answer=answer_document(InferenceAnswer, EXAMPLE, HEADERS),
+        raises=(ModelNotFound,),
+        parameters=(MODEL_IN_PATH,),
+        request_body=REQUEST_BODY,
+    ),
+    _of_model(
+        "/v2/models/{model:path}/ready",
+        answer_model_ready,
+        summary="May requests to it come?",
+        answer=answer_document(ModelReady),
+    ),
+    _of_model(
+        "/v2/models/{model:path}",
+        answer_model,
+        summary="The model's tensors",
+        answer=answer_document(ModelMetadata),
+    ),
+)

@@ -10,11 +10,13 @@ from typing import Any
 import orjson
 
 from service.answers.serialize import serialize
-from service.errors import Invalid, MalformedBody
+from service.errors import Invalid, MalformedBody, TooLarge
 from service.http.body import validate
+from service.http.body_structure import check_structure
 from service.inference.backend import Float32Array
-from service.operations.encode import UnwrittenAnswer, aside
+from service.operations.encode import EncodeResult, offload
 from service.routes.compatible.inference_schemas import InferenceInput, InferenceRequest
+from service.settings import Settings
 
 HEADER_LENGTH = b"inference-header-content-length"
 OUTPUT = "embeddings"
@@ -26,23 +28,28 @@ JSON, then one tensor's bytes: a BYTES tensor is for each text its length in 4 b
 _LENGTH_BYTES = 4
 
 
-def read_request(raw: bytes, header_length: bytes | None) -> tuple[InferenceRequest, list[str]]:
+async def read_request(
+    raw: bytes, header_length: bytes | None, settings: Settings
+) -> tuple[InferenceRequest, list[str]]:
     """The request and its texts.
 
     Raises:
         ServiceError: no such request, or its tensor is not what it says it is.
     """
     size = _json_size(raw, header_length)
+    await check_structure(raw[:size], max_texts=settings.max_texts, max_tokens=settings.max_request_tokens)
     request = validate(InferenceRequest, raw[:size])
     (tensor,) = request.inputs
-    texts = _texts_behind(raw[size:], tensor) if size < len(raw) else _texts_in(tensor)
+    texts = _texts_behind(raw[size:], tensor, settings.max_texts) if size < len(raw) else _texts_in(tensor)
+    if len(texts) > settings.max_texts:
+        raise TooLarge(f"inputs.0: more than {settings.max_texts} texts; send fewer a request", param="inputs.0")
     if math.prod(tensor.shape) != len(texts) or tensor.shape[1:] not in ([], [1]):
         raise Invalid(f"inputs.0.shape: expected [{len(texts)}], the number of texts", param="inputs.0.shape")
     return request, texts
 
 
 async def write_answer(
-    request: InferenceRequest, encoded: UnwrittenAnswer, model: str, version: str
+    request: InferenceRequest, encoded: EncodeResult, model: str, version: str
 ) -> tuple[bytes, int | None]:
     """The answer's body, and the length of its JSON where bytes stand behind it."""
     embeddings: Float32Array = encoded.answer["embeddings"]
@@ -53,7 +60,7 @@ async def write_answer(
     if request.wants_bytes:
         output["parameters"] = {"binary_data_size": embeddings.nbytes}
         header = orjson.dumps(answer)
-        return await aside(partial(_joined, header, embeddings), embeddings.size), len(header)
+        return await offload(partial(_joined, header, embeddings), embeddings.size), len(header)
     output["data"] = embeddings.reshape(-1)
     return await serialize(answer, floats=encoded.sizes.floats), None
 
@@ -81,12 +88,13 @@ def _texts_in(tensor: InferenceInput) -> list[str]:
     return texts
 
 
-def _texts_behind(data: bytes, tensor: InferenceInput) -> list[str]:
-    """The texts of a tensor's bytes."""
+def _texts_behind(data: bytes, tensor: InferenceInput, most: int) -> list[str]:
+    """The texts of a tensor's bytes; one more than a request may have is enough to refuse it."""
     if tensor.data is not None or tensor.parameters.binary_data_size != len(data):
         raise Invalid(f"inputs.0: {len(data)} bytes stand behind the JSON, binary_data_size differs", param="inputs.0")
-    texts, at = [], 0
-    while at < len(data):
+    texts: list[str] = []
+    at = 0
+    while at < len(data) and len(texts) <= most:
         start = at + _LENGTH_BYTES
         end = at = start + int.from_bytes(data[at:start], "little")
         if end > len(data):

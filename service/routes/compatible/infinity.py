@@ -6,15 +6,14 @@ TEI answers `/embeddings` too. Usage is in tokens, where Infinity counts charact
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import FastAPI
 from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.errors import InternalError, NotReady, Unauthorized
-from service.http.failures import INFERENCE_FAILURES, failure_documents
+from service.errors import NotReady
 from service.http.media import JSON
-from service.http.openapi import QUEUED_REQUEST, answer_document
+from service.http.openapi import answer_document
+from service.http.route import Route
 from service.routes.compatible.adapter import embeddings_document
 from service.routes.compatible.openai import (
     EXAMPLE,
@@ -58,34 +57,6 @@ class InfinityModels(AnswerModel):
     data: list[InfinityModel]
 
 
-def add_routes(app: FastAPI) -> None:
-    """Adds the routes."""
-    app.add_api_route(
-        "/embeddings",
-        answer_infinity,
-        methods=["POST"],
-        tags=[TAG],
-        summary="Embeddings, as Infinity's",
-        response_model=None,
-        responses={**embeddings_document(EmbeddingsAnswer, EXAMPLE), **failure_documents(*INFERENCE_FAILURES)},
-        openapi_extra=QUEUED_REQUEST,
-    )
-    stats = {"queue_fraction": 0.0, "queue_absolute": 0.0}
-    example = {**MODEL_EXAMPLE, "backend": "onnxruntime", "capabilities": ["embed"], "stats": stats}
-    app.add_api_route(
-        "/models",
-        answer_models,
-        methods=["GET"],
-        tags=[TAG],
-        summary="The models served, as Infinity's",
-        response_model=None,
-        responses={
-            **answer_document(InfinityModels, {"object": "list", "data": [example]}),
-            **failure_documents(Unauthorized, NotReady, InternalError),
-        },
-    )
-
-
 async def answer_infinity(request: Request, body: InfinityRequest) -> Response:
     """One normalised vector an input, in their order."""
     return await answer_embeddings(request, body.model_copy(update={"dimensions": body.dimensions or None}))
@@ -105,3 +76,32 @@ async def answer_models(request: Request) -> Response:
         },
     }
     return Response(orjson.dumps({"object": "list", "data": [described]}), media_type=JSON)
+
+
+MODELS_EXAMPLE = {
+    **MODEL_EXAMPLE,
+    "backend": "onnxruntime",
+    "capabilities": ["embed"],
+    "stats": {"queue_fraction": 0.0, "queue_absolute": 0.0},
+}
+
+ROUTES = (
+    Route(
+        "POST",
+        "/embeddings",
+        answer_infinity,
+        is_queued=True,
+        tag=TAG,
+        summary="Embeddings, as Infinity's",
+        answer=embeddings_document(EmbeddingsAnswer, EXAMPLE),
+    ),
+    Route(
+        "GET",
+        "/models",
+        answer_models,
+        tag=TAG,
+        summary="The models served, as Infinity's",
+        answer=answer_document(InfinityModels, {"object": "list", "data": [MODELS_EXAMPLE]}),
+        raises=(NotReady,),
+    ),
+)

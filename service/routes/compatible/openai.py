@@ -9,17 +9,16 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import FastAPI
 from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers.packing import as_base64
-from service.errors import InternalError, Invalid, ModelNotFound, NotReady, Unauthorized
-from service.http.failures import INFERENCE_FAILURES, failure_documents
+from service.errors import Invalid, ModelNotFound, NotReady
 from service.http.media import JSON
-from service.http.openapi import QUEUED_REQUEST, answer_document
-from service.operations.encode import UnwrittenAnswer, aside
+from service.http.openapi import answer_document
+from service.http.route import Route
+from service.operations.encode import EncodeResult, offload
 from service.requests.schemas import EncodeRequest, Inputs, PromptText
 from service.routes.compatible.adapter import check_model, embeddings_document, json_response, run_for
 from service.runner import Runner
@@ -41,15 +40,11 @@ MODEL_EXAMPLE = {
     "owned_by": "polyhead",
 }
 MODEL_IN_PATH = {
-    "parameters": [
-        {
-            "name": "model",
-            "in": "path",
-            "required": True,
-            "description": "may hold slashes",
-            "schema": {"type": "string", "minLength": 1},
-        }
-    ]
+    "name": "model",
+    "in": "path",
+    "required": True,
+    "description": "may hold slashes",
+    "schema": {"type": "string", "minLength": 1},
 }
 
 
@@ -120,45 +115,6 @@ class ModelList(AnswerModel):
     data: list[Model]
 
 
-def add_routes(app: FastAPI) -> None:
-    """Adds the routes."""
-    app.add_api_route(
-        "/v1/embeddings",
-        answer_embeddings,
-        methods=["POST"],
-        tags=[TAG],
-        summary="Embeddings, as OpenAI's",
-        response_model=None,
-        responses={**embeddings_document(EmbeddingsAnswer, EXAMPLE), **failure_documents(*INFERENCE_FAILURES)},
-        openapi_extra=QUEUED_REQUEST,
-    )
-    app.add_api_route(
-        "/v1/models",
-        answer_models,
-        methods=["GET"],
-        tags=[TAG],
-        summary="The models served, as OpenAI's",
-        response_model=None,
-        responses={
-            **answer_document(ModelList, {"object": "list", "data": [MODEL_EXAMPLE]}),
-            **failure_documents(Unauthorized, NotReady, InternalError),
-        },
-    )
-    app.add_api_route(
-        "/v1/models/{model:path}",
-        answer_model,
-        methods=["GET"],
-        tags=[TAG],
-        summary="One model, as OpenAI's",
-        response_model=None,
-        responses={
-            **answer_document(Model, MODEL_EXAMPLE),
-            **failure_documents(Unauthorized, ModelNotFound, NotReady, InternalError),
-        },
-        openapi_extra=MODEL_IN_PATH,
-    )
-
-
 async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     """One normalised vector an input, in their order."""
     check_token_ids(body.input, services_of(request).readiness.runner())
@@ -170,7 +126,7 @@ async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
         prompt=body.prompt,
     )
     encoded = await run_for(request, wanted, names=InputNames("input"))
-    answer = await aside(partial(make_answer, encoded, body.encoding_format), encoded.sizes.floats)
+    answer = await offload(partial(make_answer, encoded, body.encoding_format), encoded.sizes.floats)
     return await json_response(request, answer, encoded)
 
 
@@ -220,7 +176,7 @@ def check_token_ids(value: Any, runner: Runner) -> None:
             )
 
 
-def make_answer(encoded: UnwrittenAnswer, encoding_format: str | None) -> dict[str, Any]:
+def make_answer(encoded: EncodeResult, encoding_format: str | None) -> dict[str, Any]:
     """OpenAI's answer, arrays still arrays unless they are written in base64."""
     vectors = encoded.answer["embeddings"]
     if encoding_format == "base64":
@@ -232,3 +188,35 @@ def make_answer(encoded: UnwrittenAnswer, encoding_format: str | None) -> dict[s
         "model": encoded.answer["model"],
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/embeddings",
+        answer_embeddings,
+        is_queued=True,
+        tag=TAG,
+        summary="Embeddings, as OpenAI's",
+        answer=embeddings_document(EmbeddingsAnswer, EXAMPLE),
+    ),
+    Route(
+        "GET",
+        "/v1/models",
+        answer_models,
+        tag=TAG,
+        summary="The models served, as OpenAI's",
+        answer=answer_document(ModelList, {"object": "list", "data": [MODEL_EXAMPLE]}),
+        raises=(NotReady,),
+    ),
+    Route(
+        "GET",
+        "/v1/models/{model:path}",
+        answer_model,
+        tag=TAG,
+        summary="One model, as OpenAI's",
+        answer=answer_document(Model, MODEL_EXAMPLE),
+        raises=(ModelNotFound, NotReady),
+        parameters=(MODEL_IN_PATH,),
+    ),
+)

@@ -5,15 +5,14 @@ Bare arrays out, and its shape of errors. Its `/embeddings` is Infinity's here; 
 
 from typing import Annotated, Literal
 
-from fastapi import FastAPI
 from pydantic import ConfigDict, Field, RootModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.errors import InternalError, NotReady
-from service.http.error_shapes import TEI
-from service.http.failures import INFERENCE_FAILURES, failure_documents
-from service.http.openapi import QUEUED_REQUEST, answer_document
+from service.error_shapes import TEI
+from service.errors import NotReady
+from service.http.openapi import answer_document
+from service.http.route import Route
 from service.requests.schemas import EncodeRequest, Inputs, Status
 from service.routes.compatible.adapter import embeddings_document, json_response, run_for
 from service.routes.health import answer_readyz
@@ -54,38 +53,6 @@ class TokenVectors(RootModel[list[list[list[float]]]]):
     """One vector a token of each input, in their order."""
 
 
-def add_routes(app: FastAPI) -> None:
-    """Adds the routes."""
-    failures = failure_documents(*INFERENCE_FAILURES, shape=TEI)
-    for path, endpoint, summary, answer, example in (
-        ("/embed", answer_embed, "Embeddings, as TEI's", Vectors, [[0.0312, -0.0519, 0.0447]]),
-        ("/", answer_embed, "The same: TEI's clients that know only a host", Vectors, [[0.0312, -0.0519, 0.0447]]),
-        ("/embed_all", answer_embed_all, "One vector a token, as TEI's", TokenVectors, [[[0.0312, -0.0519, 0.0447]]]),
-    ):
-        app.add_api_route(
-            path,
-            endpoint,
-            methods=["POST"],
-            tags=[TAG],
-            summary=summary,
-            response_model=None,
-            responses={**embeddings_document(answer, example), **failures},
-            openapi_extra=QUEUED_REQUEST,
-        )
-    app.add_api_route(
-        "/health",
-        answer_readyz,
-        methods=["GET"],
-        tags=[TAG],
-        summary="May traffic come? As TEI's",
-        response_model=None,
-        responses={
-            **answer_document(Status, {"status": "ready"}),
-            **failure_documents(NotReady, InternalError, shape=TEI),
-        },
-    )
-
-
 async def answer_embed(request: Request, body: EmbedRequest) -> Response:
     """A bare list of vectors."""
     wanted = EncodeRequest(
@@ -110,3 +77,52 @@ async def answer_embed_all(request: Request, body: EmbedAllRequest) -> Response:
     )
     encoded = await run_for(request, wanted)
     return await json_response(request, encoded.answer["embeddings"], encoded)
+
+
+VECTORS = embeddings_document(Vectors, [[0.0312, -0.0519, 0.0447]])
+TOKEN_VECTORS = embeddings_document(TokenVectors, [[[0.0312, -0.0519, 0.0447]]])
+
+ROUTES = (
+    Route(
+        "POST",
+        "/embed",
+        answer_embed,
+        is_queued=True,
+        error_shape=TEI,
+        tag=TAG,
+        summary="Embeddings, as TEI's",
+        answer=VECTORS,
+    ),
+    Route(
+        "POST",
+        "/",
+        answer_embed,
+        is_queued=True,
+        error_shape=TEI,
+        tag=TAG,
+        summary="The same: TEI's clients that know only a host",
+        answer=VECTORS,
+    ),
+    Route(
+        "POST",
+        "/embed_all",
+        answer_embed_all,
+        is_queued=True,
+        error_shape=TEI,
+        tag=TAG,
+        summary="One vector a token, as TEI's",
+        answer=TOKEN_VECTORS,
+    ),
+    Route(
+        "GET",
+        "/health",
+        answer_readyz,
+        access="everyone",
+        is_probe=True,
+        error_shape=TEI,
+        tag=TAG,
+        summary="May traffic come? As TEI's",
+        answer=answer_document(Status, {"status": "ready"}),
+        raises=(NotReady,),
+    ),
+)

@@ -22,7 +22,7 @@ from export.verify import verify
 from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, NORM_LAYERS, attentions_name
 from model.config import EncoderConfig
 from model.encoder import Encoder
-from tests.networks import draw_weights, vary
+from tests.networks import draw_weights, random_batches, vary
 
 LONGEST = 24
 CHANGES: dict[str, dict[str, Any]] = {
@@ -138,14 +138,11 @@ def test_int8_refuses_what_it_has_no_form_of_by_name(name: str, message: str) ->
 @pytest.mark.slow
 def test_int8_takes_relative_positions(tmp_path: Path) -> None:
     encoder = draw_weights(Encoder(NETWORKS["relative"]))
-    generator = torch.Generator().manual_seed(1)
-    texts = [
-        (torch.randint(0, 48, (8, 12), generator=generator), torch.randint(1, 13, (8,), generator=generator))
-        for _ in range(4)
-    ]
-    quantized = quantize_encoder(encoder, see_ranges(encoder, texts))
+    batches = random_batches(1, count=4)
+    quantized = quantize_encoder(encoder, see_ranges(encoder, batches))
+    ids, lengths = batches[0].input_ids, batches[0].lengths
     with torch.inference_mode():
-        found, expected = (network.use("eager")(*texts[0]).pooled for network in (quantized, encoder))
+        found, expected = (network.use("eager")(ids, lengths).pooled for network in (quantized, encoder))
     assert torch.cosine_similarity(found, expected).min() > 0.999
     onnx_ir.save(trace(quantized), tmp_path / "model.onnx")
     fused, _ = verify(tmp_path / "model.onnx", quantized, tolerance=TOLERANCES["int8"])

@@ -6,7 +6,7 @@ import pytest
 from export.errors import SourceError
 from export.heads.parses import Arc, read_parses
 from export.heads.relations import align
-from export.heads.tokens import TokenizedText
+from export.tokens import TokenizedText
 
 SENTENCE = """\
 # text = Zum Haus, we don't.

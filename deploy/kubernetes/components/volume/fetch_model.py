@@ -18,22 +18,25 @@ from model.artifact import MANIFEST, MAX_MANIFEST_BYTES, Artifact, ArtifactError
 
 READ_TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 2**20
+BESIDE_MODEL = 768 * 2**20
+"""Bytes of memory that a process needs beside its model: 640 MiB that requests may hold, and its own (Sizing)."""
 
 
 class FetchError(Exception):
     """The artifact cannot be fetched, or is not the one that was asked for; the message says which file and why."""
 
 
-def fetch(url: str, sha256: str, directory: Path) -> Artifact:
+def fetch(url: str, sha256: str, directory: Path, *, memory_limit: int | None = None) -> Artifact:
     """Fetches what is missing, the manifest last, and verifies the whole.
 
     Args:
         url: of the artifact's directory, http or https.
         sha256: of its manifest, in hex.
         directory: to fill; it exists.
+        memory_limit: bytes that the service may have.
 
     Raises:
-        FetchError: a file cannot be had, or is another.
+        FetchError: a file cannot be had, or is another; or the model is too large for the limit.
         ArtifactError: the files are no artifact.
     """
     if not _is_http(url):
@@ -41,11 +44,22 @@ def fetch(url: str, sha256: str, directory: Path) -> Artifact:
     partial = directory / f".{MANIFEST}"
     partial.mkdir(exist_ok=True)
     _download(url, MANIFEST, partial / MANIFEST, sha256, MAX_MANIFEST_BYTES)
-    for name, entry in read_manifest(partial).files.items():
+    files = read_manifest(partial).files
+    _check_memory(sum(entry.size for entry in files.values()), memory_limit)
+    for name, entry in files.items():
         _fetch_file(url, name, entry, directory)
     (partial / MANIFEST).replace(directory / MANIFEST)
     partial.rmdir()
     return Artifact.open(directory)
+
+
+def _check_memory(size: int, limit: int | None) -> None:
+    needed = size + BESIDE_MODEL
+    if limit is not None and needed > limit:
+        raise FetchError(
+            f"the model has {size / 2**20:.0f} MiB and the service may have {limit / 2**20:.0f} MiB of memory: set "
+            f"requests.memory and limits.memory of the container polyhead to {-(-needed // 2**20)}Mi"
+        )
 
 
 def _is_http(url: str) -> bool:
@@ -92,10 +106,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Fill a directory with an artifact whose hash is known.")
     parser.add_argument("--url", required=True, help="address of the artifact's directory")
     parser.add_argument("--sha256", required=True, help="of its manifest.json")
+    parser.add_argument("--memory-limit", type=int, metavar="BYTES", help="of the service; too little is an error")
     parser.add_argument("directory", type=Path)
     options = parser.parse_args(arguments)
     try:
-        artifact = fetch(options.url, options.sha256, options.directory)
+        artifact = fetch(options.url, options.sha256, options.directory, memory_limit=options.memory_limit)
     except (FetchError, ArtifactError, OSError) as error:
         sys.stderr.write(f"fetch_model: {error}\n")
         return 1

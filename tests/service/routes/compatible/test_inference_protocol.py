@@ -149,7 +149,7 @@ def test_no_type_is_json_as_tritons_client_means_it(served: Served, headers: dic
 
 @pytest.mark.parametrize(
     ("accept", "status"),
-    [("application/json", 200), ("application/octet-stream", 200), ("*/*", 200), ("text/html", 415)],
+    [("application/json", 200), ("application/octet-stream", 200), ("*/*", 200), ("text/html", 406)],
 )
 def test_who_accepts_none_of_its_types_is_refused(served: Served, accept: str, status: int) -> None:
     response = served.client.post(f"{MODEL}/infer", json=tensor(["cat"]), headers={"accept": accept})

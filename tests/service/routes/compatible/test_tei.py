@@ -77,4 +77,4 @@ def test_health_is_that_of_a_server_that_takes_traffic(served: Served) -> None:
 def test_the_page_at_the_same_path_stays(served: Served) -> None:
     assert served.client.get("/").headers["content-type"].startswith("text/html")
     refused = served.client.put("/")
-    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, POST")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD, POST")

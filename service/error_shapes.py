@@ -1,18 +1,33 @@
-"""Bodies of errors: ours, which is OpenAI's, and those of the APIs that speak another.
+"""Bodies of errors: ours, which is OpenAI's, and those of the APIs that write failures in another shape.
 
-A failure may come from outside a route (refused early, not ready, unexpected), so its shape goes by the route's name.
+A route declares its shape, so that failures from outside the route (no key, overload, an unexpected exception) have it
+too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from service.errors import InternalError, NotReady, Overloaded, ServiceError
-from service.requests.schemas import FailureAnswer
 from service.wire import AnswerModel
+
+
+class Failure(AnswerModel):
+    """The inside of our error body."""
+
+    message: str
+    type: str
+    param: str | None
+    """the field or header at fault"""
+    code: str
+
+
+class FailureAnswer(AnswerModel):
+    """Every failure on every route has this body."""
+
+    error: Failure
 
 
 class TeiFailure(AnswerModel):
@@ -28,9 +43,20 @@ class InferenceFailure(AnswerModel):
     error: str
 
 
+class CohereFailure(AnswerModel):
+    """A failure as Cohere writes it."""
+
+    message: str
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorShape:
-    """How one API writes a failure: the model that describes it, and the body."""
+    """How one API writes a failure.
+
+    Attributes:
+        model: describes the body for OpenAPI.
+        body: makes it.
+    """
 
     model: type[BaseModel]
     body: Callable[[ServiceError], dict[str, Any]]
@@ -46,27 +72,11 @@ def _inference_body(error: ServiceError) -> dict[str, Any]:
     return {"error": error.message}
 
 
+def _cohere_body(error: ServiceError) -> dict[str, Any]:
+    return {"message": error.message}
+
+
 OURS = ErrorShape(FailureAnswer, ServiceError.body)
 TEI = ErrorShape(TeiFailure, _tei_body)
 INFERENCE_PROTOCOL = ErrorShape(InferenceFailure, _inference_body)
-
-SHAPES: Mapping[str, ErrorShape] = MappingProxyType(
-    {
-        "/embed": TEI,
-        "/embed_all": TEI,
-        "/health": TEI,
-        "/v2": INFERENCE_PROTOCOL,
-        "/v2/health/live": INFERENCE_PROTOCOL,
-        "/v2/health/ready": INFERENCE_PROTOCOL,
-        "/v2/models/{model:path}": INFERENCE_PROTOCOL,
-        "/v2/models/{model:path}/ready": INFERENCE_PROTOCOL,
-        "/v2/models/{model:path}/infer": INFERENCE_PROTOCOL,
-    }
-)
-"""By route, whatever the method; others have ours."""
-
-
-def error_body(error: ServiceError, method: str, route: str) -> dict[str, Any]:
-    """What a route answers to a failure."""
-    shape = TEI if (method, route) == ("POST", "/") else SHAPES.get(route, OURS)  # GET / is the viewer
-    return shape.body(error)
+COHERE = ErrorShape(CohereFailure, _cohere_body)

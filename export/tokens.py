@@ -37,9 +37,9 @@ class TokenizedText:
 class TextBatch:
     """Texts of similar length: `input_ids [B, S]` right-padded, `lengths [B]`, and the texts themselves."""
 
-    texts: tuple[TokenizedText, ...]
     input_ids: Tensor
     lengths: Tensor
+    texts: tuple[TokenizedText, ...] = ()
 
 
 def tokenize(texts: Sequence[str], tokenizer: Tokenizer, longest: int) -> list[TokenizedText]:
@@ -96,4 +96,4 @@ def _tokenized(place: int, text: str, encoding: Encoding) -> TokenizedText:
 def collate(texts: Sequence[TokenizedText]) -> TextBatch:
     """Texts as one batch, in their order."""
     input_ids = pad_sequence([torch.from_numpy(text.ids) for text in texts], batch_first=True)
-    return TextBatch(tuple(texts), input_ids, torch.tensor([len(text.ids) for text in texts]))
+    return TextBatch(input_ids, torch.tensor([len(text.ids) for text in texts]), tuple(texts))

@@ -1,4 +1,4 @@
-"""Doors: the admin port, host names, and origins of pages."""
+"""The admin port and host names."""
 
 import re
 import urllib.error
@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from service.errors import MalformedRequest
-from service.http.ports import Doors
-from tests.service.conftest import Serve, Served
+from service.http.host_and_port import HostAndPortPolicy
+from service.http.route import Route
+from service.routes.table import ROUTES
+from tests.service.conftest import Serve
 from tests.service.test_server import fake_server
 
-ORIGIN = "https://notes.example.com"
+
+def route_of(path: str) -> Route:
+    return next(route for route in ROUTES if route.path == path)
 
 
 def get(port: str, path: str) -> int:
@@ -48,25 +52,25 @@ def test_the_two_ports_must_differ(fake_artifact: Path) -> None:
     "host", ["api.example.com", "API.Example.com:8000", "a.b.internal", "a.internal:80", "[::1]:80"]
 )
 def test_hosts_that_are_served(host: str) -> None:
-    Doors(None, ["api.example.com", "*.internal", "[::1]"]).check("/encode", None, host.encode())
+    HostAndPortPolicy(None, ["api.example.com", "*.internal", "[::1]"]).check(route_of("/encode"), None, host.encode())
 
 
 @pytest.mark.parametrize(
     "host", [None, "", "example.com", "evil.api.example.com", "internal", "api.example.com.evil.net"]
 )
 def test_hosts_that_are_not(host: str | None) -> None:
-    doors = Doors(None, ["api.example.com", "*.internal"])
+    policy = HostAndPortPolicy(None, ["api.example.com", "*.internal"])
     with pytest.raises(MalformedRequest, match="Host"):
-        doors.check("/encode", None, None if host is None else host.encode())
+        policy.check(route_of("/encode"), None, None if host is None else host.encode())
 
 
 def test_probes_and_scrapes_name_an_address() -> None:
     """An orchestrator asks a pod, an image's health check its own container: neither knows the service's name."""
-    doors = Doors(None, ["api.example.com"])
+    policy = HostAndPortPolicy(None, ["api.example.com"])
     for route in ("/healthz", "/readyz", "/metrics", "/health", "/v2/health/live", "/v2/health/ready"):
-        doors.check(route, None, b"10.0.0.7:8000")
+        policy.check(route_of(route), None, b"10.0.0.7:8000")
     with pytest.raises(MalformedRequest, match="Host"):
-        doors.check("/info", None, b"10.0.0.7:8000")
+        policy.check(route_of("/info"), None, b"10.0.0.7:8000")
 
 
 def test_another_host_name_is_answered_400(serve: Serve) -> None:
@@ -75,24 +79,3 @@ def test_another_host_name_is_answered_400(serve: Serve) -> None:
     response = served.encode({"inputs": "cat"}, host="rebound.example.net")
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "Host"
-
-
-def test_pages_of_other_origins_are_kept_out_by_default(served: Served) -> None:
-    response = served.client.options("/encode", headers={"Origin": ORIGIN, "Access-Control-Request-Method": "POST"})
-    assert response.status_code == 405
-    assert "access-control-allow-origin" not in served.encode({"inputs": "cat"}, origin=ORIGIN).headers
-
-
-def test_pages_of_given_origins_may_call(serve: Serve) -> None:
-    served = serve("--cors-origins", f"https://other.example.com, {ORIGIN}")
-    asked = {
-        "Origin": ORIGIN,
-        "Access-Control-Request-Method": "POST",
-        "Access-Control-Request-Headers": "content-type",
-    }
-    assert served.client.options("/encode", headers=asked).headers["access-control-allow-origin"] == ORIGIN
-    good, bad = served.encode({"inputs": "cat"}, origin=ORIGIN), served.encode({}, origin=ORIGIN)
-    assert (good.status_code, bad.status_code) == (200, 422)
-    for response in (good, bad):  # failures too, or the page could not read what went wrong
-        assert response.headers["access-control-allow-origin"] == ORIGIN
-    assert "access-control-allow-origin" not in served.encode({"inputs": "cat"}, origin="https://evil.example").headers

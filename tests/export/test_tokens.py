@@ -2,7 +2,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from export.errors import SourceError
-from export.heads.tokens import tokenize
+from export.tokens import tokenize
 
 
 @pytest.mark.parametrize("longest", [1, 2])

@@ -1,0 +1,29 @@
+"""From a declared endpoint to what answers a request: the body is read within its limits and validated."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.context import context_of
+from service.http.body import check_media, read_body, validate
+from service.http.body_structure import check_structure
+from service.http.route import Handler, Route
+from service.services import Services
+
+
+def make_handler(route: Route, services: Services) -> Handler:
+    """The endpoint itself, or, where it takes a validated body, one that reads that first."""
+    model = route.body_model
+    if model is None:
+        return route.endpoint
+    content_types, settings = route.content_types, services.settings
+
+    async def handle(request: Request) -> Response:
+        services.readiness.runner()  # not ready: say so before the body is read
+        headers = context_of(request.scope).headers
+        check_media(headers, content_types)
+        with services.body_budget.share() as share:
+            raw = await read_body(request.receive, headers, settings.max_body_bytes, share)
+            await check_structure(raw, max_texts=settings.max_texts, max_tokens=settings.max_request_tokens)
+            return await route.endpoint(request, validate(model, raw))
+
+    return handle

@@ -1,0 +1,67 @@
+"""The autoscaler's arithmetic, on figures worked out by hand from Kubernetes' documentation and source."""
+
+import pytest
+
+from deploy.autoscaling.autoscaler import Autoscaler, Usage, average_value_replicas, cpu_replicas
+from deploy.autoscaling.rules import Direction, Metric, Policy, Rules
+
+IDLE = Usage((), 0)
+FAST_UP = Direction(0, (Policy("Percent", 100, 30), Policy("Pods", 2, 30)))
+SLOW_DOWN = Direction(300, (Policy("Percent", 50, 60),))
+
+
+def autoscaler(up: Direction = FAST_UP, down: Direction = SLOW_DOWN) -> Autoscaler:
+    return Autoscaler(Rules(2, 10, (Metric("m", "query", 10, "q"),), up, down))
+
+
+@pytest.mark.parametrize(
+    ("current", "value", "expected"), [(4, 41, 4), (4, 43, 4), (4, 45, 5), (4, 37, 4), (4, 35, 4), (4, 30, 3)]
+)
+def test_a_sum_asks_for_replicas_beyond_a_tolerance(current: int, value: float, expected: int) -> None:
+    assert average_value_replicas(10, current, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (Usage((0.6, 0.6), 0), 2),  # as asked
+        (Usage((1.0, 1.0), 0), 4),  # ceil(2 x 1.67)
+        (Usage((0.2, 0.2), 0), 1),
+        (Usage((1.0, 1.0), 2), 4),  # the starting ones count as idle: 0.5 of 0.6, and no way down meanwhile
+        (Usage((1.0, 1.0, 1.0), 1), 5),  # 0.75 of 0.6 over four
+        (IDLE, 4),  # nothing known
+    ],
+)
+def test_cpu_counts_starting_replicas_as_idle_on_the_way_up(usage: Usage, expected: int) -> None:
+    current = len(usage.cpu) + usage.starting or 4
+    assert cpu_replicas(0.6, current, usage) == expected
+
+
+def test_policies_bound_each_period() -> None:
+    made = autoscaler()
+    replicas, found = 2, []
+    for at in (0, 15, 30, 45, 60):
+        replicas = made.sync(at, replicas, IDLE, lambda _: 100.0)
+        found.append(replicas)
+    assert found == [4, 4, 8, 8, 10]
+
+
+def test_the_way_down_waits_for_the_window_and_goes_by_halves() -> None:
+    made = autoscaler()
+    replicas, found = 10, {}
+    for at in range(0, 500, 15):
+        replicas = made.sync(at, replicas, IDLE, lambda _: 0.0)
+        found[at] = replicas
+    assert found[285] == 10
+    assert (found[300], found[345], found[360], found[420]) == (5, 5, 2, 2)
+
+
+def test_one_high_recommendation_holds_the_number_for_the_window() -> None:
+    made = autoscaler()
+    for at in range(0, 600, 15):
+        replicas = made.sync(at, 8, IDLE, {"q": 80.0 if at == 240 else 0.0}.get)
+        assert (replicas == 8) == (at < 540), at
+
+
+def test_no_answer_changes_nothing() -> None:
+    assert autoscaler().sync(0, 7, IDLE, lambda _: None) == 7

@@ -1,0 +1,150 @@
+"""Classifiers of every family equal `transformers` and sentence-transformers' CrossEncoder on drawn networks."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+
+from export.errors import UnsupportedModel
+from export.tasks.classification import read_labels
+from model.encoder import Encoder
+from model.tasks.settings import ClassificationSettings
+from tests.family_models import MODELS, FamilyModel, draw, ids_and_types, read, save
+
+TOLERANCE = 1e-5
+NAMES = (
+    *("bert", "roberta", "roberta-with-types", "xlm-roberta", "camembert", "distilbert", "electra", "electra-as-wide"),
+    *("mpnet", "modernbert", "modernbert-with-biases", "gte"),
+)
+FAMILIES = [model for model in MODELS if model.name in NAMES]
+BATCHES = [[7], [1], [5, 2, 1], [3, 9, 4]]
+
+
+@pytest.fixture(scope="module", params=FAMILIES, ids=lambda model: model.name)
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[FamilyModel, PreTrainedModel, Encoder]:
+    model: FamilyModel = request.param
+    theirs = draw(model, auto=AutoModelForSequenceClassification, num_labels=3)
+    return model, theirs, read(save(theirs, model, tmp_path_factory.mktemp(model.name))).encoder
+
+
+def compare(model: FamilyModel, theirs: PreTrainedModel, ours: Encoder, lengths: list[int]) -> None:
+    ids, types = ids_and_types(model, len(lengths), max(lengths) + 2)
+    mask = (torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]).long()
+    padded = ids.masked_fill(mask == 0, theirs.config.pad_token_id or 0)
+    named = {"token_type_ids": types} if getattr(theirs.config, "type_vocab_size", 0) > 1 else {}
+    with torch.inference_mode():
+        expected = theirs(padded, attention_mask=mask, **named).logits
+        found = ours(ids, torch.tensor(lengths), token_type_ids=types if ours.config.type_vocab_size else None)
+    torch.testing.assert_close(found.task_output, expected, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize("lengths", BATCHES, ids=str)
+def test_logits_equal_transformers(pair: tuple[FamilyModel, PreTrainedModel, Encoder], lengths: list[int]) -> None:
+    compare(*pair, lengths)
+
+
+def test_the_task_and_its_labels_are_read(pair: tuple[FamilyModel, PreTrainedModel, Encoder]) -> None:
+    config = pair[2].config
+    assert isinstance(config.task_settings, ClassificationSettings)
+    assert config.task == "classification"
+    assert config.task_settings.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert (config.task_settings.activation, config.output_size) == ("softmax", 3)
+
+
+def test_modernbert_may_classify_the_mean(tmp_path: Path) -> None:
+    model = next(model for model in FAMILIES if model.name == "modernbert")
+    theirs = draw(model, auto=AutoModelForSequenceClassification, num_labels=2, classifier_pooling="mean")
+    ours = read(save(theirs, model, tmp_path)).encoder
+    assert ours.config.pooling == "mean"
+    compare(model, theirs, ours, [5, 2, 1])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    model = next(model for model in FAMILIES if model.name == "bert")
+    return save(draw(model, auto=AutoModelForSequenceClassification, num_labels=1), model, tmp_path / "folder")
+
+
+def change_config(folder: Path, **change: Any) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "activation"),
+    [
+        ({}, "sigmoid"),
+        ({"problem_type": "regression"}, "identity"),
+        ({"problem_type": "multi_label_classification"}, "sigmoid"),
+        ({"problem_type": "single_label_classification"}, "softmax"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, "identity"),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "identity"),
+        ({"sentence_transformers": {"version": "4.0"}, "problem_type": "regression"}, "identity"),
+    ],
+)
+def test_reads_what_makes_scores_of_logits(folder: Path, change: dict[str, Any], activation: str) -> None:
+    settings = read(change_config(folder, **change)).encoder.config.task_settings
+    assert isinstance(settings, ClassificationSettings)
+    assert settings.activation == activation
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sentence_transformers": {"activation_fn": "mine.Sigmoid"}}, "activation_fn mine.Sigmoid: torch's"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.GELU"}}, "activation_fn torch.nn.GELU: torch's"),
+        ({"problem_type": "ranking"}, "problem_type 'ranking': one of single_label"),
+        ({"id2label": {"1": "a"}}, "id2label is .*: expected a name for each of 0 to the last label"),
+        ({"id2label": {"0": "a", "1": "b"}}, "task_layers.output.bias: expected \\(2,\\), found \\(1,\\)"),
+        ({"id2label": {"0": "a", "1": "a"}}, "expected names that differ"),
+    ],
+)
+def test_refuses_what_it_would_not_reproduce(folder: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        read(change_config(folder, **change))
+
+
+def test_a_missing_layer_is_named(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    tensors = {name: tensor for name, tensor in load_file(path).items() if "pooler" not in name}
+    save_file(tensors, path)
+    with pytest.raises(UnsupportedModel, match="such as task_layers.dense.bias: expected .*, found none"):
+        read(folder)
+
+
+def test_labels_that_nobody_named_are_two() -> None:
+    assert read_labels({}) == ("LABEL_0", "LABEL_1")
+    assert read_labels({"num_labels": 1}) == ("LABEL_0",)
+
+
+def test_a_cross_encoder_as_sentence_transformers_saves_it(folder: Path, tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder  # noqa: PLC0415 - seconds to import, one test needs it
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
+    named = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "pad", "cls", "sep", "mask")}
+    PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), model_max_length=40, **named
+    ).save_pretrained(  # type: ignore[no-untyped-call]  # published without annotations
+        folder
+    )
+    theirs = CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Identity())
+    theirs.save(str(tmp_path / "saved"))
+    checkpoint = read(tmp_path / "saved")
+    settings = checkpoint.encoder.config.task_settings
+    assert isinstance(settings, ClassificationSettings)
+    assert settings.activation == "identity"
+    pairs = [("the cats sat", "on the mats"), ("lower", "the newest, widest cat of all")]
+    for texts, expected in zip(pairs, theirs.predict(pairs), strict=True):
+        encoding = checkpoint.tokenizer.encode(*texts)
+        ids, types = torch.tensor([encoding.ids]), torch.tensor([encoding.type_ids])
+        with torch.inference_mode():
+            found = checkpoint.encoder(ids, torch.tensor([ids.shape[1]]), token_type_ids=types).task_output
+        np.testing.assert_allclose(found[0, 0], expected, atol=TOLERANCE, rtol=0)

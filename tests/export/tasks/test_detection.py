@@ -1,0 +1,134 @@
+"""Which task a checkpoint is for, and that none is exported as another unasked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from export.checkpoint import Checkpoint, read_checkpoint, require_embedding
+from export.errors import ExportError, UnsupportedModel
+from export.sources import Folder
+from export.tasks.detection import find_task
+from model.tasks.settings import Task
+from tests.networks import BERT_CONFIG
+
+TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
+
+
+def read(folder: Path, task: Task | None = None) -> Checkpoint:
+    return read_checkpoint(Folder(folder, "mine"), task=task)
+
+
+def describe(folder: Path, **change: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps({**BERT_CONFIG, **change}))
+    return folder
+
+
+@pytest.fixture
+def cross_encoder(bert_folder: Path) -> Path:
+    """BERT with a pooler and one label, as `transformers` saves it."""
+    path = bert_folder / "model.safetensors"
+    tensors = {f"bert.{name}": tensor for name, tensor in load_file(path).items()}
+    tensors |= {"bert.pooler.dense.weight": torch.ones(32, 32), "bert.pooler.dense.bias": torch.ones(32)}
+    save_file({**tensors, "classifier.weight": torch.ones(1, 32), "classifier.bias": torch.ones(1)}, path)
+    return describe(bert_folder, architectures=["BertForSequenceClassification"], id2label={"0": "LABEL_0"})
+
+
+@pytest.mark.parametrize(
+    ("kinds", "architectures", "expected"),
+    [
+        (["Transformer", "Pooling", "Normalize"], ["BertForSequenceClassification"], "embedding"),
+        (["Transformer"], ["BertForSequenceClassification"], "classification"),
+        ([], ["RobertaForSequenceClassification"], "classification"),
+        (["Transformer", "SpladePooling"], ["BertForMaskedLM"], "sparse"),
+        (["MLMTransformer", "SpladePooling"], ["BertForMaskedLM"], "sparse"),
+        (["Transformer", "Dense", "MultiVectorMask", "Normalize"], ["BertModel"], "multi_vector"),
+        ([], ["BertForMaskedLM"], "embedding"),
+        ([], ["ElectraForPreTraining"], "embedding"),
+        ([], ["MPNetModel"], "embedding"),
+        ([], None, "embedding"),
+        ([], ["BertForTokenClassification"], None),
+        ([], ["BertForQuestionAnswering"], None),
+        ([], ["HF_ColBERT"], None),
+    ],
+)
+def test_the_task_is_read(kinds: list[str], architectures: list[str] | None, expected: str | None) -> None:
+    assert find_task(kinds, {"architectures": architectures}, Path("folder")).task == expected
+
+
+def test_a_cross_encoder_is_a_classifier(cross_encoder: Path) -> None:
+    checkpoint = read(cross_encoder)
+    assert checkpoint.encoder.config.task == "classification"
+    assert checkpoint.pairs
+
+
+def test_a_cross_encoder_is_an_embedder_only_where_that_is_asked_for(cross_encoder: Path) -> None:
+    config = read(cross_encoder, "embedding").encoder.config
+    assert (config.task, config.pooling) == ("embedding", "mean")
+
+
+def test_without_an_architecture_the_weights_tell(cross_encoder: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=r"holds? classifier\.bias, which no embedding uses: say --task class"):
+        read(describe(cross_encoder))
+    with pytest.raises(
+        UnsupportedModel, match="names the architecture BertModel, and its weights hold classifier.bias"
+    ):
+        read(describe(cross_encoder, architectures=["BertModel"]))
+    found = read(describe(cross_encoder, id2label={"0": "score"}), "classification").encoder.config.task_settings
+    assert getattr(found, "labels", None) == ("score",)
+
+
+def test_a_task_that_is_none_of_ours_is_refused(bert_folder: Path) -> None:
+    describe(bert_folder, architectures=["BertForTokenClassification"])
+    message = "BertForTokenClassification, which is for none of the tasks embedding, classification, sparse, multi_vec"
+    with pytest.raises(UnsupportedModel, match=message):
+        read(bert_folder)
+    assert read(bert_folder, "embedding").encoder.config.task == "embedding"
+
+
+def test_a_task_without_its_layers_is_refused(bert_folder: Path) -> None:
+    describe(bert_folder, architectures=["BertModel"])
+    with pytest.raises(UnsupportedModel, match="no layers for task classification: expected pooler.dense, classifier"):
+        read(bert_folder, "classification")
+    with pytest.raises(UnsupportedModel, match="no layers for task sparse: expected cls.predictions.transform.dense"):
+        read(bert_folder, "sparse")
+    with pytest.raises(UnsupportedModel, match="task multi_vector needs a Dense module on tokens"):
+        read(bert_folder, "multi_vector")
+
+
+def test_a_family_without_tables_for_a_task_is_refused(cross_encoder: Path) -> None:
+    settings = {"model_type": "jina_bert", "position_embedding_type": "alibi", "feed_forward_type": "geglu"}
+    describe(cross_encoder, **settings, architectures=["JinaBertForSequenceClassification"])
+    with pytest.raises(UnsupportedModel, match="task classification is not supported for networks of model_type"):
+        read(cross_encoder)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            {"modules.json": [TRANSFORMER, "sentence_transformers.x.Dense"]},
+            "module Dense is not supported for task clas",
+        ),
+        ({"config_sentence_transformers.json": {"model_type": "SentenceTransformer"}}, "model_type 'SentenceTransform"),
+        ({"sentence_bert_config.json": {"transformer_task": "fill-mask"}}, "transformer_task 'fill-mask'"),
+    ],
+)
+def test_modules_that_contradict_the_task_are_refused(cross_encoder: Path, files: dict[str, Any], message: str) -> None:
+    settings = {"transformer_task": "sequence-classification"}
+    modules = files.pop("modules.json", [TRANSFORMER])
+    entries = [{"type": kind, "path": "" if place == 0 else str(place)} for place, kind in enumerate(modules)]
+    around = {"modules.json": entries, "sentence_bert_config.json": settings}
+    around["config_sentence_transformers.json"] = {"model_type": "CrossEncoder"}
+    for name, content in {**around, **files}.items():
+        (cross_encoder / name).write_text(json.dumps(content))
+    with pytest.raises(ExportError, match=message):
+        read(cross_encoder)
+
+
+def test_only_embeddings_are_pruned_and_reported_on(cross_encoder: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="mine is for task classification, and the cost of .* by embeddings"):
+        require_embedding(read(cross_encoder), "the cost of removed heads is measured")

@@ -1,0 +1,87 @@
+"""Pairs of texts as the artifact's tokenizer makes them, against the tokenizers of `transformers`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, processors
+from transformers import AutoTokenizer
+
+from export.errors import UnsupportedModel
+from export.pairs import prepare_pairs
+from export.tokenizer import read_tokenizer
+from tests.tokenizers import TOKENIZERS, wordpiece
+
+PAIRS = [("the cats sat", "on the mats"), ("lower", ""), ("", "newest"), ("日 word", "naïve café!")]
+CLASSES = [  # kind of tokenizer, class, model type, whether the network has types
+    ("wordpiece", "BertTokenizer", "bert", True),
+    ("wordpiece", "ElectraTokenizer", "electra", True),
+    ("wordpiece", "PreTrainedTokenizerFast", "bert", True),
+    ("wordpiece", "DistilBertTokenizer", "distilbert", False),
+    ("bpe", "RobertaTokenizer", "roberta", False),
+    ("bpe", "RobertaTokenizer", "roberta", True),
+    ("unigram", "XLMRobertaTokenizer", "xlm-roberta", False),
+    ("unigram", "CamembertTokenizer", "camembert", False),
+    ("wordpiece", "PreTrainedTokenizerFast", "modernbert", False),
+]
+
+
+def write(folder: Path, tokenizer: Tokenizer, model_type: str, settings: dict[str, Any]) -> Path:
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize(("kind", "name", "model_type", "has_types"), CLASSES)
+def test_pairs_are_those_of_transformers(
+    tmp_path: Path, kind: str, name: str, model_type: str, *, has_types: bool
+) -> None:
+    settings: dict[str, Any] = {"tokenizer_class": name, "model_max_length": 40}
+    folder = write(tmp_path, TOKENIZERS[kind](), model_type, settings)
+    ours, takes_pairs = prepare_pairs(read_tokenizer(folder), folder, has_types=has_types)
+    theirs = AutoTokenizer.from_pretrained(str(folder))
+    assert takes_pairs
+    for first, second in PAIRS:
+        expected, found = theirs([first], [second]), ours.encode(first, second)
+        assert found.ids == expected["input_ids"][0]
+        if has_types:
+            assert found.type_ids == expected.get("token_type_ids", [[0] * len(found.ids)])[0]
+
+
+def test_types_may_be_asked_for_beside_the_class(tmp_path: Path) -> None:
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "token_type_ids"]}
+    folder = write(tmp_path, wordpiece(), "bert", settings)
+    ours, _ = prepare_pairs(read_tokenizer(folder), folder, has_types=True)
+    expected = AutoTokenizer.from_pretrained(str(folder))("the cat", "on")["token_type_ids"]
+    assert ours.encode("the cat", "on").type_ids == expected
+    assert 1 in expected
+
+
+def test_a_template_of_another_family_is_refused(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_str(wordpiece().to_str())
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    folder = write(tmp_path, tokenizer, "bert", {"tokenizer_class": "BertTokenizer"})
+    message = r"puts \[CLS\] \[SEP\] \[SEP\] \[SEP\] around a pair, its class in `transformers` \[CLS\] \[SEP\] \[SEP\]"
+    with pytest.raises(UnsupportedModel, match=message):
+        prepare_pairs(read_tokenizer(folder), folder, has_types=True)
+
+
+def test_types_of_another_family_are_refused(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_str(wordpiece().to_str())
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    folder = write(tmp_path, tokenizer, "bert", {"tokenizer_class": "BertTokenizer"})
+    with pytest.raises(UnsupportedModel, match=r"token types \[0, 0, 0\], its class in `transformers` \[0, 0, 1\]"):
+        prepare_pairs(read_tokenizer(folder), folder, has_types=True)
+
+
+def test_a_tokenizer_without_separators_takes_no_pairs(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_str(wordpiece().to_str())
+    tokenizer.post_processor = None
+    folder = write(tmp_path, tokenizer, "modernbert", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    assert not prepare_pairs(tokenizer, folder, has_types=False)[1]

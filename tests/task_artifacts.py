@@ -1,0 +1,149 @@
+"""Small drawn networks of every task: a folder that sentence-transformers reads, and the artifact made from it.
+
+The graphs are whole but for their verification, which looks at one batch here: what these networks compute is compared
+with their originals in the tests of `export`, and tests of the service want them in seconds.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from safetensors.torch import save_file
+
+from export.checkpoint import read_checkpoint
+from export.exporter import export_artifact
+from export.grid import Case
+from export.precision import Precision
+from export.sources import Folder
+from tests.tokenizers import VOCABULARY, wordpiece
+
+LONGEST = 64
+SIZES: Mapping[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": LONGEST,
+    "type_vocab_size": 2,
+    "initializer_range": 0.3,
+}
+TOKENIZER = {
+    "tokenizer_class": "BertTokenizer",
+    "model_max_length": LONGEST,
+    "do_lower_case": True,
+    **{f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")},
+}
+MODULES = "sentence_transformers.base.modules"
+TOKEN_VECTORS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+TOKEN_SIZE = 16
+
+
+@dataclass(frozen=True)
+class TaskArtifact:
+    """Where both are.
+
+    Attributes:
+        folder: the original, as `transformers` and sentence-transformers read it.
+        artifact: what the exporter made of it.
+    """
+
+    folder: Path
+    artifact: Path
+
+
+def make_embedder(directory: Path, precision: Precision = "fp32") -> TaskArtifact:
+    """One vector a text: the mean, normalised. SentenceTransformer reads the folder."""
+    from transformers import AutoModel  # noqa: PLC0415 - seconds to import
+
+    folder = _save(directory, AutoModel)
+    _write(folder, "1_Pooling", {"pooling_mode": "mean", "embedding_dimension": SIZES["hidden_size"]})
+    _write_modules(folder, {"Pooling": "sentence_transformers.models", "Normalize": "sentence_transformers.models"})
+    return _export(folder, directory, precision)
+
+
+def make_classifier(directory: Path, labels: tuple[str, ...], precision: Precision = "fp32") -> TaskArtifact:
+    """BERT with these labels; with one it is a reranker. CrossEncoder reads the folder."""
+    from transformers import AutoModelForSequenceClassification  # noqa: PLC0415 - as above
+
+    names = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
+    folder = _save(directory, AutoModelForSequenceClassification, **names)
+    return _export(folder, directory, precision)
+
+
+def make_sparse(directory: Path, precision: Precision = "fp32") -> TaskArtifact:
+    """SPLADE on a masked language model. SparseEncoder reads the folder."""
+    from transformers import AutoModelForMaskedLM  # noqa: PLC0415 - as above
+
+    folder = _save(directory, AutoModelForMaskedLM)
+    _write(folder, "1_SpladePooling", {"pooling_strategy": "max", "activation_function": "relu"})
+    _write_modules(folder, {"SpladePooling": "sentence_transformers.sparse_encoder.modules.splade_pooling"})
+    _write_json(folder / "sentence_bert_config.json", _transformer("fill-mask", "logits"))
+    _write_json(folder / "config_sentence_transformers.json", {"model_type": "SparseEncoder"})
+    return _export(folder, directory, precision)
+
+
+def make_multi_vector(directory: Path, precision: Precision = "fp32") -> TaskArtifact:
+    """ColBERT: 16 numbers a token, full stops not counted in documents. MultiVectorEncoder reads the folder."""
+    from transformers import AutoModel  # noqa: PLC0415 - as above
+
+    folder = _save(directory, AutoModel)
+    dense = {"in_features": SIZES["hidden_size"], "out_features": TOKEN_SIZE, "bias": False, **TOKEN_VECTORS}
+    _write(folder, "1_Dense", {**dense, "activation_function": "torch.nn.modules.linear.Identity"})
+    weight = torch.randn(TOKEN_SIZE, SIZES["hidden_size"], generator=torch.Generator().manual_seed(1))
+    save_file({"linear.weight": weight}, folder / "1_Dense" / "model.safetensors")
+    _write(folder, "2_MultiVectorMask", {"skiplist_words": ["."], "skiplist_tasks": ["document"]})
+    _write(folder, "3_Normalize", TOKEN_VECTORS)
+    mask = "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask"
+    _write_modules(folder, {"Dense": f"{MODULES}.dense", "MultiVectorMask": mask, "Normalize": f"{MODULES}.normalize"})
+    _write_json(folder / "sentence_bert_config.json", _transformer("feature-extraction", "last_hidden_state"))
+    around = {"model_type": "MultiVectorEncoder", "prompts": {"query": "", "document": ""}}
+    _write_json(folder / "config_sentence_transformers.json", around)
+    return _export(folder, directory, precision)
+
+
+def _save(directory: Path, auto: Any, **settings: Any) -> Path:
+    """The drawn network and its tokenizer, as `transformers` saves them."""
+    from transformers import AutoConfig  # noqa: PLC0415 - as above
+
+    torch.manual_seed(0)
+    folder = directory / "folder"
+    auto.from_config(AutoConfig.for_model("bert", **SIZES, **settings)).save_pretrained(folder)
+    wordpiece().save(str(folder / "tokenizer.json"))
+    _write_json(folder / "tokenizer_config.json", TOKENIZER)
+    return folder
+
+
+def _transformer(task: str, output: str) -> dict[str, Any]:
+    modality = {"text": {"method": "forward", "method_output_name": output}}
+    return {"transformer_task": task, "modality_config": modality, "module_output_name": "token_embeddings"}
+
+
+def _write_modules(folder: Path, packages: Mapping[str, str]) -> None:
+    """modules.json: the network, and these modules behind it by the package of their class."""
+    modules = {"Transformer": f"{MODULES}.transformer", **packages}
+    entries = [
+        {"idx": place, "name": str(place), "path": f"{place}_{kind}" if place else "", "type": f"{package}.{kind}"}
+        for place, (kind, package) in enumerate(modules.items())
+    ]
+    (folder / "modules.json").write_text(json.dumps(entries))
+
+
+def _write(folder: Path, module: str, config: Mapping[str, Any]) -> None:
+    (folder / module).mkdir()
+    _write_json(folder / module / "config.json", config)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content))
+
+
+def _export(folder: Path, directory: Path, precision: Precision) -> TaskArtifact:
+    checkpoint = read_checkpoint(Folder(folder, folder.name), name="drawn")
+    with patch("export.verify.grid", lambda _: [Case((7, 3), 7, (0, 1))]):
+        export_artifact(checkpoint, directory / "artifact", precision=precision)
+    return TaskArtifact(folder, directory / "artifact")
