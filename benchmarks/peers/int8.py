@@ -20,7 +20,7 @@ from benchmarks.lib.texts import fingerprint, load_texts
 from benchmarks.lib.tokens import standard_plans, tokenize
 from benchmarks.peers.environments import CTRANSLATE2, OPENVINO, THIS_PROJECT, Environment
 from benchmarks.peers.run import Run, add_peer_arguments, opened
-from export.quality import row_cosines
+from export.similarity import row_cosines
 
 COMPARED_TEXTS = 256  # whose vectors are compared
 COLUMNS = ("engine", "tokens_per_s", "over_fp32", "cosine_mean", "cosine_worst", "best_way")
