@@ -19,12 +19,12 @@ import pytest
 
 from tests.disk_cache import kept
 from tests.service.process import ServerProcess
-from tests.task_artifacts import TaskArtifact, make_classifier, make_multi_vector, make_sparse
 
 if TYPE_CHECKING:  # seconds to import, and half the tests need none of them
     from tokenizers import Tokenizer
 
     from export.checkpoint import Checkpoint
+    from tests.task_artifacts import TaskArtifact
 
 # The same examples in every run, more of them in continuous integration (CI=true). None has a time limit: machines that
 # run tests are busy.
@@ -139,27 +139,35 @@ def default_artifact(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
-def reranker(tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
-    """A drawn classifier of pairs with one label, made once a run; do not change it."""
-    return make_classifier(tmp_path_factory.mktemp("reranker"), ("LABEL_0",))
+def reranker() -> "TaskArtifact":
+    """A drawn classifier of pairs with one label; do not change it."""
+    from tests.task_artifacts import kept_artifact, make_classifier
+
+    return kept_artifact("reranker", make_classifier, labels=("LABEL_0",))
 
 
 @pytest.fixture(scope="session")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
-    """A drawn classifier with three labels, made once a run; do not change it."""
-    return make_classifier(tmp_path_factory.mktemp("classifier"), ("contradiction", "entailment", "neutral"))
+def classifier() -> "TaskArtifact":
+    """A drawn classifier with three labels; do not change it."""
+    from tests.task_artifacts import kept_artifact, make_classifier
+
+    return kept_artifact("classifier", make_classifier, labels=("contradiction", "entailment", "neutral"))
 
 
 @pytest.fixture(scope="session")
-def sparse_encoder(tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
-    """A drawn SPLADE network, made once a run; do not change it."""
-    return make_sparse(tmp_path_factory.mktemp("sparse"))
+def sparse_encoder() -> "TaskArtifact":
+    """A drawn SPLADE network; do not change it."""
+    from tests.task_artifacts import kept_artifact, make_sparse
+
+    return kept_artifact("sparse", make_sparse)
 
 
 @pytest.fixture(scope="session")
-def multi_vector_encoder(tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
-    """A drawn network of one vector a token, made once a run; do not change it."""
-    return make_multi_vector(tmp_path_factory.mktemp("multi_vector"))
+def multi_vector_encoder() -> "TaskArtifact":
+    """A drawn network of one vector a token; do not change it."""
+    from tests.task_artifacts import kept_artifact, make_multi_vector
+
+    return kept_artifact("multi_vector", make_multi_vector)
 
 
 @pytest.fixture(scope="session")

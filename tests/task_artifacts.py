@@ -5,8 +5,9 @@ with their originals in the tests of `export`, and tests of the service want the
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +20,7 @@ from export.exporter import export_artifact
 from export.grid import Case
 from export.precision import Precision
 from export.sources import Folder
+from tests.disk_cache import kept
 from tests.tokenizers import VOCABULARY, wordpiece
 
 LONGEST = 64
@@ -56,6 +58,14 @@ class TaskArtifact:
     artifact: Path
 
 
+def kept_artifact(name: str, make: Callable[..., TaskArtifact], **settings: Any) -> TaskArtifact:
+    """What `make` makes, from this run or from one before it. Nobody may change it."""
+    sources = [(Path(__file__).with_name(file)).read_bytes() for file in ("task_artifacts.py", "tokenizers.py")]
+    parameters = (sources, settings, version("transformers"))
+    path = kept(name, parameters, lambda directory: make(directory, **settings))
+    return TaskArtifact(path / "folder", path / "artifact")
+
+
 def make_embedder(directory: Path, precision: Precision = "fp32") -> TaskArtifact:
     """One vector a text: the mean, normalised. SentenceTransformer reads the folder."""
     from transformers import AutoModel  # noqa: PLC0415 - seconds to import
@@ -68,7 +78,7 @@ def make_embedder(directory: Path, precision: Precision = "fp32") -> TaskArtifac
 
 def make_classifier(directory: Path, labels: tuple[str, ...], precision: Precision = "fp32") -> TaskArtifact:
     """BERT with these labels; with one it is a reranker. CrossEncoder reads the folder."""
-    from transformers import AutoModelForSequenceClassification  # noqa: PLC0415 - as above
+    from transformers import AutoModelForSequenceClassification  # noqa: PLC0415 - seconds to import
 
     names = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
     folder = _save(directory, AutoModelForSequenceClassification, **names)
@@ -77,7 +87,7 @@ def make_classifier(directory: Path, labels: tuple[str, ...], precision: Precisi
 
 def make_sparse(directory: Path, precision: Precision = "fp32") -> TaskArtifact:
     """SPLADE on a masked language model. SparseEncoder reads the folder."""
-    from transformers import AutoModelForMaskedLM  # noqa: PLC0415 - as above
+    from transformers import AutoModelForMaskedLM  # noqa: PLC0415 - seconds to import
 
     folder = _save(directory, AutoModelForMaskedLM)
     _write(folder, "1_SpladePooling", {"pooling_strategy": "max", "activation_function": "relu"})
@@ -89,7 +99,7 @@ def make_sparse(directory: Path, precision: Precision = "fp32") -> TaskArtifact:
 
 def make_multi_vector(directory: Path, precision: Precision = "fp32") -> TaskArtifact:
     """ColBERT: 16 numbers a token, full stops not counted in documents. MultiVectorEncoder reads the folder."""
-    from transformers import AutoModel  # noqa: PLC0415 - as above
+    from transformers import AutoModel  # noqa: PLC0415 - seconds to import
 
     folder = _save(directory, AutoModel)
     dense = {"in_features": SIZES["hidden_size"], "out_features": TOKEN_SIZE, "bias": False, **TOKEN_VECTORS}
@@ -108,7 +118,7 @@ def make_multi_vector(directory: Path, precision: Precision = "fp32") -> TaskArt
 
 def _save(directory: Path, auto: Any, **settings: Any) -> Path:
     """The drawn network and its tokenizer, as `transformers` saves them."""
-    from transformers import AutoConfig  # noqa: PLC0415 - as above
+    from transformers import AutoConfig  # noqa: PLC0415 - seconds to import
 
     torch.manual_seed(0)
     folder = directory / "folder"

@@ -29,8 +29,8 @@ def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict
     state = source.pick(layers)
     read_settings = layers.read_settings(source.described)
     has_bias = read_settings.pop("bias", True)
-    state = _with_one_bias(state, has_bias=has_bias)
     tied = _tie(state, source)
+    state = _with_one_bias(state, has_bias=has_bias, tied=tied)
     settings = SparseSettings(bias=has_bias, tied=tied, saturations=_read_saturations(source), **read_settings)
     return replace(config, task="sparse", task_settings=settings), state
 
@@ -42,10 +42,10 @@ def _read_saturations(source: TaskSource) -> int:
     return SATURATIONS[said.get("activation_function", "relu")]
 
 
-def _with_one_bias(state: Mapping[str, Tensor], *, has_bias: bool) -> dict[str, Tensor]:
-    """The bias of the logits, which checkpoints hold as the head's, the decoder's, or both."""
-    found = [state[name] for name in (BIAS, DECODER_BIAS) if name in state]
-    if len(found) == 2 and not torch.equal(*found):
+def _with_one_bias(state: Mapping[str, Tensor], *, has_bias: bool, tied: bool) -> dict[str, Tensor]:
+    """The bias of the logits: the decoder's, which a tied one shares with the head it stands in."""
+    found = [state[name] for name in (DECODER_BIAS, BIAS) if name in state]
+    if tied and len(found) == 2 and not torch.equal(*found):
         raise UnsupportedModel("the checkpoint holds two biases of its logits, and they differ: which one is right?")
     rest = {name: tensor for name, tensor in state.items() if name not in (BIAS, DECODER_BIAS)}
     return {**rest, BIAS: found[0]} if has_bias and found else rest

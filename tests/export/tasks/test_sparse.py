@@ -1,0 +1,149 @@
+"""SPLADE on the masked language models of every family equals `transformers`, in chunks and whole."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForMaskedLM, PreTrainedModel
+
+from export.errors import UnsupportedModel
+from export.tasks.sparse import DECODER_BIAS
+from model.encoder import Encoder
+from model.tasks.settings import SparseSettings
+from tests.family_models import MODELS, FamilyModel, draw, ids_and_types, read, save
+
+TOLERANCE = 1e-5
+NAMES = (
+    *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "mpnet"),
+    *("modernbert", "modernbert-with-biases", "gte"),
+)
+FAMILIES = {model.name: model for model in MODELS if model.name in NAMES}
+MODULES = (
+    "sentence_transformers.base.modules.transformer.Transformer",
+    "sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling",
+)
+
+
+def save_sparse(theirs: PreTrainedModel, model: FamilyModel, folder: Path, **pooling: Any) -> Path:
+    """The folder as sentence-transformers saves a SparseEncoder, with other settings of its pooling or none."""
+    save(theirs, model, folder)
+    entries = [{"type": kind, "path": "1_SpladePooling" * place} for place, kind in enumerate(MODULES)]
+    (folder / "modules.json").write_text(json.dumps(entries))
+    (folder / "1_SpladePooling").mkdir()
+    (folder / "1_SpladePooling" / "config.json").write_text(json.dumps(pooling))
+    settings = {"transformer_task": "fill-mask", "modality_config": {"text": {"method": "forward"}}}
+    settings["modality_config"]["text"]["method_output_name"] = "logits"  # type: ignore[index]
+    (folder / "sentence_bert_config.json").write_text(json.dumps(settings))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "SparseEncoder"}))
+    return folder
+
+
+def splade(theirs: PreTrainedModel, ids: Tensor, types: Tensor, lengths: list[int]) -> Tensor:
+    """log(1 + max(0, logits)) of `transformers`, the largest over real tokens."""
+    mask = (torch.arange(ids.shape[1]) < torch.tensor(lengths)[:, None]).long()
+    named = {"token_type_ids": types} if getattr(theirs.config, "type_vocab_size", 0) > 1 else {}
+    padded = ids.masked_fill(mask == 0, theirs.config.pad_token_id or 0)
+    with torch.inference_mode():
+        logits = theirs(padded, attention_mask=mask, **named).logits
+    weights: Tensor = (logits * mask[:, :, None]).relu().log1p().amax(dim=1)
+    return weights
+
+
+def run(ours: Encoder, ids: Tensor, types: Tensor, lengths: list[int]) -> Tensor:
+    with torch.inference_mode():
+        named = types if ours.config.type_vocab_size else None
+        output: Tensor = ours(ids, torch.tensor(lengths), token_type_ids=named).task_output
+    return output
+
+
+@pytest.fixture(scope="module", params=list(FAMILIES.values()), ids=list(FAMILIES))
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[FamilyModel, PreTrainedModel, Encoder]:
+    model: FamilyModel = request.param
+    theirs = draw(model, auto=AutoModelForMaskedLM)
+    return model, theirs, read(save_sparse(theirs, model, tmp_path_factory.mktemp(model.name))).encoder
+
+
+@pytest.mark.parametrize("chunk_values", [1, 1200, 1 << 23])  # one token, three, all at a time
+@pytest.mark.parametrize("lengths", [[7], [5, 2, 1]], ids=str)
+def test_weights_equal_transformers(
+    pair: tuple[FamilyModel, PreTrainedModel, Encoder],
+    lengths: list[int],
+    chunk_values: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, theirs, ours = pair
+    monkeypatch.setattr("model.tasks.sparse.CHUNK_VALUES", chunk_values)
+    ids, types = ids_and_types(model, len(lengths), max(lengths) + 2)
+    found = run(ours, ids, types, lengths)
+    torch.testing.assert_close(found, splade(theirs, ids, types, lengths), atol=TOLERANCE, rtol=0)
+
+
+def test_the_decoder_is_the_table_of_token_embeddings(pair: tuple[FamilyModel, PreTrainedModel, Encoder]) -> None:
+    settings = pair[2].config.task_settings
+    assert isinstance(settings, SparseSettings)
+    assert settings.tied
+    assert "task_layers.table" not in pair[2].state_dict()
+
+
+def test_a_decoder_of_its_own(tmp_path: Path) -> None:
+    model = FAMILIES["bert"]
+    theirs = draw(model, auto=AutoModelForMaskedLM, tie_word_embeddings=False)
+    ours = read(save_sparse(theirs, model, tmp_path)).encoder
+    assert "task_layers.table" in ours.state_dict()
+    ids, types = ids_and_types(model, 2, 7)
+    torch.testing.assert_close(
+        run(ours, ids, types, [7, 4]), splade(theirs, ids, types, [7, 4]), atol=TOLERANCE, rtol=0
+    )
+
+
+def test_the_logarithm_may_be_taken_twice(tmp_path: Path) -> None:
+    model = FAMILIES["bert"]
+    theirs = draw(model, auto=AutoModelForMaskedLM)
+    ours = read(save_sparse(theirs, model, tmp_path, activation_function="log1p_relu")).encoder
+    ids, types = ids_and_types(model, 2, 7)
+    expected = splade(theirs, ids, types, [7, 4]).log1p()
+    torch.testing.assert_close(run(ours, ids, types, [7, 4]), expected, atol=TOLERANCE, rtol=0)
+
+
+def test_a_masked_language_model_is_sparse_only_where_that_is_said(tmp_path: Path) -> None:
+    from export.checkpoint import read_checkpoint  # noqa: PLC0415 - the only test that names a task
+    from export.sources import Folder  # noqa: PLC0415 - as above
+
+    folder = save(draw(FAMILIES["bert"], auto=AutoModelForMaskedLM), FAMILIES["bert"], tmp_path / "plain")
+    assert read(folder).encoder.config.task == "embedding"
+    assert read_checkpoint(Folder(folder, "plain"), task="sparse").encoder.config.task == "sparse"
+
+
+@pytest.mark.parametrize(
+    ("pooling", "message"),
+    [
+        ({"pooling_strategy": "sum"}, "pooling_strategy 'sum': 'max' is supported"),
+        ({"activation_function": "gelu"}, "activation_function 'gelu': 'relu', 'log1p_relu' is supported"),
+    ],
+)
+def test_refuses_another_pooling(tmp_path: Path, pooling: dict[str, str], message: str) -> None:
+    model = FAMILIES["bert"]
+    folder = save_sparse(draw(model, auto=AutoModelForMaskedLM), model, tmp_path, **pooling)
+    with pytest.raises(UnsupportedModel, match=message):
+        read(folder)
+
+
+def test_refuses_a_head_that_contradicts_itself(tmp_path: Path) -> None:
+    model = FAMILIES["bert"]
+    folder = save_sparse(draw(model, auto=AutoModelForMaskedLM), model, tmp_path)
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    bias = tensors["cls.predictions.bias"]
+    assert DECODER_BIAS.endswith("decoder.bias")
+    save_file({**tensors, "cls.predictions.decoder.bias": bias + 1}, path)
+    with pytest.raises(UnsupportedModel, match="two biases of its logits, and they differ"):
+        read(folder)
+    save_file({**tensors, "cls.predictions.decoder.weight": torch.ones(400, 32)}, path)
+    with pytest.raises(UnsupportedModel, match="the decoder's weights differ from the token embeddings"):
+        read(folder)
