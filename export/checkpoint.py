@@ -21,7 +21,7 @@ from export.pairs import prepare_pairs
 from export.pipeline import Pipeline, read_pipeline
 from export.sources import Folder
 from export.tasks.detection import refuse_other_tasks
-from export.tasks.task_layers import read_task_layers
+from export.tasks.registry import read_task_layers
 from export.tokenizer import read_tokenizer
 from export.weights import read_weights
 from model.artifact import MANIFEST, Defaults, Source

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from export.tokens import TextBatch
 from model.artifact import ATTENTION_LAYERS, HEAD_GATES, INPUT_IDS, LENGTHS, NORM_LAYERS, TOKEN_TYPE_IDS
 from model.config import EncoderConfig
 from model.encoder import Encoder, EncoderOutput
@@ -35,6 +36,12 @@ def graph_inputs(
     if config.type_vocab_size:
         inputs[TOKEN_TYPE_IDS] = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
     return inputs
+
+
+def batch_inputs(config: EncoderConfig, batch: TextBatch, *, layers: Collection[int] = ()) -> Inputs:
+    """The inputs of a batch of texts or pairs, without gates on heads; `layers` as of `graph_inputs`."""
+    types = None if batch.token_type_ids is None else batch.token_type_ids.numpy()
+    return graph_inputs(config, batch.input_ids.numpy(), batch.lengths.numpy(), layers=layers, token_type_ids=types)
 
 
 def run_encoder(encoder: Encoder, inputs: Inputs) -> EncoderOutput:

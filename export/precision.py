@@ -13,11 +13,12 @@ import torch
 
 from export.checkpoint import Checkpoint
 from export.errors import VerificationError
-from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, see_ranges, text_batches
+from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, see_ranges, task_batches
 from export.int8.quantize import quantize_encoder, require_quantizable
 from export.parity import Tolerance
-from export.quality import Threshold, measure_quality
+from export.quality import measure_quality
 from export.runtime import CUDA, Session
+from export.tasks.registry import EXPORTS
 from model.encoder import Encoder
 
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
@@ -35,15 +36,11 @@ TOLERANCES: Mapping[Precision, Tolerance] = {
     "bf16": Tolerance(largest=8e-2, mean=4e-2),
     "int8": Tolerance(largest=0.5, mean=3e-2),
 }
-# fp16: verification's tolerance is relative to 1, so embeddings smaller than it are this gate's question.
-# bf16: none, since the CPU has no kernels for it.
-THRESHOLDS: Mapping[Precision, Threshold] = {
-    "fp16": Threshold(0.9995, 0.9995, "Serve fp32"),
-    "int8": Threshold(
-        0.998,
-        0.99,
-        "Calibrate with text that is closer to what the model is used on (--calibration FILE), or serve fp32",
-    ),
+# Verification's tolerance is relative to 1, so outputs smaller than it are the thresholds' question (`export.tasks`).
+OTHERWISE: Mapping[Precision, str] = {
+    "fp16": "Serve fp32",
+    "bf16": "Serve fp16 or fp32",
+    "int8": "Calibrate with text that is closer to what the model is used on (--calibration FILE), or serve fp32",
 }
 DTYPES: Mapping[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -83,7 +80,7 @@ def to_precision(checkpoint: Checkpoint, precision: Precision, calibration: Path
     encoder, tolerance = checkpoint.encoder, TOLERANCES[precision]
     if precision == "int8":
         require_quantizable(encoder.config)  # before calibration, which takes a while
-        batches = text_batches(calibration or TEXTS, checkpoint.tokenizer, checkpoint.max_sequence_length)
+        batches = task_batches(calibration or TEXTS, checkpoint)
         quantized = quantize_encoder(encoder, see_ranges(encoder, batches))
         return Prepared(quantized, quantized, tolerance)
     if precision in DTYPES:
@@ -95,13 +92,12 @@ def judge(path: Path, checkpoint: Checkpoint, precision: Precision) -> dict[str,
     """Figures of the quality gate for the graph at a path; none for precisions that verification alone judges.
 
     Raises:
-        QualityError: the embeddings are too far from float32's on held-out text.
+        QualityError: the task's outputs are too far from float32's on held-out text.
     """
-    threshold = THRESHOLDS.get(precision)
-    if threshold is None:
+    thresholds = EXPORTS[checkpoint.encoder.config.task].thresholds.get(precision)
+    if thresholds is None:
         return {}
-    encoder, longest = checkpoint.encoder, checkpoint.max_sequence_length
-    batches = text_batches(HELD_OUT_TEXTS, checkpoint.tokenizer, longest, sum(encoder.config.num_heads))
-    quality = measure_quality(path, encoder, batches)
-    quality.check(threshold)
+    batches = task_batches(HELD_OUT_TEXTS, checkpoint, with_weights=True)
+    quality = measure_quality(path, checkpoint.encoder, batches)
+    quality.check(thresholds, OTHERWISE[precision])
     return {"quality": quality.to_dict()}

@@ -1,29 +1,24 @@
 """Judges a graph of lower precision by what it was made from, on text that int8's calibration did not see."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from export.errors import QualityError
-from export.inputs import graph_inputs, run_encoder
+from export.inputs import batch_inputs, run_encoder
 from export.runtime import Session
-from export.similarity import row_cosines
+from export.tasks.definition import Threshold
+from export.tasks.registry import EXPORTS
 from export.tokens import TextBatch
-from model.artifact import POOLED, attentions_name
+from model.artifact import attentions_name
 from model.encoder import Encoder
-
-
-class Threshold(NamedTuple):
-    """The lowest cosines to float32 that a precision may have over texts, and what to do where they are lower."""
-
-    mean: float
-    worst: float
-    otherwise: str
+from model.tasks.registry import TASKS
+from model.tasks.settings import OUTPUT_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,55 +26,65 @@ class PrecisionQuality:
     """What the precision cost, over held-out texts.
 
     Attributes:
-        cosines: [texts], cosine of the graph's to the float32 embedding.
+        texts: how many, or pairs of them.
+        figures: how far the task's output is from float32's, by name (see `export.tasks`).
         attention_kl: a layer a row, a head a column: KL divergence of the graph's from the float32 attention in
             nats, mean over queries; ragged where layers differ in heads.
     """
 
-    cosines: NDArray[np.float64]
+    texts: int
+    figures: Mapping[str, float]
     attention_kl: list[list[float]]
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON types, for the manifest."""
         return {
-            "texts": len(self.cosines),
-            "cosine_mean": float(self.cosines.mean()),
-            "cosine_worst": float(self.cosines.min()),
+            "texts": self.texts,
+            **self.figures,
             "attention_kl": [[round(value, 6) for value in heads] for heads in self.attention_kl],
         }
 
-    def check(self, threshold: Threshold) -> None:
+    def check(self, thresholds: Sequence[Threshold], otherwise: str) -> None:
         """Whether it passes.
 
+        Args:
+            thresholds: what the figures have to be.
+            otherwise: what to do where they are not.
+
         Raises:
-            QualityError: the embeddings are too far from those of float32.
+            QualityError: the output is too far from that of float32.
         """
-        mean, worst = float(self.cosines.mean()), float(self.cosines.min())
-        if not (mean >= threshold.mean and worst >= threshold.worst):  # so that NaN does not pass
+        if not all(threshold.holds(self.figures) for threshold in thresholds):
+            found = ", ".join(f"{name} {value:.5f}" for name, value in self.figures.items())
+            expected = ", ".join(str(threshold) for threshold in thresholds if threshold.figure in self.figures)
             raise QualityError(
-                f"cosine to float32 over {len(self.cosines)} held-out texts is {mean:.5f} on average and {worst:.5f} "
-                f"at worst; expected at least {threshold.mean} and {threshold.worst}. {threshold.otherwise}"
+                f"compared with float32 over {self.texts} held-out texts: {found}; expected {expected}. {otherwise}"
             )
 
 
 def measure_quality(path: Path, encoder: Encoder, batches: Sequence[TextBatch]) -> PrecisionQuality:
     """Compares the graph at a path with the float32 encoder over batches of held-out texts."""
-    session = Session(path)
-    config = encoder.config
-    cosines: list[NDArray[np.float64]] = []
+    session, config = Session(path), encoder.config
+    rows: tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]] = [], []
     divergences = [np.zeros(heads) for heads in config.num_heads]
-    queries = 0
     for batch in tqdm(batches, desc="judging", unit="batch", leave=False):
-        inputs = graph_inputs(config, batch.input_ids.numpy(), batch.lengths.numpy(), layers=range(config.num_layers))
+        inputs = batch_inputs(config, batch, layers=range(config.num_layers))
         found, expected = session.run(inputs), run_encoder(encoder.use("eager"), inputs)
-        cosines.append(row_cosines(found[POOLED], expected.pooled.numpy()))
+        lengths = batch.lengths.tolist()
+        outputs = found[OUTPUT_NAMES[config.task]], expected.task_output.numpy()
+        for kept, output in zip(rows, outputs, strict=True):
+            kept.extend(_by_text(output, lengths, is_per_token=TASKS[config.task].is_per_token))
         for layer, weights in enumerate(expected.attentions):
             if config.num_heads[layer] and weights is not None:
-                divergences[layer] += _divergence(
-                    found[attentions_name(layer)], weights.numpy(), batch.lengths.tolist()
-                )
-        queries += int(batch.lengths.sum())
-    return PrecisionQuality(np.concatenate(cosines), [(sums / queries).tolist() for sums in divergences])
+                divergences[layer] += _divergence(found[attentions_name(layer)], weights.numpy(), lengths)
+    queries = sum(int(batch.lengths.sum()) for batch in batches)
+    figures = EXPORTS[config.task].measure(*rows)
+    return PrecisionQuality(len(rows[0]), figures, [(sums / queries).tolist() for sums in divergences])
+
+
+def _by_text(output: NDArray[np.float32], lengths: list[int], *, is_per_token: bool) -> list[NDArray[np.float32]]:
+    """An array a text; of one a token, those of real tokens."""
+    return [row[:length] if is_per_token else row for row, length in zip(output, lengths, strict=True)]
 
 
 def _divergence(found: NDArray[np.float32], expected: NDArray[np.float32], lengths: list[int]) -> NDArray[np.float64]:

@@ -35,11 +35,19 @@ class TokenizedText:
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """Texts of similar length: `input_ids [B, S]` right-padded, `lengths [B]`, and the texts themselves."""
+    """Texts of similar length, or pairs of them.
+
+    Attributes:
+        input_ids: int64 [B, S], right-padded.
+        lengths: int64 [B].
+        texts: the texts themselves; none of pairs.
+        token_type_ids: int64 [B, S], None for all 0.
+    """
 
     input_ids: Tensor
     lengths: Tensor
     texts: tuple[TokenizedText, ...] = ()
+    token_type_ids: Tensor | None = None
 
 
 def tokenize(texts: Sequence[str], tokenizer: Tokenizer, longest: int) -> list[TokenizedText]:
@@ -79,6 +87,25 @@ def batches(texts: Sequence[TokenizedText], total_heads: int) -> Iterator[TextBa
         batch.append(text)
     if batch:
         yield collate(batch)
+
+
+def pair_batches(
+    pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, longest: int, total_heads: int
+) -> list[TextBatch]:
+    """Pairs as the tokenizer makes them, the longer text cut first, in batches of similar length."""
+    cutting = Tokenizer.from_str(tokenizer.to_str())
+    cutting.enable_truncation(longest, strategy="longest_first")
+    rows = sorted((cutting.encode(*pair) for pair in pairs), key=lambda row: len(row.ids))
+    size = max(1, min(MOST_BATCH_TOKENS // longest, MOST_WEIGHT_BYTES // max(1, 4 * longest**2 * total_heads)))
+    return [_collate_pairs(rows[start : start + size]) for start in range(0, len(rows), size)]
+
+
+def _collate_pairs(rows: Sequence[Encoding]) -> TextBatch:
+    ids, types = (
+        pad_sequence([torch.tensor(row, dtype=torch.int64) for row in values], batch_first=True)
+        for values in ([row.ids for row in rows], [row.type_ids for row in rows])
+    )
+    return TextBatch(ids, torch.tensor([len(row.ids) for row in rows]), token_type_ids=types)
 
 
 def _tokenized(place: int, text: str, encoding: Encoding) -> TokenizedText:

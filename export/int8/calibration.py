@@ -9,9 +9,10 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from export.checkpoint import Checkpoint
 from export.errors import SourceError
 from export.int8.quantize import Range
-from export.tokens import TextBatch, batches, tokenize
+from export.tokens import TextBatch, batches, pair_batches, tokenize
 from model.encoder import Encoder
 
 TEXTS = Path(__file__).parent / "calibration.txt"
@@ -54,6 +55,34 @@ def text_batches(path: Path, tokenizer: Tokenizer, longest: int, total_heads: in
     return batched
 
 
+def task_batches(path: Path, checkpoint: Checkpoint, *, with_weights: bool = False) -> list[TextBatch]:
+    """The texts of a file as a checkpoint's task meets them: pairs where it takes pairs, else texts.
+
+    Args:
+        path: one text a line.
+        checkpoint: the network and its tokenizer.
+        with_weights: whether runs over the batches hold every layer's attention weights.
+
+    Raises:
+        SourceError: as `text_batches`.
+    """
+    longest = checkpoint.max_sequence_length
+    heads = sum(checkpoint.encoder.config.num_heads) if with_weights else 0
+    if checkpoint.pairs:
+        return pair_batches(make_pairs(read_texts(path)), checkpoint.tokenizer, longest, heads)
+    return text_batches(path, checkpoint.tokenizer, longest, heads)
+
+
+def make_pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """A pair a text, as a search makes them: the first half of a text with the whole of it, or with the next one."""
+    pairs = []
+    for place, text in enumerate(texts):
+        words = text.split()
+        query = " ".join(words[: (len(words) + 1) // 2])
+        pairs.append((query, texts[(place + place % 2) % len(texts)]))
+    return pairs
+
+
 def see_ranges(encoder: Encoder, batched: Sequence[TextBatch]) -> Mapping[str, Range]:
     """Range of each channel of the places that `export.int8.quantize.quantize_encoder` asks for, by module name."""
     seen: dict[str, Range] = {}
@@ -62,7 +91,7 @@ def see_ranges(encoder: Encoder, batched: Sequence[TextBatch]) -> Mapping[str, R
             if name.startswith("layers.") and name.endswith((".attention", ".attention.output", ".feed_forward")):
                 hooks.callback(module.register_forward_pre_hook(_widen(seen, name)).remove)
         for batch in tqdm(batched, desc="calibrating", unit="batch", leave=False):
-            encoder.use("sdpa")(batch.input_ids, batch.lengths)
+            encoder.use("sdpa")(batch.input_ids, batch.lengths, token_type_ids=batch.token_type_ids)
     return seen
 
 

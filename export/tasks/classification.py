@@ -1,12 +1,18 @@
-"""Reads a classifier: `...ForSequenceClassification`, alone or as sentence-transformers' CrossEncoder."""
+"""One logit a label: reads `...ForSequenceClassification`, alone or as sentence-transformers' CrossEncoder.
+
+A lower precision is judged by what callers decide from the logits.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from scipy.stats import kendalltau
 from torch import Tensor
 
 from export.errors import UnsupportedModel
+from export.tasks.definition import Rows, TaskExport, Threshold
 from export.tasks.source import TaskSource
 from model.config import EncoderConfig
 from model.config_checks import require
@@ -82,3 +88,32 @@ def read_activation(source: TaskSource, labels: int) -> ScoreActivation:
     if problem is not None and problem not in PROBLEMS:
         raise UnsupportedModel(f"problem_type {problem!r}: one of {', '.join(PROBLEMS)} is supported")
     return PROBLEMS[problem] if problem is not None else "sigmoid" if labels == 1 else "softmax"
+
+
+def measure(found: Rows, expected: Rows) -> dict[str, float]:
+    """How far logits are from float32's, and whether the decision is the same.
+
+    `largest_difference` is of any logit, `relative_difference` the same by the standard deviation of float32's logits
+    over the texts (the largest of any label). With one label the decision is an order: Kendall's tau of the scores.
+    With several it is the best label: the share of texts in which it is the same.
+    """
+    logits, reference = np.stack(found).astype(np.float64), np.stack(expected).astype(np.float64)  # [N, labels]
+    largest, spread = float(np.abs(logits - reference).max()), float(reference.std(axis=0).max())
+    differences = {"largest_difference": largest, "relative_difference": largest / spread if spread else largest}
+    if logits.shape[1] == 1:
+        return {**differences, "kendall_tau": float(kendalltau(logits[:, 0], reference[:, 0]).statistic)}
+    return {**differences, "same_best_label": float((logits.argmax(1) == reference.argmax(1)).mean())}
+
+
+def _thresholds(difference: float, agreement: float) -> tuple[Threshold, ...]:
+    decisions = (Threshold(name, least=agreement) for name in ("kendall_tau", "same_best_label"))
+    return (Threshold("relative_difference", most=difference), *decisions)
+
+
+# int8: vectors with a cosine of 0.998 to float32's order texts with a tau of about 0.96 (2 / pi * asin(r), of two
+# normal variables that correlate by r).
+CLASSIFICATION = TaskExport(
+    read=read,
+    measure=measure,
+    thresholds={"fp16": _thresholds(0.05, 0.98), "bf16": _thresholds(0.5, 0.9), "int8": _thresholds(0.5, 0.9)},
+)

@@ -1,20 +1,27 @@
-"""Reads a SPLADE network: `...ForMaskedLM`, alone or as sentence-transformers' SparseEncoder."""
+"""One weight a word: reads SPLADE on `...ForMaskedLM`, alone or as sentence-transformers' SparseEncoder.
+
+A lower precision is judged by the words that a search would read, and by what texts score with each other.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families.settings import require_settings
 from export.json_files import read_json
+from export.tasks.definition import Rows, TaskExport, Threshold
 from export.tasks.source import TaskSource
 from model.config import EncoderConfig
 from model.tasks.settings import SparseSettings
 
 SATURATIONS: Mapping[str, int] = {"relu": 1, "log1p_relu": 2}
+LARGEST_WORDS = 64  # of a text, compared with those of float32
 BIAS, TABLE = "task_layers.bias", "task_layers.table"
 DECODER_BIAS, DECODER = "task_layers.decoder.bias", "task_layers.decoder.weight"
 
@@ -68,3 +75,42 @@ def _tie(state: dict[str, Tensor], source: TaskSource) -> bool:
         )
     state[TABLE] = decoder
     return False
+
+
+def measure(found: Rows, expected: Rows) -> dict[str, float]:
+    """How far weights are from float32's: which words are the largest, and what texts score with each other.
+
+    `jaccard_mean` and `jaccard_worst` compare a text's 64 largest words; `dot_product_difference` is the largest
+    difference of any two texts' dot product, by the largest dot product.
+    """
+    weights, reference = np.stack(found).astype(np.float64), np.stack(expected).astype(np.float64)  # [N, vocabulary]
+    shared = np.array([_jaccard(*pair) for pair in zip(weights, reference, strict=True)])
+    products = reference @ reference.T
+    difference = np.abs(weights @ weights.T - products).max() / max(float(products.max()), np.finfo(np.float32).tiny)
+    return {
+        "jaccard_mean": float(shared.mean()),
+        "jaccard_worst": float(shared.min()),
+        "dot_product_difference": float(difference),
+    }
+
+
+def _jaccard(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    """Words that both have among their largest, by words that either has; 1 where neither has any."""
+    one, other = _largest_words(a), _largest_words(b)
+    return len(one & other) / len(one | other) if one | other else 1.0
+
+
+def _largest_words(weights: NDArray[np.float64]) -> set[int]:
+    order = np.argsort(-weights, kind="stable")[:LARGEST_WORDS]
+    return {int(word) for word in order if weights[word] > 0}
+
+
+def _thresholds(jaccard: float, difference: float) -> tuple[Threshold, ...]:
+    return Threshold("jaccard_mean", least=jaccard), Threshold("dot_product_difference", most=difference)
+
+
+SPARSE = TaskExport(
+    read=read,
+    measure=measure,
+    thresholds={"fp16": _thresholds(0.97, 0.01), "bf16": _thresholds(0.8, 0.1), "int8": _thresholds(0.8, 0.1)},
+)

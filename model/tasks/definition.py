@@ -1,17 +1,13 @@
-"""What a task says of itself: its layers, how its output is compared, and what a lower precision may cost it."""
+"""What a task says of itself: its layers, and whether its output is a text's or a token's."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from model.config import EncoderConfig
 from model.packing import Packing
-
-Array = NDArray[np.floating[Any]]
 
 
 class Encoded(NamedTuple):
@@ -30,21 +26,6 @@ class Encoded(NamedTuple):
     token_embeddings: Tensor
 
 
-class Threshold(NamedTuple):
-    """What one figure of a lower precision may be."""
-
-    figure: str
-    least: float = -np.inf
-    most: float = np.inf
-
-    def holds(self, figures: Mapping[str, float]) -> bool:
-        """Whether it is within; a figure that is no number is not."""
-        return self.least <= figures[self.figure] <= self.most
-
-    def __str__(self) -> str:
-        return f"{self.figure} at least {self.least}" if self.least > -np.inf else f"{self.figure} at most {self.most}"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskDefinition:
     """A task, whole but for its settings, which stand in `model.tasks.settings`.
@@ -52,19 +33,7 @@ class TaskDefinition:
     Attributes:
         make_layers: the module that maps `Encoded` to the task's output.
         is_per_token: whether the output is [B, S, ...], of which only real tokens count; else it is [B, ...].
-        measure: figures of how far a lower precision is from float32, from one array a text of each.
-        thresholds: what those figures may be, by precision.
     """
 
     make_layers: Callable[[EncoderConfig], nn.Module]
     is_per_token: bool
-    measure: Callable[[Sequence[Array], Sequence[Array]], dict[str, float]]
-    thresholds: Mapping[str, tuple[Threshold, ...]]
-
-
-def cosines(found: Array, expected: Array) -> NDArray[np.float64]:
-    """The cosine of each row of one [N, D] with the other's, [N], in float64; NaN for a row of zeros."""
-    a, b = found.astype(np.float64), expected.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        result: NDArray[np.float64] = (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
-    return result

@@ -1,13 +1,10 @@
 """One vector a text: pooling, then an optional dense layer. The service normalises and truncates it."""
 
-from collections.abc import Sequence
-
-import numpy as np
 from torch import Tensor, nn
 
 from model.config import EncoderConfig
 from model.pooling import POOLINGS
-from model.tasks.definition import Array, Encoded, TaskDefinition, Threshold, cosines
+from model.tasks.definition import Encoded, TaskDefinition
 
 
 class EmbeddingLayers(nn.Module):
@@ -32,18 +29,4 @@ class EmbeddingLayers(nn.Module):
         return projected
 
 
-def measure(found: Sequence[Array], expected: Sequence[Array]) -> dict[str, float]:
-    """Cosines of the vectors to those of float32, on average and at worst."""
-    found_cosines = cosines(np.stack(found), np.stack(expected))
-    return {"cosine_mean": float(found_cosines.mean()), "cosine_worst": float(found_cosines.min())}
-
-
-EMBEDDING = TaskDefinition(
-    make_layers=EmbeddingLayers,
-    is_per_token=False,
-    measure=measure,
-    thresholds={
-        "fp16": (Threshold("cosine_mean", least=0.9995), Threshold("cosine_worst", least=0.9995)),
-        "int8": (Threshold("cosine_mean", least=0.998), Threshold("cosine_worst", least=0.99)),
-    },
-)
+EMBEDDING = TaskDefinition(make_layers=EmbeddingLayers, is_per_token=False)

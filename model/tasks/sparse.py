@@ -4,21 +4,17 @@ The logits [B, S, vocabulary] are the largest tensor of all (a text of 512 token
 they are made a chunk of tokens at a time and only their maximum is kept.
 """
 
-from collections.abc import Sequence
-
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from model.config import EncoderConfig
 from model.norms import make_norm
 from model.tasks.activations import LAYER_ACTIVATIONS
-from model.tasks.definition import Array, Encoded, TaskDefinition, Threshold
+from model.tasks.definition import Encoded, TaskDefinition
 from model.tasks.settings import SparseSettings
 
 CHUNK_VALUES = 1 << 23  # logits at a time, 32 MiB in float32; never less than one token of every text
 LARGEST_LOGITS_OP = "LargestLogits"
-LARGEST_WORDS = 64  # of a text: what a search reads first
 
 
 class SparseLayers(nn.Module):
@@ -74,40 +70,4 @@ def largest_logits(hidden: Tensor, table: Tensor, bias: Tensor) -> Tensor:
     return largest
 
 
-def measure(found: Sequence[Array], expected: Sequence[Array]) -> dict[str, float]:
-    """How far weights are from float32's: which words are the largest, and what texts score with each other.
-
-    `jaccard_mean` and `jaccard_worst` compare a text's 64 largest words; `dot_product_difference` is the largest
-    difference of any two texts' dot product, by the largest dot product.
-    """
-    weights, reference = (np.stack(rows).astype(np.float64) for rows in (found, expected))  # [N, vocabulary]
-    shared = np.array([_jaccard(*pair) for pair in zip(weights, reference, strict=True)])
-    products = reference @ reference.T
-    difference = np.abs(weights @ weights.T - products).max() / max(float(products.max()), np.finfo(np.float32).tiny)
-    return {
-        "jaccard_mean": float(shared.mean()),
-        "jaccard_worst": float(shared.min()),
-        "dot_product_difference": float(difference),
-    }
-
-
-def _jaccard(a: Array, b: Array) -> float:
-    """Words that both have among their largest, by words that either has; 1 where neither has any."""
-    one, other = (set(_largest_words(weights)) for weights in (a, b))
-    return len(one & other) / len(one | other) if one | other else 1.0
-
-
-def _largest_words(weights: Array) -> list[int]:
-    order = np.argsort(-weights, kind="stable")[:LARGEST_WORDS]
-    return [int(word) for word in order if weights[word] > 0]
-
-
-SPARSE = TaskDefinition(
-    make_layers=SparseLayers,
-    is_per_token=False,
-    measure=measure,
-    thresholds={
-        "fp16": (Threshold("jaccard_mean", least=0.97), Threshold("dot_product_difference", most=0.01)),
-        "int8": (Threshold("jaccard_mean", least=0.8), Threshold("dot_product_difference", most=0.1)),
-    },
-)
+SPARSE = TaskDefinition(make_layers=SparseLayers, is_per_token=False)

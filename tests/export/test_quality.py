@@ -1,26 +1,129 @@
 import math
+from collections.abc import Mapping
+from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
+from scipy.stats import kendalltau
 
+from export.checkpoint import Checkpoint, read_checkpoint
 from export.errors import QualityError
-from export.precision import THRESHOLDS
+from export.exporter import export_artifact
+from export.int8.calibration import HELD_OUT_TEXTS, make_pairs, read_texts, task_batches
 from export.quality import PrecisionQuality
+from export.sources import Folder
+from export.tasks.registry import EXPORTS
+from model.tasks.settings import OUTPUT_NAMES
+from tests.task_artifacts import TaskArtifact
 
 
 @pytest.mark.parametrize(
-    ("cosines", "passes"),
+    ("figures", "passes"),
     [
-        ([0.999] * 99 + [0.991], True),
-        ([0.9975] * 100, False),
-        ([0.9999] * 99 + [0.985], False),
-        ([0.9999] * 99 + [math.nan], False),
+        ({"cosine_mean": 0.9989, "cosine_worst": 0.991}, True),
+        ({"cosine_mean": 0.9975, "cosine_worst": 0.9975}, False),
+        ({"cosine_mean": 0.9999, "cosine_worst": 0.985}, False),
+        ({"cosine_mean": math.nan, "cosine_worst": math.nan}, False),
     ],
 )
-def test_the_gate_looks_at_the_mean_and_the_worst(cosines: list[float], passes: bool) -> None:
-    quality = PrecisionQuality(torch.tensor(cosines, dtype=torch.float64).numpy(), [])
+def test_a_figure_out_of_its_bounds_or_no_number_is_refused(figures: Mapping[str, float], passes: bool) -> None:
+    quality = PrecisionQuality(100, figures, [])
+    thresholds = EXPORTS["embedding"].thresholds["int8"]
     if passes:
-        quality.check(THRESHOLDS["int8"])
-    else:
-        with pytest.raises(QualityError, match="over 100 held-out texts .* expected at least 0.998 and 0.99"):
-            quality.check(THRESHOLDS["int8"])
+        quality.check(thresholds, "Serve fp32")
+        return
+    message = "over 100 held-out texts: cosine_mean .*; expected cosine_mean at least 0.998, .* at least 0.99. Serve"
+    with pytest.raises(QualityError, match=message):
+        quality.check(thresholds, "Serve fp32")
+
+
+def test_every_task_has_thresholds_for_every_precision_that_rounds() -> None:
+    assert EXPORTS.keys() == OUTPUT_NAMES.keys()
+    for export in EXPORTS.values():
+        assert set(export.thresholds) == {"fp16", "bf16", "int8"}
+
+
+def test_one_label_is_judged_by_the_order(generator: np.random.Generator) -> None:
+    expected = generator.normal(size=(40, 1))
+    found = expected + generator.normal(size=(40, 1)) * 0.3
+    figures = EXPORTS["classification"].measure(list(found), list(expected))
+    assert figures["kendall_tau"] == pytest.approx(kendalltau(found, expected).statistic)
+    assert figures["largest_difference"] == pytest.approx(np.abs(found - expected).max())
+    assert figures["relative_difference"] == pytest.approx(np.abs(found - expected).max() / expected.std())
+    assert "same_best_label" not in figures
+
+
+def test_several_labels_are_judged_by_the_best() -> None:
+    expected = [np.array(row) for row in ([1.0, 2.0, 0.0], [3.0, 1.0, 0.0], [0.0, 1.0, 2.0], [1.0, 0.0, 0.5])]
+    found = [np.array(row) for row in ([1.0, 2.1, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 2.0], [1.0, 0.0, 0.5])]
+    figures = EXPORTS["classification"].measure(found, expected)
+    assert figures["same_best_label"] == 0.75
+    assert figures["largest_difference"] == 3.0
+    assert "kendall_tau" not in figures
+
+
+def test_sparse_weights_are_judged_by_their_largest_words() -> None:
+    expected = np.zeros((2, 200))
+    expected[:, :64] = 2.0
+    expected[:, 64:80] = 1.0
+    found = expected.copy()
+    found[0, :16], found[0, 64:80] = 1.0, 2.0  # sixteen of the first text's 64 largest words are others
+    figures = EXPORTS["sparse"].measure(list(found), list(expected))
+    assert figures["jaccard_worst"] == pytest.approx(48 / 80)
+    assert figures["jaccard_mean"] == pytest.approx((1 + 48 / 80) / 2)
+    largest = float((expected[0] * expected[0]).sum())
+    assert figures["dot_product_difference"] == pytest.approx(16 / largest)  # 272 with itself; 256 with the other
+
+
+def test_words_of_no_weight_are_none_of_the_largest() -> None:
+    figures = EXPORTS["sparse"].measure([np.zeros(100)], [np.zeros(100)])
+    assert figures == {"jaccard_mean": 1.0, "jaccard_worst": 1.0, "dot_product_difference": 0.0}
+
+
+def test_token_vectors_are_judged_by_their_cosines() -> None:
+    expected = [np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[1.0, 0.0]])]
+    found = [np.array([[2.0, 0.0], [1.0, 0.0]]), np.array([[1.0, 1.0]])]
+    figures = EXPORTS["multi_vector"].measure(found, expected)
+    assert figures["cosine_mean"] == pytest.approx((1 + 0 + 2**-0.5) / 3)
+    assert figures["cosine_worst"] == pytest.approx(0.5)
+
+
+def test_held_out_pairs_are_half_related() -> None:
+    texts = read_texts(HELD_OUT_TEXTS)
+    pairs = make_pairs(texts)
+    related = [" ".join(document.split()).startswith(query) for query, document in pairs]
+    assert len(pairs) == len(texts)
+    assert related[0::2] == [True] * 128
+    assert not any(related[1::2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["int8", "fp16"])
+@pytest.mark.parametrize(
+    ("name", "figure"),
+    [
+        ("reranker", "kendall_tau"),
+        ("classifier", "same_best_label"),
+        ("sparse_encoder", "jaccard_mean"),
+        ("multi_vector_encoder", "cosine_mean"),
+    ],
+)
+def test_a_lower_precision_of_every_task_is_judged(
+    name: str, figure: str, precision: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    made: TaskArtifact = request.getfixturevalue(name)
+    checkpoint = read_checkpoint(Folder(made.folder, "drawn"))
+    manifest = export_artifact(checkpoint, tmp_path / precision, precision=precision)  # type: ignore[arg-type]
+    quality = manifest.parity["quality"]
+    assert quality["texts"] == 256
+    assert 0.8 < quality[figure] <= 1
+    assert len(quality["attention_kl"]) == 2
+
+
+def test_a_network_of_pairs_is_calibrated_and_judged_on_pairs(reranker: TaskArtifact) -> None:
+    checkpoint: Checkpoint = read_checkpoint(Folder(reranker.folder, "drawn"))
+    batches = task_batches(HELD_OUT_TEXTS, checkpoint)
+    types = [batch.token_type_ids for batch in batches]
+    assert sum(len(batch.lengths) for batch in batches) == 256
+    assert all(part is not None and part.any() for part in types)
+    assert max(int(batch.lengths.max()) for batch in batches) <= checkpoint.max_sequence_length

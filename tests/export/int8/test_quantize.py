@@ -12,8 +12,10 @@ from export.errors import QualityError, SourceError, UnsupportedModel
 from export.graph import trace
 from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts, see_ranges, text_batches
 from export.int8.quantize import Range, quantize_encoder, require_quantizable, steps_for
-from export.precision import THRESHOLDS, TOLERANCES
+from export.precision import TOLERANCES
 from export.quality import measure_quality
+from export.tasks.definition import Threshold
+from export.tasks.embedding import EMBEDDING
 from export.verify import verify
 from model.config import EncoderConfig
 from model.encoder import Encoder
@@ -69,7 +71,7 @@ def test_the_graph_verifies_and_multiplies_in_integers(tmp_path: Path) -> None:
     assert len(products) == 3 * 4 + 4 * 2  # four in each layer with heads, two feed-forward ones in every layer
     assert not [node for node in model.graph if node.op_type in ("DynamicQuantizeLinear", "DynamicQuantizeMatMul")]
     quality = measure_quality(tmp_path / "model.onnx", encoder, random_batches(2))
-    assert quality.cosines.min() > 0.98
+    assert quality.figures["cosine_worst"] > 0.98
     assert [len(heads) for heads in quality.attention_kl] == [4, 3, 0, 1]
     assert all(0 <= value < 0.1 for heads in quality.attention_kl for value in heads)
 
@@ -89,7 +91,8 @@ def test_a_network_that_quantises_badly_makes_no_artifact(
 ) -> None:
     from export.exporter import export_artifact  # noqa: PLC0415
 
-    monkeypatch.setattr("export.precision.THRESHOLDS", {"int8": THRESHOLDS["int8"]._replace(worst=0.99999)})
+    strict = replace(EMBEDDING, thresholds={"int8": (Threshold("cosine_worst", least=0.99999),)})
+    monkeypatch.setattr("export.precision.EXPORTS", {"embedding": strict})
     with pytest.raises(QualityError):
         export_artifact(tiny_checkpoint, tmp_path / "int8", precision="int8")
     assert not list(tmp_path.iterdir())

@@ -1,7 +1,6 @@
-"""The last layers of a checkpoint: what describes them, and their weights."""
+"""How each task is exported, and the last layers of a checkpoint by its task."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -10,31 +9,22 @@ from torch import Tensor
 from export.errors import UnsupportedModel
 from export.families import polyhead
 from export.pipeline import Pipeline
-from export.tasks import classification, multi_vector, sparse
+from export.tasks.classification import CLASSIFICATION
+from export.tasks.definition import TaskExport
+from export.tasks.embedding import EMBEDDING
+from export.tasks.multi_vector import MULTI_VECTOR
 from export.tasks.source import TaskSource
-from model.config import EncoderConfig, Projection
+from export.tasks.sparse import SPARSE
+from model.config import EncoderConfig
 from model.config_checks import ConfigError
 from model.tasks.settings import Task
 
-Read = Callable[[TaskSource, EncoderConfig], tuple[EncoderConfig, dict[str, Tensor]]]
-
-
-def _read_embedding(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:
-    """The projection after pooling, where there is one."""
-    dense = source.pipeline.dense
-    if dense is None:
-        return config, {}
-    projection = Projection(size=dense.size, bias=dense.bias, activation=dense.activation)
-    state = {f"task_layers.projection.{name}": tensor for name, tensor in dense.state.items()}
-    return replace(config, projection=projection), state
-
-
-READERS: Mapping[Task, Read] = MappingProxyType(
+EXPORTS: Mapping[Task, TaskExport] = MappingProxyType(
     {
-        "embedding": _read_embedding,
-        "classification": classification.read,
-        "sparse": sparse.read,
-        "multi_vector": multi_vector.read,
+        "embedding": EMBEDDING,
+        "classification": CLASSIFICATION,
+        "sparse": SPARSE,
+        "multi_vector": MULTI_VECTOR,
     }
 )
 
@@ -65,6 +55,6 @@ def read_task_layers(
     if family is polyhead and pipeline.dense is None:
         return config, {}  # it says all of it itself, and holds the weights under our names
     try:
-        return READERS[pipeline.task](TaskSource(pipeline, described, family, tensors), config)
+        return EXPORTS[pipeline.task].read(TaskSource(pipeline, described, family, tensors), config)
     except (ConfigError, KeyError, AttributeError, TypeError, ValueError) as error:  # a value of another type
         raise UnsupportedModel(f"the settings of task {pipeline.task} are malformed: {error}") from error

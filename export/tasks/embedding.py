@@ -1,0 +1,38 @@
+"""One vector a text: reads the projection behind pooling, and judges by the cosine."""
+
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from export.similarity import row_cosines
+from export.tasks.definition import Rows, TaskExport, Threshold
+from export.tasks.source import TaskSource
+from model.config import EncoderConfig, Projection
+
+
+def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:
+    """The network with the projection after pooling, where there is one."""
+    dense = source.pipeline.dense
+    if dense is None:
+        return config, {}
+    projection = Projection(size=dense.size, bias=dense.bias, activation=dense.activation)
+    state = {f"task_layers.projection.{name}": tensor for name, tensor in dense.state.items()}
+    return replace(config, projection=projection), state
+
+
+def measure(found: Rows, expected: Rows) -> dict[str, float]:
+    """Cosines of the texts' vectors to those of float32, on average and at worst."""
+    cosines = row_cosines(np.stack(found), np.stack(expected))
+    return {"cosine_mean": float(cosines.mean()), "cosine_worst": float(cosines.min())}
+
+
+EMBEDDING = TaskExport(
+    read=read,
+    measure=measure,
+    thresholds={
+        "fp16": (Threshold("cosine_mean", least=0.9995), Threshold("cosine_worst", least=0.9995)),
+        "bf16": (Threshold("cosine_mean", least=0.998), Threshold("cosine_worst", least=0.99)),
+        "int8": (Threshold("cosine_mean", least=0.998), Threshold("cosine_worst", least=0.99)),
+    },
+)
