@@ -33,7 +33,8 @@ from service.errors import NotReady
 from service.inference.backend import Float32Array
 from service.requests.calls import read_call
 from service.requests.plan import EncodePlan, plan_encoding
-from service.runner import Runner, Runtime
+from service.runner import Runner
+from service.runtime import Runtime
 from service.tokenization.inputs import InputNames, Inputs, refuse_empty
 from service.tokenization.tokenizer import TokenizedInput, Tokenizer
 

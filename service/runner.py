@@ -1,43 +1,29 @@
-"""The encoder at work: artifact, tokenizer, backend and batcher, put together once.
+"""Loads an artifact and runs it: tokenizer, backend and batcher, put together once.
 
 It knows no HTTP. The order of loading is the order of trust: every file's hash is checked before one is opened.
 """
 
-import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from model.artifact import HEADS, MANIFEST, TOKENIZER, Artifact, Manifest
 from model.config import EncoderConfig
-from model.processor import has_integer_products
 from service.batching.batcher import Batcher
 from service.batching.jobs import Job, JobResult
 from service.errors import ServiceError
 from service.inference.backend import Backend, Float32Array
 from service.inference.onnx_backend import OnnxBackend
-from service.machine.cpu import usable_cores
 from service.observability.batch_record import BatchRecord
 from service.observability.request_trace import note_stage
+from service.runtime import Runtime, plan_runtime, warn_of_slow_precision
 from service.settings import Settings
 from service.tokenization.inputs import INPUTS, InputNames, Inputs, as_tokenized, refuse_surrogates, refuse_truncated
 from service.tokenization.tokenizer import TokenizedInput, Tokenizer
 
-HANG_SECONDS = 30.0  # beyond every deadline, where runs are ended: a run that goes on does not look up any more
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """Where and how the model runs."""
-
-    provider: str
-    workers: int
-    intra_op_threads: int
+HANG_SECONDS = 30.0  # beyond the last deadline, at which a run is cancelled: one that still goes on hangs
 
 
 class Runner:
@@ -47,7 +33,7 @@ class Runner:
         artifact: what was loaded.
         tokenizer: text to token ids.
         runtime: provider and threads.
-        written: when the artifact was, seconds since 1970.
+        written: when its manifest was written, in seconds since 1970.
         head_report: the artifact's `heads.json`; None where it has none.
     """
 
@@ -55,7 +41,9 @@ class Runner:
         self.artifact = artifact
         self.tokenizer = tokenizer
         self.runtime = runtime
-        self.written = artifact.path(MANIFEST).stat().st_mtime  # now: another may be put in its place while it serves
+        self.written = (
+            artifact.path(MANIFEST).stat().st_mtime
+        )  # read now: another artifact may replace it while this one serves
         self.head_report = artifact.path(HEADS).read_bytes() if HEADS in artifact.manifest.files else None
         self._batcher = batcher
 
@@ -72,7 +60,7 @@ class Runner:
         Args:
             directory: the artifact.
             settings: threads and the sizes of batches and queue; None takes the defaults, nothing is refused for having
-                to wait, and no run is taken for hanging, however slow the machine.
+                to wait, and no run counts as hanging, however slow the machine.
             on_batch: called on a worker's thread after every batch.
 
         Raises:
@@ -85,7 +73,7 @@ class Runner:
         )
         artifact = Artifact.open(directory)
         runtime = plan_runtime(settings)
-        _warn_of_slow_precision(artifact.manifest.precision, runtime.provider)
+        warn_of_slow_precision(artifact.manifest.precision, runtime.provider)
         tokenizer = Tokenizer.load(
             artifact.path(TOKENIZER), artifact.manifest.max_sequence_length, threads=runtime.workers
         )
@@ -231,29 +219,3 @@ def make_batcher(
         on_batch=on_batch,
         max_run_seconds=settings.request_timeout + HANG_SECONDS,
     )
-
-
-def _warn_of_slow_precision(precision: str, provider: str) -> None:
-    if precision == "int8" and provider == "cpu" and has_integer_products() is False:
-        logger.warning("int8 will not pay on this processor, which has no VNNI, AMX or dot product: serve fp32 here")
-    if precision == "fp16" and provider == "cpu":
-        logger.warning("fp16 is converted at every step on a CPU and slower than fp32: it is for --provider cuda")
-
-
-def _warn_of_too_many(workers: int, intra_op_threads: int) -> None:
-    cores = usable_cores()
-    if workers * intra_op_threads > cores:
-        logger.warning(
-            "%d workers with %d threads on %d usable cores take turns: set --workers %d, or 0 to have it chosen",
-            *(workers, intra_op_threads, cores, max(1, cores // intra_op_threads)),
-        )
-
-
-def plan_runtime(settings: Settings) -> Runtime:
-    """Threads for the settings: on a CPU as many workers as keep every usable core busy, on a GPU one."""
-    workers = settings.workers
-    if not workers:
-        workers = 1 if settings.provider == "cuda" else max(1, usable_cores() // settings.intra_op_threads)
-    elif settings.provider == "cpu":
-        _warn_of_too_many(workers, settings.intra_op_threads)
-    return Runtime(settings.provider, workers, settings.intra_op_threads)

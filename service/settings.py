@@ -1,4 +1,4 @@
-"""Every setting of the process, read once at start-up: flag, else `POLYHEAD_*`, else the default.
+"""Every setting of the process, read once at start-up: a flag, else `POLYHEAD_*`, else the default.
 
 It knows the limits and their defaults, not who enforces them. Nothing else in the service reads the environment.
 """
@@ -16,10 +16,10 @@ from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsC
 
 ENVIRONMENT_PREFIX = "POLYHEAD_"
 PROGRAM = "python -m service"
-_SECRETS = frozenset({"api_keys", "trace_endpoint"})  # what they are set to, or may be by mistake, is shown nowhere
+_SECRETS = frozenset({"api_keys", "trace_endpoint"})  # whose values no message shows
 MIB = 2**20
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")  # as browsers write it; a slash behind it would never match
-_HOST = re.compile(r"(\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]", re.ASCII)  # another one would match no request at all
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")  # as browsers write it: with a slash behind it nothing would match
+_HOST = re.compile(r"(\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\]", re.ASCII)  # no request would match any other
 
 
 class SettingsError(ValueError):

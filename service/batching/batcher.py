@@ -1,8 +1,8 @@
 """From requests to results: one queue, and worker threads that pull from it themselves.
 
 It knows neither HTTP nor what a backend is made of. The event loop only puts requests into the queue; a worker that
-becomes free forms its next batches, runs them, and wakes the loop for the requests whose last text is done. There is
-no dispatcher, no executor and no polling.
+becomes free forms its next batch, runs it, and wakes the loop for the requests whose last text is done. There is no
+dispatcher thread and no polling.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError,
 from service.inference.backend import Backend
 from service.observability.batch_record import BatchRecord
 
-_FULL_PADDING = 0.1  # of a batch from a full queue: 3 % more texts a second than a quarter; of an emptier one 3 % fewer
-_PATIENCE = 16  # times its own run that a request may wait besides; sixteen equal clients are not an overload
+_FULL_PADDING = 0.1  # from a full queue 3 % more texts a second than with 0.25, from an emptier one 3 % fewer
+_PATIENCE = 16  # a request may also wait so many times its own run: sixteen equal clients are no overload
 _SENTENCE_TOKENS = 32  # of a request that nobody has read yet; a power of two, for which `ahead_of` is exact
 
 
@@ -40,8 +40,8 @@ class Batcher:
         max_queue_tokens: the attribute.
         max_queue_delay: seconds a request may have to wait, beside 16 times its own run; one that would is refused.
         on_batch: called on the worker's thread after every batch, once its results are on their way.
-        max_padding: share of a batch's padded tokens that may be padding. It costs in attention only, the rest of the
-            network runs on real tokens; what it buys is that texts find batch mates at all.
+        max_padding: share of a batch's padded tokens that may be padding. Only attention computes padding,
+            the rest of the network runs on real tokens. Without any, few texts would find others to run with.
         max_batch_pairs: attention weights of a batch a head, over all wanted layers: 2**19 are 25 MB at 12 heads.
         max_run_seconds: a run that takes longer is taken for hanging.
         max_abandoned: hanging threads to leave behind before giving up for good.
@@ -94,9 +94,9 @@ class Batcher:
     async def submit(self, jobs: Sequence[Job], *, deadline: float | None = None) -> list[JobResult]:
         """Runs the texts of one request and returns their results in the same order.
 
-        A caller that stops waiting, and a deadline that passes, take what is left of the request out of the queue at
-        once. A run is ended early where nobody waits for any of its texts any more; else a text already in it finishes
-        there, unheard.
+        Once the caller stops waiting or the deadline passes, what is left of the request leaves the queue at once. A
+        run is cancelled if nobody waits for any of its texts any more. Otherwise it goes on, and the results of this
+        request are dropped.
 
         Args:
             jobs: the texts.
@@ -129,7 +129,7 @@ class Batcher:
     def refuse_early(self) -> None:
         """Refuses a request nobody has read yet, when even a sentence would be refused.
 
-        Under overload most requests are; reading, parsing and tokenising them first would cost those that are not.
+        Under overload most requests are refused. Reading, parsing and tokenising them would slow the others.
 
         Raises:
             Overloaded: with the seconds after which trying again makes sense.
@@ -196,10 +196,10 @@ class Batcher:
         return self._delay_refusal(tokens, time_left)
 
     def _delay_refusal(self, tokens: int, time_left: float = math.inf) -> Overloaded | None:
-        """Refuses early what would wait long: a full queue makes every answer late, an empty place costs nothing.
+        """Refuses what would wait long: a full queue makes every answer late.
 
-        A large request takes long anyway and may wait in proportion; it has its share of the workers all the while.
-        Nothing is taken whose turn would come after its own deadline, in `time_left` seconds.
+        A large request takes long anyway, so it may wait in proportion: it has its share of the workers meanwhile. A
+        request whose turn would come after its own deadline, in `time_left` seconds, is refused too.
         """
         rate, workers = self._executor.rate, self._executor.size
         ahead = self._queue.ahead_of(tokens)

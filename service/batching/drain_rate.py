@@ -1,9 +1,9 @@
 """How fast the workers drain the queue, and so when a refused request may try again."""
 
-_MEMORY = 0.98  # weight of the past at every batch: about fifty batches, under a second of one loaded core
+_DECAY = 0.98  # weight of the past at every batch: about fifty batches, under a second of one loaded core
 _UNKNOWN = 1.0  # seconds to wait before anything was measured
-_MOST_TIMES = 16  # what is usual: a run that takes longer was held up, and says nothing of those to come
-_LEAST, _MOST = 0.1, 60.0  # a client that comes back sooner only finds the queue full; beyond a minute is a guess
+_MAX_RATIO = 16  # to the usual length of a run; one that takes longer was held up and says nothing about others
+_MIN_RETRY, _MAX_RETRY = 0.1, 60.0  # seconds; sooner the queue is still full, beyond a minute nobody knows
 
 
 class DrainRate:
@@ -17,22 +17,23 @@ class DrainRate:
     def add(self, tokens: int, seconds: float) -> None:
         """Counts a finished batch: real tokens, and how long it ran on its worker.
 
-        One that was held up (a stopped process, a machine out of memory) counts as a slow one, or it alone would have
-        requests refused for hundreds of batches. Where all became slow, each makes more time usual.
+        A run that was held up (a stopped process, a machine out of memory) counts as 16 times the usual length: in full
+        it alone would have requests refused for hundreds of batches. If all runs have become slow, the usual length
+        grows with each.
         """
         if self._seconds:
             usual = max(self._seconds / self._runs, self.seconds_for(tokens, workers=1))
-            seconds = min(seconds, _MOST_TIMES * usual)
-        self._tokens = self._tokens * _MEMORY + tokens
-        self._seconds = self._seconds * _MEMORY + seconds
-        self._runs = self._runs * _MEMORY + 1
+            seconds = min(seconds, _MAX_RATIO * usual)
+        self._tokens = self._tokens * _DECAY + tokens
+        self._seconds = self._seconds * _DECAY + seconds
+        self._runs = self._runs * _DECAY + 1
 
     def seconds_for(self, tokens: int, workers: int) -> float:
         """Seconds in which that many workers drain that many tokens; 0 before the first batch."""
         return tokens * self._seconds / (self._tokens * workers) if self._tokens else 0.0
 
     def retry_after(self, tokens: int, workers: int) -> float:
-        """The same as advice to a client: between 0.1 and 60, and 1 before the first batch."""
+        """Seconds after which a client should try again: as above, between 0.1 and 60, and 1 before the first batch."""
         if not self._tokens:
             return _UNKNOWN
-        return min(_MOST, max(_LEAST, self.seconds_for(tokens, workers)))
+        return min(_MAX_RETRY, max(_MIN_RETRY, self.seconds_for(tokens, workers)))

@@ -54,8 +54,8 @@ class JobResult:
 def collate(jobs: Sequence[Job], cancellation: Cancellation | None = None) -> Batch:
     """Texts as one batch [B, S], padded on the right to the longest. All want the same attention layers.
 
-    Texts with gates and texts without ride together: gates are a row's own, and a gate of 1 changes no bit. So many
-    masks of one text, the usual way of asking which heads matter, share their runs.
+    Texts with gates and texts without share a batch: each row has gates of its own, and a gate of 1 changes no bit. So
+    a text sent with many masks, the usual way of asking which heads matter, runs in few batches.
     """
     layers = jobs[0].attention_layers
     tokens, norms = any(job.wants_tokens for job in jobs), any(job.wants_norms for job in jobs)

@@ -16,7 +16,7 @@ Float32Array = NDArray[np.float32]
 
 
 class Cancellation:
-    """Tells a run that nobody waits for it any more; from any thread, at any time, at most once to any effect."""
+    """Tells a run that nobody waits for it any more. Any thread may do so at any time; the first call counts."""
 
     __slots__ = ("_callback", "_lock", "is_cancelled")
 
@@ -26,7 +26,7 @@ class Cancellation:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """Ends the run early, where its backend can."""
+        """Ends the run early if its backend can."""
         with self._lock:
             callback = None if self.is_cancelled else self._callback
             self.is_cancelled = True
@@ -34,7 +34,7 @@ class Cancellation:
             callback()
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Has the callback called once it is cancelled, at once where it already is."""
+        """Calls the callback when the run is cancelled; at once if it already is."""
         with self._lock:
             self._callback = callback
             is_late = self.is_cancelled
@@ -54,7 +54,7 @@ class Batch:
         wants_norms: whether the value norms of these attention layers are to be returned.
         head_gates: [B, sum of all layers' heads], first layer first, factors on what each head adds; None for heads as
             they are.
-        cancellation: says during the run that its output is no longer wanted; None where nobody can say so.
+        cancellation: ends the run early once nobody waits for its output; None for a run that is always finished.
     """
 
     input_ids: Int64Array
@@ -66,14 +66,14 @@ class Batch:
     cancellation: Cancellation | None = None
 
     def padded(self, step: int) -> Self:
-        """The same batch, its S a multiple of `step`."""
+        """The same batch with S padded to a multiple of `step`."""
         missing = -self.input_ids.shape[1] % step
         return replace(self, input_ids=np.pad(self.input_ids, ((0, 0), (0, missing)))) if missing else self
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOutput:
-    """What one run computed; padded rows and columns hold anything, and a backend may add some to S.
+    """What one run computed; padded rows and columns hold anything, and S may be longer than the batch's.
 
     Attributes:
         pooled: [B, D], before truncation to fewer dimensions and before normalisation.

@@ -1,8 +1,8 @@
-"""Which files an ONNX graph would have ONNX Runtime open beside itself, read before any session is.
+"""Which other files an ONNX graph makes ONNX Runtime open. They are checked before a session opens the graph.
 
-A tensor may keep its values in another file, whose name the graph holds; a graph that somebody else wrote may name any.
-This walks protobuf's wire format along the fields of onnx.proto that lead to tensors, and reads nothing else: the
-service has no onnx package. What it cannot follow it refuses.
+A tensor may keep its values in another file, whose name stands in the graph; a graph from elsewhere may name any file.
+The service has no onnx package, so this reads protobuf's wire format itself, along the fields of onnx.proto that lead
+to tensors. A graph that it cannot follow is refused.
 """
 
 import mmap
@@ -43,7 +43,7 @@ Span = tuple[int, int]
 
 
 def check_graph_files(artifact: Artifact) -> None:
-    """Refuses a graph that reaches for a file which its manifest does not list, and whose hash nobody has checked.
+    """Refuses a graph that uses a file which its manifest does not list: nobody has checked that file's hash.
 
     Raises:
         ArtifactError: it does, or is no ONNX model; the message names the graph and the file.
@@ -58,7 +58,7 @@ def check_graph_files(artifact: Artifact) -> None:
 
 
 def external_locations(path: Path) -> set[str]:
-    """Names of the files in which a graph's tensors say they keep their values.
+    """Names of the files in which a graph's tensors keep their values.
 
     Raises:
         ArtifactError: the file is no ONNX model.
@@ -84,7 +84,7 @@ def _locations(data: mmap.mmap, span: Span, message: str, depth: int) -> Iterato
 
 
 def _location(data: mmap.mmap, span: Span) -> Iterator[str]:
-    """The value of an entry `location`; where a field is repeated, protobuf takes its last."""
+    """The value of an entry `location`; protobuf takes the last of repeated fields."""
     entry = {field: data[start:end] for field, (start, end) in _byte_fields(data, span)}
     if entry.get(_KEY) == b"location":
         yield entry.get(_VALUE, b"").decode("utf-8", "backslashreplace")

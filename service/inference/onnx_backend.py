@@ -1,4 +1,4 @@
-"""The backend that is used: an artifact's graph in ONNX Runtime.
+"""The backend of the service: an artifact's graph in ONNX Runtime.
 
 It feeds the inputs that the manifest lists and fetches the outputs that a batch wants; it knows no requests.
 """
@@ -29,13 +29,13 @@ from model.processor import length_step
 from service.inference.backend import Batch, BatchOutput, Float32Array
 from service.inference.onnx_session import open_session, operators, run_options
 
-_LARGE_OUTPUT = 8 * 2**20  # bytes of one run's outputs after which the arena is worth shrinking
-_SHRINK_AFTER = 1.0  # seconds: by then such an answer has been sent; memory still in use cannot be given back
-# Kernels choose their tiling by length. The longest text is added, up to a limit: scores grow with the square, and at
-# 8,192 tokens take gigabytes that may never be needed.
+_LARGE_OUTPUT = 8 * 2**20  # bytes of one run's outputs; after such a run the arena is shrunk
+_SHRINK_AFTER = 1.0  # seconds: by then the answer has been sent, and its memory can be given back
+# Kernels choose their tiling by length. The longest text is added, up to a limit: scores grow with the square of the
+# length, and at 8,192 tokens take gigabytes that may never be needed.
 _WARM_UP_LENGTHS = (1, 8, 32, 128)
 _LONGEST_WARM_UP = 512
-_LARGE_SCORES = 64 * 2**20  # bytes of one layer's scores, likewise
+_LARGE_SCORES = 64 * 2**20  # bytes of one layer's scores; after such a run the arena is shrunk too
 
 Feed = Callable[[Batch], NDArray[Any]]
 
@@ -74,9 +74,9 @@ class OnnxBackend:
         names = [POOLED, *([LAST_HIDDEN_STATE] if batch.wants_tokens else []), *map(attentions_name, layers)]
         names += map(value_norms_name, layers) if batch.wants_norms else ()
         feeds = {name: feed(batch) for name, feed in self._feeds}
-        options = run_options(batch.cancellation, shrinks=self._shrinks_now())
+        options = run_options(batch.cancellation, shrinks=self._should_shrink())
         outputs: list[Float32Array] = self._session.run(names, feeds, options)
-        if self._took_much(batch, outputs):
+        if self._used_much_memory(batch, outputs):
             self._large_output_at = time.monotonic()
         found = dict(zip(names, outputs, strict=True))
         return BatchOutput(
@@ -86,18 +86,18 @@ class OnnxBackend:
             value_norms={layer: found[value_norms_name(layer)] for layer in layers if batch.wants_norms},
         )
 
-    def _took_much(self, batch: Batch, outputs: list[Float32Array]) -> bool:
-        """Whether a run took so much memory that the arena is worth shrinking afterwards."""
+    def _used_much_memory(self, batch: Batch, outputs: list[Float32Array]) -> bool:
+        """Whether a run took so much memory that the arena should be shrunk afterwards."""
         rows, length = batch.input_ids.shape
         scores = 4 * rows * self._most_heads * length**2
         wants_more = len(outputs) > 1 and sum(output.nbytes for output in outputs) > _LARGE_OUTPUT
         return wants_more or scores > _LARGE_SCORES
 
-    def _shrinks_now(self) -> bool:
-        """Whether this run, a while after one that took much, returns what is unused.
+    def _should_shrink(self) -> bool:
+        """Whether this run gives unused memory back: the first one a second after a run that used much.
 
-        ONNX Runtime's arena keeps its largest size for ever otherwise, and attention weights, and the scores of long
-        texts, are far larger than all else a run needs.
+        Otherwise ONNX Runtime's arena keeps its largest size for ever. Attention weights and the scores of long texts
+        are far larger than everything else that a run needs.
         """
         large_output_at = self._large_output_at
         if large_output_at is None or time.monotonic() - large_output_at < _SHRINK_AFTER:
@@ -106,7 +106,7 @@ class OnnxBackend:
         return True
 
     def warm_up(self) -> None:
-        """Runs short texts and a long one, one with every layer's attention: the first requests pay for nothing.
+        """Runs texts of several lengths, one with every layer's attention, so that first requests are not slower.
 
         Raises:
             Exception: whatever ONNX Runtime raises; such an artifact does not run here.
@@ -118,7 +118,7 @@ class OnnxBackend:
         self.run(_blank_batch(length, layers, wants_tokens=True, wants_norms=self._has_norms))
 
     def operators(self) -> dict[str, list[str]]:
-        """Which nodes each provider runs, by their operators."""
+        """The operators of the nodes that each provider runs."""
         return operators(self._session)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""ONNX Runtime's session of an artifact: opened as a machine needs that others use too, and checked.
+"""ONNX Runtime's session of an artifact: opened for a machine that other programs use too, and checked.
 
 The one module of the service that imports ONNX Runtime. It never falls back to another provider.
 """
@@ -33,7 +33,7 @@ PROVIDERS: Mapping[str, tuple[tuple[str, dict[str, str]], ...]] = MappingProxyTy
 )
 
 _FUSED_OP = "Attention"
-_SEVERITY_FATAL = 4  # whatever is an error comes as an exception too; the log line would not be ours
+_SEVERITY_FATAL = 4  # errors are raised as exceptions too; ONNX Runtime's log lines would not be JSON
 
 
 class ProviderUnavailable(Exception):
@@ -57,7 +57,7 @@ def open_session(artifact: Artifact, *, intra_op_threads: int, provider: str) ->
 
 
 def operators(session: onnxruntime.InferenceSession) -> dict[str, list[str]]:
-    """Which nodes each provider runs, by their operators."""
+    """The operators of the nodes that each provider runs."""
     found: dict[str, list[str]] = {}
     for graph in session.get_provider_graph_assignment_info():
         found.setdefault(graph.ep_name, []).extend(node.op_type for node in graph.get_nodes())
@@ -65,7 +65,7 @@ def operators(session: onnxruntime.InferenceSession) -> dict[str, list[str]]:
 
 
 def run_options(cancellation: Cancellation | None, *, shrinks: bool) -> onnxruntime.RunOptions | None:
-    """Lets a run be ended early, or has it return what memory the arena does not use; None where neither is asked."""
+    """Options of a run that can be cancelled, or gives the arena's unused memory back; None for neither."""
     if not shrinks and cancellation is None:
         return None
     options = onnxruntime.RunOptions()
@@ -97,17 +97,17 @@ def _load(artifact: Artifact, intra_op_threads: int, provider: str) -> onnxrunti
 def _session_options(intra_op_threads: int, provider: str) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _SEVERITY_FATAL
-    options.intra_op_num_threads = intra_op_threads  # its own choice ignores cgroups, and pins threads to cores
+    options.intra_op_num_threads = intra_op_threads  # the default ignores cgroups, and pins threads to cores
     options.inter_op_num_threads = 1
-    options.enable_mem_pattern = False  # one is kept for every shape ever seen, and none is evicted
+    options.enable_mem_pattern = False  # it keeps one for every shape ever seen
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the cores are shared
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")  # which provider runs which node
     for name, value in session_entries().items():
         options.add_session_config_entry(name, value)
     if provider == "cpu":  # not measured elsewhere
-        # The usual order puts what no later layer needs, every layer's weights, at the end, and keeps their inputs.
+        # ONNX Runtime's default order runs the attention-weight branches last, and keeps all their inputs until then.
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
-        # A plan's reused buffer has often left the cache by then; the arena hands out the one that was freed last.
+        # The memory plan reuses buffers that have left the cache; the arena hands out the one that was freed last.
         options.enable_mem_reuse = False
     return options
 
@@ -125,7 +125,7 @@ def _check_names(artifact: Artifact, session: onnxruntime.InferenceSession) -> N
 
 
 def _check_cuda_runs(session: onnxruntime.InferenceSession) -> None:
-    """Raises where CUDA is loaded and does not run the attention: then most of the network would be on the CPU."""
+    """Raises if CUDA does not run the attention: most of the network would run on the CPU then."""
     used, run_by = session.get_providers(), operators(session)
     elsewhere = sorted(provider for provider, run in run_by.items() if _FUSED_OP in run and provider != CUDA)
     if CUDA not in used or elsewhere:

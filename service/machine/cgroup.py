@@ -1,6 +1,6 @@
-"""Where the kernel keeps this process's limits: its cgroup's directories, version 1 and 2.
+"""Where the kernel keeps this process's limits: the directories of its cgroup, version 1 and 2.
 
-It finds directories and reads small files; what a file means is known to whoever asks.
+It finds directories and reads small files. What a file means is the caller's knowledge.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def cgroup_directories(root: Path, controller: Controller) -> Iterator[tuple[Lit
 
 
 def read_text(path: Path) -> str | None:
-    """What a small file of the kernel says; None where there is none."""
+    """The text of a small file of the kernel; None if there is none."""
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -41,7 +41,7 @@ def read_text(path: Path) -> str | None:
 
 
 def read_number(path: Path) -> int | None:
-    """The same as a whole number; None where it is no number, as `max`."""
+    """The same as a whole number; None if it is no number, as `max`."""
     try:
         return int(read_text(path) or "")
     except ValueError:
@@ -51,8 +51,8 @@ def read_number(path: Path) -> int | None:
 def _upwards(mount: Path, path: str) -> Iterator[Path]:
     """The cgroup's directory and those above it.
 
-    A container without a cgroup namespace sees its path of the host, and its own group mounted at the top: the
-    directories that do not exist are passed over, the mount itself is always looked at.
+    A container without a cgroup namespace sees the host's path, while its own group is mounted at the top. So the
+    mount itself is always among them, and directories that do not exist are the caller's to skip.
     """
     parts = [part for part in path.split("/") if part not in ("", "..")]
     for count in range(len(parts), -1, -1):

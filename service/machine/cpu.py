@@ -1,7 +1,7 @@
 """How many cores this process may keep busy: its affinity and its cgroup's quota, whichever is less.
 
-ONNX Runtime and `os.cpu_count` see the whole machine, inside a container too; threads beyond the quota only make the
-kernel stop all of them, the event loop's included, for the rest of each period.
+ONNX Runtime and `os.cpu_count` see the whole machine, inside a container too. If more threads compute than the quota
+allows, the kernel stops all of them, the event loop's included, for the rest of each period.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ _ROOT = Path("/")
 def usable_cores(root: Path = _ROOT) -> int:
     """Cores to plan compute threads for, at least 1.
 
-    A fraction is rounded down: with a quota of 1.5 a second compute thread would have the kernel stop the whole process
-    for a quarter of the time, while the half that is left over is what the event loop runs on.
+    A fraction is rounded down: with a quota of 1.5 the event loop runs on the half that is left over, and a second
+    compute thread would have the kernel stop the whole process for a quarter of the time.
     """
     return max(1, math.floor(core_limit(root)))
 
@@ -33,12 +33,12 @@ def core_limit(root: Path = _ROOT) -> float:
 
 
 def _scheduled_cores() -> int:
-    """Cores that the system may run this process on: its affinity; macOS keeps none, and has all cores for everyone."""
+    """Cores of this process's affinity; all of them on macOS, which has no affinity."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cgroup_quota(root: Path = _ROOT) -> float | None:
-    """CPU quota in cores: the least on the way from this process's cgroup up to the mount; None where none is set.
+    """CPU quota in cores: the least from this process's cgroup up to the mount; None if none is set.
 
     Args:
         root: the directory that holds `proc` and `sys`, other than `/` in tests only.
@@ -68,11 +68,11 @@ _READERS = {2: _read_v2, 1: _read_v1}
 
 
 def lower_thread_priority(niceness: int) -> None:
-    """Makes the calling thread yield to the process's others, by so many steps.
+    """Adds to the calling thread's nice value, so that the process's other threads go first.
 
-    Linux gives each thread its own nice value; elsewhere the call would slow the whole process, so it is not made.
-    Steps from where the thread is: in a process that is nice already, a fixed value could mean a higher priority, which
-    only the privileged may take. A sandbox that forbids the call altogether costs latency, not the service.
+    Linux gives each thread a nice value of its own; elsewhere the call would slow the whole process, so it is not made.
+    It adds, since in a process that is nice already a fixed value could raise the priority, which takes privileges.
+    Where a sandbox forbids the call the service runs on, with longer latencies.
     """
     if sys.platform == "linux":
         thread = threading.get_native_id()

@@ -1,4 +1,4 @@
-"""The C library's heap, told to give back what is free.
+"""Has the C library's heap give free memory back to the system.
 
 By default glibc keeps a heap for each thread, up to eight a core, and raises the size from which memory is returned at
 once to the largest block it ever freed (mallopt(3), M_MMAP_THRESHOLD): after some answers of a few megabytes, freed
@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 RETURNED_FROM = 2**20  # bytes; blocks of this size and free tops of a heap larger than it go back to the system
 
-# Parameters of mallopt, from malloc.h, with the environment variable that sets each for someone who knows better.
+# Parameters of mallopt, from malloc.h, with the environment variable by which a user may set each.
 _PARAMETERS: Mapping[str, tuple[int, int]] = MappingProxyType(
     {
         "MALLOC_TRIM_THRESHOLD_": (-1, RETURNED_FROM),
@@ -23,10 +23,10 @@ _PARAMETERS: Mapping[str, tuple[int, int]] = MappingProxyType(
 
 
 def bound_heap(chosen: Container[str] = ()) -> bool:
-    """Sets the heap's thresholds; False where the C library is not glibc. To be called before threads start.
+    """Sets the heap's thresholds; False if the C library is not glibc. Call it before threads start.
 
     Args:
-        chosen: names of environment variables; glibc has already taken its thresholds from those.
+        chosen: names of environment variables that are set; glibc has already read those that it knows.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

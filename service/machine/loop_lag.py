@@ -1,4 +1,4 @@
-"""How late the event loop is: everything that holds it up, from a long answer to a stopped process, shows here."""
+"""How late the event loop is. Whatever holds it up shows here, from a long computation to a stopped process."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ INTERVAL = 0.1  # seconds
 
 
 async def watch_loop_lag(observe: Callable[[float], None], interval: float = INTERVAL) -> None:
-    """Reports, once an interval and for ever, how many seconds late a timer was. Timers tick in milliseconds."""
+    """Reports once an interval, for ever, how many seconds late a timer was. Timers are exact to a millisecond."""
     while True:
         due = time.monotonic() + interval
         await asyncio.sleep(interval)

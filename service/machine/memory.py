@@ -9,7 +9,7 @@ _LIMIT_FILES = {2: "memory.max", 1: "memory.limit_in_bytes"}  # v1 says "none" w
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """Bytes; None where the system says nothing.
+    """Bytes; None if the system does not say.
 
     Args:
         root: the directory that holds `proc` and `sys`, other than `/` in tests only.

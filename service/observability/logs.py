@@ -1,7 +1,7 @@
 """Log lines: one JSON object a line, one line a request, never a caller's text.
 
-An exception's message may quote the text that it failed on, so a traceback is written as its places and its exception
-types only. The one exception is a cause inside the backend, which is given token ids and never text.
+An exception's message may quote the text that it failed on, so of a traceback only places and exception types are
+written. The message of a cause inside the backend is written too: the backend gets token ids and never a text.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ from service.errors import InferenceFailed, ServiceError
 REQUEST_LOGGER = "service.request"
 FLUSH_INTERVAL = 0.1  # seconds
 MAX_WAITING = 15_000  # lines, some 4 MB; those beyond are left out and counted
-LAST_LINES_SECONDS = 1.0  # at the end, for a reader to take them
+LAST_LINES_SECONDS = 1.0  # that the end waits for a reader
 
-# Written by uvicorn once a life, in its own words; the server says the same in ours.
+# uvicorn's lines about start and end; the server writes its own.
 _CHATTY_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 
 
@@ -144,7 +144,7 @@ def _to_json(line: dict[str, Any]) -> bytes:
 
 def configure(level: str, stream: IO[bytes] | None = None) -> JsonHandler:
     """Makes every logger of the process write JSON lines, to standard error unless told otherwise."""
-    _leave_out_what_no_line_holds()
+    _skip_unused_fields()
     handler = JsonHandler(_standard_error() if stream is None else stream)
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -155,13 +155,13 @@ def configure(level: str, stream: IO[bytes] | None = None) -> JsonHandler:
 
 
 def _standard_error() -> IO[bytes]:
-    """Unbuffered: a buffer has a lock, with which a thread stuck in a write would hold up the interpreter's end."""
+    """Unbuffered: a thread stuck in a write would hold a buffer's lock, and the interpreter's end waits for that."""
     return open(sys.stderr.fileno(), "wb", buffering=0, closefd=False)
 
 
-def _leave_out_what_no_line_holds() -> None:
-    """Makes records at half the price (Python's logging HOWTO, Optimization); every request has one."""
-    logging._srcfile = None  # the documented way: nobody looks for callers
+def _skip_unused_fields() -> None:
+    """Halves what a log record costs, by fields that no line has (Python's logging HOWTO, Optimization)."""
+    logging._srcfile = None  # the documented way to look for no callers
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 

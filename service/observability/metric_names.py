@@ -1,7 +1,7 @@
-"""The name of every metric, in one place: the registry, the dashboard and the alerts take it from here.
+"""The name of every metric: the registry, the dashboard and the alerts take it from here.
 
-A counter's name ends in `_total`; a histogram's series are `_bucket`, `_count` and `_sum` of its name. Names from other
-hands (`process_...`, `python_...`) are prometheus-client's own and listed where they are used.
+A counter's name ends in `_total`; a histogram's series are `_bucket`, `_count` and `_sum` of its name. The names
+`process_...` and `python_...` are prometheus-client's own and stand where they are used.
 """
 
 REQUEST_DURATION = "polyhead_request_duration_seconds"

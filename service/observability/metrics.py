@@ -40,10 +40,10 @@ class Metrics:
     """
 
     def __init__(self, routes: Iterable[tuple[str, str, int]], reasons: Iterable[str]) -> None:
-        """Makes every series.
+        """Makes every metric.
 
         Args:
-            routes: every (route template, method, status) that is there from the start.
+            routes: every (route template, method, status) that has a series from the start.
             reasons: codes of the errors that are refusals.
         """
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # published without annotations
@@ -150,13 +150,13 @@ class Metrics:
         self._queue_age.set_function(age)
 
     def set_limits(self, *, cores: float, memory_bytes: int | None, queue_tokens: int) -> None:
-        """Says what this process may use; memory is NaN where nobody knows."""
+        """Sets what this process may use; memory is NaN if nobody knows."""
         self._cpu_limit.set(cores)
         self._memory_limit.set(math.nan if memory_bytes is None else memory_bytes)
         self._queue_limit.set(queue_tokens)
 
     def set_model(self, labels: dict[str, str], *, workers: int, intra_op_threads: int, load_seconds: float) -> None:
-        """Says which model answers, with how many threads, and how long it took to load."""
+        """Sets which model answers, with how many threads, and how long it took to load."""
         self._model_info.labels(**labels).set(1)
         self._workers.set(workers)
         self._intra_op_threads.set(intra_op_threads)

@@ -1,6 +1,6 @@
-"""What tracing asks of the rest of the service: stages, noted as they end. It knows no tracing library.
+"""The stages of a request, noted for its trace as they end. It knows no tracing library.
 
-Where tracing is off nothing of it runs but a look at a context variable, which holds None.
+While tracing is off a stage costs one look at a context variable, which holds None.
 """
 
 import time
@@ -17,15 +17,15 @@ class RequestTrace(Protocol):
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What the answer says of the trace."""
+        """Headers of the answer that name the trace."""
         ...
 
     def add_stage(self, name: str, started: float, ended: float) -> None:
-        """Notes a stage of the request that has ended."""
+        """Adds a stage that has ended."""
         ...
 
     def finish(self, context: RequestContext) -> None:
-        """Notes the end of the request, and what became of it."""
+        """Ends the trace with the outcome of the request."""
         ...
 
 
@@ -37,7 +37,7 @@ class Tracing(Protocol):
         ...
 
     def close(self) -> None:
-        """Sends what is left, for seconds at most. Blocks."""
+        """Sends the spans that are left. Blocks for seconds at most."""
         ...
 
 
@@ -50,7 +50,7 @@ current_trace: ContextVar[RequestTrace | None] = ContextVar("polyhead_current_tr
 
 @contextmanager
 def tracing_request(trace: RequestTrace | None) -> Iterator[None]:
-    """Makes a trace the current one for what runs inside, on whatever task or thread."""
+    """Makes a trace the current one for everything that runs inside, in other tasks and threads too."""
     if trace is None:
         yield
         return
@@ -62,13 +62,13 @@ def tracing_request(trace: RequestTrace | None) -> Iterator[None]:
 
 
 def note_stage(name: str, started: float, ended: float | None = None) -> None:
-    """Notes a stage of the current request that has ended; now, if not told when."""
+    """Adds a stage to the current request's trace, if it has one. Without `ended` it ended now."""
     if (trace := current_trace.get()) is not None:
         trace.add_stage(name, started, time.monotonic() if ended is None else ended)
 
 
 def open_tracing(endpoint: str, share: float) -> Tracing | None:
-    """Tracing to a collector; None, and nothing of it loaded, for an empty endpoint.
+    """Tracing to a collector; None for an empty endpoint, and none of its modules is loaded then.
 
     Raises:
         TracingUnavailable: the extra `tracing` is not installed.

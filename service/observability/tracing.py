@@ -42,7 +42,7 @@ class OpenTelemetryTracing:
 
     @classmethod
     def to_collector(cls, endpoint: str, *, share: float) -> "OpenTelemetryTracing":
-        """Sends spans in batches, from a thread, over OTLP and HTTP; drops what a collector does not take in time."""
+        """Sends spans in batches from a thread, over OTLP and HTTP. Drops those that are not taken in time."""
         return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS)), share=share)
 
     def start(self, context: RequestContext) -> "SpanTrace":
@@ -50,7 +50,7 @@ class OpenTelemetryTracing:
         return SpanTrace(self._tracer, context)
 
     def close(self) -> None:
-        """Sends what is left, for seconds at most: the SDK's own end takes them for each batch, 30 in all."""
+        """Sends the spans that are left, for 5 seconds at most. The SDK's own end may take 30."""
         ending = threading.Thread(target=self._provider.shutdown, name="polyhead-tracing-end", daemon=True)
         ending.start()
         ending.join(EXPORT_SECONDS)
@@ -107,7 +107,7 @@ class SpanTrace:
         self._span.end()
 
     def _nanoseconds(self, moment: float) -> int:
-        """A `time.monotonic()` as nanoseconds since 1970, all of one request by the same difference of the clocks."""
+        """A `time.monotonic()` as nanoseconds since 1970. One request has one difference between the clocks."""
         return self._epoch + round(moment * _NANOSECONDS)
 
 

@@ -18,7 +18,7 @@ from service.batching.batcher import Batcher
 from service.engine import Engine
 from service.inference.backend import Batch, BatchOutput, Float32Array, Int64Array
 from service.observability.batch_record import BatchRecord
-from service.runner import plan_runtime
+from service.runtime import plan_runtime
 from service.settings import Settings
 from service.tokenization.tokenizer import Tokenizer
 
