@@ -6,7 +6,6 @@ a second one ends it at once.
 """
 
 import asyncio
-import contextlib
 import functools
 import gc
 import logging
@@ -14,17 +13,23 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from service.app import create_app
 from service.errors import one_line
-from service.http.connection import ADMIN_PLACES, ConnectionLimits, Places
-from service.http.crowd import PlacedProtocol
+from service.http.connection import ConnectionLimits
+from service.http.connection_limit import (
+    ADMIN_CONNECTIONS,
+    REFUSED_CONNECTIONS,
+    ConnectionLimitProtocol,
+    ConnectionSlots,
+)
 from service.http.keys import KeysError
-from service.http.protocol import BoundedProtocol
+from service.http.uvicorn_parts import HttpServer
 from service.machine.cpu import core_limit
 from service.machine.descriptors import make_room
 from service.machine.listener import StartFailure, address_of, bind
@@ -68,7 +73,6 @@ def serve(settings: Settings, load: Load | None = None) -> int:
         raise StartFailure(str(error)) from error
     app, services = _create_app(settings, readiness, admin, tracing)
     limits = ConnectionLimits(
-        places=_places(settings, admin),
         max_header_bytes=settings.max_header_bytes,
         receive_timeout=settings.receive_timeout,
         send_timeout=settings.send_timeout,
@@ -76,7 +80,12 @@ def serve(settings: Settings, load: Load | None = None) -> int:
     )
     config = uvicorn.Config(
         app,
-        http=functools.partial(PlacedProtocol, limits=limits, on_refused=services.metrics.count_refusal),  # type: ignore[arg-type]  # called as a class would be
+        http=functools.partial(  # type: ignore[arg-type]  # called as a class would be
+            ConnectionLimitProtocol,
+            slots=_connection_slots(settings, admin),
+            limits=limits,
+            on_refused=services.metrics.count_refusal,
+        ),
         ws="none",
         loop="auto",
         lifespan="off",
@@ -100,7 +109,7 @@ def serve(settings: Settings, load: Load | None = None) -> int:
     return FAILED if server.was_forced else os.EX_OK
 
 
-class Server(uvicorn.Server):
+class Server(HttpServer):
     """uvicorn's server with a loading phase before, and a draining phase after, its own life.
 
     Attributes:
@@ -120,14 +129,9 @@ class Server(uvicorn.Server):
         services.metrics.set_limits(
             cores=core_limit(), memory_bytes=memory_limit(), queue_tokens=services.settings.max_queue_tokens
         )
-        self._steps: list[asyncio.Task[None]] = []
+        self._background: set[asyncio.Task[None]] = set()
         self.failure: StartFailure | None = None
         self.was_forced = False
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Nothing of uvicorn's, which ends with the signal's own code: `startup` installs ours."""
-        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Opens the port, then starts to load."""
@@ -136,24 +140,34 @@ class Server(uvicorn.Server):
             loop.add_signal_handler(number, self._on_signal)
         await super().startup(sockets)
         logger.info("loading %s; probes are answered on %s", self._services.settings.model, address_of(self._listener))
-        work = (
-            self._become_ready(),
-            self._check_connections(),
-            watch_loop_lag(self._services.metrics.loop_lag.observe),
-        )
-        self._steps += [loop.create_task(step) for step in work]
+        self._start(self._become_ready())
+        self._start(self._check_connections())
+        self._start(watch_loop_lag(self._services.metrics.loop_lag.observe))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Closes the port, waits for running requests, then for the workers."""
-        logger.info("closing the port, %d requests are running", len(self.server_state.tasks))
+        logger.info("closing the port, %d requests are running", len(self.requests))
         await super().shutdown(sockets)
-        if self.server_state.tasks:
-            await asyncio.wait(self.server_state.tasks, timeout=LAST_ANSWERS_SECONDS)
+        if self.requests:
+            await asyncio.wait(self.requests, timeout=LAST_ANSWERS_SECONDS)
         runner = self._readiness.loaded_runner
         if runner is not None:
             timeout = 0.0 if self.was_forced else self._services.settings.shutdown_timeout
             await asyncio.to_thread(runner.close, timeout)
         logger.info("ended")
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs something that nobody awaits; where it fails, the process ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._on_background_end)
+
+    def _on_background_end(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            logger.error("a background task failed; the process ends", exc_info=error)
+            self.failure = self.failure or StartFailure(f"cannot go on: {one_line(error)}")
+            self.should_exit = True
 
     async def _check_connections(self) -> None:
         loop = asyncio.get_running_loop()
@@ -163,9 +177,12 @@ class Server(uvicorn.Server):
 
     def _check_each(self, now: float) -> None:
         """Not in the loop above, which would hold on to the last connection of all until the next one comes."""
-        for connection in list(self.server_state.connections):
-            if isinstance(connection, BoundedProtocol):
-                connection.check(now)
+        for connection in self.connections:
+            try:
+                connection.enforce_timeouts(now)
+            except Exception:  # the timeouts of all others go on
+                logger.exception("a connection's timeouts failed; it is closed")
+                connection.transport.abort()
 
     async def _become_ready(self) -> None:
         """Loads the model. Whatever fails, also what is announced of it, ends the process, which could never serve."""
@@ -205,7 +222,7 @@ class Server(uvicorn.Server):
             asyncio.get_running_loop().call_later(FORCED_END_SECONDS, _end_now)  # no thread is waited for
             return
         self._readiness.drain()
-        self._steps.append(asyncio.get_running_loop().create_task(self._drain()))
+        self._start(self._drain())
 
     async def _drain(self) -> None:
         delay = self._services.settings.drain_delay
@@ -214,10 +231,11 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-def _places(settings: Settings, admin: socket.socket | None) -> Places:
+def _connection_slots(settings: Settings, admin: socket.socket | None) -> ConnectionSlots:
     if admin is None:
-        return Places(make_room(settings.max_connections))
-    return Places(make_room(settings.max_connections, besides=ADMIN_PLACES), admin.getsockname()[1])
+        return ConnectionSlots(make_room(settings.max_connections, besides=REFUSED_CONNECTIONS))
+    most = make_room(settings.max_connections, besides=REFUSED_CONNECTIONS + ADMIN_CONNECTIONS)
+    return ConnectionSlots(most, admin.getsockname()[1])
 
 
 def _end_now() -> None:

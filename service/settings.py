@@ -100,7 +100,7 @@ class Settings(BaseSettings):
     yet; beyond, requests are answered 429, unless no other is being answered"""
 
     max_connections: int = Field(4096, ge=1)
-    """most open connections; beyond, a few probes and scrapes are answered, and all else 503, and closed"""
+    """most open connections; beyond, clients are answered 503 and closed. The admin port has 64 of its own"""
     max_header_bytes: int = Field(32 * 1024, ge=256)
     """most bytes of a request's headers"""
     receive_timeout: float = Field(20.0, gt=0, allow_inf_nan=False)

@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 from service.wire import Piece
 
-_INTERIM = b"HTTP/1.1 100"  # Continue: not the head of an answer, and the client waits for it
-
 
 class AnswerWriter:
     """The part of a transport that uvicorn's request cycle uses. One a connection; holds a head until its body comes.
@@ -27,14 +25,19 @@ class AnswerWriter:
         self._transport = transport
         self.close_connection = close_connection
         self._head = b""
+        self._holds_next = False
+
+    def hold_head(self) -> None:
+        """Says that the next write is an answer's head: it waits for the one after it, or for `flush`."""
+        self._holds_next = True
 
     def write(self, data: Piece) -> None:
-        """Writes a piece of an answer; the first one waits for the second, or for `flush`."""
+        """Writes a piece of an answer."""
         if self._head:
             head, self._head = self._head, b""
             self._transport.writelines((head, data))
-        elif isinstance(data, bytes) and data.startswith(b"HTTP/1.1 ") and not data.startswith(_INTERIM):
-            self._head = data
+        elif self._holds_next:
+            self._head, self._holds_next = bytes(data), False
         else:
             self._transport.write(data)
 

@@ -1,10 +1,10 @@
-"""What the protocol and the requests on a connection know of each other, and what one client may hold."""
+"""What a connection and its requests know of each other, and what one client may hold."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
@@ -12,41 +12,6 @@ from service.errors import ServiceError
 from service.http.headers import SECURITY_HEADERS, retry_after_seconds
 
 CONNECTION_KEY = "polyhead.connection"
-ADMIN_PLACES = 64
-"""Connections to an admin port, for probes and whoever scrapes."""
-PROBE_PLACES = 16
-"""Connections beyond the most, for one probe or scrape each."""
-PROBE_SECONDS = 1.0
-"""How long they have to ask: whoever holds such a place keeps a probe out."""
-PROBES = frozenset({b"/healthz", b"/readyz", b"/metrics", b"/health", b"/v2/health/live", b"/v2/health/ready"})
-
-Place = Literal["any", "admin", "probe"]
-
-
-class Places:
-    """Open connections, each in a place of its kind: a crowd elsewhere keeps no probe out.
-
-    Args:
-        most: at the first port; beyond, a few have places where they may ask for probes only.
-        admin_port: the other one, with places of its own, or None.
-    """
-
-    def __init__(self, most: int, admin_port: int | None = None) -> None:
-        self._admin_port = admin_port
-        self._free: dict[Place, int] = {"any": most, "admin": ADMIN_PLACES, "probe": PROBE_PLACES}
-
-    def enter(self, port: int | None) -> Place | None:
-        """Takes a place, for `leave` to free, or None where there is none."""
-        is_admin = port is not None and port == self._admin_port
-        fitting: tuple[Place, ...] = ("admin",) if is_admin else ("any", "probe")
-        place = next((place for place in fitting if self._free[place]), None)
-        if place is not None:
-            self._free[place] -= 1
-        return place
-
-    def leave(self, place: Place) -> None:
-        """Frees a place."""
-        self._free[place] += 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,14 +19,12 @@ class ConnectionLimits:
     """What one client may hold.
 
     Attributes:
-        places: for connections of all clients.
         max_header_bytes: request line and headers of one request.
         receive_timeout: seconds from a request's first byte to its last, and from connecting to the first.
         send_timeout: seconds that an answer may stay unread, plus those that each piece takes at `min_send_rate`.
         min_send_rate: bytes a second.
     """
 
-    places: Places
     max_header_bytes: int
     receive_timeout: float
     send_timeout: float
@@ -80,14 +43,16 @@ class Connection:
         running: the task that answers its current request, or None.
         is_lost: whether the client is gone.
         failure: why the current request cannot be answered otherwise: its body is broken or does not come.
+        begin_answer: to be called before an answer's head is sent.
     """
 
-    __slots__ = ("failure", "is_lost", "running")
+    __slots__ = ("begin_answer", "failure", "is_lost", "running")
 
-    def __init__(self) -> None:
+    def __init__(self, begin_answer: Callable[[], None] = lambda: None) -> None:
         self.running: asyncio.Task[Any] | None = None
         self.is_lost = False
         self.failure: ServiceError | None = None
+        self.begin_answer = begin_answer
 
     @contextmanager
     def serving(self) -> Iterator[None]:

@@ -146,6 +146,7 @@ class RequestMiddleware:
                     headers.extend(trace.headers)
                 if self._process.is_draining:
                     headers.append((b"connection", b"close"))
+                connection.begin_answer()
                 await send(message)  # may wait for an earlier answer to be read, and be cancelled there
                 context.status = message["status"]
                 return

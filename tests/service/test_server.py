@@ -106,11 +106,16 @@ def test_second_signal_ends_at_once(fake_artifact: Path, state: str, flags: list
         assert time.monotonic() - started < 8
 
 
+class UntimedConnection:
+    def enforce_timeouts(self, now: float) -> None:
+        """Has no limit."""
+
+
 def test_a_connection_that_is_over_is_kept_nowhere() -> None:
     async def test() -> None:
         server = Server(uvicorn.Config(Mock(), log_config=None), Mock(), Mock(), Mock(), 0.001)
         checks = asyncio.create_task(server._check_connections())
-        connection = Mock(spec=asyncio.Protocol)
+        connection: Any = UntimedConnection()
         server.server_state.connections.add(connection)
         await asyncio.sleep(0.02)
         server.server_state.connections.clear()
@@ -118,6 +123,47 @@ def test_a_connection_that_is_over_is_kept_nowhere() -> None:
         del connection
         assert reference() is None
         checks.cancel()
+
+    asyncio.run(test())
+
+
+def test_timeouts_go_on_where_those_of_one_connection_fail() -> None:
+    async def test() -> None:
+        server = Server(uvicorn.Config(Mock(), log_config=None), Mock(), Mock(), Mock(), 0.001)
+        broken, sound = Mock(), Mock()
+        broken.enforce_timeouts.side_effect = AttributeError("a fault of ours")
+        server.server_state.connections |= {broken, sound}
+        checks = asyncio.create_task(server._check_connections())
+        while sound.enforce_timeouts.call_count < 3 and not checks.done():
+            await asyncio.sleep(0.001)
+        assert sound.enforce_timeouts.call_count >= 3
+        assert broken.transport.abort.called
+        checks.cancel()
+
+    asyncio.run(test())
+
+
+def test_a_process_whose_timeouts_or_measurements_end_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_observe: object) -> None:
+        raise OSError("no clock")
+
+    monkeypatch.setattr(service.server, "watch_loop_lag", fail)
+
+    async def test() -> None:
+        server = Server(uvicorn.Config(Mock(), lifespan="off", log_config=None), Mock(), Mock(), Mock(), 1.0)
+        server.config.load()
+        server.lifespan = server.config.lifespan_class(server.config)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            server._listener = listener
+            await server.startup([listener])
+            for _ in range(1000):
+                if server.should_exit:
+                    break
+                await asyncio.sleep(0.001)
+            for waiting in server.servers:
+                waiting.close()
+        assert server.should_exit
+        assert str(server.failure) == "cannot go on: no clock"
 
     asyncio.run(test())
 

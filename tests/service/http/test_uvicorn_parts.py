@@ -1,0 +1,161 @@
+"""What uvicorn does not promise to keep: each part is asked here, so that an update that changes one is seen."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from service.http.answer_writer import AnswerWriter
+from service.http.uvicorn_parts import HttpProtocol, HttpServer
+
+REQUEST = b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 3\r\n\r\nabc"
+
+
+class NotedTurns(HttpProtocol):
+    turns = 0
+
+    def on_turn(self) -> None:
+        self.turns += 1
+
+
+async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body"})
+
+
+async def wait(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    await asyncio.sleep(60)
+
+
+def run(app: Any, check: Callable[[NotedTurns], None], *, sent: bytes = REQUEST) -> None:
+    """Lets a connection send, and looks at it once its requests are begun."""
+
+    async def test() -> None:
+        config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
+        protocol = NotedTurns(config, ServerState(), {})
+        transport = Mock(spec=asyncio.Transport)
+        transport.is_closing.return_value, transport.get_extra_info.return_value = False, None
+        protocol.connection_made(transport)
+        protocol.data_received(sent)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        check(protocol)
+        for task in protocol.tasks:
+            task.cancel()
+
+    asyncio.run(test())
+
+
+def test_each_request_has_its_turn() -> None:
+    def check(protocol: NotedTurns) -> None:
+        assert protocol.turns == 1
+        assert protocol.answering is protocol.cycle
+        assert not protocol.is_answering
+
+    run(answer, check)
+
+
+def test_requests_wait_and_are_dropped() -> None:
+    def check(protocol: NotedTurns) -> None:
+        assert (protocol.turns, protocol.is_answering, protocol.requests_waiting) == (1, True, 2)
+        assert protocol.answering is not protocol.cycle
+        assert protocol.flow.read_paused
+        protocol.drop_waiting()
+        assert protocol.requests_waiting == 0
+        protocol.on_response_complete()
+        assert protocol.turns == 1
+
+    run(wait, check, sent=REQUEST * 3)
+
+
+def test_who_waits_longest_is_next() -> None:
+    def check(protocol: NotedTurns) -> None:
+        first = protocol.answering
+        protocol.on_response_complete()
+        assert (protocol.turns, protocol.requests_waiting) == (2, 1)
+        assert protocol.answering not in {first, protocol.cycle}
+
+    run(wait, check, sent=REQUEST * 3)
+
+
+def test_an_idle_connection_has_a_timer_that_can_be_stopped() -> None:
+    def check(protocol: NotedTurns) -> None:
+        assert protocol.timeout_keep_alive_task is not None
+        timer = protocol.timeout_keep_alive_task
+        protocol.stop_idle_timer()
+        assert timer.cancelled()
+
+    run(answer, check)
+
+
+def test_a_body_is_released() -> None:
+    def check(protocol: NotedTurns) -> None:
+        assert protocol.answering is not None
+        assert protocol.answering.body == b"abc"
+        protocol.release_body()
+        assert not protocol.answering.body
+
+    run(answer, check)
+
+
+def test_nothing_more_is_sent_to_a_request_that_is_marked_disconnected() -> None:
+    async def begin(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await answer(_scope, _receive, send)
+
+    def check(protocol: NotedTurns) -> None:
+        protocol.mark_disconnected()
+        assert isinstance(protocol.transport, Mock)
+        asyncio.get_running_loop().call_soon(protocol.transport.write.assert_not_called)
+
+    run(begin, check)
+
+
+@pytest.mark.parametrize("connection", [b"keep-alive", b"close"])
+def test_a_writer_of_ours_is_all_that_an_answer_needs(connection: bytes) -> None:
+    writer = Mock(spec=AnswerWriter)
+
+    async def through_writer(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["protocol"].write_through(writer)
+        await answer(scope, receive, send)
+
+    class Handing(NotedTurns):
+        def on_turn(self) -> None:
+            self.scope["protocol"] = self  # type: ignore[typeddict-unknown-key]
+
+    async def test() -> None:
+        config = uvicorn.Config(through_writer, lifespan="off", log_config=None, access_log=False)
+        protocol = Handing(config, ServerState(), {})
+        transport = Mock(spec=asyncio.Transport)
+        transport.is_closing.return_value, transport.get_extra_info.return_value = False, None
+        protocol.connection_made(transport)
+        protocol.data_received(REQUEST.replace(b"Host:", b"Connection: %s\r\nHost:" % connection))
+        await asyncio.sleep(0.01)
+        transport.write.assert_not_called()
+        assert writer.close.called == (connection == b"close")
+        assert writer.write.call_args_list[0].args[0].startswith(b"HTTP/1.1 204 ")
+
+    asyncio.run(test())
+
+
+def test_the_server_installs_no_signal_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    install = Mock()
+    monkeypatch.setattr("uvicorn.server.signal.signal", install)
+    server = HttpServer(uvicorn.Config(answer, log_config=None))
+    with server.capture_signals():
+        install.assert_not_called()
+    with uvicorn.Server(uvicorn.Config(answer, log_config=None)).capture_signals():
+        assert install.called
+
+
+def test_the_server_knows_its_connections_and_requests() -> None:
+    server = HttpServer(uvicorn.Config(answer, log_config=None))
+    server.server_state.connections.add(connection := Mock())
+    assert server.connections == [connection]
+    assert server.requests is server.server_state.tasks
