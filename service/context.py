@@ -40,12 +40,14 @@ class RequestContext:
         tokens: their tokens.
         truncated: how many of them were cut.
         is_abandoned: whether the client left before the answer.
+        has_own_deadline: whether the caller gave it less time than the service does.
     """
 
     __slots__ = (
         "_answer",
         "error_code",
         "error_shape",
+        "has_own_deadline",
         "headers",
         "is_abandoned",
         "method",
@@ -75,6 +77,7 @@ class RequestContext:
         self.tokens = 0
         self.truncated = 0
         self.is_abandoned = False
+        self.has_own_deadline = False
         self._answer: Share | None = None
 
     def hold_answer(self, budget: ByteBudget, size: int) -> None:
@@ -103,6 +106,7 @@ class RequestContext:
         seconds = float(given) if _NUMBER.fullmatch(given) else 0.0
         if seconds <= 0:
             raise Invalid("X-Request-Timeout: expected a positive number of seconds", param="X-Request-Timeout")
+        self.has_own_deadline = seconds < longest
         return self.started + min(seconds, longest)
 
 

@@ -20,7 +20,7 @@ def write_files(runbook: str = RUNBOOK) -> dict[str, str]:
     """What the files hold, by their path below `deploy/`."""
     rules, alerts = make_rules(), make_alerts(runbook)
     return {
-        "grafana/polyhead.json": write_dashboard(),
+        "grafana/polyhead.json": write_dashboard(runbook),
         "prometheus/rules.yaml": _write(rules),
         "prometheus/alerts.yaml": _write(alerts),
         "kubernetes/components/monitoring/prometheusrule.yaml": _write(make_prometheus_rule(rules, alerts)),

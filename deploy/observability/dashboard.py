@@ -1,5 +1,6 @@
 """The Grafana dashboard: the rows in their order, and what is chosen above them."""
 
+import itertools
 from collections.abc import Iterator
 
 from grafana_foundation_sdk.builders import dashboard
@@ -7,12 +8,15 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
 from deploy.observability import process_rows, request_rows
-from deploy.observability.panels import SOURCE
+from deploy.observability.overview import overview
+from deploy.observability.panels import RUNBOOK_PLACE, SOURCE
+from deploy.observability.process_rows import STARTED
+from deploy.observability.promql import STEP, series
 from service.observability import metric_names as names
 
 UID = "polyhead"
-ROWS = (
-    request_rows.health,
+ROWS = (  # the overview stands open above them
+    request_rows.objectives,
     request_rows.latency,
     request_rows.traffic,
     request_rows.batching,
@@ -22,29 +26,52 @@ ROWS = (
 )
 
 
-def write_dashboard() -> str:
-    """The dashboard as JSON, its panels numbered in their order."""
+def write_dashboard(runbook: str) -> str:
+    """The dashboard as JSON, its panels numbered in their order; `runbook` is where people read it."""
     made = dashboard.Dashboard("Polyhead").uid(UID).tags(["polyhead"]).timezone("browser").readonly()
     made = made.description(
         "An attention encoder behind HTTP. Made by `python -m deploy.observability`: edit it there."
     )
     made = made.time("now-1h", "now").refresh("30s").tooltip(models.DashboardCursorSync.CROSSHAIR)
-    for chosen in _variables():
+    made = made.link(dashboard.DashboardLink("Runbook").type(models.DashboardLinkType.LINK).url(RUNBOOK_PLACE))
+    for annotation in _annotations():
+        made = made.annotation(annotation)
+    for chosen in _variables(runbook):
         made = made.with_variable(chosen)
-    number = 0
+    number = itertools.count(1)
+    title, panels = overview()
+    made = made.with_row(dashboard.Row(title).id(next(number)))
+    for panel in panels:
+        made = made.with_panel(panel.id(next(number)))  # type: ignore[attr-defined]  # every kind has it
     for row in ROWS:
         title, panels = row()
-        made = made.with_row(dashboard.Row(title).id(number := number + 1))
+        collapsed = dashboard.Row(title).id(next(number))
         for panel in panels:
-            made = made.with_panel(panel.id(number := number + 1))  # type: ignore[attr-defined]  # every kind has it
+            collapsed = collapsed.with_panel(panel.id(next(number)))  # type: ignore[attr-defined]  # likewise
+        made = made.with_row(collapsed)
     built = made.build()
     for variable in built.templating.list_val or ():
         variable.auto = variable.auto_min = variable.auto_count = None  # the SDK sets them, Grafana's types have none
     return JSONEncoder(sort_keys=True, indent=2).encode(built) + "\n"
 
 
-def _variables() -> Iterator[dashboard.DatasourceVariable | dashboard.QueryVariable]:
+def _annotations() -> Iterator[dashboard.AnnotationQuery]:
+    """Moments that explain a change: where kube-state-metrics is there, every new revision of the Deployment."""
+    generation = 'kube_deployment_status_observed_generation{deployment="polyhead"}'
+    moments = {
+        "Started": (f"changes({series(STARTED)}[{STEP}]) > 0", "orange"),
+        "Deployment changed": (f"changes({generation}[{STEP}]) > 0", "blue"),
+    }
+    for name, (expression, colour) in moments.items():
+        made = dashboard.AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(colour)
+        yield made.expr(expression)
+
+
+def _variables(
+    runbook: str,
+) -> Iterator[dashboard.DatasourceVariable | dashboard.QueryVariable | dashboard.ConstantVariable]:
     yield dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
+    yield dashboard.ConstantVariable("runbook").label("Runbook").value(runbook)
     queries = {
         "job": f"label_values({names.READY}, job)",
         "instance": f'label_values({names.READY}{{job=~"$job"}}, instance)',

@@ -14,22 +14,31 @@ Row = tuple[str, list[Panel]]  # title, panels
 Levels = Sequence[tuple[float | None, str]]  # from which value on, which colour
 
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+RUNBOOK_PLACE = "${runbook}"  # a constant of the dashboard
 STAT_HEIGHT, HEIGHT = 4, 8
 FULL_WIDTH = 24
 NEUTRAL: Levels = ((None, "blue"),)
 
 
 def make_stat(
-    title: str, text: str, expression: str, *, unit: str = "short", decimals: int = 1, levels: Levels = NEUTRAL
+    title: str,
+    text: str,
+    expression: str,
+    *,
+    unit: str = "short",
+    decimals: int = 1,
+    width: int = FULL_WIDTH // 8,
+    levels: Levels = NEUTRAL,
+    alert: str | None = None,
 ) -> Panel:
-    """One number, an eighth of the width, coloured by its level."""
-    return (
+    """One number, coloured by its level; `alert` names the section of the runbook that a click leads to."""
+    panel = (
         stat.Panel()
         .title(title)
         .description(text)
         .datasource(SOURCE)
         .height(STAT_HEIGHT)
-        .span(FULL_WIDTH // 8)
+        .span(width)
         .unit(unit)
         .decimals(decimals)
         .thresholds(_thresholds(levels))
@@ -37,6 +46,10 @@ def make_stat(
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         .with_target(_query("A", expression, "").instant())
     )
+    if alert is None:
+        return panel
+    link = dashboard.DashboardLink(f"Runbook: {alert}").type(models.DashboardLinkType.LINK)
+    return panel.links([link.url(f"{RUNBOOK_PLACE}#{alert.lower()}")])
 
 
 def make_lines(
@@ -125,7 +138,7 @@ def make_table(
     """
     panel = table.Panel().title(title).description(text).datasource(SOURCE).height(HEIGHT).span(FULL_WIDTH)
     names = {}
-    for ref_id, (column, expression) in zip("ABCDEFGHIJ", expressions.items(), strict=False):
+    for ref_id, (column, expression) in zip("ABCDEFGHIJKL", expressions.items(), strict=False):
         query = _query(ref_id, expression, "").instant().format(query_looks.PromQueryFormat.TABLE)
         panel = panel.with_target(query)
         names[f"Value #{ref_id}"] = column

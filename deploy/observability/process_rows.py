@@ -1,7 +1,7 @@
 """Rows about the processes: queue and saturation, and each instance."""
 
-from deploy.observability.panels import Row, make_lines, make_table
-from deploy.observability.promql import ANSWERED, STEP, WORK, mean, quantile, rate, series, total
+from deploy.observability.panels import FULL_WIDTH, Panel, Row, make_lines, make_table
+from deploy.observability.promql import ANSWERED, EACH, EACH_LEGEND, STEP, WORK, mean, quantile, rate, series, total
 from service.observability import metric_names as names
 
 # What prometheus-client says of every process.
@@ -11,27 +11,29 @@ STARTED = "process_start_time_seconds"
 OPEN_FILES = "process_open_fds"
 MOST_FILES = "process_max_fds"
 
-EACH = ("instance",)
+
+def limits() -> Panel:
+    """What runs full first."""
+    return make_lines(
+        "Of each limit",
+        "How much of each limit is in use, by the instance that is closest to it.",
+        {
+            "workers": f"max({rate(names.WORKER_BUSY, by=EACH)} / {total(names.WORKERS, by=EACH)})",
+            "queue": _fullest(names.QUEUE_TOKENS, names.QUEUE_LIMIT_TOKENS),
+            "memory": _fullest(MEMORY, names.MEMORY_LIMIT),
+            "open files": _fullest(OPEN_FILES, MOST_FILES),
+        },
+        unit="percentunit",
+    )
 
 
 def saturation() -> Row:
-    """What runs full first."""
+    """What each instance does with what it has."""
     return "Queue and saturation", [
-        make_lines(
-            "Of each limit",
-            "How much of each limit is in use, by the instance that is closest to it.",
-            {
-                "queue": _fullest(names.QUEUE_TOKENS, names.QUEUE_LIMIT_TOKENS),
-                "memory": _fullest(MEMORY, names.MEMORY_LIMIT),
-                "open files": _fullest(OPEN_FILES, MOST_FILES),
-                "cores": f"max({rate(CPU, by=EACH)} / {total(names.CPU_LIMIT, by=EACH)})",
-            },
-            unit="percentunit",
-        ),
         make_lines(
             "Queue",
             "Tokens that wait for a worker. A queue that stays up needs more cores or instances.",
-            {"{{instance}}": total(names.QUEUE_TOKENS, by=EACH)},
+            {EACH_LEGEND: total(names.QUEUE_TOKENS, by=EACH)},
         ),
         make_lines(
             "Texts and requests",
@@ -41,21 +43,21 @@ def saturation() -> Row:
         make_lines(
             "Longest wait",
             "Age of the oldest text in the queue, at each scrape.",
-            {"{{instance}}": f"max by (instance) ({series(names.QUEUE_OLDEST_AGE)})"},
+            {EACH_LEGEND: f"max by (instance, pod) ({series(names.QUEUE_OLDEST_AGE)})"},
             unit="s",
         ),
         make_lines(
             "Workers busy",
             "Share of the workers' time that the model ran. At 100 % only more cores help.",
-            {"{{instance}}": f"{rate(names.WORKER_BUSY, by=EACH)} / {total(names.WORKERS, by=EACH)}"},
+            {EACH_LEGEND: f"{rate(names.WORKER_BUSY, by=EACH)} / {total(names.WORKERS, by=EACH)}"},
             unit="percentunit",
         ),
         make_lines(
             "CPU",
-            "Cores used: by the workers, the event loop and tokenising.",
-            {"{{instance}}": rate(CPU, by=EACH)},
+            "Cores used: a worker takes one, the event loop and the tokenizer some of another.",
+            {EACH_LEGEND: rate(CPU, by=EACH)},
         ),
-        make_lines("Memory", "Resident memory.", {"{{instance}}": total(MEMORY, by=EACH)}, unit="bytes"),
+        make_lines("Memory", "Resident memory.", {EACH_LEGEND: total(MEMORY, by=EACH)}, unit="bytes"),
         make_lines(
             "Event loop lag",
             "How late timers fire: what holds the event loop up delays every request of the instance.",
@@ -65,7 +67,8 @@ def saturation() -> Row:
         make_lines(
             "Restarts",
             "Processes that started in the step before.",
-            {"{{instance}}": f"changes({series(STARTED)}[{STEP}])"},
+            {EACH_LEGEND: f"changes({series(STARTED)}[{STEP}])"},
+            width=2 * FULL_WIDTH // 3,
         ),
     ]
 
@@ -86,9 +89,10 @@ def instances() -> Row:
                 "Requests": rate(f"{names.REQUEST_DURATION}_count", WORK, by=EACH),
                 "p95": quantile(0.95, names.REQUEST_DURATION, WORK, ANSWERED, by=EACH),
                 "CPU": rate(CPU, by=EACH),
+                "Cores": total(names.CPU_LIMIT, by=EACH),
                 "Memory": total(MEMORY, by=EACH),
-                "Up for": f"time() - max by (instance) ({series(STARTED)})",
-                "Loaded in": f"max by (instance) ({series(names.MODEL_LOAD)})",
+                "Up for": f"time() - max by (instance, pod) ({series(STARTED)})",
+                "Loaded in": f"max by (instance, pod) ({series(names.MODEL_LOAD)})",
                 "Workers": total(names.WORKERS, by=EACH),
                 "Threads a run": total(names.INTRA_OP_THREADS, by=EACH),
             },

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+EACH = ("instance", "pod")  # a pod's name where there are pods
+EACH_LEGEND = "{{pod}} {{instance}}"
 SCOPE = ('job=~"$job"', 'instance=~"$instance"')
 STEP = "$__rate_interval"  # Grafana's: at least four scrapes, so that a rate always has two samples
 CHOSEN = "$__range"  # the time range that is looked at
@@ -14,6 +16,11 @@ FAILED = 'status=~"5.."'
 def series(name: str, *matchers: str) -> str:
     """A metric of the chosen instances."""
     return f"{name}{{{','.join((*SCOPE, *matchers))}}}"
+
+
+def recorded(name: str, *matchers: str) -> str:
+    """A recorded series of the chosen jobs: records know no instance."""
+    return f"{name}{{{','.join((SCOPE[0], *matchers))}}}"
 
 
 def rate(name: str, *matchers: str, by: Sequence[str] = (), over: str = STEP) -> str:

@@ -1,75 +1,78 @@
-"""Rows about requests: health, latency, traffic, attention."""
+"""Rows about requests: objectives, latency, traffic, batching, attention."""
 
 from grafana_foundation_sdk.models.common import StackingMode
 
-from deploy.observability.objectives import AVAILABILITY, LATENCY, LATENCY_SECONDS
+from deploy.observability.objectives import AVAILABILITY, BURNS, LATENCY, LATENCY_SECONDS
 from deploy.observability.panels import Levels, Panel, Row, make_heatmap, make_lines, make_stat
-from deploy.observability.promql import ANSWERED, CHOSEN, FAILED, STEP, WORK, buckets, mean, quantile, rate, total
+from deploy.observability.promql import (
+    ANSWERED,
+    CHOSEN,
+    FAILED,
+    STEP,
+    WORK,
+    buckets,
+    mean,
+    quantile,
+    rate,
+    recorded,
+)
+from deploy.observability.rules import errors, slow
 from service.observability import metric_names as names
 
 REQUESTS = f"{names.REQUEST_DURATION}_count"
+REFUSED_OVERLOAD = 'reason=~"overloaded|too_many_bytes_held"'
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
-_GOOD_IF_LOW = "green", "orange", "red"
-_FAST: Levels = tuple(zip((None, LATENCY_SECONDS / 2, LATENCY_SECONDS), _GOOD_IF_LOW, strict=True))
+
+def failed(over: str = STEP) -> str:
+    """POST requests a second that failed by our fault."""
+    return f"clamp_min({rate(REQUESTS, WORK, FAILED, over=over)} - {rate(names.CALLER_DEADLINES, over=over)}, 0)"
 
 
 def _met(objective: float) -> Levels:
     return (None, "red"), (objective, "green")
 
 
-def _error_ratio(over: str) -> str:
-    return f"{rate(REQUESTS, WORK, FAILED, over=over)} / {rate(REQUESTS, WORK, over=over)}"
+def _within(size: str, seconds: float) -> Panel:
+    fast = rate(f"{names.ANSWER_DURATION}_bucket", f'size="{size}"', f'le="{seconds}"', over=CHOSEN)
+    answered = rate(f"{names.ANSWER_DURATION}_count", f'size="{size}"', over=CHOSEN)
+    return make_stat(
+        f"{size.capitalize()} requests within {seconds:g} s",
+        f"Share of the answers to {size} requests that took at most {seconds:g} s, in the time range; the objective is "
+        f"{LATENCY:.0%}.",
+        f"{fast} / {answered}",
+        unit="percentunit",
+        decimals=2,
+        width=8,
+        levels=_met(LATENCY),
+    )
 
 
-def _fast_ratio(over: str) -> str:
-    fast = rate(f"{names.REQUEST_DURATION}_bucket", WORK, ANSWERED, f'le="{LATENCY_SECONDS}"', over=over)
-    return f"{fast} / {rate(REQUESTS, WORK, ANSWERED, over=over)}"
-
-
-def health() -> Row:
-    """Is it well? One glance."""
-
-    def latency(title: str, share: float) -> Panel:
-        text = f"{share:.0%} of the POST requests answered 200 were answered within this time."
-        expression = quantile(share, names.REQUEST_DURATION, WORK, ANSWERED)
-        return make_stat(title, text, expression, unit="s", decimals=3, levels=_FAST)
-
-    ratio = "percentunit"
-    return "Health", [
-        make_stat(
-            "Ready",
-            "Instances that take traffic.",
-            total(names.READY),
-            decimals=0,
-            levels=((None, "red"), (1, "green")),
-        ),
-        make_stat("Requests", "POST requests a second, of all routes.", rate(REQUESTS, WORK), unit="reqps"),
-        make_stat(
-            "Errors",
-            "Share of POST requests answered 5xx. 429 is not one of them: see Refused requests.",
-            _error_ratio(STEP),
-            unit=ratio,
-            decimals=2,
-            levels=tuple(zip((None, 1 - AVAILABILITY, 0.01), _GOOD_IF_LOW, strict=True)),
-        ),
-        *(latency(title, share) for title, share in QUANTILES.items() if share != 0.9),
+def objectives() -> Row:
+    """How the objectives are met in the time range, and how fast the budgets burn."""
+    windows = [burn.long for burn in BURNS]
+    return "Objectives", [
         make_stat(
             "Available",
-            f"Share of POST requests not answered 5xx in the time range; the objective is {AVAILABILITY:.1%}.",
-            f"1 - {_error_ratio(CHOSEN)}",
-            unit=ratio,
+            f"Share of POST requests that did not fail, in the time range; the objective is {AVAILABILITY:.1%}.",
+            f"1 - {failed(CHOSEN)} / {rate(REQUESTS, WORK, over=CHOSEN)}",
+            unit="percentunit",
             decimals=3,
+            width=8,
             levels=_met(AVAILABILITY),
         ),
-        make_stat(
-            f"Within {LATENCY_SECONDS:g} s",
-            f"Share of POST requests answered 200 in {LATENCY_SECONDS:g} s or less in the time range; the objective is "
-            f"{LATENCY:.0%}.",
-            _fast_ratio(CHOSEN),
-            unit=ratio,
-            decimals=2,
-            levels=_met(LATENCY),
+        *(_within(size, seconds) for size, seconds in LATENCY_SECONDS.items()),
+        make_lines(
+            "Error budget burn",
+            "Times the speed that just uses the budget up in 30 days; 14.4 and 6 page, 1 is a ticket.",
+            {window: f"max({recorded(errors(window))}) / {1 - AVAILABILITY:.6g}" for window in windows},
+            width=12,
+        ),
+        make_lines(
+            "Latency budget burn",
+            "Likewise, of the size that burns fastest.",
+            {window: f"max({recorded(slow(window))}) / {1 - LATENCY:.6g}" for window in windows},
+            width=12,
         ),
     ]
 
@@ -126,11 +129,10 @@ def traffic() -> Row:
             unit="reqps",
         ),
         make_lines(
-            "POST requests by status",
-            "A second. 499: the client left before its answer.",
-            {"{{status}}": f"{rate(REQUESTS, WORK, by=('status',))} > 0"},
-            unit="reqps",
-            stacking=StackingMode.NORMAL,
+            "Latency by size",
+            "99 % of the answers took at most this long, by the tokens of their request.",
+            {"{{size}}": quantile(0.99, names.ANSWER_DURATION, by=("size",))},
+            unit="s",
         ),
         make_lines(
             "Refused requests",

@@ -66,11 +66,12 @@ class ShownPanel:
 
 
 def read_panels(path: Path = DASHBOARD) -> Iterator[ShownPanel]:
-    """Every panel of a dashboard but the rows, in their order."""
+    """Every panel of a dashboard, those of collapsed rows too, in their order."""
     row = ""
     for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
         if panel["type"] == "row":
             row = panel["title"]
+            yield from (_read_panel(row, inner) for inner in panel.get("panels", ()))
         else:
             yield _read_panel(row, panel)
 

@@ -7,6 +7,8 @@ A counter's name ends in `_total`; a histogram's series are `_bucket`, `_count` 
 REQUEST_DURATION = "polyhead_request_duration_seconds"
 STAGE_DURATION = "polyhead_stage_duration_seconds"
 REQUESTS_REJECTED = "polyhead_requests_rejected_total"
+CALLER_DEADLINES = "polyhead_caller_deadlines_total"
+ANSWER_DURATION = "polyhead_answer_duration_seconds"
 REQUESTS_IN_FLIGHT = "polyhead_requests_in_flight"
 CLIENT_DISCONNECTS = "polyhead_client_disconnects_total"
 

@@ -29,6 +29,9 @@ TOKENS_BUCKETS = tuple(2**power for power in range(4, 17))
 INPUT_BUCKETS = tuple(2**power for power in range(2, 14))
 PADDING_BUCKETS = (0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
 
+SIZES = {"small": 512, "medium": 8192, "large": math.inf}
+"""Classes of requests by their most tokens: how long a request may take depends on them."""
+
 _EXEMPLAR_CHARACTERS = 128  # of names and values together (OpenMetrics 1.0, Exemplars); a longer id is left out
 
 
@@ -68,6 +71,14 @@ class Metrics:
             registry=registry,
         )
         self.stages: dict[Stage, Histogram] = {stage: stage_duration.labels(stage) for stage in get_args(Stage)}
+        answer_duration = Histogram(
+            names.ANSWER_DURATION,
+            "POST requests answered 200 that had texts, by their tokens.",
+            ("size",),
+            buckets=REQUEST_BUCKETS,
+            registry=registry,
+        )
+        self._answers = {size: answer_duration.labels(size) for size in SIZES}
         rejected = Counter(names.REQUESTS_REJECTED, "Requests refused, by error code.", ("reason",), registry=registry)
         self._rejected = {reason: rejected.labels(reason) for reason in reasons}
         self._add_histograms(registry)
@@ -105,6 +116,9 @@ class Metrics:
         self._attention_bytes = counter(names.ATTENTION_BYTES, "Attention weights answered, in bytes of float32.")
         self._padding_tokens = counter(names.PADDING_TOKENS, "Positions of batches that were padding.")
         self._busy = counter(names.WORKER_BUSY, "Time that workers spent running the model, all of them together.")
+        self._caller_deadlines = counter(
+            names.CALLER_DEADLINES, "Requests answered 504 whose X-Request-Timeout was shorter than ours."
+        )
         self._disconnects = counter(names.CLIENT_DISCONNECTS, "Clients that left before their answer.")
 
     def _add_gauges(self, registry: CollectorRegistry) -> None:
@@ -192,10 +206,18 @@ class Metrics:
         """Counts one finished request."""
         duration = self._request_duration.labels(context.route, context.method, str(context.status))
         duration.observe(seconds, _exemplar(context))
+        if context.status == 504 and context.has_own_deadline:
+            self._caller_deadlines.inc()
+        if context.status == 200 and context.method == "POST" and context.tokens:
+            self._answers[_size(context.tokens)].observe(seconds)
         if context.is_abandoned:
             self._disconnects.inc()
         elif context.error_code is not None:
             self.count_refusal(context.error_code)
+
+
+def _size(tokens: int) -> str:
+    return next(size for size, most in SIZES.items() if tokens <= most)
 
 
 def _exemplar(context: RequestContext) -> dict[str, str] | None:

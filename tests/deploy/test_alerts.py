@@ -2,17 +2,21 @@
 
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from deploy.observability.objectives import SECONDS
+
 HERE = Path(__file__).parent
 PROMETHEUS = HERE.parents[1] / "deploy/prometheus"
 CASES = HERE / "alerts_test.yaml"
 
 Key = tuple[str, str, str]  # alert, severity, window
+PAGES = {"PolyheadErrorBudgetBurn", "PolyheadLatencyBudgetBurn", "PolyheadAbsent", "PolyheadShedding"}
 
 
 @pytest.fixture
@@ -49,3 +53,28 @@ def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
 
 def key(alert: str, labels: dict[str, Any]) -> Key:
     return alert, labels["severity"], labels.get("window", "")
+
+
+def rules() -> Iterator[dict[str, Any]]:
+    for group in yaml.safe_load((PROMETHEUS / "alerts.yaml").read_text())["groups"]:
+        yield from group["rules"]
+
+
+def test_only_what_hurts_users_now_wakes_somebody() -> None:
+    assert {rule["alert"] for rule in rules() if rule["labels"]["severity"] == "page"} == PAGES
+
+
+def test_every_alert_says_what_to_do_first() -> None:
+    assert [rule["alert"] for rule in rules() if not rule["annotations"]["action"].endswith(".")] == []
+
+
+def test_long_windows_are_recorded_seldom_and_never_seem_gone() -> None:
+    seconds = {"30s": 30, "1m": 60, "2m": 120, "4m": 240}
+    groups = yaml.safe_load((PROMETHEUS / "rules.yaml").read_text())["groups"]
+    intervals = {group["name"].rpartition("-")[2]: seconds[group["interval"]] for group in groups}
+    assert intervals["3d"] >= 120
+    assert intervals["30d"] >= 240
+    assert max(intervals.values()) < 300  # what Prometheus looks back for the last value of a series
+    assert set(intervals) - {"rates"} == set(SECONDS) - {"5m"}
+    raw = [rule for group in groups[1:] for rule in group["rules"] if "polyhead_request_duration" in rule["expr"]]
+    assert raw == []  # only the rates of five minutes read what the instances export

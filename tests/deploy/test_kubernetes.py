@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.observability.alerts import JOB
+from deploy.observability.alert import JOB
 from service.observability import metric_names
 from service.settings import Settings, misspelt_variables
 from tests.deploy.cluster import (

@@ -17,16 +17,31 @@ from deploy.observability.objectives import LATENCY_SECONDS
 from deploy.observability.shown import DASHBOARD, ShownPanel, read_panels
 from deploy.observability.unused import UNUSED
 from service.app import create_app
-from service.observability.metrics import REQUEST_BUCKETS
+from service.observability.metrics import REQUEST_BUCKETS, SIZES
 from service.readiness import Readiness
 from service.settings import read_settings
 from tests.deploy.tools import run, tool
 
 DEPLOY = DASHBOARD.parents[1]
 ROWS = [
-    *("Health", "Latency", "Traffic", "Batching and padding", "Queue and saturation", "Attention", "Instances"),
+    *(
+        "Overview",
+        "Objectives",
+        "Latency",
+        "Traffic",
+        "Batching and padding",
+        "Queue and saturation",
+        "Attention",
+        "Instances",
+    ),
 ]
-OF_PROMETHEUS = {"up"}
+OF_OTHERS = {  # Prometheus itself, and kube-state-metrics
+    "up",
+    "kube_deployment_status_replicas_unavailable",
+    "kube_horizontalpodautoscaler_spec_max_replicas",
+    "kube_horizontalpodautoscaler_status_current_replicas",
+    "kube_pod_container_status_restarts_total",
+}
 
 
 def load(name: str) -> dict[str, Any]:
@@ -98,14 +113,14 @@ def test_every_metric_named_is_exported_with_those_labels(
     recorded = {rule["record"] for rule in rules("rules.yaml")}
     for expression in expressions(panels):
         for selector in selectors(expression):
-            if selector.name not in OF_PROMETHEUS | recorded:
+            if selector.name not in OF_OTHERS | recorded:
                 assert selector.name in exported, f"{selector.name} in {expression}"
-                labels = {matcher.name for matcher in selector.matchers.matchers} - {"job", "instance"}
+                labels = {matcher.name for matcher in selector.matchers.matchers} - {"job", "instance", "pod"}
                 assert labels <= exported[selector.name], expression
 
 
 def test_every_label_summed_by_exists(panels: list[ShownPanel], exported: dict[str, set[str]]) -> None:
-    known = {"job", "instance"}.union(*exported.values())
+    known = {"job", "instance", "pod"}.union(*exported.values())
     for expression in expressions(panels):
         for labels in re.findall(r"(?:by|on|ignoring) \(([^)]*)\)", expression):
             assert set(labels.split(", ")) <= known, expression
@@ -125,8 +140,9 @@ def test_documentation_lists_every_metric_of_ours(exported: dict[str, set[str]])
     assert set(re.findall(r"`(polyhead_[a-z_]+)[`{]", text)) == names
 
 
-def test_objective_is_a_bucket(exported: dict[str, set[str]]) -> None:
-    assert LATENCY_SECONDS in REQUEST_BUCKETS
+def test_objectives_are_buckets_and_sizes() -> None:
+    assert set(LATENCY_SECONDS.values()) <= set(REQUEST_BUCKETS)
+    assert set(LATENCY_SECONDS) < set(SIZES)
 
 
 def test_label_values_in_queries_occur(panels: list[ShownPanel], tmp_path: Path) -> None:
@@ -140,7 +156,7 @@ def test_label_values_in_queries_occur(panels: list[ShownPanel], tmp_path: Path)
     for expression in expressions(panels):
         for selector in selectors(expression):
             for matcher in selector.matchers.matchers:
-                if matcher.name not in ("job", "instance"):
+                if matcher.name not in ("job", "instance") and selector.name not in OF_OTHERS:
                     assert any(re.fullmatch(matcher.value, value) for value in values[matcher.name]), expression
 
 
@@ -153,9 +169,53 @@ def test_panels_are_described_and_named_once(panels: list[ShownPanel]) -> None:
     assert not [title for title, count in Counter((panel.row, panel.title) for panel in panels).items() if count > 1]
 
 
+def every_panel() -> list[dict[str, Any]]:
+    """Rows and panels, those of collapsed rows too."""
+    top = json.loads(DASHBOARD.read_text())["panels"]
+    return [panel for one in top for panel in (one, *one.get("panels", ()))]
+
+
+def test_the_overview_stands_open_and_all_else_is_collapsed() -> None:
+    rows = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] == "row"]
+    assert [row["title"] for row in rows if not row.get("collapsed")] == ["Overview"]
+    overview = [panel for panel in read_panels() if panel.row == "Overview"]
+    assert sum(panel.place[2] * panel.place[3] for panel in overview) <= 24 * 12  # one look
+
+
+def test_the_overview_leads_to_the_runbook() -> None:
+    text = (DEPLOY / "RUNBOOK.md").read_text()
+    links = [link["url"] for panel in every_panel() for link in panel.get("links") or ()]
+    sections = {heading.lower() for heading in re.findall(r"^## (\S+)$", text, flags=re.MULTILINE)}
+    assert len(links) == 7
+    assert {link.removeprefix("${runbook}#") for link in links} <= sections
+    dashboard = json.loads(DASHBOARD.read_text())
+    assert [link["url"] for link in dashboard["links"]] == ["${runbook}"]
+    assert "https://wiki/runbook" in write_files("https://wiki/runbook")["grafana/polyhead.json"]
+
+
+def test_starts_and_new_deployments_are_marked() -> None:
+    found = {one["name"]: one["expr"] for one in json.loads(DASHBOARD.read_text())["annotations"]["list"]}
+    assert list(found) == ["Started", "Deployment changed"]
+    assert all(selectors(expression.replace("$__rate_interval", "1m")) for expression in found.values())
+
+
+def test_ready_is_green_when_enough_are() -> None:
+    (ready,) = (panel for panel in every_panel() if panel["title"] == "Ready")
+    steps = ready["fieldConfig"]["defaults"]["thresholds"]["steps"]
+    green = next(step["value"] for step in steps if step["color"] == "green")
+    assert 1 / 2 < green <= 9 / 10  # one of two is not enough, nine of ten are
+    assert "/ count(" in ready["targets"][0]["expr"]
+
+
+def test_instances_are_named_by_their_pods(panels: list[ShownPanel]) -> None:
+    legends = [target.legend for panel in panels for target in panel.targets if "{{instance}}" in target.legend]
+    assert legends
+    assert set(legends) == {"{{pod}} {{instance}}"}
+
+
 def test_panels_fill_their_rows_and_overlap_nowhere() -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+    for panel in every_panel():
         place = panel["gridPos"]
         columns = range(place["x"], place["x"] + place["w"])
         assert columns.stop <= 24, panel["title"]
@@ -167,13 +227,13 @@ def test_panels_fill_their_rows_and_overlap_nowhere() -> None:
 
 
 def test_panels_have_numbers_of_their_own() -> None:
-    numbers = [panel["id"] for panel in json.loads(DASHBOARD.read_text())["panels"]]
+    numbers = [panel["id"] for panel in every_panel()]
     assert numbers == list(range(1, len(numbers) + 1))
 
 
 def test_variables() -> None:
     variables = json.loads(DASHBOARD.read_text())["templating"]["list"]
-    assert [variable["name"] for variable in variables] == ["datasource", "job", "instance"]
+    assert [variable["name"] for variable in variables] == ["datasource", "runbook", "job", "instance"]
 
 
 def test_every_alert_has_a_section_in_the_runbook_and_no_section_is_left_over() -> None:

@@ -10,9 +10,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from service.context import RequestContext
 from service.observability import metric_names
 from service.observability.batch_record import BatchRecord
 from service.observability.logs import REQUEST_LOGGER
+from service.observability.metrics import SIZES
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import FakeBackend
 from tests.service.process import ServerProcess, wait_until
@@ -32,6 +34,8 @@ CONTRACT = {
     "polyhead_attention_requests": set(),
     "polyhead_attention_bytes": set(),
     "polyhead_requests_rejected": {"reason"},
+    "polyhead_answer_duration_seconds": {"size"},
+    "polyhead_caller_deadlines": set(),
     "polyhead_client_disconnects": set(),
     "polyhead_ready": set(),
     "polyhead_input_tokens": set(),
@@ -113,6 +117,34 @@ def test_requests_texts_and_tokens(served: Served) -> None:
     assert served.metric("polyhead_input_tokens_sum") == 22
     assert served.metric("polyhead_input_tokens_bucket", le="4.0") == 2
     assert served.metric("polyhead_input_tokens_bucket", le="16.0") == 3
+
+
+@pytest.mark.parametrize(("tokens", "size"), [(512, "small"), (513, "medium"), (8192, "medium"), (8193, "large")])
+def test_answers_are_timed_by_their_size(served: Served, tokens: int, size: str) -> None:
+    context = RequestContext("/encode", "POST", [])
+    context.status, context.tokens = 200, tokens
+    served.services.metrics.observe_context(context, 1.5)
+    found = {name: served.metric("polyhead_answer_duration_seconds_count", size=name) for name in SIZES}
+    assert found == dict.fromkeys(SIZES, 0) | {size: 1}
+    assert served.metric("polyhead_answer_duration_seconds_sum", size=size) == 1.5
+
+
+def test_answers_without_texts_are_not_timed_by_size(served: Served) -> None:
+    served.encode({"inputs": []})
+    served.client.get("/info")
+    assert served.metric("polyhead_answer_duration_seconds_count", size="small") == 0
+    served.encode({"inputs": "cat"})
+    assert served.metric("polyhead_answer_duration_seconds_count", size="small") == 1
+
+
+@pytest.mark.parametrize(("given", "counted"), [({"x-request-timeout": "0.05"}, 1), ({}, 0)])
+def test_a_deadline_of_the_callers_own_is_told_from_ours(serve: Serve, given: dict[str, str], counted: int) -> None:
+    backend = FakeBackend()
+    backend.seconds = 0.4
+    served = serve("--request-timeout", "0.1", backend=backend)
+    response = served.client.post("/encode", json={"inputs": "cat"}, headers=given)
+    assert response.status_code == 504
+    assert served.metric("polyhead_caller_deadlines_total") == counted
 
 
 def test_stages_take_what_they_took(serve: Serve) -> None:

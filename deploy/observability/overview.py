@@ -1,0 +1,113 @@
+"""The row that one looks at first: traffic, errors, latency against its objective, saturation, and budgets left."""
+
+from grafana_foundation_sdk.models.common import StackingMode
+
+from deploy.observability.objectives import AVAILABILITY, BUDGET, LATENCY, LATENCY_SECONDS
+from deploy.observability.panels import Levels, Row, make_lines, make_stat
+from deploy.observability.process_rows import limits
+from deploy.observability.promql import WORK, quantile, rate, recorded, series, total
+from deploy.observability.request_rows import REFUSED_OVERLOAD, REQUESTS, failed
+from deploy.observability.rules import errors, slow
+from service.observability import metric_names as names
+
+SMALL = 'size="small"'
+_OBJECTIVE = LATENCY_SECONDS["small"]
+
+_ENOUGH: Levels = (None, "red"), (0.5, "orange"), (0.9, "green")  # one that is replaced leaves nine of ten
+_ERRORS: Levels = (None, "green"), (1 - AVAILABILITY, "orange"), (0.01, "red")
+_REFUSED: Levels = (None, "green"), (0.001, "orange"), (0.05, "red")
+_FAST: Levels = (None, "green"), (_OBJECTIVE / 2, "orange"), (_OBJECTIVE, "red")
+_BUSY: Levels = (None, "green"), (0.8, "orange"), (0.95, "red")
+_LEFT: Levels = (None, "red"), (0, "orange"), (0.25, "green")
+
+
+def overview() -> Row:
+    """Is it well? One glance."""
+    ratio = "percentunit"
+    posts = rate(REQUESTS, WORK)
+    errors_left = f"min(1 - {recorded(errors(BUDGET))} / {1 - AVAILABILITY:.6g})"
+    latency_left = f"min(1 - {recorded(slow(BUDGET))} / {1 - LATENCY:.6g})"
+    return "Overview", [
+        make_stat(
+            "Ready",
+            "Instances that take traffic, of all that Prometheus knows.",
+            f"{total(names.READY)} / count({series('up')})",
+            unit=ratio,
+            decimals=0,
+            levels=_ENOUGH,
+            alert="PolyheadNotReady",
+        ),
+        make_stat("Requests", "POST requests a second, of all routes.", posts, unit="reqps"),
+        make_stat(
+            "Errors",
+            "Share of POST requests that failed: 5xx, without 504 by a caller's own X-Request-Timeout.",
+            f"{failed()} / {posts}",
+            unit=ratio,
+            decimals=2,
+            levels=_ERRORS,
+            alert="PolyheadErrorBudgetBurn",
+        ),
+        make_stat(
+            "Refused",
+            "Share of POST requests answered 429: more came than there was room for.",
+            f"sum({rate(names.REQUESTS_REJECTED, REFUSED_OVERLOAD)}) / {posts}",
+            unit=ratio,
+            decimals=2,
+            levels=_REFUSED,
+            alert="PolyheadShedding",
+        ),
+        make_stat(
+            "p99",
+            f"99 % of the small requests (up to 512 tokens) took at most this long; the objective is {_OBJECTIVE:g} s.",
+            quantile(0.99, names.ANSWER_DURATION, SMALL),
+            unit="s",
+            decimals=3,
+            levels=_FAST,
+            alert="PolyheadLatencyBudgetBurn",
+        ),
+        make_stat(
+            "Busy",
+            "Share of the workers' time that the model ran. The autoscaler aims at 70 %.",
+            f"{rate(names.WORKER_BUSY)} / {total(names.WORKERS)}",
+            unit=ratio,
+            decimals=0,
+            levels=_BUSY,
+            alert="PolyheadAutoscalerAtMaximum",
+        ),
+        make_stat(
+            "Error budget left",
+            f"Of 30 days: {1 - AVAILABILITY:.1%} of the POST requests may fail. Below 0 the objective is missed.",
+            errors_left,
+            unit=ratio,
+            decimals=0,
+            levels=_LEFT,
+            alert="PolyheadErrorBudgetBurn",
+        ),
+        make_stat(
+            "Latency budget left",
+            f"Of 30 days: {1 - LATENCY:.0%} of the answers may take longer than those of their size should.",
+            latency_left,
+            unit=ratio,
+            decimals=0,
+            levels=_LEFT,
+            alert="PolyheadLatencyBudgetBurn",
+        ),
+        make_lines(
+            "POST requests by status",
+            "A second. 499: the client left before its answer.",
+            {"{{status}}": f"{rate(REQUESTS, WORK, by=('status',))} > 0"},
+            unit="reqps",
+            stacking=StackingMode.NORMAL,
+        ),
+        make_lines(
+            "Latency of small requests",
+            "Quantiles of requests of up to 512 tokens, against what 99 % of them may take.",
+            {
+                "p50": quantile(0.5, names.ANSWER_DURATION, SMALL),
+                "p99": quantile(0.99, names.ANSWER_DURATION, SMALL),
+                "objective": f"vector({_OBJECTIVE:g})",
+            },
+            unit="s",
+        ),
+        limits(),
+    ]
