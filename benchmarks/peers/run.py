@@ -127,10 +127,10 @@ def paused_ways(
     """A server's ways under its name; it is paused whenever none of them is being measured."""
     ways = http_ways(server, make, arguments)
     server.pause()
-    return {f"{name}, {way}": partial(_resumed, server, measure) for way, measure in ways.items()}
+    return {f"{name}, {way}": partial(resumed, server, measure) for way, measure in ways.items()}
 
 
-def _resumed(server: Server, way: Way) -> Sample:
+def resumed(server: Server, way: Way) -> Sample:
     """Measures a way of a paused server."""
     server.resume()
     try:

@@ -34,6 +34,7 @@ class Task:
         plans: which texts go into which run, by name.
         precisions: that the worker offers, in its own words.
         calibration: token ids of other texts, to choose the ranges of int8 by.
+        queries: what each text is scored against, where pairs are scored.
     """
 
     weights: str
@@ -43,6 +44,7 @@ class Task:
     plans: Mapping[str, Plan]
     precisions: Sequence[str] = ()
     calibration: Sequence[Sequence[int]] = ()
+    queries: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

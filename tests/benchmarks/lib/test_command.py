@@ -23,6 +23,8 @@ COMMANDS = {
     "http open": ("--model", "DIR"),
     "peers encode": ("DIR",),
     "peers int8": ("DIR",),
+    "peers rerank": ("DIR",),
+    "inputs reranker": ("minilm-l6", "DIR"),
     "quality pruning": ("DIR", "--pairs", "CSV"),
     "quality pairs": ("DIR", "--pairs", "CSV"),
     "service replicas": ("--model", "DIR"),

@@ -1,0 +1,171 @@
+"""How fast are documents scored against a query, beside Infinity's /rerank and CrossEncoder.predict?
+
+The same cross-encoder for everyone. Over HTTP: `POST /rerank` of this project in each given precision, and of Infinity
+in fp32. Without HTTP: sentence-transformers' `CrossEncoder.predict`, one call a query. A request or call holds one
+query and its documents. Before anything is timed, everyone's order of documents is compared with the first artifact's.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+from scipy.stats import spearmanr
+
+from benchmarks.lib.client import Request, post
+from benchmarks.lib.command import parser_of, positive, program, seed, whole
+from benchmarks.lib.comparison import Way, compare, over_http, ratios
+from benchmarks.lib.payloads import WrongAnswer, fetch_body
+from benchmarks.lib.report import emit
+from benchmarks.lib.server import Server, polyhead
+from benchmarks.lib.texts import Corpus, fingerprint, load_texts
+from benchmarks.lib.tokens import load_tokenizer
+from benchmarks.lib.weights import checkpoint_folder
+from benchmarks.peers.environments import SENTENCE_TRANSFORMERS
+from benchmarks.peers.infinity import INFINITY_FLAGS, start_infinity
+from benchmarks.peers.process import start_worker
+from benchmarks.peers.run import Peers, add_peer_arguments, resumed
+from benchmarks.peers.worker import Task
+from model.artifact import TOKENIZER, Artifact
+
+ROUTE = "/rerank"
+SAME_ORDER = 0.9  # Spearman's rho of two lists of scores; int8 stays above it, other documents do not
+CROSS_ENCODER = "CrossEncoder.predict"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A query, its documents, and the tokens of all pairs."""
+
+    query: str
+    documents: Sequence[str]
+    tokens: int
+
+    def request(self, documents_field: str) -> Request:
+        """`POST /rerank` with the documents under this name."""
+        body = {"query": self.query, documents_field: list(self.documents)}
+        return post(ROUTE, body, texts=len(self.documents), tokens=self.tokens)
+
+
+def make_questions(artifact: Artifact, texts: Sequence[str], documents: int) -> list[Question]:
+    """A question for every `documents + 1` texts, the first of them its query."""
+    tokenizer = load_tokenizer(artifact.path(TOKENIZER), artifact.manifest.max_sequence_length)
+    questions = []
+    for start in range(0, len(texts) - documents, documents + 1):
+        query, *found = texts[start : start + documents + 1]
+        encodings = tokenizer.encode_batch([(query, document) for document in found])
+        questions.append(Question(query, found, sum(len(encoding.ids) for encoding in encodings)))
+    return questions
+
+
+def read_scores(body: bytes) -> list[float]:
+    """Scores in the order of the documents: of TEI's answer, which is a list, or of Infinity's, which holds one."""
+    answer = json.loads(body)
+    items = answer if isinstance(answer, list) else answer["results"]
+    scores = {item["index"]: float(item["score" if "score" in item else "relevance_score"]) for item in items}
+    return [scores[index] for index in range(len(scores))]
+
+
+def require_same_order(scores: Sequence[float], expected: Sequence[float]) -> None:
+    """Compares one question's scores with the first artifact's.
+
+    Raises:
+        WrongAnswer: another number of scores, or another order.
+    """
+    if len(scores) != len(expected):
+        raise WrongAnswer(f"{len(scores)} scores, expected {len(expected)}")
+    rho = float(spearmanr(scores, expected)[0])
+    if not rho >= SAME_ORDER:
+        raise WrongAnswer(f"the order of documents has a rank correlation of {rho:.3f}, expected {SAME_ORDER} at least")
+
+
+@dataclass
+class Rerankers:
+    """Everyone who scores the same questions; `expected` is set by the first."""
+
+    arguments: argparse.Namespace
+    peers: Peers
+    weights: Path
+    questions: list[Question]
+    expected: list[float] | None = None
+
+    def check(self, scores: list[float]) -> None:
+        """Keeps the first scores and compares all others with them."""
+        self.expected = self.expected or scores
+        require_same_order(scores, self.expected)
+
+    def service_ways(self, directory: Path, precision: str) -> dict[str, Way]:
+        """This project's service."""
+        server = self.peers.stack.enter_context(polyhead(directory, {}))
+        return self._http_ways(f"Polyhead {precision}", server, "texts")
+
+    def infinity_ways(self, flag: str) -> dict[str, Way]:
+        """Infinity's server."""
+        return self._http_ways(f"Infinity {flag}", start_infinity(self.peers, self.weights, flag), "documents")
+
+    def cross_encoder_ways(self) -> dict[str, Way]:
+        """sentence-transformers without HTTP."""
+        documents = [document for one in self.questions for document in one.documents]
+        queries = [one.query for one in self.questions for _ in one.documents]
+        size = len(self.questions[0].documents)
+        plan = [list(range(start, start + size)) for start in range(0, len(documents), size)]
+        tokens = [[0] * one.tokens for one in self.questions]  # only counted
+        task = Task(
+            str(self.weights), len(os.sched_getaffinity(0)), documents, tokens, {"predict": plan}, queries=queries
+        )
+        python = self.peers.prepare(SENTENCE_TRANSFORMERS)
+        worker = start_worker(python, "benchmarks.peers.cross_encoder_worker", task)
+        peer = self.peers.stack.enter_context(worker)
+        self.check(peer.vectors(size)[:, 0].tolist())
+        return peer.ways("CrossEncoder")
+
+    def _http_ways(self, name: str, server: Server, documents_field: str) -> dict[str, Way]:
+        requests = [question.request(documents_field) for question in self.questions]
+        self.check(read_scores(fetch_body(server, requests[0])))
+        way = over_http(server, requests, self.arguments.connections, self.arguments.seconds)
+        server.pause()
+        return {f"{name}, HTTP": partial(resumed, server, way)}
+
+
+@program
+def main() -> None:
+    """Prepares everyone, measures in turns, prints rates and ratios."""
+    arguments = _parse()
+    artifacts = [Artifact.open(directory) for directory in arguments.model]
+    folders = [checkpoint_folder(arguments.weights, artifact) for artifact in artifacts]
+    texts = load_texts(arguments.corpus, arguments.queries * (arguments.documents + 1), arguments.seed)
+    precisions = [artifact.manifest.precision for artifact in artifacts]
+    with ExitStack() as stack:
+        peers = Peers(arguments.cache, stack)
+        questions = make_questions(artifacts[0], texts, arguments.documents)
+        rerankers = Rerankers(arguments, peers, folders[0].path, questions)
+        ways: dict[str, Way] = {}
+        for directory, precision in zip(arguments.model, precisions, strict=True):
+            ways |= rerankers.service_ways(directory, precision)
+        ways |= peers.attempt(CROSS_ENCODER, rerankers.cross_encoder_ways)
+        for flag in INFINITY_FLAGS:
+            ways |= peers.attempt(f"Infinity {flag}", partial(rerankers.infinity_ways, flag))
+        title = f"{arguments.documents} documents a query; a request is a query, texts are documents"
+        table = compare("rates", title, ways, arguments.rounds)
+    others = [("CrossEncoder",), *((f"Infinity {flag}",) for flag in INFINITY_FLAGS)]
+    pairs = [((f"Polyhead {precision}",), other) for precision in precisions for other in others]
+    ratio = ratios("ratios", "tokens/s over tokens/s", pairs, table)
+    emit("peers rerank", [table, ratio], peers=peers.versions, skipped=peers.skipped, texts=fingerprint(texts))
+
+
+def _parse() -> argparse.Namespace:
+    parser = parser_of(__doc__, takes="about five minutes on two cores, and before that, once, to install the peers")
+    add_peer_arguments(parser)
+    parser.add_argument("--documents", type=whole, default=100, help="of each query")
+    parser.add_argument("--queries", type=whole, default=16, help="different ones")
+    parser.add_argument("--corpus", choices=get_args(Corpus), default="short", help="which texts")
+    parser.add_argument("--connections", type=whole, default=4, help="requests under way at any time")
+    parser.add_argument("--seconds", type=positive, default=10.0, help="length of each measurement over HTTP")
+    parser.add_argument("--rounds", type=whole, default=3, help="measured rounds; one more warms up")
+    parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")
+    return parser.parse_args()
