@@ -66,7 +66,7 @@ def parser(program: str = PROGRAM, default_output: str = "") -> argparse.Argumen
         "--calibration",
         type=Path,
         metavar="FILE",
-        help="text, one a line, for int8 and to prune by without --pairs (default: ships with the project)",
+        help="text, one a line, for int8, 8-bit vectors and pruning without --pairs (default: ships with the project)",
     )
     made.add_argument(
         "--max-length", type=int, metavar="TOKENS", help="longest text to serve (default: what the checkpoint says)"

@@ -16,6 +16,7 @@ from export.checkpoint import Checkpoint
 from export.errors import OutputExists
 from export.graph import OPSET, input_names, output_names, trace
 from export.precision import Precision, judge, to_precision
+from export.ranges import measure_ranges
 from export.verify import verify
 from model.artifact import GRAPH, GRAPH_WEIGHTS, MANIFEST, TOKENIZER, Manifest, describe_files, write_manifest
 
@@ -55,7 +56,7 @@ def export_artifact(
         checkpoint: the network and what surrounds it.
         output: directory to make.
         precision: `fp32`, `fp16`, `bf16` or `int8`.
-        calibration: text for int8's ranges, one a line; None for the text that ships with the project.
+        calibration: text for the ranges of int8 and of 8-bit vectors, one a line; None for what ships with the project.
         force: replace an artifact, or an empty directory, that has the output's name.
         pruning: which heads were removed before; None where none were.
 
@@ -136,6 +137,7 @@ def _make(
         fused, parity = verify(graph, prepared.reference, tolerance=prepared.tolerance)
         stages.enter("judging")
         figures = judge(graph, checkpoint, precision)
+        ranges = measure_ranges(graph, checkpoint, calibration)
         stages.enter("describing")
         manifest = Manifest(
             model=checkpoint.name,
@@ -152,6 +154,7 @@ def _make(
             files=describe_files(directory),
             pruning=pruning.removed,
             pairs=checkpoint.pairs,
+            vector_ranges=ranges,
             versions={"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         )
         write_manifest(directory, manifest)

@@ -139,6 +139,14 @@ def default_artifact(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
+def embedder() -> "TaskArtifact":
+    """A drawn embedder with mean pooling; do not change it."""
+    from tests.task_artifacts import kept_artifact, make_embedder
+
+    return kept_artifact("embedder", make_embedder)
+
+
+@pytest.fixture(scope="session")
 def reranker() -> "TaskArtifact":
     """A drawn classifier of pairs with one label; do not change it."""
     from tests.task_artifacts import kept_artifact, make_classifier
