@@ -1,7 +1,7 @@
 """Measures between which values an embedder's vectors lie, for callers that ask for them in 8 bits.
 
-They are measured on the graph itself, so they are of what is served, whatever its precision; on vectors of length 1 with
-all their dimensions, which is what the service answers unless a request says otherwise.
+They are measured on the graph itself, so they are of what is served, whatever its precision. They are of vectors of
+length 1 with all their dimensions, which is what the service answers unless a request says otherwise.
 """
 
 from pathlib import Path
