@@ -16,7 +16,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # The tests start a hundred processes: compiled modules are kept.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-clients test-deploy test-slow test-alone test-all lint format export tools locks container-check play clean
+.PHONY: help serve test test-parallel test-clients test-deploy test-slow test-alone test-all lint format export tools locks container-check play clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-18s%s\n", $$1, $$2}' $(MAKEFILE_LIST) | sort
@@ -25,9 +25,13 @@ serve: $(BIN)/.serve $(ARTIFACT)/manifest.json ## install, export the default mo
 	@echo "==> serving $(ARTIFACT) at http://$${POLYHEAD_HOST:-127.0.0.1}:$${POLYHEAD_PORT:-8000}: / shows heads, /docs describes the API; stop with Ctrl-C"
 	@exec $(BIN)/python -m service --model $(ARTIFACT)
 
-test: $(BIN)/.test ## install, run the tests (clients, deploy/ and long-running ones have targets of their own)
+test: test-parallel ## install, run the tests (clients, deploy/ and long-running ones have targets of their own)
+	@echo "==> running the tests that want the machine for themselves"
+	@$(BIN)/python -m pytest $(shell grep -rl --include='*.py' $(APART:%=--exclude-dir=%) pytest.mark.alone tests) -m "alone and not slow"
+
+test-parallel: $(BIN)/.test
 	@echo "==> running the tests (a model is exported first, and kept)"
-	@$(BIN)/python -m pytest $(PARALLEL) $(APART:%=--ignore=tests/%) -m "not slow"
+	@$(BIN)/python -m pytest $(PARALLEL) $(APART:%=--ignore=tests/%) -m "not slow and not alone"
 
 test-clients: $(BIN)/.clients ## install other projects' clients, run their tests
 	@echo "==> running the tests of clients"
@@ -35,12 +39,12 @@ test-clients: $(BIN)/.clients ## install other projects' clients, run their test
 
 test-deploy: $(BIN)/.dev tools ## install what checks deploy/, run its tests
 	@echo "==> running the tests of deploy/"
-	@$(BIN)/python -m pytest $(PARALLEL) tests/deploy -m "not slow"
+	@$(BIN)/python -m pytest $(PARALLEL) tests/deploy -m "not slow and not alone"
 
 test-slow: $(BIN)/.dev tools ## run the long-running tests that need no machine for themselves
 	@$(BIN)/python -m pytest --ignore=tests/clients -m "slow and not alone" -p no:cacheprovider
 
-test-alone: $(BIN)/.dev tools ## run the tests that want the machine for themselves
+test-alone: $(BIN)/.dev tools ## run every test that wants the machine for itself
 	@$(BIN)/python -m pytest --ignore=tests/clients -m alone
 
 test-all: test test-deploy test-clients test-slow test-alone ## run every test

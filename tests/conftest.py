@@ -33,14 +33,6 @@ hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what `-m` does not ask for
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What wants the machine for itself is long-running, too: `make test` leaves it out."""
-    for item in items:
-        if item.get_closest_marker("alone"):
-            item.add_marker("slow")
-
-
 @pytest.fixture(autouse=True, scope="module")
 def frozen_heap() -> None:
     """Lets the garbage collector look only at what this module makes: going through all that the run has imported

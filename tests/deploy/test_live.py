@@ -19,7 +19,7 @@ from service.observability import metric_names as names
 SECONDS = 12.0
 STEP = "5s"
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 def one_of_each(artifact: Artifact) -> list[Request]:

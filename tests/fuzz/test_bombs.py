@@ -48,6 +48,7 @@ def most_memory(server: ServerProcess) -> int:
     return int(found[1]) * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize("name", BOMBS)
 @pytest.mark.parametrize("route", ["/encode", "/tokenize"])
@@ -61,6 +62,7 @@ def test_texts_that_want_much(server: ServerProcess, route: str, name: str) -> N
     assert server.request("GET", "/healthz")[0] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize("text", ["!" * BODY_BYTES, "a " * (BODY_BYTES // 2), "\u65e5" * (BODY_BYTES // 6)])
 def test_a_text_as_large_as_a_body_is_refused_unread(server: ServerProcess, text: str) -> None:
@@ -75,6 +77,7 @@ def test_a_text_as_large_as_a_body_is_refused_unread(server: ServerProcess, text
     assert most_memory(server) - before < 40e6
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, identity", "compress"])
 def test_nothing_is_unpacked(server: ServerProcess, encoding: str) -> None:

@@ -25,6 +25,7 @@ def server(default_artifact: Path) -> Iterator[ServerProcess]:
         assert process.stop() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_no_request_breaks_what_the_document_says(server: ServerProcess, tmp_path: Path) -> None:
     host, port = server.address

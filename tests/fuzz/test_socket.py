@@ -28,6 +28,7 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_broken_bytes(server: ServerProcess) -> None:
     statuses: Counter[int] = Counter()

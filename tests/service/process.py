@@ -125,7 +125,7 @@ class ServerProcess:
             self.lines.append(line.decode().rstrip("\n"))
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     """Returns once it holds; fails after so many seconds."""
     end = time.monotonic() + seconds
     while not condition():

@@ -103,7 +103,7 @@ def test_second_signal_ends_at_once(fake_artifact: Path, state: str, flags: list
         started = time.monotonic()
         server.signal(signal.SIGTERM)
         assert server.wait() == 1
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 25
 
 
 class UntimedConnection:

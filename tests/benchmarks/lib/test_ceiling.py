@@ -23,7 +23,7 @@ CONFIG = EncoderConfig(
 @pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, gated=True), replace(CONFIG, output_gate=True)])
 @pytest.mark.parametrize("length", [1, 7, 32])
 def test_work_of_a_token_is_what_pytorch_counts(length: int, config: EncoderConfig) -> None:
-    encoder = Encoder(config).eval().use("eager")
+    encoder = Encoder(config).eval().requires_grad_(False).use("eager")
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
         encoder(torch.ones(2, length, dtype=torch.int64), torch.tensor([length, length]))
     work = work_per_token(config, length)

@@ -59,6 +59,7 @@ def test_a_request_may_expect_to_be_refused() -> None:
     assert tally.failed == 1
 
 
+@pytest.mark.alone
 def test_a_closed_loop_measures_what_the_server_gives(serve: Serve, undisturbed: Undisturbed) -> None:
     async def slowly(_: bytes, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.05)
@@ -76,6 +77,7 @@ def test_a_closed_loop_measures_what_the_server_gives(serve: Serve, undisturbed:
     assert 0 < tally.client_cpu < 1.0
 
 
+@pytest.mark.alone
 def test_a_closed_loop_is_exact_where_a_window_holds_a_few_slow_requests(
     serve: Serve, undisturbed: Undisturbed
 ) -> None:
@@ -110,6 +112,7 @@ def test_a_closed_loop_reports_answers_that_never_came(
     assert in_loop(run()).statuses == {DROPPED: 3}
 
 
+@pytest.mark.alone
 def test_an_open_loop_charges_a_stall_to_everyone_who_was_due_meanwhile(serve: Serve, undisturbed: Undisturbed) -> None:
     started = time.perf_counter()
 
@@ -135,6 +138,7 @@ def test_an_open_loop_charges_a_stall_to_everyone_who_was_due_meanwhile(serve: S
     assert latencies[-1] == pytest.approx(0.49, abs=0.1)
 
 
+@pytest.mark.alone
 def test_an_open_loop_keeps_its_rate_whatever_the_latency(serve: Serve, undisturbed: Undisturbed) -> None:
     async def slowly(_: bytes, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(0.2)

@@ -44,6 +44,7 @@ def test_batches_are_of_the_middling_lengths(pairs_file: Path, default_artifact:
     assert made[8].lengths.max() <= made[32].lengths.max()
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_the_same_network_twice_loses_nothing(pairs_file: Path, default_artifact: Path) -> None:
     tables = run_script("quality pruning", default_artifact, default_artifact, "--pairs", pairs_file, "--seconds", 0.3)

@@ -356,7 +356,7 @@ def test_an_empty_choice_is_refused_and_the_document_says_so(served: Served, fie
 
 def test_only_encode_answers_safetensors(served: Served) -> None:
     response = served.client.post("/tokenize", json={"inputs": TEXT}, headers={"accept": SAFETENSORS})
-    assert (response.status_code, response.json()["error"]["param"]) == (415, "Accept")
+    assert (response.status_code, response.json()["error"]["param"]) == (406, "Accept")
 
 
 def test_float16_is_for_safetensors_and_base64_for_json(served: Served) -> None:

@@ -51,7 +51,7 @@ def test_a_run_ends_when_its_only_request_is_given_up(has_deadline: bool, caplog
     async def test() -> None:
         backend = EndableBackend()
         batcher = batcher_over(backend)
-        task = await begin(batcher, job(1, 2, 3), deadline=time.monotonic() + 0.3 if has_deadline else None)
+        task = await begin(batcher, job(1, 2, 3), deadline=time.monotonic() + 1 if has_deadline else None)
         assert await asyncio.to_thread(backend.started.acquire, timeout=PATIENCE)
         if not has_deadline:
             task.cancel()
@@ -112,10 +112,10 @@ def test_nothing_is_taken_whose_turn_comes_after_its_deadline() -> None:
     async def test() -> None:
         backend = EndableBackend()
         batcher = batcher_over(backend)
-        batcher._executor.rate.add(10, 1.0)  # ten tokens a second
+        batcher._executor.rate.add(1, 10.0)  # a token in ten seconds
         waiting = [await begin(batcher, job(*[1] * 50)) for _ in range(4)]
         with pytest.raises(Overloaded, match="the expected wait is"):
-            await batcher.submit([job(2, 2)], deadline=time.monotonic() + 0.5)
+            await batcher.submit([job(2, 2)], deadline=time.monotonic() + 10)
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
@@ -128,17 +128,16 @@ def test_onnx_runtime_stops_in_the_middle(default_artifact: Path) -> None:
     backend = OnnxBackend(Artifact.open(default_artifact))
     ids = np.random.default_rng(0).integers(1000, 30000, (8, 256))
 
-    def run(cancellation: Cancellation | None) -> float:
-        started = time.perf_counter()
+    def run(cancellation: Cancellation | None) -> None:
         backend.run(Batch(ids, np.full(8, 256), cancellation=cancellation))
-        return time.perf_counter() - started
 
-    run(None)
-    whole = run(Cancellation())
-    cancellation = Cancellation()
-    threading.Timer(whole / 10, cancellation.cancel).start()
-    started = time.perf_counter()
+    def run_until_one_is_cancelled() -> None:
+        for _ in range(20):  # a busy machine may let a run end before the timer
+            cancellation = Cancellation()
+            threading.Timer(0.02, cancellation.cancel).start()
+            run(cancellation)
+
+    run(Cancellation())  # to its end
     with pytest.raises(Exception, match="terminate"):
-        run(cancellation)
-    assert time.perf_counter() - started < 0.7 * whole
-    assert run(None) > 0
+        run_until_one_is_cancelled()
+    run(None)

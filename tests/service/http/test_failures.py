@@ -360,14 +360,14 @@ def test_deadline_ends_waiting_for_the_tokenizer(
     served: Served, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
     released = threading.Event()
-    monkeypatch.setattr(served.engine.tokenizer, "encode_now", lambda *_, **__: released.wait(10))
+    monkeypatch.setattr(served.engine.tokenizer, "encode_now", lambda *_, **__: released.wait(60))
     started = time.monotonic()
     try:
         response = served.client.post(path, json=body, headers={"x-request-timeout": "0.05"})
     finally:
         released.set()
     assert (response.status_code, error_of(response)["code"]) == (504, "deadline_exceeded")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 def test_deadline_of_the_server_cannot_be_extended(serve: Serve) -> None:
@@ -416,7 +416,7 @@ def test_bodies_of_all_requests_are_held_within_a_budget(serve: Serve) -> None:
     assert served.services.body_budget.held == 0
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"

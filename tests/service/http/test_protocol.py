@@ -397,10 +397,10 @@ def test_headers_that_do_not_come_are_cut_off(strict_server: ServerProcess, drip
             try:
                 received = connection.recv(65536)
             except TimeoutError:
-                assert time.monotonic() < started + 5
+                assert time.monotonic() < started + 15
         assert received.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
         assert error_code(received.partition(b"\r\n\r\n")[2]) == "request_timeout"
-    assert 0.6 <= time.monotonic() - started < 3
+    assert 0.6 <= time.monotonic() - started < 15  # the limit's default is 20 s
 
 
 def test_body_that_does_not_come_is_cut_off(strict_server: ServerProcess) -> None:
@@ -452,6 +452,7 @@ def test_answer_that_nobody_reads_is_cut_off(strict_server: ServerProcess) -> No
         assert received.count(b"HTTP/1.1 200 OK") < 8
 
 
+@pytest.mark.alone  # 16 MB are read in a second
 @pytest.mark.parametrize("texts", [100, 1000])  # one write, and several
 def test_answer_that_is_read_steadily_arrives_whole(strict_server: ServerProcess, texts: int) -> None:
     body = {"inputs": ["cat " * 14] * texts, "output": "tokens", "attention": {"layers": "all"}}
@@ -462,6 +463,7 @@ def test_answer_that_is_read_steadily_arrives_whole(strict_server: ServerProcess
         assert len(json.loads(answer)["embeddings"]) == texts
 
 
+@pytest.mark.alone
 def test_answer_that_is_read_too_slowly_piece_by_piece_is_cut_off(strict_server: ServerProcess) -> None:
     body = {"inputs": ["cat " * 14] * 1000, "output": "tokens", "attention": {"layers": "all"}}
     with socket.socket() as connection:
