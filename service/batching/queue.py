@@ -20,7 +20,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Generic, Literal
+from typing import Generic
 
 from service.batching.queued_texts import LengthBucket, QueuedText, R, TextsByLength
 from service.batching.request_sizes import RequestSizes
@@ -86,7 +86,9 @@ class JobQueue(Generic[R]):
         for text in own:
             text.tag = tag
             tag += text.length
-            self._insert(text)
+            text.queued = True
+            self._by_length.add(text)
+        self._count(request, len(own), sum(text.length for text in own))
 
     def put_back(self, texts: Iterable[QueuedText[R]]) -> None:
         """Returns texts that were taken and never run to the front of their requests."""
@@ -95,7 +97,9 @@ class JobQueue(Generic[R]):
             request.tag -= text.length
             heapq.heappush(self._turns, (request.tag, next(self._sequence), request))
             self._requests.setdefault(request, deque()).appendleft(text)
-            self._insert(text)
+            text.queued = True
+            self._by_length.add(text)
+            self._count(request, 1, text.length)
 
     def remove(self, request: R) -> None:
         """Drops what is left of a request; nothing where nothing is."""
@@ -190,25 +194,19 @@ class JobQueue(Generic[R]):
             and padded * longest * layers <= self.limits.max_pairs
         )
 
-    def _insert(self, text: QueuedText[R]) -> None:
-        text.queued = True
-        self._count(text, 1)
-        self._by_length.add(text)
-
     def _discard(self, text: QueuedText[R]) -> None:
         text.queued = False
-        self._count(text, -1)
+        self._count(text.request, -1, -text.length)
         self._by_length.discard(text)
         if not text.request.texts:
             del self._requests[text.request]
 
-    def _count(self, text: QueuedText[R], sign: Literal[1, -1]) -> None:
-        request, length = text.request, sign * text.length
-        self._sizes.change(request.tokens, request.tokens + length)
-        request.texts += sign
-        request.tokens += length
-        self.texts += sign
-        self.tokens += length
+    def _count(self, request: R, texts: int, tokens: int) -> None:
+        self._sizes.change(request.tokens, request.tokens + tokens)
+        request.texts += texts
+        request.tokens += tokens
+        self.texts += texts
+        self.tokens += tokens
 
     def _forget_turns(self) -> None:
         """Drops the turns of requests that left, once they are most of the heap (they go by themselves otherwise)."""
