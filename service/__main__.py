@@ -15,10 +15,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from service.lifecycle import FAILED, Load
 from service.machine.heap import bound_heap
 from service.machine.listener import StartFailure
 from service.observability import logs
-from service.server import FAILED, Load, serve
+from service.server import serve
 from service.settings import PROGRAM, Settings, SettingsError, misspelt_variables, read_settings
 
 WRONG_SETTINGS = 2

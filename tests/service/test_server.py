@@ -16,9 +16,11 @@ from unittest.mock import Mock
 import pytest
 import uvicorn
 
+import service.lifecycle
 import service.server
+from service.lifecycle import Server
 from service.machine.listener import StartFailure
-from service.server import Server, serve
+from service.server import serve
 from service.settings import read_settings
 from tests.service.process import ServerProcess, wait_until
 
@@ -147,7 +149,7 @@ def test_a_process_whose_timeouts_or_measurements_end_does_not_go_on(monkeypatch
     async def fail(_observe: object) -> None:
         raise OSError("no clock")
 
-    monkeypatch.setattr(service.server, "watch_loop_lag", fail)
+    monkeypatch.setattr(service.lifecycle, "watch_loop_lag", fail)
 
     async def test() -> None:
         server = Server(uvicorn.Config(Mock(), lifespan="off", log_config=None), Mock(), Mock(), Mock(), 1.0)
