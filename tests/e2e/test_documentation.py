@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from export.checkpoint import FAMILIES
 from export.precision import Precision
+from export.tasks.registry import EXPORTS
 from polyhead.cli import COMMANDS
 from service.routes.table import ROUTES
 from service.settings import Settings
@@ -112,6 +113,24 @@ def test_models_lists_every_family_and_precision() -> None:
     families, precisions = (_first_column("models.md", heading) for heading in ("Families", "Precisions"))
     assert set(inline_code(" ".join(families))) == {*FAMILIES}
     assert precisions == [*get_args(Precision)]
+
+
+def test_models_lists_every_threshold() -> None:
+    rows = re.findall(
+        r"^\| (?:`(\w+)`)? ?\| `(\w+)`.*?, at (least|most) \| (.*?) \|$", (DOCS / "models.md").read_text(), re.MULTILINE
+    )
+    listed, task = set(), ""
+    for named, figure, bound, numbers in rows:
+        task = named or task
+        for precision, number in zip(("fp16", "bf16", "int8"), numbers.split(" | "), strict=True):
+            listed.add((task, precision, f"{figure} at {bound} {float(number)}"))
+    thresholds = {
+        (task, precision, str(threshold))
+        for task, export in EXPORTS.items()
+        for precision, several in export.thresholds.items()
+        for threshold in several
+    }
+    assert listed == thresholds
 
 
 def _first_column(page: str, heading: str) -> list[str]:
