@@ -5,6 +5,7 @@ rate over a first error is a number and not a gap; refusals are, by their reason
 request's duration carries an exemplar: its trace id where it has one, else its request id. Both are in its log line.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, get_args
@@ -54,15 +55,16 @@ class Metrics:
         prometheus_client.ProcessCollector(registry=registry)
         prometheus_client.PlatformCollector(registry=registry)
         prometheus_client.GCCollector(registry=registry)
-        self._request_duration = Histogram(
+        request_duration = Histogram(
             names.REQUEST_DURATION,
             "From the request's headers to the end of its answer. Status 499: the client left.",
             ("route", "method", "status"),
             buckets=REQUEST_BUCKETS,
             registry=registry,
         )
+        self._duration_of = functools.cache(request_duration.labels)  # 3 microseconds less a request; the values are few
         for route, method, status in routes:
-            self._request_duration.labels(route, method, str(status))
+            self._duration_of(route, method, status)
         stage_duration = Histogram(
             names.STAGE_DURATION,
             "Time by stage, once a request; queue and inference are the longest among its texts.",
@@ -204,8 +206,7 @@ class Metrics:
 
     def observe_context(self, context: RequestContext, seconds: float) -> None:
         """Counts one finished request."""
-        duration = self._request_duration.labels(context.route, context.method, str(context.status))
-        duration.observe(seconds, _exemplar(context))
+        self._duration_of(context.route, context.method, context.status).observe(seconds, _exemplar(context))
         if context.status == 504 and context.has_own_deadline:
             self._caller_deadlines.inc()
         if context.status == 200 and context.method == "POST" and context.tokens:
