@@ -5,6 +5,7 @@ written. The message of a cause inside the backend is written too: the backend g
 """
 
 import contextlib
+import functools
 import json
 import logging
 import select
@@ -167,7 +168,14 @@ def _skip_unused_fields() -> None:
 
 def timestamp(seconds: float) -> str:
     """Seconds since 1970 as RFC 3339 in UTC, to the millisecond."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+    whole, milliseconds = divmod(round(seconds * 1_000_000) // 1000, 1000)
+    return f"{_to_the_second(whole)}.{milliseconds:03}Z"
+
+
+@functools.lru_cache(maxsize=1)
+def _to_the_second(seconds: int) -> str:
+    """Kept for the next line: making it is half of what a line costs."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def describe(error: BaseException) -> dict[str, Any]:

@@ -51,6 +51,8 @@ def test_level_holds(lines: io.BytesIO) -> None:
 
 def test_time_is_utc_to_the_millisecond() -> None:
     assert logs.timestamp(1_700_000_000.0625) == "2023-11-14T22:13:20.062Z"
+    assert logs.timestamp(1_700_000_000.001) == "2023-11-14T22:13:20.001Z"
+    assert logs.timestamp(1_700_000_001) == "2023-11-14T22:13:21.000Z"
 
 
 def test_traceback_has_places_but_no_message(lines: io.BytesIO) -> None:
