@@ -62,9 +62,7 @@ class Metrics:
             buckets=REQUEST_BUCKETS,
             registry=registry,
         )
-        self._duration_of = functools.cache(
-            request_duration.labels
-        )  # 3 microseconds less a request; the values are few
+        self._duration_of = functools.cache(request_duration.labels)  # 3 microseconds less; the values are few
         for route, method, status in routes:
             self._duration_of(route, method, status)
         stage_duration = Histogram(

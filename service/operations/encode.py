@@ -4,9 +4,7 @@ Limits are checked in the order of what checking costs: number of inputs, tokens
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +16,7 @@ from service.batching.jobs import JobResult
 from service.context import RequestContext
 from service.errors import Invalid, TooLarge
 from service.observability.metrics import Metrics, Stage
-from service.observability.request_trace import note_stage
+from service.observability.stages import StageTimer
 from service.requests.plan import Sizes, check_sizes, plan_encoding
 from service.requests.schemas import EncodeRequest
 from service.requests.selection import ARRAY_FLOATS
@@ -121,15 +119,9 @@ def check_tokens(lengths: Sequence[int], limit: int, *, names: InputNames = INPU
         )
 
 
-@contextmanager
-def timed(metrics: Metrics, stage: Stage) -> Iterator[None]:
+def timed(metrics: Metrics, stage: Stage) -> StageTimer:
     """Counts the time of a stage, failed or not, and notes it in the request's trace."""
-    started = time.monotonic()
-    try:
-        yield
-    finally:
-        metrics.stages[stage].observe(time.monotonic() - started)
-        note_stage(stage, started)
+    return StageTimer(metrics, stage)
 
 
 def observe_results(metrics: Metrics, results: Sequence[JobResult]) -> None:
