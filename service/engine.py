@@ -25,7 +25,7 @@ from typing import Any, Self
 import numpy as np
 
 from model.artifact import Artifact
-from service.answers.embeddings import build_answer
+from service.answers.answer import build_answer
 from service.batching.batcher import Batcher
 from service.batching.jobs import JobResult
 from service.batching.token_semaphore import TokenSemaphore
@@ -36,11 +36,13 @@ from service.requests.plan import EncodePlan, plan_encoding
 from service.runner import Runner
 from service.runtime import Runtime
 from service.tokenization.inputs import InputNames, Inputs, refuse_empty
-from service.tokenization.tokenizer import TokenizedInput, Tokenizer
+from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.tokenizer import Tokenizer
 
 PORTION_TEXTS = 256  # tokenised at once, while the workers run the portion before
 QUEUED_TOKENS = 32_768  # of one engine's calls, in the queue at once: enough to find texts of equal length among
 CLOSE_SECONDS = 30.0
+OUTPUTS = ("embeddings", "scores", "sparse")  # the answer's field for what the model is for
 
 Progress = Callable[[int], None]
 
@@ -50,13 +52,15 @@ class Encoded:
     """What `Engine.encode` returns; one entry an input, in their order.
 
     Attributes:
-        embeddings: float32 [N, dimensions], or with `output="tokens"` a list of [n, dimensions].
+        embeddings: float32 [N, dimensions], or with `output="tokens"` a list of [n, dimensions]. Of a classifier its
+            scores [N, labels]; of a sparse model `{"indices", "values"}` of each input; of a multi-vector model as for
+            tokens.
         items: `{"tokens", "truncated", ...}` of each input, as in `POST /encode`'s answer.
         attention: `POST /encode`'s entries with arrays in place of lists; None where none was asked for.
         prompt: what was put in front of each text, or None.
     """
 
-    embeddings: Float32Array | list[Float32Array]
+    embeddings: Float32Array | list[Any]
     items: list[dict[str, Any]]
     attention: list[dict[str, Any]] | None
     prompt: str | None
@@ -188,7 +192,7 @@ class Engine(Runner):
         self, plan: EncodePlan, inputs: list[TokenizedInput], results: list[JobResult], encoded: Encoded, place: slice
     ) -> None:
         answer = build_answer(plan, inputs, results, plan.plan_attention(inputs, self.tokenizer), self)
-        encoded.embeddings[place] = answer["embeddings"]
+        encoded.embeddings[place] = next(answer[name] for name in OUTPUTS if name in answer)
         encoded.items[place] = answer["items"]
         if encoded.attention is not None:
             encoded.attention[place] = answer["attention"]
@@ -197,9 +201,8 @@ class Engine(Runner):
 def _empty(plan: EncodePlan) -> Encoded:
     """What a call returns, with room for all of it and nothing in it yet."""
     count = len(plan.inputs)
-    pooled = plan.request.output == "pooled"
     return Encoded(
-        np.empty((count, plan.dimensions), np.float32) if pooled else [np.empty(0, np.float32)] * count,
+        np.empty((count, plan.dimensions), np.float32) if plan.is_one_array else [np.empty(0, np.float32)] * count,
         [{}] * count,
         [{}] * count if plan.selection else None,
         plan.prompt.text if plan.prompt else None,

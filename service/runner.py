@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, Unpack
 
 from model.artifact import HEADS, MANIFEST, TOKENIZER, Artifact, Manifest
 from model.config import EncoderConfig
@@ -20,8 +20,10 @@ from service.observability.batch_record import BatchRecord
 from service.observability.request_trace import note_stage
 from service.runtime import Runtime, plan_runtime, warn_of_slow_precision
 from service.settings import Settings
-from service.tokenization.inputs import INPUTS, InputNames, Inputs, as_tokenized, refuse_surrogates, refuse_truncated
-from service.tokenization.tokenizer import TokenizedInput, Tokenizer
+from service.tokenization.inputs import Inputs
+from service.tokenization.tokenize import TokenizeOptions, tokenize
+from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.tokenizer import Tokenizer
 
 HANG_SECONDS = 30.0  # beyond the last deadline, at which a run is cancelled: one that still goes on hangs
 
@@ -120,40 +122,9 @@ class Runner:
         """
         self._batcher.refuse_early()
 
-    async def tokenize(
-        self,
-        inputs: Inputs,
-        *,
-        truncate: bool,
-        names: InputNames = INPUTS,
-        ids_only: bool = False,
-        deadline: float | None = None,
-    ) -> list[TokenizedInput]:
-        """Inputs as the model sees them.
-
-        Args:
-            inputs: texts or token ids.
-            truncate: whether longer texts are cut.
-            names: what the caller calls them, for errors.
-            ids_only: whether tokens and offsets can be left out.
-            deadline: `time.monotonic()` value after which the answer is worth nothing.
-
-        Raises:
-            ServiceError: Invalid or TooLarge for token ids that the model does not take, a text that is no Unicode, or
-                a long one where cutting is not allowed; DeadlineExceeded.
-        """
-        longest = self.tokenizer.max_sequence_length
-        if inputs.token_ids is not None:
-            return as_tokenized(inputs.token_ids, names=names, vocab_size=self.config.vocab_size, max_length=longest)
-        texts = inputs.texts or ()
-        try:
-            tokenized = await self.tokenizer.encode(texts, ids_only=ids_only, deadline=deadline)
-        except TypeError:  # what the library says of half a surrogate pair, which no JSON brings here
-            refuse_surrogates(texts, names=names)
-            raise
-        if not truncate:
-            refuse_truncated(tokenized, names=names, max_length=longest)
-        return tokenized
+    async def tokenize(self, inputs: Inputs, **options: Unpack[TokenizeOptions]) -> list[TokenizedInput]:
+        """Inputs as the model sees them: `service.tokenization.tokenize.tokenize` with this model's tokenizer."""
+        return await tokenize(self.tokenizer, inputs, vocab_size=self.config.vocab_size, **options)
 
     async def run(
         self,
@@ -178,7 +149,10 @@ class Runner:
         Raises:
             ServiceError: Overloaded, DeadlineExceeded, InferenceFailed or NotReady.
         """
-        jobs = [Job(item.input_ids, attention_layers, wants_tokens, wants_norms, head_gates) for item in inputs]
+        jobs = [
+            Job(item.input_ids, attention_layers, wants_tokens, wants_norms, head_gates, item.type_ids)
+            for item in inputs
+        ]
         submitted = time.monotonic()
         try:
             results = await self._batcher.submit(jobs, deadline=deadline)

@@ -56,8 +56,8 @@ def compare_with_reference(engines: Sequence[Engine], references: Sequence[Engin
         table.add(
             engine=engine.name,
             reference=reference.name,
-            cosine_min=float(row_cosines(found.pooled, expected.pooled).min()),
-            pooled_max_diff=float(np.abs(found.pooled - expected.pooled).max()),
+            cosine_min=float(row_cosines(np.stack(list(found.output)), np.stack(list(expected.output))).min()),
+            pooled_max_diff=float(np.abs(np.stack(list(found.output)) - np.stack(list(expected.output))).max()),
             attention_max_diff=_attention_difference(found, expected, [len(row) for row in rows]),
         )
     return table

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.passes import Pass, run_pass
 from benchmarks.lib.report import labels
@@ -80,4 +82,4 @@ class Engine:
 
     def pooled(self, rows: Sequence[TokenIds]) -> Float32Array:
         """Vectors `[B, D]` of a few texts, to compare others with."""
-        return next(iter(self.backends.values())).run(make_batch(rows)).pooled
+        return np.stack(list(next(iter(self.backends.values())).run(make_batch(rows)).output))

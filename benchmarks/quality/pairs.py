@@ -34,7 +34,7 @@ def embed(directory: Path, texts: list[str]) -> Vectors:
     starts = range(0, len(order), BATCH_TEXTS)
     for start in tqdm(starts, desc=directory.name, unit="batch", leave=False, disable=None):
         chosen = order[start : start + BATCH_TEXTS]
-        vectors[chosen] = backend.run(make_batch([rows[index] for index in chosen])).pooled
+        vectors[chosen] = backend.run(make_batch([rows[index] for index in chosen])).output
     backend.close()
     normalized: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return normalized

@@ -7,7 +7,8 @@ from service.answers.maps import make_maps, make_statistics
 from service.batching.jobs import JobResult
 from service.requests.axes import label_axes
 from service.requests.selection import AttentionPlan, AttentionSelection
-from service.tokenization.tokenizer import TokenizedInput, Tokenizer
+from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.tokenizer import Tokenizer
 
 ARRAYS = ("indices", "weights", "left_out")
 """Fields of an entry that hold one array a layer."""

@@ -14,12 +14,15 @@ from service.answers.safetensors import bytes_of, write_safetensors
 from service.wire import Piece
 
 Array = NDArray[Any]
+VECTORS = ("embeddings", "scores")
+"""Fields of an answer that hold one row an input."""
 
 SAFETENSORS_LAYOUT = """\
 One safetensors body.
 
 - `embeddings` [inputs, dimensions], always float32; with `output` "tokens" one `embeddings.{i}` [tokens, dimensions]
-  for each input i
+  for each input i; of a classifier `scores` [inputs, labels]; of a sparse model `sparse.{i}.indices` and
+  `sparse.{i}.values` [words]
 - `attention.{i}` [layers, heads, queries, keys], float32, or float16 with `encoding_format` "float16"; where the layers
   asked for differ in heads one `attention.{i}.{l}` [heads, queries, keys] for each layer l instead
 - with `top_k` its keys are the k largest, and beside it stand `attention.{i}.indices` [layers, heads, queries, k] in
@@ -34,7 +37,12 @@ def as_base64(array: Array) -> str:
 
 def pack_base64(answer: Mapping[str, Any]) -> dict[str, Any]:
     """The answer with a text for each input's embedding, and dtype, shape and text for each layer's array."""
-    packed = {**answer, "embeddings": [as_base64(vectors) for vectors in answer["embeddings"]]}
+    packed = dict(answer)
+    for name in VECTORS:
+        if name in answer:
+            packed[name] = [as_base64(vectors) for vectors in answer[name]]
+    if "sparse" in answer:
+        packed["sparse"] = [{name: as_base64(array) for name, array in words.items()} for words in answer["sparse"]]
     if "attention" in answer:
         packed["attention"] = [
             {name: list(map(_tensor, value)) if name in ARRAYS else value for name, value in entry.items()}
@@ -47,14 +55,11 @@ def pack_safetensors(answer: Mapping[str, Any], *, is_half: bool) -> list[Piece]
     """The answer as `SAFETENSORS_LAYOUT` says, in pieces, which share the memory of its arrays.
 
     Args:
-        answer: as `service.answers.embeddings.build_answer` gives it.
+        answer: as `service.answers.answer.build_answer` gives it.
         is_half: whether attention weights are written as float16.
     """
-    embeddings = answer["embeddings"]
-    whole = isinstance(embeddings, np.ndarray)
-    listed = {"embeddings": embeddings} if whole else {f"embeddings.{i}": rows for i, rows in enumerate(embeddings)}
-    tensors = {name: [_released(array)] for name, array in listed.items()}
-    rest = {name: value for name, value in answer.items() if name != "embeddings"}
+    tensors = {name: [_released(array)] for name, array in _outputs(answer).items()}
+    rest = {name: value for name, value in answer.items() if name not in (*VECTORS, "sparse")}
     if "attention" in answer:
         for index, entry in enumerate(answer["attention"]):
             tensors |= _named(f"attention.{index}", entry, is_half=is_half)
@@ -63,6 +68,19 @@ def pack_safetensors(answer: Mapping[str, Any], *, is_half: bool) -> list[Piece]
         ]
     written = orjson.dumps(rest, option=orjson.OPT_SERIALIZE_NUMPY)
     return write_safetensors(tensors, {"answer": written.decode("utf-8")})
+
+
+def _outputs(answer: Mapping[str, Any]) -> dict[str, Array]:
+    """What the task gives, by name."""
+    found: dict[str, Array] = {}
+    for name in VECTORS:
+        whole = answer.get(name, ())
+        found |= (
+            {name: whole} if isinstance(whole, np.ndarray) else {f"{name}.{i}": rows for i, rows in enumerate(whole)}
+        )
+    for index, words in enumerate(answer.get("sparse", ())):
+        found |= {f"sparse.{index}.{name}": array for name, array in words.items()}
+    return found
 
 
 def _named(prefix: str, entry: Mapping[str, Any], *, is_half: bool) -> dict[str, list[Array]]:

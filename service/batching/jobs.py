@@ -21,6 +21,7 @@ class Job:
         wants_tokens: whether `last_hidden_state` is wanted.
         wants_norms: whether the value norms of these attention layers are wanted.
         head_gates: [sum of all layers' heads], or None; one array for all texts of a request.
+        token_type_ids: [n], or None for all zeros.
     """
 
     input_ids: Int64Array
@@ -28,6 +29,7 @@ class Job:
     wants_tokens: bool = False
     wants_norms: bool = False
     head_gates: Float32Array | None = None
+    token_type_ids: Int64Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class JobResult:
     """What was computed for one text, never a padded row or column. The arrays are C-contiguous.
 
     Attributes:
-        pooled: [D], before truncation to fewer dimensions and before normalisation.
+        output: the task's, as `BatchOutput` describes it.
         last_hidden_state: [n, D], or None where not wanted.
         attentions: by layer, probabilities [H_l, n, n]; the wanted layers only.
         queue_seconds: from submission to the start of its batch.
@@ -43,7 +45,7 @@ class JobResult:
         value_norms: by layer, [H_l, n]; the wanted layers only.
     """
 
-    pooled: Float32Array
+    output: Float32Array
     last_hidden_state: Float32Array | None
     attentions: Mapping[int, Float32Array]
     queue_seconds: float
@@ -62,12 +64,23 @@ def collate(jobs: Sequence[Job], cancellation: Cancellation | None = None) -> Ba
     wanted = (layers, tokens, norms, _gates(jobs), cancellation)
     if len(jobs) == 1:
         row = jobs[0].input_ids
-        return Batch(row[np.newaxis], np.array([len(row)], dtype=np.int64), *wanted)
+        return Batch(row[np.newaxis], np.array([len(row)], dtype=np.int64), *wanted, _types(jobs, len(row)))
     lengths = np.array([len(job.input_ids) for job in jobs], dtype=np.int64)
     input_ids = np.zeros((len(jobs), int(lengths.max())), dtype=np.int64)
     for row, job in zip(input_ids, jobs, strict=True):
         row[: len(job.input_ids)] = job.input_ids
-    return Batch(input_ids, lengths, *wanted)
+    return Batch(input_ids, lengths, *wanted, _types(jobs, input_ids.shape[1]))
+
+
+def _types(jobs: Sequence[Job], length: int) -> Int64Array | None:
+    """[B, S], 0 for texts that come alone; None where no text has types."""
+    if all(job.token_type_ids is None for job in jobs):
+        return None
+    types = np.zeros((len(jobs), length), dtype=np.int64)
+    for row, job in zip(types, jobs, strict=True):
+        if job.token_type_ids is not None:
+            row[: len(job.token_type_ids)] = job.token_type_ids
+    return types
 
 
 def _gates(jobs: Sequence[Job]) -> Float32Array | None:
@@ -89,7 +102,7 @@ def separate(
     """
     return [
         JobResult(
-            output.pooled[row],
+            output.output[row],
             _tokens(output, row, len(job.input_ids)) if job.wants_tokens else None,
             {layer: _attention(output, layer, row, len(job.input_ids)) for layer in job.attention_layers},
             queue_seconds[row],

@@ -4,7 +4,7 @@ It knows neither HTTP nor ONNX Runtime. Tests put a fake here; `service.inferenc
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
@@ -55,6 +55,7 @@ class Batch:
         head_gates: [B, sum of all layers' heads], first layer first, factors on what each head adds; None for heads as
             they are.
         cancellation: ends the run early once nobody waits for its output; None for a run that is always finished.
+        token_type_ids: [B, S], for models that tell the texts of a pair apart; None for all zeros.
     """
 
     input_ids: Int64Array
@@ -64,11 +65,16 @@ class Batch:
     wants_norms: bool = False
     head_gates: Float32Array | None = None
     cancellation: Cancellation | None = None
+    token_type_ids: Int64Array | None = None
 
     def padded(self, step: int) -> Self:
         """The same batch with S padded to a multiple of `step`."""
         missing = -self.input_ids.shape[1] % step
-        return replace(self, input_ids=np.pad(self.input_ids, ((0, 0), (0, missing)))) if missing else self
+        if not missing:
+            return self
+        columns = ((0, 0), (0, missing))
+        types = None if self.token_type_ids is None else np.pad(self.token_type_ids, columns)
+        return replace(self, input_ids=np.pad(self.input_ids, columns), token_type_ids=types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +82,15 @@ class BatchOutput:
     """What one run computed; padded rows and columns hold anything, and S may be longer than the batch's.
 
     Attributes:
-        pooled: [B, D], before truncation to fewer dimensions and before normalisation.
+        output: the task's, one entry a text. An embedding: the pooled vector [D], before truncation to fewer dimensions
+            and before normalisation. Classification: logits [labels]. Multi-vector: [n, D'], a vector for each of its
+            n tokens. Sparse: [k, 2], id and weight of each of k words; float32 holds every id exactly.
         last_hidden_state: [B, S, D], or None where not wanted.
         attentions: by layer, probabilities [B, H_l, S, S]; the wanted layers only.
         value_norms: by layer, ||f(x_j)|| [B, H_l, S] (see `model.analysis.norms`); the wanted layers only.
     """
 
-    pooled: Float32Array
+    output: Sequence[Float32Array] | Float32Array
     last_hidden_state: Float32Array | None
     attentions: Mapping[int, Float32Array]
     value_norms: Mapping[int, Float32Array] = field(default_factory=dict)

@@ -4,7 +4,8 @@ It feeds the inputs that the manifest lists and fetches the outputs that a batch
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from model.artifact import (
     LAST_HIDDEN_STATE,
     LENGTHS,
     NORM_LAYERS,
-    POOLED,
     TOKEN_TYPE_IDS,
     Artifact,
     ArtifactError,
@@ -26,7 +26,8 @@ from model.artifact import (
     value_norms_name,
 )
 from model.processor import length_step
-from service.inference.backend import Batch, BatchOutput, Float32Array
+from model.tasks.settings import Task
+from service.inference.backend import Batch, BatchOutput, Float32Array, Int64Array
 from service.inference.onnx_session import open_session, operators, run_options
 
 _LARGE_OUTPUT = 8 * 2**20  # bytes of one run's outputs; after such a run the arena is shrunk
@@ -55,6 +56,8 @@ class OnnxBackend:
 
     def __init__(self, artifact: Artifact, *, intra_op_threads: int = 1, provider: str = "cpu") -> None:
         manifest = artifact.manifest
+        self._output = manifest.task_output
+        self._split = _SPLITS[manifest.task]
         self._num_layers = manifest.config.num_layers
         self._most_heads = max(manifest.config.num_heads)
         self._max_length = manifest.max_sequence_length
@@ -71,7 +74,7 @@ class OnnxBackend:
             Exception: whatever ONNX Runtime raises; also once the batch is cancelled.
         """
         batch, layers = batch.padded(self._length_step), batch.attention_layers
-        names = [POOLED, *([LAST_HIDDEN_STATE] if batch.wants_tokens else []), *map(attentions_name, layers)]
+        names = [self._output, *([LAST_HIDDEN_STATE] if batch.wants_tokens else []), *map(attentions_name, layers)]
         names += map(value_norms_name, layers) if batch.wants_norms else ()
         feeds = {name: feed(batch) for name, feed in self._feeds}
         options = run_options(batch.cancellation, shrinks=self._should_shrink())
@@ -80,7 +83,7 @@ class OnnxBackend:
             self._large_output_at = time.monotonic()
         found = dict(zip(names, outputs, strict=True))
         return BatchOutput(
-            pooled=found[POOLED],
+            output=self._split(found[self._output], batch.lengths),
             last_hidden_state=found.get(LAST_HIDDEN_STATE),
             attentions={layer: found[attentions_name(layer)] for layer in layers},
             value_norms={layer: found[value_norms_name(layer)] for layer in layers if batch.wants_norms},
@@ -136,11 +139,41 @@ def _plan_feeds(artifact: Artifact) -> list[tuple[str, Feed]]:
         ATTENTION_LAYERS: lambda batch: _layer_mask(batch.attention_layers, num_layers),
         NORM_LAYERS: lambda batch: _layer_mask(batch.attention_layers if batch.wants_norms else (), num_layers),
         HEAD_GATES: lambda batch: no_gates if batch.head_gates is None else batch.head_gates,
-        TOKEN_TYPE_IDS: lambda batch: np.zeros_like(batch.input_ids),
+        TOKEN_TYPE_IDS: _token_type_ids,
     }
     if unknown := [name for name in artifact.manifest.inputs if name not in feeds]:
         raise ArtifactError(f"{artifact.path(GRAPH)} wants {', '.join(unknown)}: this version feeds {', '.join(feeds)}")
     return [(name, feeds[name]) for name in artifact.manifest.inputs]
+
+
+def _token_type_ids(batch: Batch) -> NDArray[Any]:
+    return np.zeros_like(batch.input_ids) if batch.token_type_ids is None else batch.token_type_ids
+
+
+def _rows(output: Float32Array, lengths: Int64Array) -> Float32Array:
+    del lengths
+    return output
+
+
+def _real_tokens(output: Float32Array, lengths: Int64Array) -> list[Float32Array]:
+    """[B, S, D'] as [n, D'] of each text."""
+    return [row[:length] for row, length in zip(output, lengths, strict=True)]
+
+
+def _weighted_words(output: Float32Array, lengths: Int64Array) -> list[Float32Array]:
+    """[B, V] as [k, 2] of each text: few words of the vocabulary have a weight."""
+    del lengths
+    found = []
+    for row in output:
+        words = np.flatnonzero(row > 0)
+        found.append(np.stack([words.astype(np.float32), row[words]], axis=1))
+    return found
+
+
+_SPLITS: Mapping[Task, Callable[[Float32Array, Int64Array], Sequence[Float32Array] | Float32Array]] = MappingProxyType(
+    {"embedding": _rows, "classification": _rows, "sparse": _weighted_words, "multi_vector": _real_tokens}
+)
+"""A task's output as one entry a text."""
 
 
 def _layer_mask(layers: tuple[int, ...], num_layers: int) -> NDArray[np.bool_]:

@@ -16,7 +16,6 @@ from model.artifact import (
     GRAPH,
     LAST_HIDDEN_STATE,
     NORM_LAYERS,
-    POOLED,
     Artifact,
     ArtifactError,
     attentions_name,
@@ -118,7 +117,7 @@ def _check_names(artifact: Artifact, session: onnxruntime.InferenceSession) -> N
     if found != set(manifest.inputs):
         raise ArtifactError(f"{path} has inputs {', '.join(sorted(found))}, its manifest says {manifest.inputs}")
     layers = range(manifest.config.num_layers)
-    wanted = {POOLED, LAST_HIDDEN_STATE, *map(attentions_name, layers)}
+    wanted = {manifest.task_output, LAST_HIDDEN_STATE, *map(attentions_name, layers)}
     wanted |= set(map(value_norms_name, layers)) if NORM_LAYERS in manifest.inputs else set()
     if missing := sorted(wanted - {entry.name for entry in session.get_outputs()}):
         raise ArtifactError(f"{path} lacks outputs {', '.join(missing)}; export it again")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from service.answers.embeddings import build_answer
+from service.answers.answer import build_answer
 from service.answers.packing import pack_base64, pack_safetensors
 from service.answers.serialize import serialize_in_pieces
 from service.batching.jobs import JobResult
@@ -21,8 +21,17 @@ from service.requests.plan import Sizes, check_sizes, plan_encoding
 from service.requests.schemas import EncodeRequest
 from service.requests.selection import ARRAY_FLOATS
 from service.services import Services
-from service.tokenization.inputs import INPUTS, InputNames, read_inputs, refuse_empty, refuse_long_texts
-from service.tokenization.tokenizer import TokenizedInput
+from service.tokenization.inputs import (
+    INPUTS,
+    PAIRS,
+    InputNames,
+    Inputs,
+    read_inputs,
+    read_pairs,
+    refuse_empty,
+    refuse_long_texts,
+)
+from service.tokenization.tokenized import TokenizedInput
 from service.wire import Piece
 
 # Up to here building an answer is quicker than handing it to a thread; megabytes would hold up the event loop.
@@ -36,7 +45,7 @@ class EncodeResult:
     """What came of a request, before it is written: each API writes it in its own shape.
 
     Attributes:
-        answer: as `service.answers.embeddings.build_answer` gives it, arrays still arrays.
+        answer: as `service.answers.answer.build_answer` gives it, arrays still arrays.
         sizes: of that answer.
     """
 
@@ -80,13 +89,14 @@ async def run(
     """
     runner, settings, metrics = services.readiness.runner(), services.settings, services.metrics
     deadline = context.deadline(settings.request_timeout)
-    inputs = read_inputs(request.inputs, names=names, max_texts=settings.max_texts)
+    inputs, names = read_request(request, names, settings.max_texts)
     plan = plan_encoding(request, inputs, runner.manifest)
-    refuse_long_texts(plan.inputs.texts or (), settings.max_text_characters, names=names)
+    refuse_long_texts(plan.inputs, settings.max_text_characters, names=names)
     with timed(metrics, "tokenize"):
         tokenized = await runner.tokenize(
             plan.inputs,
             truncate=request.truncate,
+            pair_truncation=request.pair_truncation,
             names=names,
             ids_only=plan.selection is None,
             deadline=deadline,
@@ -105,6 +115,21 @@ async def run(
         answer = await offload(partial(build_answer, plan, tokenized, results, attention, runner), sizes.built_from)
     count(metrics, context, tokenized, attention_bytes=sizes.attention_bytes if attention else None)
     return EncodeResult(answer, sizes)
+
+
+def read_request(request: EncodeRequest, names: InputNames, max_texts: int) -> tuple[Inputs, InputNames]:
+    """What a request wants encoded, and what its caller calls that.
+
+    Raises:
+        Invalid: neither inputs nor pairs, or both.
+    """
+    if request.pairs is None:
+        if request.inputs is None and names is INPUTS:
+            raise Invalid("inputs: Field required", param="inputs")
+        return read_inputs(request.inputs, names=names, max_texts=max_texts), names
+    if request.inputs is not None:
+        raise Invalid("pairs: give either inputs or pairs", param="pairs")
+    return read_pairs(request.pairs, max_texts=max_texts), PAIRS
 
 
 def check_tokens(lengths: Sequence[int], limit: int, *, names: InputNames = INPUTS) -> None:

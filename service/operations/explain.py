@@ -13,8 +13,8 @@ import numpy as np
 from model.analysis.arrays import Float32Array, Float64Array
 from model.analysis.contributions import contributions, token_shares
 from model.analysis.rollout import saliency
-from service.answers.embeddings import make_vectors, token_vectors
 from service.answers.serialize import serialize
+from service.answers.vectors import make_vectors, token_vectors
 from service.batching.jobs import JobResult
 from service.context import RequestContext
 from service.errors import Invalid, TooLarge
@@ -30,7 +30,7 @@ from service.runner import Runner
 from service.services import Services
 from service.settings import Settings
 from service.tokenization.inputs import InputNames, Inputs, refuse_empty, refuse_long_texts, refuse_truncated
-from service.tokenization.tokenizer import TokenizedInput
+from service.tokenization.tokenized import TokenizedInput
 
 SIDES = ("a", "b")
 NAMES = InputNames(listed="", singles=SIDES)
@@ -65,7 +65,7 @@ async def explain(services: Services, context: RequestContext, request: ExplainR
     head_gates = read_head_mask(request.head_mask, runner.manifest)
     given = Inputs(texts=(request.a, request.b))
     prompt, inputs = with_prompt(runner.manifest.defaults, given, name=request.prompt_name, text=request.prompt)
-    refuse_long_texts(inputs.texts or (), settings.max_text_characters, names=NAMES)
+    refuse_long_texts(inputs, settings.max_text_characters, names=NAMES)
     with timed(metrics, "tokenize"):
         texts = await runner.tokenize(inputs, truncate=True, deadline=deadline)
     refuse_empty(texts, names=NAMES)
@@ -96,7 +96,7 @@ def compare(request: ExplainRequest, results: Sequence[JobResult], runner: Runne
         InferenceFailed: a vector is not finite.
     """
     pooled = make_vectors(
-        np.stack([result.pooled for result in results]),
+        np.stack([result.output for result in results]),
         dimensions=request.dimensions,
         normalize=request.similarity == "cosine",
     )

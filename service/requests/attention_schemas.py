@@ -74,8 +74,10 @@ class Attention(AnswerModel):
     words: list[str] | None = None
     """with `level` `"word"`, as they stand in the text; special tokens are words of their own"""
     offsets: list[tuple[int, int]] | None
-    """[start, end) of each token or word in the text, in characters; [0, 0] for special tokens; null for token id
+    """[start, end) of each token or word in its text, in characters; [0, 0] for special tokens; null for token id
     inputs"""
+    segments: list[int | None] | None = None
+    """only of a pair: the text that each token or word is of, 0 or 1; null for special tokens"""
     layers: list[int]
     """which layers, in the order asked for; a rollout's are all"""
     heads: list[list[int]]

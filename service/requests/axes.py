@@ -12,7 +12,8 @@ import numpy as np
 from model.analysis.arrays import BoolArray
 from model.analysis.words import Span, find_words, word_offsets
 from service.requests.attention_schemas import AttentionRequest
-from service.tokenization.tokenizer import TokenizedInput, Tokenizer
+from service.tokenization.tokenized import TokenizedInput, text_offsets
+from service.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +47,28 @@ def plan_axes(options: AttentionRequest, inputs: Sequence[TokenizedInput], token
 
 
 def label_axes(options: AttentionRequest, axes: Axes, item: TokenizedInput, tokens: Sequence[str]) -> dict[str, Any]:
-    """What the columns are called and where they stand in the text: `tokens` or `words`, and `offsets`."""
-    offsets, text = item.offsets, item.text or ""
-    if axes.words is not None and offsets is not None:
-        places = word_offsets(axes.words, offsets, text)
-        spans = zip(axes.words, places, strict=True)
-        return {"words": [_word(text, tokens, *span) for span in spans], "offsets": places}
-    if not options.exclude_special:
-        return {"tokens": tokens, "offsets": offsets}
-    kept = np.flatnonzero(~axes.special).tolist()
-    kept_offsets = None if offsets is None else [offsets[token] for token in kept]
-    return {"tokens": [tokens[token] for token in kept], "offsets": kept_offsets}
+    """The columns: `tokens` or `words`, `offsets` in their text, and of a pair `segments`, the text each is of."""
+    if axes.words is not None and item.offsets is not None:
+        return _label_words(axes.words, item, tokens)
+    kept = range(axes.num_tokens) if not options.exclude_special else np.flatnonzero(~axes.special).tolist()
+    offsets = None if item.offsets is None else [item.offsets[token] for token in kept]
+    labels = {"tokens": [tokens[token] for token in kept], "offsets": offsets}
+    return labels if item.segments is None else labels | {"segments": [item.segments[token] for token in kept]}
+
+
+def _label_words(words: Sequence[Span], item: TokenizedInput, tokens: Sequence[str]) -> dict[str, Any]:
+    text = item.text or ""
+    places = word_offsets(words, text_offsets(item), text)
+    labels: dict[str, Any] = {
+        "words": [_word(text, tokens, *span) for span in zip(words, places, strict=True)],
+        "offsets": places,
+    }
+    if item.segments is None:
+        return labels
+    segments = [item.segments[start] for start, _ in words]
+    shifts = [item.second_start if segment == 1 else 0 for segment in segments]
+    offsets = [(start - shift, end - shift) for (start, end), shift in zip(places, shifts, strict=True)]
+    return labels | {"offsets": offsets, "segments": segments}
 
 
 def _axes(options: AttentionRequest, item: TokenizedInput, special: BoolArray) -> Axes:
@@ -73,7 +85,7 @@ def _axes(options: AttentionRequest, item: TokenizedInput, special: BoolArray) -
 def _words(item: TokenizedInput) -> list[Span]:
     if item.encoding is None or item.text is None:
         raise ValueError("an input given as token ids has no words")
-    return find_words(item.text, item.encoding.offsets, item.encoding.word_ids)
+    return find_words(item.text, text_offsets(item), item.encoding.word_ids)
 
 
 def _special(inputs: Sequence[TokenizedInput], tokenizer: Tokenizer) -> list[BoolArray]:

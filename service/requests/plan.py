@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from model.artifact import NORM_LAYERS, Manifest
+from model.tasks.settings import Task
 from service.errors import Invalid, TooLarge
 from service.inference.backend import Float32Array
 from service.requests.artifact_inputs import require_input
@@ -25,12 +26,14 @@ from service.requests.selection import (
 )
 from service.settings import Settings
 from service.tokenization.inputs import Inputs
-from service.tokenization.tokenizer import TokenizedInput, Tokenizer
+from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.tokenizer import Tokenizer
 
 # Held of each number of an answer until it is read: float32 as computed and as selected or normalised, and as text.
 TENSOR_BYTES = 4 + 4
 BASE64_BYTES = TENSOR_BYTES + 6
 JSON_BYTES = TENSOR_BYTES + 13
+SPARSE_WORDS = 4096  # with a weight, at the most: trained models give a text a few hundred
 
 
 class RunOptions(TypedDict):
@@ -52,7 +55,8 @@ class EncodePlan:
         prompt: what is in front of each text, or None.
         selection: layers and heads of the attention answer, or None.
         head_gates: [sum of all layers' heads], or None.
-        dimensions: of the answer's vectors.
+        dimensions: of the answer's vectors; labels, or words of the vocabulary.
+        task: the model's.
     """
 
     request: EncodeRequest
@@ -61,6 +65,12 @@ class EncodePlan:
     selection: AttentionSelection | None
     head_gates: Float32Array | None
     dimensions: int
+    task: Task = "embedding"
+
+    @property
+    def is_one_array(self) -> bool:
+        """Whether the answer holds one array of all inputs, not one an input."""
+        return self.request.output == "pooled" and self.task in {"embedding", "classification"}
 
     @property
     def run_options(self) -> RunOptions:
@@ -110,11 +120,12 @@ def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
     Raises:
         Invalid: it asks for what the model does not have.
     """
+    _refuse_other_tasks(request, inputs, manifest)
     selection = _select(request, inputs, manifest)
     head_gates = read_head_mask(request.head_mask, manifest)
-    dimensions = check_dimensions(request.dimensions, _vector_size(request, manifest))
+    dimensions = check_dimensions(request.dimensions, _output_size(request, manifest))
     prompt, prompted = with_prompt(manifest.defaults, inputs, name=request.prompt_name, text=request.prompt)
-    return EncodePlan(request, prompted, prompt, selection, head_gates, dimensions)
+    return EncodePlan(request, prompted, prompt, selection, head_gates, dimensions, manifest.task)
 
 
 def check_dimensions(dimensions: int | None, size: int) -> int:
@@ -134,15 +145,14 @@ def check_sizes(plan: EncodePlan, lengths: Sequence[int], attention: AttentionPl
     Raises:
         TooLarge: larger than the settings allow; the message says what would make it smaller.
     """
-    vectors = len(lengths) if plan.request.output == "pooled" else sum(lengths)
-    if (size := vectors * plan.dimensions * FLOAT_BYTES) > settings.max_embedding_bytes:
+    if (size := _output_floats(plan, lengths) * FLOAT_BYTES) > settings.max_embedding_bytes:
         raise TooLarge(
             f"the answer would hold {size} bytes of embeddings, at most {settings.max_embedding_bytes} are allowed; "
             "send fewer inputs or ask for fewer dimensions",
             param="output",
         )
     if attention is None:
-        arrays = len(lengths) if plan.request.output == "tokens" else 1
+        arrays = 1 if plan.is_one_array else len(lengths)
         return Sizes(size // FLOAT_BYTES, size // FLOAT_BYTES + ARRAY_FLOATS * arrays, 0, 0)
     attention_bytes = check_attention_size(
         attention.selection,
@@ -156,10 +166,19 @@ def check_sizes(plan: EncodePlan, lengths: Sequence[int], attention: AttentionPl
     return Sizes(floats, built_from, attention_bytes, attention.selection.work_bytes(lengths))
 
 
+def _output_floats(plan: EncodePlan, lengths: Sequence[int]) -> int:
+    """Numbers in the answer for texts of these lengths, without attention."""
+    if plan.is_one_array:
+        return len(lengths) * plan.dimensions
+    if plan.request.output == "pooled" and plan.task == "sparse":
+        return len(lengths) * 2 * min(plan.dimensions, SPARSE_WORDS)
+    return sum(lengths) * plan.dimensions
+
+
 def _select(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> AttentionSelection | None:
     if request.attention is None:
         return None
-    if request.attention.level == "word" and inputs.texts is None:
+    if request.attention.level == "word" and (inputs.token_ids is not None or inputs.id_pairs is not None):
         raise Invalid("attention.level: token ids have no words; send texts", param="attention.level")
     if request.attention.form == "norms":
         require_input(manifest, NORM_LAYERS, param="attention.form")
@@ -172,5 +191,19 @@ def _select(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> Atten
     return select_attention(request.attention, manifest.config.num_heads)
 
 
-def _vector_size(request: EncodeRequest, manifest: Manifest) -> int:
-    return manifest.config.embedding_size if request.output == "pooled" else manifest.config.hidden_size
+def _output_size(request: EncodeRequest, manifest: Manifest) -> int:
+    return manifest.config.output_size if request.output == "pooled" else manifest.config.hidden_size
+
+
+def _refuse_other_tasks(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> None:
+    """Refuses what another task would answer."""
+    if inputs.is_paired and not manifest.pairs:
+        raise Invalid(
+            f"pairs: {manifest.model} reads one text at a time (its task is {manifest.task}); send inputs",
+            param="pairs",
+        )
+    has_vectors = manifest.task in {"embedding", "multi_vector"} or request.output == "tokens"
+    if request.dimensions is not None and not has_vectors:
+        raise Invalid(
+            f"dimensions: {manifest.model} gives no vectors to cut (its task is {manifest.task})", param="dimensions"
+        )

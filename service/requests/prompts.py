@@ -65,6 +65,8 @@ def with_prompt(
         return None, inputs
     if inputs.texts is not None:
         return prompt, replace(inputs, texts=prompt.before(inputs.texts))
+    if inputs.is_paired and (name is not None or text is not None):
+        raise Invalid("prompt: pairs are read without a prompt; leave it out", param="prompt")
     if name is not None or text is not None:
         param = "prompt_name" if text is None else "prompt"
         raise Invalid(f"{param}: token ids are used as given; send texts, or ids that begin with its own", param=param)

@@ -11,6 +11,8 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 from service.requests.attention_schemas import Attention, AttentionRequest, AttentionStatistics
 from service.requests.head_mask import HeadMask
 from service.requests.prompts import MAX_PROMPT_CHARACTERS
+from service.tokenization.rows import PairTruncation
+from service.tokenization.tokenize import Truncate
 from service.wire import AnswerModel, OpenAnswerModel, RequestModel
 
 Inputs = Annotated[
@@ -26,6 +28,31 @@ Inputs = Annotated[
                     "items": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
                     "minItems": 1,
                 },
+            ]
+        }
+    ),
+]
+Pairs = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {
+                    "type": "array",
+                    "items": {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2},
+                    "minItems": 1,
+                },
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "array",
+                        "items": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+                        "minItems": 2,
+                        "maxItems": 2,
+                    },
+                    "minItems": 1,
+                },
+                {"type": "null"},
             ]
         }
     ),
@@ -47,17 +74,26 @@ class EncodeRequest(RequestModel):
                     "inputs": ["The cat sat on the mat."],
                     "attention": {"layers": "last", "heads": [0, 1], "queries": "cls"},
                 }
-            ]
+            ],
+            "oneOf": [{"required": ["inputs"]}, {"required": ["pairs"]}],
         }
     )
 
-    inputs: Inputs
+    inputs: Inputs = None
     """a text, a list of texts, a list of token ids, or a list of lists of token ids (used as given: include the special
     tokens yourself)"""
+    pairs: Pairs = None
+    """instead of `inputs`, for a model that reads two texts at once: pairs of texts, or of lists of token ids without
+    special tokens"""
     normalize: bool = True
     """divide each vector by its length, after `dimensions`"""
-    truncate: bool = True
-    """cut texts that are longer than the model takes; false refuses them, as token ids always are"""
+    truncate: Truncate = True
+    """cut texts that are longer than the model takes at their end, or at their `"start"`; false refuses them, as token
+    ids by themselves always are"""
+    pair_truncation: PairTruncation = "longest_first"
+    """which text of a pair is cut: the longer one until both are as long, or `"only_second"`"""
+    raw_scores: bool = False
+    """a classifier's scores as logits, without the activation that makes probabilities of them"""
     prompt_name: str | None = None
     """one of the model's prompts, put before every text; null takes the model's default, where it has one"""
     prompt: PromptText | None = None
@@ -109,12 +145,26 @@ class Item(AnswerModel):
     """only where it was: how many tokens of it were left out"""
 
 
+class SparseVector(AnswerModel):
+    """The words of the vocabulary that have a weight in one input."""
+
+    indices: list[int] | str
+    values: list[float] | str
+
+
 class EncodeAnswer(AnswerModel):
     """What `POST /encode` answers; one entry an input, in their order."""
 
     model: str
-    embeddings: list[list[float]] | list[list[list[float]]] | list[str]
-    """pooled: one vector an input; tokens: one vector a token of each input; base64: one string an input"""
+    embeddings: list[list[float]] | list[list[list[float]]] | list[str] | None = None
+    """pooled: one vector an input; tokens: one vector a token of each input; base64: one string an input; absent where
+    the model's task gives no vectors"""
+    scores: list[list[float]] | list[str] | None = None
+    """only of a classifier: a score a label of each input"""
+    labels: list[str] | None = None
+    """only of a classifier: what the scores are of"""
+    sparse: list[SparseVector] | None = None
+    """only of a sparse model: each input's words with a weight"""
     usage: Usage
     items: list[Item]
     prompt_name: str | None = None

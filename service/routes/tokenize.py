@@ -7,7 +7,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.answers.embeddings import describe_item
+from service.answers.answer import describe_item
 from service.context import context_of
 from service.errors import DeadlineExceeded, Invalid
 from service.http.media import JSON
@@ -19,7 +19,7 @@ from service.requests.prompts import with_prompt
 from service.requests.schemas import TokenizeAnswer, TokenizeRequest
 from service.services import services_of
 from service.tokenization.inputs import read_inputs, refuse_long_texts
-from service.tokenization.tokenizer import TokenizedInput
+from service.tokenization.tokenized import TokenizedInput
 
 EXAMPLE = {
     "model": "sentence-transformers/all-MiniLM-L6-v2",
@@ -43,7 +43,7 @@ async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
     if inputs.texts is None:
         raise Invalid("inputs: expected a text or a list of texts", param="inputs")
     prompt, inputs = with_prompt(runner.manifest.defaults, inputs, name=body.prompt_name, text=body.prompt)
-    refuse_long_texts(inputs.texts or (), services.settings.max_text_characters)
+    refuse_long_texts(inputs, services.settings.max_text_characters)
     deadline = context.deadline(services.settings.request_timeout)
     with timed(services.metrics, "tokenize"):
         tokenized = await runner.tokenize(inputs, truncate=body.truncate, deadline=deadline)

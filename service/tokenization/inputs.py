@@ -7,22 +7,39 @@ from typing import Any
 import numpy as np
 
 from service.errors import Invalid, TooLarge
-from service.tokenization.tokenizer import TokenizedInput
+from service.tokenization.tokenized import TokenizedInput
 
 EXPECTED = "expected a text, a list of texts, a list of token ids or a list of lists of token ids"
+
+PAIRS_EXPECTED = "expected a list of pairs, each of two texts or of two lists of token ids"
 
 TokenIds = Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """One of the two is set."""
+    """What to tokenise, in one of four forms; the others are None.
+
+    Attributes:
+        texts: each by itself.
+        token_ids: each by itself, special tokens included.
+        text_pairs: two texts a row.
+        id_pairs: token ids of two texts a row, without special tokens.
+    """
 
     texts: Sequence[str] | None = None
     token_ids: Sequence[TokenIds] | None = None
+    text_pairs: Sequence[Sequence[str]] | None = None
+    id_pairs: Sequence[Sequence[TokenIds]] | None = None
 
     def __len__(self) -> int:
-        return len(self.texts if self.texts is not None else self.token_ids or ())
+        forms = (self.texts, self.token_ids, self.text_pairs, self.id_pairs)
+        return next((len(form) for form in forms if form is not None), 0)
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether rows have two texts."""
+        return self.text_pairs is not None or self.id_pairs is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +75,7 @@ class InputNames:
 
 
 INPUTS = InputNames()
+PAIRS = InputNames(listed="pairs")
 
 
 def read_inputs(value: Any, *, names: InputNames = INPUTS, max_texts: int) -> Inputs:
@@ -86,6 +104,29 @@ def read_inputs(value: Any, *, names: InputNames = INPUTS, max_texts: int) -> In
     raise Invalid(f"{names.all}: {EXPECTED}; all of one kind", param=names.field)
 
 
+def read_pairs(value: Any, *, max_texts: int) -> Inputs:
+    """Pairs of texts, or of lists of token ids, from a JSON value.
+
+    Raises:
+        Invalid: another form, an empty list, or pairs of mixed kinds.
+        TooLarge: more pairs than allowed.
+    """
+    if type(value) is not list or not value:
+        raise Invalid(f"pairs: {PAIRS_EXPECTED}", param="pairs")
+    if len(value) > max_texts:
+        raise TooLarge(f"pairs: {len(value)} pairs, at most {max_texts} a request are taken", param="pairs")
+    kinds: set[type] = set()
+    for index, pair in enumerate(value):
+        if type(pair) is not list or len(pair) != 2:
+            raise Invalid(f"pairs[{index}]: expected two texts, or two lists of token ids", param=f"pairs.{index}")
+        kinds.update(map(type, pair))
+    if kinds == {str}:
+        return Inputs(text_pairs=value)
+    if kinds == {list} and all(set(map(type, ids)) <= {int} for pair in value for ids in pair):
+        return Inputs(id_pairs=value)
+    raise Invalid(f"pairs: {PAIRS_EXPECTED}; all of one kind", param="pairs")
+
+
 def as_tokenized(
     inputs: Sequence[TokenIds], *, names: InputNames = INPUTS, vocab_size: int, max_length: int
 ) -> list[TokenizedInput]:
@@ -102,43 +143,51 @@ def as_tokenized(
             raise TooLarge(
                 f"{name}: {len(ids)} token ids, the model takes {max_length}; token ids are never cut", param=field
             )
-        if min(ids) < 0 or max(ids) >= vocab_size:
-            name, field = names.of(index)
-            raise Invalid(f"{name}: a token id is out of range, expected 0 to {vocab_size - 1}", param=field)
+        check_ids(ids, *names.of(index), vocab_size=vocab_size)
         checked.append(TokenizedInput(np.array(ids, dtype=np.int64), False, len(ids), None))
     return checked
 
 
-def refuse_long_texts(texts: Sequence[str], limit: int, *, names: InputNames = INPUTS) -> None:
+def check_ids(ids: TokenIds, name: str, field: str, *, vocab_size: int) -> None:
+    """Refuses token ids that the model does not have.
+
+    Raises:
+        Invalid: naming the input and the ids that there are.
+    """
+    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+        raise Invalid(f"{name}: a token id is out of range, expected 0 to {vocab_size - 1}", param=field)
+
+
+def refuse_long_texts(inputs: Inputs, limit: int, *, names: InputNames = INPUTS) -> None:
     """Refuses a text whose tokens would take too much memory to count, wherever it would be cut.
 
     Args:
-        texts: as they would be tokenised.
+        inputs: as they would be tokenised.
         limit: most characters of one.
         names: the caller's, for the error.
 
     Raises:
         TooLarge: naming the text's place and both numbers.
     """
-    for index, text in enumerate(texts):
-        if len(text) > limit:
+    rows = inputs.text_pairs or ((text,) for text in inputs.texts or ())
+    for index, row in enumerate(rows):
+        if (longest := max(map(len, row))) > limit:
             name, field = names.of(index)
             raise TooLarge(
-                f"{name}: {len(text)} characters, at most {limit} a text are taken; send it in parts", param=field
+                f"{name}: {longest} characters, at most {limit} a text are taken; send it in parts", param=field
             )
 
 
-def refuse_surrogates(texts: Sequence[str], *, names: InputNames = INPUTS) -> None:
+def refuse_surrogates(texts: Sequence[str], name: str, field: str) -> None:
     """Refuses a text with half of a surrogate pair, as a file read with `surrogateescape` has: no tokenizer takes it.
 
     Raises:
         Invalid: naming the text's place and the character's.
     """
-    for index, text in enumerate(texts):
+    for text in texts:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            name, field = names.of(index)
             raise Invalid(f"{name}: character {error.start} is half of a surrogate pair", param=field) from None
 
 

@@ -8,9 +8,8 @@ It knows neither requests nor limits other than that length.
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,62 +17,16 @@ import numpy as np
 from tokenizers import Encoding
 from tokenizers import Tokenizer as FastTokenizer
 
-from service.errors import DeadlineExceeded, InternalError, NotReady
-from service.inference.backend import Int64Array
+from service.errors import DeadlineExceeded, InternalError, Invalid, NotReady
 from service.tokenization.plain_text import PlainText
+from service.tokenization.rows import PairTruncation, PlainTokens, RowTemplate, cut
+from service.tokenization.tokenized import KeptEncoding, TokenizedInput
 
 # Up to here a thread hand-off costs more than it frees the event loop for: about a millisecond of tokenising.
 INLINE_CHARACTERS = 4096
 TEXT_CHARACTERS = 64  # a text costs as much as so many characters, however short it is
 TEXTS_AT_ONCE = 64  # the library's results hold all that was cut off: of 2,048 texts they took 260 MB at once
 MAX_FILE_BYTES = 256 << 20  # the largest vocabularies in use take about 35 MB
-
-Offset = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class KeptEncoding:
-    """What is read of the `Encoding` of a text that was cut; the library's own holds on to all that was cut off.
-
-    Attributes:
-        tokens: their texts.
-        offsets: as `TokenizedInput.offsets`.
-        word_ids: the word each token belongs to; None for special tokens.
-        special_tokens_mask: 1 for special tokens.
-    """
-
-    tokens: list[str]
-    offsets: list[Offset]
-    word_ids: list[int | None]
-    special_tokens_mask: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizedInput:
-    """One input as the model sees it.
-
-    Attributes:
-        input_ids: [n], special tokens included.
-        truncated: whether the text was longer than the model takes and its end was cut off.
-        full_length: tokens before it was cut.
-        encoding: the library's own result, or what is kept of it, for tokens and offsets; None for an input given as
-            token ids, and where nothing but ids was asked for.
-        text: what was tokenised; None for an input given as token ids.
-    """
-
-    input_ids: Int64Array
-    truncated: bool
-    full_length: int
-    encoding: Encoding | KeptEncoding | None
-    text: str | None = None
-
-    @property
-    def offsets(self) -> Sequence[Offset] | None:
-        """Where each token stands in the text, [start, end) in characters; (0, 0) for special tokens.
-
-        None for an input given as token ids, which has no text, and where nothing but ids was asked for.
-        """
-        return None if self.encoding is None else self.encoding.offsets
 
 
 class Tokenizer:
@@ -89,6 +42,8 @@ class Tokenizer:
         tokenizer.enable_truncation(max_sequence_length, stride=0, strategy="longest_first", direction="right")
         self._tokenizer = tokenizer
         self._plain = PlainText.of(tokenizer)
+        self._single = RowTemplate.of(tokenizer.encode("a"), 1)
+        self._pair = RowTemplate.of(tokenizer.encode("a", "a"), 2)
         self._special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
         self.special_ends = _special_ends(tokenizer)
         self._threads = _started_pool(threads)
@@ -124,11 +79,50 @@ class Tokenizer:
             NotReady: closed.
             DeadlineExceeded: the deadline passed; what no thread had begun with is dropped.
         """
+        cost = sum(map(len, texts)) + TEXT_CHARACTERS * (len(texts) - 1)
+        return await self._offload(partial(self.encode_now, texts, ids_only=ids_only), cost, deadline)
+
+    async def encode_rows(
+        self,
+        rows: Sequence[Sequence[str]],
+        *,
+        truncation: PairTruncation = "longest_first",
+        from_start: bool = False,
+        ids_only: bool = False,
+        deadline: float | None = None,
+    ) -> list[TokenizedInput]:
+        """Tokenises rows of one text or of two, each in the tokenizer's template; what is too long is cut.
+
+        Args:
+            rows: one or two texts each, as many in every row.
+            truncation: which text of a pair is cut.
+            from_start: whether a text's start is cut off, not its end.
+            ids_only: as for `encode`.
+            deadline: as for `encode`.
+
+        Raises:
+            Invalid: the tokenizer has no template for pairs.
+            TooLarge: only the second text may be cut, and the first leaves no room for it.
+            InternalError, NotReady, DeadlineExceeded: as for `encode`.
+        """
+        tokenize = partial(self._guard, partial(self._encode_rows, rows, truncation, from_start, ids_only))
+        cost = sum(sum(map(len, row)) for row in rows) + TEXT_CHARACTERS * (2 * len(rows) - 1)
+        return await self._offload(tokenize, cost, deadline)
+
+    def join_ids(
+        self, rows: Sequence[Sequence[Sequence[int]]], truncation: PairTruncation, *, from_start: bool
+    ) -> list[TokenizedInput]:
+        """Rows of pairs of token ids, given without special tokens; errors are those of `encode_rows`."""
+        return [self._row([PlainTokens(ids) for ids in row], truncation, from_start) for row in rows]
+
+    async def _offload(
+        self, tokenize: Callable[[], list[TokenizedInput]], cost: int, deadline: float | None
+    ) -> list[TokenizedInput]:
+        """Runs on a thread of its own what costs more than handing it over."""
         seconds = None if deadline is None else deadline - time.monotonic()
         if seconds is not None and seconds <= 0:
             raise DeadlineExceeded()
-        tokenize = partial(self.encode_now, texts, ids_only=ids_only)
-        if sum(map(len, texts)) + TEXT_CHARACTERS * (len(texts) - 1) <= INLINE_CHARACTERS:
+        if cost <= INLINE_CHARACTERS:
             return tokenize()
         try:
             tokenized = asyncio.get_running_loop().run_in_executor(self._threads, tokenize)
@@ -148,8 +142,12 @@ class Tokenizer:
         Raises:
             InternalError: the library panicked.
         """
+        return self._guard(partial(self._encode, texts, ids_only=ids_only))
+
+    @staticmethod
+    def _guard(tokenize: Callable[[], list[TokenizedInput]]) -> list[TokenizedInput]:
         try:
-            return self._encode(texts, ids_only=ids_only)
+            return tokenize()
         except (Exception, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as panic:  # of its Rust code, and no Exception; what it says may quote the text
@@ -164,6 +162,33 @@ class Tokenizer:
             encodings = self._encode_fast(part)
             found += [self._tokenized(text, encoding, None) for text, encoding in zip(part, encodings, strict=True)]
         return found
+
+    def _encode_rows(
+        self, rows: Sequence[Sequence[str]], truncation: PairTruncation, from_start: bool, ids_only: bool
+    ) -> list[TokenizedInput]:
+        texts = list(dict.fromkeys(text for row in rows for text in row))
+        plain: dict[str, PlainTokens] = {}
+        encode = self._tokenizer.encode_batch_fast if ids_only else self._tokenizer.encode_batch
+        for start in range(0, len(texts), TEXTS_AT_ONCE):
+            part = texts[start : start + TEXTS_AT_ONCE]
+            found = encode(part, add_special_tokens=False)
+            tokens = [PlainTokens.of(encoding, ids_only=ids_only) for encoding in found]
+            plain.update(zip(part, tokens, strict=True))
+        return [self._row([plain[text] for text in row], truncation, from_start, row) for row in rows]
+
+    def _row(
+        self,
+        texts: Sequence[PlainTokens],
+        truncation: PairTruncation,
+        from_start: bool,
+        sources: Sequence[str] | None = None,
+    ) -> TokenizedInput:
+        template = self._single if len(texts) == 1 else self._pair
+        if template is None:
+            raise Invalid("this model's tokenizer has no template for pairs; send one text an input")
+        room = self.max_sequence_length - template.num_added
+        kept = cut([len(text.ids) for text in texts], room, truncation, from_start=from_start)
+        return template.join(texts, kept, sources)
 
     def _with_tokens(self, text: str) -> TokenizedInput:
         encoding = self._tokenizer.encode(text)

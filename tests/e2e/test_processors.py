@@ -53,7 +53,7 @@ differing = {}
 for step in (backend._length_step, 1):
     backend._length_step = step
     vectors = {
-        length: [backend.run(Batch(ids[:, :width], np.array([length]))).pooled for width in range(length, 21)]
+        length: [backend.run(Batch(ids[:, :width], np.array([length]))).output for width in range(length, 21)]
         for length in range(1, 17)
     }
     differing[step] = sum(not np.array_equal(one, all[0]) for all in vectors.values() for one in all)

@@ -37,7 +37,7 @@ def running(backend: FakeBackend, **settings: Any) -> Iterator[Batcher]:
 
 
 def pooled(results: list[JobResult]) -> list[list[float]]:
-    return [result.pooled.tolist() for result in results]
+    return [result.output.tolist() for result in results]
 
 
 def within_patience(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -484,7 +484,7 @@ class ForgetfulBackend(FakeBackend):
 
     def run(self, batch: Batch) -> BatchOutput:
         output = super().run(batch)
-        return BatchOutput(output.pooled[:0], None, {}) if len(self.runs) == 1 else output
+        return BatchOutput(output.output[:0], None, {}) if len(self.runs) == 1 else output
 
 
 def test_an_output_that_lacks_rows_is_a_failure_not_a_dead_worker() -> None:

@@ -88,7 +88,7 @@ def test_each_text_gets_what_it_would_get_alone_and_no_padding(
     together = separate(jobs, compute(collate(jobs)), queue_seconds=waits, inference_seconds=0.5)
     for index, (one, result) in enumerate(zip(jobs, together, strict=True)):
         (alone,) = separate([one], compute(collate([one])), queue_seconds=[0.0], inference_seconds=0.5)
-        assert result.pooled[0] == alone.pooled[0]
+        assert result.output[0] == alone.output[0]
         assert (result.queue_seconds, result.inference_seconds) == (float(index), 0.5)
         assert tuple(result.attentions) == layers
         for layer in layers:

@@ -42,12 +42,12 @@ def make_batch(lengths: list[int], *, layers: tuple[int, ...] = (), wants_tokens
 
 
 def assert_matches_reference(batch: Batch, output: BatchOutput) -> None:
-    assert output.pooled.dtype == np.float32
+    assert np.stack(list(output.output)).dtype == np.float32
     assert tuple(output.attentions) == batch.attention_layers
     assert (output.last_hidden_state is not None) == batch.wants_tokens
     for row, length in enumerate(batch.lengths):
         expected = reference(batch, row)
-        np.testing.assert_allclose(output.pooled[row], expected["pooled"], atol=TOLERANCE, rtol=0)
+        np.testing.assert_allclose(output.output[row], expected["pooled"], atol=TOLERANCE, rtol=0)
         if output.last_hidden_state is not None:
             tokens = output.last_hidden_state[row, :length]
             np.testing.assert_allclose(tokens, expected["last_hidden_state"], atol=TOLERANCE, rtol=0)
@@ -172,7 +172,7 @@ def test_serves_a_batcher(backend: OnnxBackend, tmp_path: Path) -> None:
         ):
             assert result.last_hidden_state is not None
             attentions = {layer: weights[np.newaxis] for layer, weights in result.attentions.items()}
-            output = BatchOutput(result.pooled[np.newaxis], result.last_hidden_state[np.newaxis], attentions)
+            output = BatchOutput(result.output[np.newaxis], result.last_hidden_state[np.newaxis], attentions)
             assert_matches_reference(batch, output)
 
     asyncio.run(ask())

@@ -262,7 +262,7 @@ def test_vectors_that_are_not_finite_are_an_error_not_null(serve: Serve) -> None
     class BrokenBackend(FakeBackend):
         def run(self, batch: Any) -> Any:
             output = super().run(batch)
-            output.pooled[:] = np.nan
+            np.asarray(output.output)[:] = np.nan
             return output
 
     response = serve(backend=BrokenBackend()).encode({"inputs": "cat"})

@@ -1,0 +1,46 @@
+"""Results as an answer: what the task gives, attention beside it, arrays still arrays.
+
+It knows the request's choices and the model's results, not HTTP and not JSON.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from service.answers.attention import build_attention
+from service.answers.outputs import task_output
+from service.batching.jobs import JobResult
+from service.requests.plan import EncodePlan
+from service.requests.selection import AttentionPlan
+from service.runner import Runner
+from service.tokenization.tokenized import TokenizedInput
+
+
+def build_answer(
+    plan: EncodePlan,
+    tokenized: Sequence[TokenizedInput],
+    results: Sequence[JobResult],
+    attention: AttentionPlan | None,
+    runner: Runner,
+) -> dict[str, Any]:
+    """An answer, one entry an input, arrays still arrays.
+
+    Raises:
+        InferenceFailed: a vector is not finite.
+    """
+    answer: dict[str, Any] = {
+        "model": runner.manifest.model,
+        **task_output(plan.request, results, runner.manifest),
+        "usage": {"tokens": sum(len(item.input_ids) for item in tokenized)},
+        "items": [describe_item(item) for item in tokenized],
+    }
+    if attention is not None:
+        answer["attention"] = build_attention(attention, tokenized, results, runner.tokenizer)
+    return answer if plan.prompt is None else answer | plan.prompt.document()
+
+
+def describe_item(item: TokenizedInput) -> dict[str, Any]:
+    """What became of one input: its tokens, and how many of a longer text were left out."""
+    length = len(item.input_ids)
+    if not item.truncated:
+        return {"tokens": length, "truncated": False}
+    return {"tokens": length, "truncated": True, "tokens_cut": item.full_length - length}

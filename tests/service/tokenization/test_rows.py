@@ -1,0 +1,103 @@
+"""Rows of one text or two: equal to what the tokenizers library makes of the texts together, and cut as it cuts."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.processors import RobertaProcessing, TemplateProcessing
+
+from service.errors import Invalid, TooLarge
+from service.tokenization.rows import PairTruncation
+from service.tokenization.tokenizer import Tokenizer
+from tests.service.fake_engine import CLS, SEP, make_tokenizer
+
+LONGEST = 12
+WORDS = st.lists(st.sampled_from(["the", "cat", "cats", "sat", "on", "a", "mat", "zebra"]), max_size=20).map(" ".join)
+BERT = TemplateProcessing(
+    single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)]
+)
+ROBERTA = RobertaProcessing(("[SEP]", SEP), ("[CLS]", CLS), trim_offsets=False, add_prefix_space=False)
+
+
+def tokenizer_with(processor: Any) -> FastTokenizer:
+    tokenizer = make_tokenizer()
+    tokenizer.post_processor = processor
+    return tokenizer
+
+
+def rows(tokenizer: FastTokenizer, *texts: str, **options: Any) -> Any:
+    ours = Tokenizer(FastTokenizer.from_str(tokenizer.to_str()), LONGEST, threads=1)
+    try:
+        return asyncio.run(ours.encode_rows([texts], **options))[0]
+    finally:
+        ours.close()
+
+
+def expected(tokenizer: FastTokenizer, *texts: str, strategy: PairTruncation, direction: str) -> Any:
+    library = FastTokenizer.from_str(tokenizer.to_str())
+    library.enable_truncation(LONGEST, strategy=strategy, direction=direction)
+    return library.encode(texts[0], texts[1] if len(texts) > 1 else None)
+
+
+@pytest.mark.parametrize("processor", [BERT, ROBERTA], ids=["bert", "roberta"])
+@given(first=WORDS, second=WORDS, from_start=st.booleans())
+def test_a_pair_is_the_library_s(processor: Any, first: str, second: str, from_start: bool) -> None:
+    tokenizer = tokenizer_with(processor)
+    found = rows(tokenizer, first, second, from_start=from_start)
+    direction = "left" if from_start else "right"
+    row = expected(tokenizer, first, second, strategy="longest_first", direction=direction)
+    assert found.input_ids.tolist() == row.ids
+    assert ([0] * len(row.ids) if found.type_ids is None else found.type_ids.tolist()) == row.type_ids
+    assert found.segments == row.sequence_ids
+    assert found.encoding is not None
+    assert found.encoding.tokens == row.tokens
+    assert found.encoding.offsets == row.offsets
+    assert found.encoding.special_tokens_mask == row.special_tokens_mask
+    assert found.truncated == bool(row.overflowing)
+    assert found.full_length == len(tokenizer.encode(first, second).ids)
+
+
+@given(text=WORDS, from_start=st.booleans())
+def test_a_single_text_is_the_library_s(text: str, from_start: bool) -> None:
+    tokenizer = tokenizer_with(BERT)
+    found = rows(tokenizer, text, from_start=from_start, ids_only=True)
+    row = expected(tokenizer, text, strategy="longest_first", direction="left" if from_start else "right")
+    assert found.input_ids.tolist() == row.ids
+    assert found.type_ids is None
+    assert found.segments is None
+
+
+@given(first=WORDS, second=WORDS)
+def test_only_the_second_text_is_cut(first: str, second: str) -> None:
+    tokenizer = tokenizer_with(BERT)
+    tokens = len(tokenizer.encode(first, add_special_tokens=False).ids)
+    if tokens >= LONGEST - 3:
+        with pytest.raises(TooLarge, match=f"the first text has {tokens} tokens and leaves no room for the second"):
+            rows(tokenizer, first, second, truncation="only_second")
+        return
+    found = rows(tokenizer, first, second, truncation="only_second")
+    row = expected(tokenizer, first, second, strategy="only_second", direction="right")
+    assert found.input_ids.tolist() == row.ids
+
+
+@given(first=WORDS, second=WORDS)
+def test_token_ids_of_a_pair_make_the_row_of_its_texts(first: str, second: str) -> None:
+    tokenizer = tokenizer_with(BERT)
+    ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in (first, second)]
+    ours = Tokenizer(FastTokenizer.from_str(tokenizer.to_str()), LONGEST, threads=1)
+    (found,) = ours.join_ids([ids], "longest_first", from_start=False)
+    ours.close()
+    assert found.input_ids.tolist() == rows(tokenizer, first, second).input_ids.tolist()
+    assert found.encoding is None
+
+
+def test_a_tokenizer_without_a_template_of_pairs_says_so() -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="$B [SEP] $A", special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)]
+    )
+    with pytest.raises(Invalid, match="has no template for pairs"):
+        rows(tokenizer, "a", "cat")
