@@ -3,7 +3,8 @@
 - `engine`: the engine without HTTP. `rates`: how fast, and how close to the machine's limit; `stages`: from PyTorch to
   the service.
 - `http`: the service over HTTP. `closed`: clients that ask as fast as they are answered; `open`: latency at a rate, and
-  overload; `cost`: processor time a request; `gzip`: whether compressing answers pays.
+  overload; `cost`: processor time a request; `gzip`: whether compressing answers pays;
+  `versions`: the services of several checkouts.
 - `peers`: other engines and servers. `encode`: Infinity, sentence-transformers and OpenVINO; `int8`: OpenVINO,
   CTranslate2 and ONNX Runtime's own quantization, with what they cost in quality; `rerank`: scoring documents
   against a query.

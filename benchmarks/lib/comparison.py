@@ -6,6 +6,7 @@ It knows a way as a function that measures once and returns a `Sample`.
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -111,6 +112,24 @@ def http_ways(
         http_name(count): over_http(server, make(count), arguments.connections, arguments.seconds)
         for count in arguments.texts_per_request
     }
+
+
+def paused_ways(
+    name: str, server: Server, make: Callable[[int], Sequence[Request]], arguments: argparse.Namespace
+) -> dict[str, Way]:
+    """A server's ways under its name; it is paused whenever none of them is being measured."""
+    ways = http_ways(server, make, arguments)
+    server.pause()
+    return {f"{name}, {way}": partial(resumed, server, measure) for way, measure in ways.items()}
+
+
+def resumed(server: Server, way: Way) -> Sample:
+    """Measures a way of a paused server."""
+    server.resume()
+    try:
+        return way()
+    finally:
+        server.pause()
 
 
 def http_name(count: int) -> str:

@@ -124,12 +124,21 @@ def started(
             _stop(process)
 
 
-def polyhead(artifact: Path, settings: Mapping[str, str], *, port: int | None = None) -> AbstractContextManager[Server]:
-    """This project's service on an artifact, with `POLYHEAD_*` settings of one's own; on a free port unless told."""
+def polyhead(
+    artifact: Path, settings: Mapping[str, str], *, port: int | None = None, checkout: Path | None = None
+) -> AbstractContextManager[Server]:
+    """This project's service on an artifact, on a free port unless told.
+
+    Args:
+        artifact: what it serves.
+        settings: `POLYHEAD_*` variables.
+        port: where it listens.
+        checkout: folder whose code it runs; the working directory's if None.
+    """
     port = free_port() if port is None else port
     environment = {"POLYHEAD_HOST": "127.0.0.1", "POLYHEAD_PORT": str(port), **settings}
     command = [sys.executable, "-m", "service", "--model", str(artifact.resolve())]
-    return started(command, port, "/readyz", environment)
+    return started(command, port, "/readyz", environment, checkout)
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,16 @@ from pathlib import Path
 
 from benchmarks.lib.client import Request
 from benchmarks.lib.command import new_file, parser_of, program
-from benchmarks.lib.comparison import Way, Words, add_http_arguments, compare, engine_ways, http_name, ratios
+from benchmarks.lib.comparison import (
+    Way,
+    Words,
+    add_http_arguments,
+    compare,
+    engine_ways,
+    http_name,
+    paused_ways,
+    ratios,
+)
 from benchmarks.lib.engines import Engine
 from benchmarks.lib.payloads import encode_requests, fetch, requests_of
 from benchmarks.lib.report import emit
@@ -23,7 +32,7 @@ from benchmarks.lib.tokens import standard_plans
 from benchmarks.peers.environments import OPENVINO, SENTENCE_TRANSFORMERS, Environment
 from benchmarks.peers.infinity import INFINITY_FLAGS, start_infinity
 from benchmarks.peers.picture import draw_peers
-from benchmarks.peers.run import Run, add_peer_arguments, opened, paused_ways
+from benchmarks.peers.run import Run, add_peer_arguments, opened
 
 INFINITY_ROUTE = "/embeddings"
 PEER_ENGINES = {

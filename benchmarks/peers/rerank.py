@@ -19,7 +19,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.lib.client import Request, post
 from benchmarks.lib.command import parser_of, positive, program, seed, whole
-from benchmarks.lib.comparison import Way, compare, over_http, ratios
+from benchmarks.lib.comparison import Way, compare, over_http, ratios, resumed
 from benchmarks.lib.payloads import WrongAnswer, fetch_body
 from benchmarks.lib.report import emit
 from benchmarks.lib.server import Server, polyhead
@@ -29,7 +29,7 @@ from benchmarks.lib.weights import checkpoint_folder
 from benchmarks.peers.environments import SENTENCE_TRANSFORMERS
 from benchmarks.peers.infinity import INFINITY_FLAGS, start_infinity
 from benchmarks.peers.process import start_worker
-from benchmarks.peers.run import Peers, add_peer_arguments, resumed
+from benchmarks.peers.run import Peers, add_peer_arguments
 from benchmarks.peers.worker import Task
 from model.artifact import TOKENIZER, Artifact
 

@@ -1,24 +1,19 @@
-"""What comparisons with other engines and servers share: texts, artifacts, and peers that may be missing.
-
-A server that is not being measured is paused, so that its idle loops cost the others nothing.
-"""
+"""What comparisons with other engines and servers share: texts, artifacts, and peers that may be missing."""
 
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from numpy.typing import ArrayLike
 
-from benchmarks.lib.client import Request
 from benchmarks.lib.command import CannotMeasure
-from benchmarks.lib.comparison import Sample, Way, http_ways
+from benchmarks.lib.comparison import Way
 from benchmarks.lib.engines import Engine, all_layouts
 from benchmarks.lib.payloads import WrongAnswer, check_vectors
-from benchmarks.lib.server import Server, ServerFailed
+from benchmarks.lib.server import ServerFailed
 from benchmarks.lib.texts import load_texts
 from benchmarks.lib.tokens import TokenIds, standard_plans, tokenize
 from benchmarks.lib.weights import add_weights_argument, checkpoint_folder
@@ -119,21 +114,3 @@ def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache", type=Path, default=Path("build/peers"), help="where the peers' environments are kept"
     )
-
-
-def paused_ways(
-    name: str, server: Server, make: Callable[[int], Sequence[Request]], arguments: argparse.Namespace
-) -> dict[str, Way]:
-    """A server's ways under its name; it is paused whenever none of them is being measured."""
-    ways = http_ways(server, make, arguments)
-    server.pause()
-    return {f"{name}, {way}": partial(resumed, server, measure) for way, measure in ways.items()}
-
-
-def resumed(server: Server, way: Way) -> Sample:
-    """Measures a way of a paused server."""
-    server.resume()
-    try:
-        return way()
-    finally:
-        server.pause()

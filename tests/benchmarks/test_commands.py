@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
 
 
 def run_script(name: str, *arguments: object) -> dict[str, Any]:
@@ -39,6 +40,15 @@ def test_http_closed(default_artifact: Path) -> None:
     tables = run_script("http closed", "--model", default_artifact, *options)
     assert min(rates(tables["rates"])) > 0
     assert [row["of"] for row in tables["service_over_engine"]] == ["HTTP, 1 text a request", "HTTP, 4 texts a request"]
+
+
+def test_http_versions(default_artifact: Path) -> None:
+    options = ("--rounds", 1, "--texts", 16, "--texts-per-request", 2, "--seconds", 0.5, "--connections", 2)
+    tables = run_script("http versions", ROOT, ROOT, "--model", default_artifact, *options)
+    assert min(rates(tables["rates"])) > 0
+    (ratio,) = tables["ratios"]
+    assert ratio["of"] == f"2: {ROOT}, HTTP, 2 texts a request"
+    assert ratio["over"] == f"1: {ROOT}, HTTP, 2 texts a request"
 
 
 @pytest.mark.alone
@@ -71,7 +81,6 @@ def test_stages(default_artifact: Path) -> None:
     tables = run_script("engine stages", "--model", default_artifact, *options)
     ways = {row["way"].split()[0] for row in tables["stages"]}
     assert {"PyTorch", "sentence-transformers", "HTTP,"} < ways
-    assert [row["ratio"] for row in tables["attention_cost"] if row["way"].endswith(", none")] == [1.0, 1.0]
 
 
 @pytest.mark.alone

@@ -15,6 +15,7 @@ COMMANDS = {
     "attention claims": (),
     "attention cost": ("--model", "DIR"),
     "http gzip": ("--model", "DIR"),
+    "http versions": ("DIR", "DIR", "--model", "DIR"),
     "inputs network": ("minilm-l6", "DIR"),
     "engine rates": ("DIR",),
     "gpu rates": ("DIR",),
