@@ -14,6 +14,8 @@ from export.checkpoint import FAMILIES
 from export.precision import Precision
 from export.tasks.registry import EXPORTS
 from polyhead.cli import COMMANDS
+from service.requests.attention_schemas import AttentionRequest
+from service.requests.schemas import EncodeRequest
 from service.routes.table import ROUTES
 from service.settings import Settings
 from tests.markdown import DOCUMENTS, ROOT, anchors, inline_code, links
@@ -145,6 +147,12 @@ def test_every_route_is_on_a_page() -> None:
     pages = inline_code((DOCS / "api.md").read_text()) + inline_code((DOCS / "clients.md").read_text())
     named = {path for code in pages for path in re.findall(r"(?<!\S)/[\w{}./-]*", code)}
     assert paths <= named
+
+
+def test_api_lists_every_field_of_encode() -> None:
+    listed = [field.strip("`") for field in _first_column("api.md", "`POST /encode`")]
+    attention = [f"attention.{name}" for name in AttentionRequest.model_fields]
+    assert sorted(listed) == sorted([*EncodeRequest.model_fields, *attention])
 
 
 def test_readme_repeats_the_figures_of_performance() -> None:
