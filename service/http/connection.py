@@ -1,8 +1,7 @@
 """What a connection and its requests know of each other, and what one client may hold."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +39,7 @@ class Connection:
     """What a request may know of its client's connection.
 
     Attributes:
-        running: the task that answers its current request, or None.
+        running: the task of its current request, until that is answered; a task that has ended does no harm.
         is_lost: whether the client is gone.
         failure: why the current request cannot be answered otherwise: its body is broken or does not come.
         begin_answer: to be called before an answer's head is sent.
@@ -53,16 +52,6 @@ class Connection:
         self.is_lost = False
         self.failure: ServiceError | None = None
         self.begin_answer = begin_answer
-
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        """Makes the current task the one that answers."""
-        task = self.running = asyncio.current_task()
-        try:
-            yield
-        finally:
-            if self.running is task:  # else a pipelined request has begun already
-                self.running = None
 
     def fail(self, error: ServiceError) -> None:
         """Ends the current request with an error; one that has not started yet finds it when it does."""

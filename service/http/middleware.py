@@ -25,7 +25,7 @@ from service.http.route import Handler, Route
 from service.http.route_table import RouteTable
 from service.observability.logs import REQUEST_LOGGER
 from service.observability.metrics import CLIENT_CLOSED, Metrics
-from service.observability.request_trace import RequestTrace, Tracing, tracing_request
+from service.observability.request_trace import RequestTrace, Tracing, current_trace
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
@@ -96,18 +96,21 @@ class RequestMiddleware:
         connection: Connection = scope.get(CONNECTION_KEY) or Connection()
         scope[SCOPE_KEY] = context
         scope[SERVICES_KEY] = self._services
-        trace = None if self._tracing is None or route.is_probe else self._tracing.start(context)
+        trace = None
+        if self._tracing is not None and not route.is_probe:
+            trace = self._tracing.start(context)
+            current_trace.set(trace)  # each request has a task, and with it a context, of its own
         send = self._sender(context, connection, send, trace)
         if self._origins is not None:
             send = self._origins.sender(scope, send)
+        connection.running = asyncio.current_task()
         self._metrics.in_flight.inc()
         try:
-            with connection.serving(), tracing_request(trace):
-                failure = connection.failure or await _failure_of(
-                    self._answer(route, scope, receive, send), context, connection
-                )
-                if failure is not None and not context.status and not context.is_abandoned:
-                    await _failure_of(failure_response(failure, context)(scope, receive, send), context, connection)
+            failure = connection.failure or await _failure_of(
+                self._answer(route, scope, receive, send), context, connection
+            )
+            if failure is not None and not context.status and not context.is_abandoned:
+                await _failure_of(failure_response(failure, context)(scope, receive, send), context, connection)
         finally:
             self._metrics.in_flight.dec()
             self._finish(context, trace)

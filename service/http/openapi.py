@@ -1,13 +1,14 @@
 """The OpenAPI document, made from the declarations of routes. FastAPI derives schemas, and answers no request."""
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response
 
-from service.error_shapes import ErrorShape
 from service.errors import NotReady, Overloaded, ServiceError
 from service.http.media import JSON
 from service.http.route import Route
@@ -75,25 +76,27 @@ def _described(route: Route) -> APIRoute:
         tags=[route.tag] if route.tag else None,
         response_model=None,
         response_class=JSONResponse if JSON in route.content_types else Response,
-        responses={200: dict(route.answer), **_failure_documents(route.failures, route.error_shape)},
+        responses={200: dict(route.answer), **_failure_documents(route)},
         openapi_extra={name: value for name, value in extra.items() if value},
     )
 
 
-def _failure_documents(errors: Iterable[type[ServiceError]], shape: ErrorShape) -> dict[int | str, dict[str, Any]]:
+def _failure_documents(route: Route) -> dict[int | str, dict[str, Any]]:
     """The document's entries of a route's failures, by status, with an example of each code."""
     documents: dict[int | str, dict[str, Any]] = {}
-    for error in errors:
+    shape = route.error_shape
+    model = reduce(or_, (other.model for other in route.body_error_shapes.values()), shape.model)
+    for error in route.failures:
         summary = (error.__doc__ or error.code).strip().splitlines()[0]  # `python -OO` keeps no docstrings
-        entry = documents.setdefault(error.status, _failure_document(error, shape))
+        entry = documents.setdefault(error.status, _failure_document(error, model))
         entry["description"] = f"{entry['description']} {summary}".strip()
         examples = entry["content"][JSON]["examples"]
         examples[error.code] = {"summary": summary, "value": shape.body(error(summary))}
     return documents
 
 
-def _failure_document(error: type[ServiceError], shape: ErrorShape) -> dict[str, Any]:
-    document = {"description": "", "model": shape.model, "content": {JSON: {"examples": {}}}}
+def _failure_document(error: type[ServiceError], model: Any) -> dict[str, Any]:
+    document = {"description": "", "model": model, "content": {JSON: {"examples": {}}}}
     if issubclass(error, Overloaded | NotReady):
         document["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}}
     return document

@@ -10,17 +10,17 @@ from starlette.types import Receive, Scope, Send
 from service.wire import Piece
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-SENT_AT_ONCE = 2**20
-"""Bytes: half a millisecond of copying, two where the memory is new."""
-SENT_ALONE = 65_536
-"""Bytes: arrays of at least so many are sent from where they are, which costs a write of its own."""
-SENT_BLINDLY = 65_536
-"""Bytes: as many as asyncio writes without asking whether the client reads."""
+PART_BYTES = 2**20
+"""A part of an answer is joined and written at once: half a millisecond of copying, two where the memory is new."""
+ZERO_COPY_MIN_BYTES = 65_536
+"""Arrays of at least so many bytes are sent from where they are, without a copy, which costs a write of its own."""
+UNBUFFERED_MAX_BYTES = 65_536
+"""asyncio writes as many bytes without asking whether the client reads."""
 
 
 def respond(pieces: Sequence[Piece], media_type: str, headers: Mapping[str, str] = NO_HEADERS) -> Response:
     """A response whose body these pieces are, at least one."""
-    if (size := sum(map(len, pieces))) <= SENT_BLINDLY:
+    if (size := sum(map(len, pieces))) <= UNBUFFERED_MAX_BYTES:
         return Response(b"".join(pieces), media_type=media_type, headers=headers)
     return PiecesResponse(pieces, size, media_type, headers)
 
@@ -44,15 +44,15 @@ class PiecesResponse(Response):
 
 
 def _parts(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """The pieces in groups of at least `SENT_AT_ONCE`, or up to a large array, which is a group alone."""
+    """The pieces in groups of at least `PART_BYTES`, or up to a large array, which is a group of its own."""
     part: list[Piece] = []
     size = 0
     for piece in pieces:
-        is_alone = isinstance(piece, memoryview) and len(piece) >= SENT_ALONE
-        if part and (is_alone or size >= SENT_AT_ONCE):
+        is_uncopied = isinstance(piece, memoryview) and len(piece) >= ZERO_COPY_MIN_BYTES
+        if part and (is_uncopied or size >= PART_BYTES):
             yield part
             part, size = [], 0
         part.append(piece)
-        size = SENT_AT_ONCE if is_alone else size + len(piece)
+        size = PART_BYTES if is_uncopied else size + len(piece)
     if part:
         yield part

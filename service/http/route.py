@@ -72,6 +72,7 @@ class Route:
         is_probe: asked by machines under any host name, every few seconds: on both ports, and never traced.
         is_shared: on the admin port as well as on the first one.
         error_shape: how its failures are written.
+        body_error_shapes: the same for bodies of other APIs at the same path, by a field that only theirs have.
         summary: its line in the OpenAPI document, which leaves a route without one out.
         tag: the API that it belongs to, in that document.
         answer: the document's entry of a good answer. Its content types are those that the route answers.
@@ -89,6 +90,7 @@ class Route:
     is_probe: bool = False
     is_shared: bool = False
     error_shape: ErrorShape = OURS
+    body_error_shapes: Mapping[str, ErrorShape] = field(default_factory=dict)
     summary: str = ""
     tag: str | None = None
     answer: Mapping[str, Any] = field(default_factory=dict)
@@ -126,6 +128,11 @@ class Route:
             *(_QUEUE_FAILURES if self.is_queued else ()),
             *self.raises,
         )
+
+    def error_shape_of(self, body: bytes) -> ErrorShape:
+        """How a failure of a request with this body is written; looks for field names, valid JSON or not."""
+        found = (shape for name, shape in self.body_error_shapes.items() if f'"{name}"'.encode() in body)
+        return next(found, self.error_shape)
 
     def is_on_port(self, *, is_admin: bool) -> bool:
         """Whether one of two ports has it: the admin port, or the other one."""

@@ -4,8 +4,6 @@ While tracing is off a stage costs one look at a context variable, which holds N
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
@@ -46,19 +44,6 @@ class TracingUnavailable(Exception):
 
 
 current_trace: ContextVar[RequestTrace | None] = ContextVar("polyhead_current_trace", default=None)
-
-
-@contextmanager
-def tracing_request(trace: RequestTrace | None) -> Iterator[None]:
-    """Makes a trace the current one for everything that runs inside, in other tasks and threads too."""
-    if trace is None:
-        yield
-        return
-    token = current_trace.set(trace)
-    try:
-        yield
-    finally:
-        current_trace.reset(token)
 
 
 def note_stage(name: str, started: float, ended: float | None = None) -> None:

@@ -19,10 +19,12 @@ def make_handler(route: Route, services: Services) -> Handler:
 
     async def handle(request: Request) -> Response:
         services.readiness.runner()  # not ready: say so before the body is read
-        headers = context_of(request.scope).headers
-        check_media(headers, content_types)
+        context = context_of(request.scope)
+        check_media(context.headers, content_types)
         with services.body_budget.share() as share:
-            raw = await read_body(request.receive, headers, settings.max_body_bytes, share)
+            raw = await read_body(request.receive, context.headers, settings.max_body_bytes, share)
+            if route.body_error_shapes:
+                context.error_shape = route.error_shape_of(raw)
             await check_structure(raw, max_texts=settings.max_texts, max_tokens=settings.max_request_tokens)
             return await route.endpoint(request, validate(model, raw))
 

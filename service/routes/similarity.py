@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.error_shapes import TEI
 from service.http.route import Route
 from service.inference.backend import Float32Array
 from service.operations.encode import EncodeResult
@@ -148,6 +149,7 @@ ROUTES = (
         "/similarity",
         answer_similarity,
         is_queued=True,
+        body_error_shapes={"inputs": TEI},
         summary="Compare one text with many",
         answer=embeddings_document(SimilarityAnswer | list[float], EXAMPLE),
     ),

@@ -91,7 +91,9 @@ def test_every_failure_in_the_document_has_the_body_of_its_api_and_examples(docu
                 if status == "200":
                     continue
                 content = response["content"]["application/json"]
-                assert content["schema"] == {"$ref": f"#/components/schemas/{shape}"}
+                schemas = content["schema"].get("anyOf", [content["schema"]])
+                assert schemas[0] == {"$ref": f"#/components/schemas/{shape}"}
+                assert len(schemas) == 1 or operation["summary"] == "Compare one text with many"
                 for code, example in content["examples"].items():
                     failure = MODELS[shape].model_validate(example["value"])
                     assert not isinstance(failure, FailureAnswer) or failure.error.code == code

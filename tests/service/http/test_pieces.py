@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from service.http.pieces import SENT_ALONE, SENT_AT_ONCE, SENT_BLINDLY, respond
+from service.http.pieces import PART_BYTES, UNBUFFERED_MAX_BYTES, ZERO_COPY_MIN_BYTES, respond
 from service.wire import Piece
 
 
@@ -27,10 +27,10 @@ def sent(pieces: list[Piece], **headers: str) -> list[dict[str, Any]]:
         ([0], [0]),
         ([5], [5]),
         ([2, 3], [5]),
-        ([2, SENT_BLINDLY - 2], [SENT_BLINDLY]),
-        ([3, SENT_BLINDLY - 2], [SENT_BLINDLY + 1, 0]),
-        ([SENT_AT_ONCE, 1], [SENT_AT_ONCE, 1, 0]),
-        ([1, SENT_AT_ONCE - 2, 2, 7, SENT_AT_ONCE * 3, 4], [SENT_AT_ONCE + 1, SENT_AT_ONCE * 3 + 7, 4, 0]),
+        ([2, UNBUFFERED_MAX_BYTES - 2], [UNBUFFERED_MAX_BYTES]),
+        ([3, UNBUFFERED_MAX_BYTES - 2], [UNBUFFERED_MAX_BYTES + 1, 0]),
+        ([PART_BYTES, 1], [PART_BYTES, 1, 0]),
+        ([1, PART_BYTES - 2, 2, 7, PART_BYTES * 3, 4], [PART_BYTES + 1, PART_BYTES * 3 + 7, 4, 0]),
     ],
 )
 def test_a_body_is_sent_in_parts_and_a_large_one_ends_once_it_is_read(sizes: list[int], parts: list[int]) -> None:
@@ -45,15 +45,15 @@ def test_a_body_is_sent_in_parts_and_a_large_one_ends_once_it_is_read(sizes: lis
 
 
 def test_large_arrays_are_sent_from_where_they_are() -> None:
-    large, small = memoryview(bytes(SENT_ALONE)), memoryview(bytes(SENT_ALONE - 1))
+    large, small = memoryview(bytes(ZERO_COPY_MIN_BYTES)), memoryview(bytes(ZERO_COPY_MIN_BYTES - 1))
     _, *bodies, end = sent([b"head", small, large, large, b"between", small, large])
     assert end == {"type": "http.response.body"}
     assert [len(message["body"]) for message in bodies] == [
-        4 + SENT_ALONE - 1,
-        SENT_ALONE,
-        SENT_ALONE,
-        7 + SENT_ALONE - 1,
-        SENT_ALONE,
+        4 + ZERO_COPY_MIN_BYTES - 1,
+        ZERO_COPY_MIN_BYTES,
+        ZERO_COPY_MIN_BYTES,
+        7 + ZERO_COPY_MIN_BYTES - 1,
+        ZERO_COPY_MIN_BYTES,
     ]
     assert bodies[1]["body"] is bodies[2]["body"] is bodies[4]["body"] is large
 
@@ -73,7 +73,7 @@ def test_nothing_more_is_sent_once_a_write_finds_the_client_gone() -> None:
         raise AssertionError("a response asks for nothing")
 
     async def answer() -> None:
-        await respond([b"a" * SENT_AT_ONCE] * 3, "text/plain")({"type": "http"}, receive, send)
+        await respond([b"a" * PART_BYTES] * 3, "text/plain")({"type": "http"}, receive, send)
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(answer())

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
 from service.http.connection import CONNECTION_KEY, ConnectionLimits
-from service.http.pieces import SENT_AT_ONCE
+from service.http.pieces import PART_BYTES
 from service.http.protocol import MOST_PIPELINED, BoundedProtocol
 from tests.service.process import ServerProcess, wait_until
 from tests.service.test_server import fake_server
@@ -459,7 +459,7 @@ def test_answer_that_is_read_steadily_arrives_whole(strict_server: ServerProcess
     with strict_server.connect() as connection:
         connection.sendall(request_bytes(body))
         answer = read_answer(connection)[2]
-        assert (len(answer) > SENT_AT_ONCE) == (texts > 100)
+        assert (len(answer) > PART_BYTES) == (texts > 100)
         assert len(json.loads(answer)["embeddings"]) == texts
 
 
@@ -477,10 +477,10 @@ def test_answer_that_is_read_too_slowly_piece_by_piece_is_cut_off(strict_server:
                 received += len(part)
                 time.sleep(0.008)  # no part of the answer takes longer than its rate and the timeout allow
                 part = connection.recv(65_536)
-        assert SENT_AT_ONCE < received < size
+        assert PART_BYTES < received < size
 
 
-@pytest.mark.parametrize("received", [15, *range(3_500_000, SENT_AT_ONCE, 200_000)])
+@pytest.mark.parametrize("received", [15, *range(3_500_000, PART_BYTES, 200_000)])
 def test_client_that_leaves_amid_a_large_answer_is_counted(server: ServerProcess, received: int) -> None:
     body = {"inputs": ["cat " * 14] * 1000, "output": "tokens", "attention": {"layers": "all"}}
     name = "polyhead_client_disconnects_total"

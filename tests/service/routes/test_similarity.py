@@ -104,9 +104,13 @@ LONG = "dog " * 40
     ],
 )
 def test_errors_name_the_fields_that_were_sent(served: Served, body: Any, name: str, param: str) -> None:
-    error = served.client.post("/similarity", json=body).json()["error"]
-    assert error["message"].startswith(f"{name}: ")
-    assert error["param"] == param
+    answer = served.client.post("/similarity", json=body).json()
+    if "inputs" in body:  # TEI's body fails in TEI's shape
+        assert answer["error_type"] == "Validation"
+        assert answer["error"].startswith(f"{name}: ")
+    else:
+        assert answer["error"]["message"].startswith(f"{name}: ")
+        assert answer["error"]["param"] == param
 
 
 def test_missing_fields_are_told_in_our_words(served: Served) -> None:

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.error_shapes import COHERE
+from service.error_shapes import COHERE, TEI
 from service.errors import Overloaded
 from service.http.openapi import answer_document
 from service.http.route import Route
@@ -44,6 +44,7 @@ WORDS = Route(
     count_words,
     is_queued=True,
     error_shape=COHERE,
+    body_error_shapes={"texts": TEI},
     summary="Count words",
     answer=answer_document(Words, headers={"X-Longest": {"schema": {"type": "integer"}}}),
 )
@@ -66,6 +67,18 @@ def test_it_is_found_and_its_body_validated(served: Served) -> None:
     assert (post(served).status_code, post(served).text) == (200, "3")
     assert (post(served, 7).status_code, set(post(served, 7).json())) == (422, {"message"})
     assert served.client.get("/heartbeat").text == "beating"
+
+
+def test_a_body_of_another_api_fails_in_its_shape(served: Served) -> None:
+    refused = served.client.post("/words", json={"texts": ["a"]}, headers=KEY)
+    assert (refused.status_code, set(refused.json())) == (422, {"error", "error_type"})
+    refused = served.client.post(
+        "/words", content=b'{"texts": ["a"', headers={**KEY, "content-type": "application/json"}
+    )
+    assert (refused.status_code, set(refused.json())) == (400, {"error", "error_type"})
+    schema = served.client.get("/openapi.json").json()["paths"]["/words"]["post"]["responses"]["422"]["content"]
+    names = {shape["$ref"].rpartition("/")[2] for shape in schema["application/json"]["schema"]["anyOf"]}
+    assert names == {"CohereFailure", "TeiFailure"}
 
 
 def test_other_methods_are_refused_in_its_shape(served: Served) -> None:
