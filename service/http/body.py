@@ -15,7 +15,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def check_media(headers: Mapping[bytes, bytes], answers: Sequence[str]) -> None:
-    """Takes JSON, and answers one of the types given.
+    """Checks that the body is JSON and that the caller accepts one of `answers`.
 
     Raises:
         UnsupportedMedia: the body is of another type or compressed.
@@ -30,7 +30,7 @@ def check_media(headers: Mapping[bytes, bytes], answers: Sequence[str]) -> None:
 
 
 def check_accept(headers: Mapping[bytes, bytes], answers: Sequence[str]) -> None:
-    """Answers one of the types given.
+    """Checks that the caller accepts one of `answers`.
 
     Raises:
         NotAcceptable: the caller accepts none of them.
@@ -43,7 +43,7 @@ def check_accept(headers: Mapping[bytes, bytes], answers: Sequence[str]) -> None
 
 
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int, share: Share) -> bytes:
-    """Reads a body and never holds much more than `limit` bytes of it.
+    """Reads a body; holds at most one piece more than `limit` bytes of it.
 
     Raises:
         TooLarge: by its Content-Length before anything is read, or as soon as more than the limit arrived.
@@ -69,11 +69,11 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], limit: int
 
 
 def validate(model: type[M], raw: bytes) -> M:
-    """A body as its model.
+    """Parses and validates a body.
 
     Raises:
-        MalformedBody: no JSON.
-        Invalid: JSON, but not what the model takes. The message never holds a value that was sent.
+        MalformedBody: the body is not JSON.
+        Invalid: it is JSON that the model does not take. The message never holds a value that was sent.
     """
     try:
         return model.model_validate_json(raw)

@@ -20,7 +20,7 @@ HEADERS = {"content-encoding": "gzip", "vary": "accept-encoding"}
 
 
 async def compress(pieces: Sequence[Piece], accept_encoding: bytes | None) -> tuple[Sequence[Piece], dict[str, str]]:
-    """A body and its headers, compressed where it is large and the caller takes that; on a thread, without the GIL."""
+    """A body and its headers, compressed on a thread if it is large and the caller accepts gzip."""
     if sum(map(len, pieces)) < SMALLEST_BYTES or not accepts_gzip(accept_encoding):
         return pieces, {}
     return await asyncio.to_thread(_compress, pieces), HEADERS

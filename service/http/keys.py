@@ -49,7 +49,7 @@ class KeyRing:
         return bool(self._given) or self._file is not None
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Lets a request pass that has a known key, or any while there are none.
+        """Checks that a request has a known key; without any keys every request passes.
 
         Args:
             headers: by lower-case name; the key is in `Authorization: Bearer KEY` or in `X-API-Key`. Where both are
@@ -69,7 +69,7 @@ class KeyRing:
             raise Unauthorized("the API key is not known", param="Authorization")
 
     def _reload(self) -> None:
-        """Reads the file again if it is another one than before."""
+        """Reads the file again if it has changed."""
         now = time.monotonic()
         if self._file is None or now < self._next_reload:
             return
@@ -118,7 +118,7 @@ def _hash(key: str) -> bytes:
 
 
 def _version(file: Path) -> tuple[int, int, int]:
-    """Changes when the file does, also where a symbolic link is turned to another file, as Kubernetes does."""
+    """Changes with the file, also when a symbolic link is pointed at another file, as Kubernetes does."""
     try:
         status = file.stat()
     except OSError as error:

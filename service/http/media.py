@@ -1,11 +1,11 @@
-"""Which of the types that a route answers a caller takes, by `Accept` (RFC 9110, section 12.5.1), and whether gzip."""
+"""Content negotiation: `Accept` and `Accept-Encoding` (RFC 9110, sections 12.5.1 and 12.5.3)."""
 
 JSON = "application/json"
 SAFETENSORS = "application/vnd.safetensors"
 
 
 def quality(accept: bytes, media_type: str) -> float:
-    """How much a caller wants a type, 0 to 1, by the narrowest range that covers it; 0 where none does."""
+    """A type's quality value, 0 to 1, from the narrowest range that covers it; 0 where none does."""
     kind = media_type.partition("/")[0]
     ranges = _ranges(accept)
     return next((ranges[name] for name in (media_type, f"{kind}/*", "*/*") if name in ranges), 0.0)
@@ -14,7 +14,7 @@ def quality(accept: bytes, media_type: str) -> float:
 def prefers_safetensors(accept: bytes | None) -> bool:
     """Whether an answer is sent as safetensors: named, and wanted at least as much as JSON.
 
-    A range such as `*/*` means JSON: who can read tensors says so.
+    A range such as `*/*` means JSON: a caller that can read safetensors names it.
     """
     if accept is None or SAFETENSORS.encode("ascii") not in accept.lower():
         return False
@@ -39,7 +39,7 @@ def _ranges(accept: bytes) -> dict[str, float]:
 
 
 def _weight(parameter: str) -> float:
-    """A `q=0.5`; one that is no number from 0 to 1 counts as 1."""
+    """The value of `q=0.5`; anything but a number from 0 to 1 counts as 1."""
     try:
         weight = float(parameter[2:])
     except ValueError:

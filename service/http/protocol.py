@@ -14,7 +14,7 @@ import httptools
 from service.errors import HeadersTooLarge, MalformedRequest, RequestTimeout, ServiceError
 from service.http.answer_writer import AnswerWriter
 from service.http.connection import CONNECTION_KEY, Connection, ConnectionLimits, refusal_bytes
-from service.http.request_head import host_problem, with_path, without_offer
+from service.http.request_head import host_problem, with_path, without_upgrade
 from service.http.uvicorn_parts import HttpProtocol
 
 LINGER_SECONDS = 2.0  # how long a refused client may go on sending before it is cut off
@@ -201,7 +201,7 @@ class BoundedProtocol(HttpProtocol):
         if method == b"CONNECT":
             self._refuse(MalformedRequest("CONNECT: this is no proxy"))
             return
-        head = b"".join(b"%s: %s\r\n" % header for header in without_offer(self.headers))
+        head = b"".join(b"%s: %s\r\n" % header for header in without_upgrade(self.headers))
         self.data_received(b"%s %s HTTP/%s\r\n%s\r\n%s" % (method, self.url, version, head, rest))
 
     def _refuse(self, error: ServiceError) -> None:

@@ -1,4 +1,4 @@
-"""What RFC 9112 asks of a request's head beside its syntax, which the parser checks. It knows no connection."""
+"""Rules of RFC 9112 and 9110 on a request's head. The parser checks its syntax."""
 
 import re
 from collections.abc import Iterator
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 Headers = list[tuple[bytes, bytes]]  # names in lower case
 
 _NO_PATH = re.compile(rb"([a-zA-Z][a-zA-Z0-9+.-]*://[^/?#]+)(\?.*)?")
-_OFFER = (b"upgrade", b"http2-settings")  # headers, and what `Connection` calls them
+_UPGRADE_HEADERS = (b"upgrade", b"http2-settings")  # `Connection` lists them by these names, too
 
 
 def host_problem(version: str, headers: Headers) -> str | None:
     """What is wrong with the number of `Host` headers, or None (RFC 9112, 3.2).
 
-    Only before HTTP/1.1 there may be none; and of two, a proxy on the way might have gone by the other one.
+    Before HTTP/1.1 there may be none. Two are refused: a proxy on the way may have used the other one.
     """
     hosts = [name for name, _ in headers].count(b"host")
     if hosts == 1 or (hosts == 0 and version < "1.1"):
@@ -28,11 +28,11 @@ def with_path(target: bytes) -> bytes:
     return found[1] + b"/" + (found[2] or b"") if found else target
 
 
-def without_offer(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
-    """Headers without the offer to upgrade; what else `Connection` says stays."""
+def without_upgrade(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
+    """Headers without the offer to upgrade. `Connection` keeps its other tokens."""
     for name, value in headers:
         if name == b"connection":
-            kept = [token for token in value.split(b",") if token.strip().lower() not in _OFFER]
+            kept = [token for token in value.split(b",") if token.strip().lower() not in _UPGRADE_HEADERS]
             yield name, b",".join(kept)
-        elif name not in _OFFER:
+        elif name not in _UPGRADE_HEADERS:
             yield name, value

@@ -1,4 +1,4 @@
-"""What pydantic found wrong with a request, in one line for the caller and without any value that was sent."""
+"""Pydantic's problems with a request as one line for the caller. The line never holds a value that was sent."""
 
 import difflib
 import typing
@@ -15,7 +15,7 @@ _NAME_SHOWN = 64  # characters of a field name, which may be a caller's own
 
 
 def explain_validation(error: ValidationError, model: type[BaseModel]) -> ServiceError:
-    """The failure that the problems of a `model` amount to: `MalformedBody` for no JSON, else `Invalid`."""
+    """The error to answer: `MalformedBody` where the body is not JSON, else `Invalid`."""
     if (count := error.error_count()) > _PROBLEMS_READ:  # a description of each would take more than the body
         return Invalid(f"{count} values are not what this route takes; send one of them alone to be told why")
     problems = error.errors(include_url=False, include_context=False, include_input=False)
@@ -30,7 +30,7 @@ def explain_validation(error: ValidationError, model: type[BaseModel]) -> Servic
 
 
 def _message(problem: Any, model: type[BaseModel]) -> str:
-    """Pydantic's words, but for a field that is not there: it says "extra inputs", as if `inputs` held too many."""
+    """Pydantic's message. For an unknown field it says "extra inputs", as if `inputs` held too many."""
     if problem["type"] != "extra_forbidden":
         return str(problem["msg"].removeprefix("Value error, "))
     *path, name = problem["loc"]
@@ -39,7 +39,7 @@ def _message(problem: Any, model: type[BaseModel]) -> str:
 
 
 def _fields(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    """The fields of a model, or of the one that stands at `path` in it; none where that is no single model."""
+    """The fields of a model, or of the model at `path` inside it; none where `path` leads to no single model."""
     for name in path:
         field = model.model_fields.get(str(name))
         kinds = (field.annotation, *typing.get_args(field.annotation)) if field else ()

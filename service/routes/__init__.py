@@ -1,1 +1,1 @@
-"""One file a concern; each adds its routes to the app."""
+"""One file for each API or path; each declares its routes, and `table.py` lists all of them."""

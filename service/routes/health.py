@@ -18,7 +18,7 @@ async def answer_healthz(request: Request) -> Response:
 
 
 async def answer_readyz(request: Request) -> Response:
-    """200 while requests should come; 503 while it loads or drains. A full queue is no reason: that is 429's."""
+    """200 while requests should come; 503 while it loads or drains. A full queue is answered 429, and is ready."""
     services_of(request).readiness.check_ready()
     return Response(b'{"status":"ready"}', media_type=JSON)
 

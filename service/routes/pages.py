@@ -1,4 +1,4 @@
-"""`GET /` (the viewer), `GET /docs` and what they load: everything from this process, nothing from elsewhere.
+"""`GET /` (the viewer), `GET /docs` and what they load: all files come from this process.
 
 The files are read once, when the first of them is asked for. After that a request touches no path and no disk.
 """
@@ -26,7 +26,7 @@ _LINK = re.compile(rb'<a href="([^"]*)"[^>]*>[^<]*</a>\s*')
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One file as it is answered."""
+    """One file, with the headers of its answer."""
 
     content: bytes
     media_type: str
@@ -102,7 +102,7 @@ def _answer(request: Request, page: Page) -> Response:
 
 
 def _is_known(page: Page, tags: bytes) -> bool:
-    """Whether the caller has it, by `If-None-Match` (RFC 9110, 13.1.2); a proxy that compresses makes its tag weak."""
+    """Whether the caller has this page, by `If-None-Match` (RFC 9110, 13.1.2). Proxies that compress make tags weak."""
     known = {tag.strip().removeprefix("W/") for tag in tags.decode("latin-1").split(",")}
     return page.etag in known or known == {"*"}
 

@@ -26,7 +26,9 @@ EXAMPLE = {
     "source": {"tokens": 6, "truncated": False},
     "items": [{"tokens": 7, "truncated": False}],
 }
-Targets = Annotated[list[str], Field(min_length=1, fail_fast=True)]  # a million problems would take a gigabyte
+Targets = Annotated[
+    list[str], Field(min_length=1, fail_fast=True)
+]  # fail_fast: a million validation problems would take a gigabyte
 OURS = InputNames("targets", singles=("source",))
 TEIS = InputNames("inputs.sentences", singles=("inputs.source_sentence",))
 

@@ -52,7 +52,7 @@ async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
     items = []
     for item in tokenized:
         items.append(_describe(item, runner.tokenizer.tokens(item)))
-        await asyncio.sleep(0)  # some 0.6 ms a thousand tokens: the event loop is let in between
+        await asyncio.sleep(0)  # describing a thousand tokens takes 0.6 ms; lets other requests run in between
     usage = {"tokens": sum(lengths)}
     answer = {"model": runner.manifest.model, "items": items, "usage": usage}
     if prompt is not None:

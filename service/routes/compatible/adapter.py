@@ -1,4 +1,4 @@
-"""What the adapters share: they run the one encode path, and say in a header what their answers have no field for."""
+"""Shared by the adapters of other APIs: they run our encode path, and report truncation in a header."""
 
 from typing import Any
 
@@ -39,13 +39,13 @@ async def json_response(request: Request, answer: Any, encoded: EncodeResult) ->
 
 
 def truncation_header(request: Request) -> dict[str, str]:
-    """Says that inputs were cut, to a client whose API cannot."""
+    """Reports truncated inputs, for which the other APIs' answers have no field."""
     cut = context_of(request.scope).truncated
     return {TRUNCATED: str(cut)} if cut else {}
 
 
 def check_model(request: Request, *, version: str | None = None) -> str:
-    """The name of the model that is served, which the path names too.
+    """The name of the model that is served; checks that the path names the same one.
 
     Args:
         request: whose path holds it, as `model`.

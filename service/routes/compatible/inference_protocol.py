@@ -52,7 +52,7 @@ MODEL_IN_PATH = {
     "description": 'may hold slashes; "/versions/1" may follow it',
     "schema": {"type": "string", "minLength": 1},
 }
-BINARY = "application/octet-stream"  # JSON with binary tensors behind it
+BINARY = "application/octet-stream"  # JSON followed by binary tensors
 REQUEST_BODY = {
     "required": True,
     "content": {
@@ -134,7 +134,7 @@ async def answer_infer(request: Request) -> Response:
 
 
 def _check_media(headers: Mapping[bytes, bytes]) -> None:
-    """JSON, with bytes behind it or not; no type means that, because Triton's client sends none. Nothing compressed."""
+    """Checks for JSON, with binary tensors behind it or not. Triton's client sends no type, which means JSON."""
     content_type = headers.get(b"content-type", JSON.encode()).partition(b";")[0].strip().lower().decode("latin-1")
     if content_type not in ((JSON, BINARY) if HEADER_LENGTH in headers else (JSON,)):
         raise UnsupportedMedia(
@@ -143,7 +143,7 @@ def _check_media(headers: Mapping[bytes, bytes]) -> None:
         )
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise UnsupportedMedia("Content-Encoding: the body must not be compressed", param="Content-Encoding")
-    check_accept(headers, (JSON, BINARY))  # which of them the request's outputs say
+    check_accept(headers, (JSON, BINARY))  # the request's `outputs` choose between the two
 
 
 def _json(answer: dict[str, Any]) -> Response:

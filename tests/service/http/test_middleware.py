@@ -61,3 +61,17 @@ def test_a_body_that_breaks_off_before_the_answer_is_told(serve: Serve, host: st
     assert answers_of_blocked(served, host, break_off) == [400, None]
     assert served.metric("polyhead_requests_rejected_total", reason="malformed_request") == 1
     assert served.metric("polyhead_requests_in_flight") == 0
+
+
+def test_the_connection_is_told_before_an_answer_begins(served: Served) -> None:
+    """It then writes head and body together."""
+    app: Any = served.client.app
+    events: list[str] = []
+    connection = Connection(lambda: events.append("told"))
+    scope = {"type": "http", "method": "GET", "path": "/healthz", "headers": [], CONNECTION_KEY: connection}
+
+    async def send(message: Any) -> None:
+        events.append(message["type"])
+
+    asyncio.run(app(scope, None, send))
+    assert events == ["told", "http.response.start", "http.response.body"]
