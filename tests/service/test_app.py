@@ -121,7 +121,7 @@ def test_document_describes_request_and_answer(document: dict[str, Any]) -> None
     assert operation["requestBody"]["required"]
     reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
     schema = document["components"]["schemas"][reference.rsplit("/", 1)[1]]
-    assert schema["required"] == ["inputs"]
+    assert schema["oneOf"] == [{"required": ["inputs"]}, {"required": ["pairs"]}]
     assert schema["additionalProperties"] is False
     assert all("description" in field for field in schema["properties"].values())
     assert {parameter["name"] for parameter in operation["parameters"]} == {"X-Request-Id", "X-Request-Timeout"}
