@@ -2,13 +2,11 @@
 
 import argparse
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from export.errors import one_line
-from export.interrupts import endings_interrupt
+from export.command import run_command
 from export.pruning.cli import add_options, check_options, prune_as_asked
 from export.sources import DEFAULT_MODEL
 from export.threads import wait_asleep
@@ -34,14 +32,14 @@ examples:
   python -m export heads artifacts/default --corpus texts.txt  what each head does; python -m export heads --help
 
 Only safetensors are read; a checkpoint that exists only as a pickle is refused. Exit code 0: the artifact is there;
-1: it is not, and the last line on stderr says why; 2: the command line is wrong."""
+1: it is not, and the last line on stderr says why; 2: the command line is wrong; 130: interrupted."""
 
 
 def parser(program: str = PROGRAM, default_output: str = "") -> argparse.ArgumentParser:
     """The command line, described, with the words that it was called by and where it writes if it is not told."""
     made = argparse.ArgumentParser(
         prog=program,
-        description=DESCRIPTION,
+        description=DESCRIPTION.replace("python -m service", _serve_command(program)),
         epilog=EXAMPLES.replace(PROGRAM, program),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -94,21 +92,20 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     made = parser(program)
     options = made.parse_args(given)
     check_options(made, options)
-    try:
-        with endings_interrupt():
-            _export(options)
-    except Exception as error:  # a full disk, besides, or whatever libraries raise where memory is short
-        if options.debug:
-            traceback.print_exc()
-        sys.stderr.write(f"export failed: {one_line(error)}\n")
-        return 1
-    except KeyboardInterrupt:
-        sys.stderr.write("export interrupted: nothing was left behind\n")
-        return 1
-    return 0
+    return run_command(
+        lambda: _export(options, _serve_command(program)),
+        name="export",
+        left_behind="nothing was left behind",
+        debug=options.debug,
+    )
 
 
-def _export(options: argparse.Namespace) -> None:
+def _serve_command(program: str) -> str:
+    """The command that serves, in the words that the exporter was called by."""
+    return "python -m service" if program == PROGRAM else "polyhead serve"
+
+
+def _export(options: argparse.Namespace, serve: str) -> None:
     # torch takes seconds to import: --help and a wrong command line answer without it.
     from export.checkpoint import read_checkpoint  # noqa: PLC0415
     from export.exporter import export_artifact, require_free  # noqa: PLC0415
@@ -128,7 +125,7 @@ def _export(options: argparse.Namespace) -> None:
         force=options.force,
         pruning=pruning,
     )
-    sys.stderr.write(_summary(options.output, manifest))
+    sys.stderr.write(_summary(options.output, manifest, serve))
 
 
 def _length_note(checkpoint: "Checkpoint") -> str:
@@ -141,7 +138,7 @@ def _length_note(checkpoint: "Checkpoint") -> str:
     )
 
 
-def _summary(output: Path, manifest: Manifest) -> str:
+def _summary(output: Path, manifest: Manifest, serve: str) -> str:
     names = (manifest.task_output, LAST_HIDDEN_STATE, "attentions")
     parity = ", ".join(f"{name} {manifest.parity[name]:.1e}" for name in names)
     quality = manifest.parity.get("quality")
@@ -154,5 +151,5 @@ def _summary(output: Path, manifest: Manifest) -> str:
         f"wrote {output}: {manifest.model}, {manifest.task}, {manifest.precision}, {fused} fused attention nodes\n"
         f"largest difference over {manifest.parity['cases']} batches: {parity} "
         f"(allowed {manifest.parity['tolerance']:.0e})\n"
-        f"{judged}serve it: python -m service --model {output}\n"
+        f"{judged}serve it: {serve} --model {output}\n"
     )

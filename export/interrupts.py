@@ -1,4 +1,4 @@
-"""An end from outside, as a scheduler's or a closed terminal's, made the interruption that Ctrl-C is."""
+"""Ends a command on SIGTERM and SIGHUP as Ctrl-C ends it, so that it cleans up behind itself."""
 
 import signal
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def endings_interrupt() -> Iterator[None]:
-    """Whoever ends the process otherwise than with Ctrl-C leaves no more behind. What is ignored stays so (`nohup`)."""
-    ended = [number for number in ENDINGS if signal.getsignal(number) is signal.SIG_DFL]
-    for number in ended:
+    """While this holds, both signals raise KeyboardInterrupt. One that is ignored stays ignored (`nohup`)."""
+    handled = [number for number in ENDINGS if signal.getsignal(number) is signal.SIG_DFL]
+    for number in handled:
         signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        for number in ended:
+        for number in handled:
             signal.signal(number, signal.SIG_DFL)

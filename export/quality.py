@@ -12,11 +12,13 @@ from tqdm import tqdm
 from export.errors import QualityError
 from export.inputs import batch_inputs, run_encoder
 from export.runtime import Session
+from export.similarity import row_cosines
 from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
 from export.tokens import TextBatch
-from model.artifact import attentions_name
-from model.encoder import Encoder
+from model.analysis.arrays import Float64Array
+from model.artifact import LAST_HIDDEN_STATE, attentions_name, value_norms_name
+from model.encoder import Encoder, EncoderOutput
 from model.tasks.registry import TASKS
 from model.tasks.settings import OUTPUT_NAMES
 
@@ -27,7 +29,8 @@ class PrecisionQuality:
 
     Attributes:
         texts: how many, or pairs of them.
-        figures: how far the task's output is from float32's, by name (see `export.tasks`).
+        figures: by name, how far the task's output is from float32's (see `export.tasks`); and of what a graph gives
+            besides: `hidden_cosine_mean`, `attention_kl_mean`, and `value_norm_difference`, relative to the mean norm.
         attention_kl: a layer a row, a head a column: KL divergence of the graph's from the float32 attention in
             nats, mean over queries; ragged where layers differ in heads.
     """
@@ -67,6 +70,7 @@ def measure_quality(path: Path, encoder: Encoder, batches: Sequence[TextBatch]) 
     session, config = Session(path), encoder.config
     rows: tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]] = [], []
     divergences = [np.zeros(heads) for heads in config.num_heads]
+    hidden, norms = [], np.zeros(2)  # cosines of tokens; sums of differences and of norms
     for batch in tqdm(batches, desc="judging", unit="batch", leave=False):
         inputs = batch_inputs(config, batch, layers=range(config.num_layers))
         found, expected = session.run(inputs), run_encoder(encoder.use("eager"), inputs)
@@ -77,14 +81,33 @@ def measure_quality(path: Path, encoder: Encoder, batches: Sequence[TextBatch]) 
         for layer, weights in enumerate(expected.attentions):
             if config.num_heads[layer] and weights is not None:
                 divergences[layer] += _divergence(found[attentions_name(layer)], weights.numpy(), lengths)
+        for row, length in enumerate(lengths):
+            own = found[LAST_HIDDEN_STATE][row, :length]
+            hidden.append(row_cosines(own, expected.last_hidden_state[row, :length].numpy()))
+            norms += _norm_sums(found, expected, row, length)
     queries = sum(int(batch.lengths.sum()) for batch in batches)
-    figures = EXPORTS[config.task].measure(*rows)
+    figures = {
+        **EXPORTS[config.task].measure(*rows),
+        "hidden_cosine_mean": float(np.concatenate(hidden).mean()),
+        "attention_kl_mean": float(np.concatenate(divergences).sum()) / queries / max(sum(config.num_heads), 1),
+        "value_norm_difference": float(norms[0] / norms[1]) if norms[1] else 0.0,
+    }
     return PrecisionQuality(len(rows[0]), figures, [(sums / queries).tolist() for sums in divergences])
 
 
 def _by_text(output: NDArray[np.float32], lengths: list[int], *, is_per_token: bool) -> list[NDArray[np.float32]]:
     """An array a text; of one a token, those of real tokens."""
     return [row[:length] if is_per_token else row for row, length in zip(output, lengths, strict=True)]
+
+
+def _norm_sums(found: dict[str, NDArray[np.float32]], expected: EncoderOutput, row: int, length: int) -> Float64Array:
+    """Of one text's value norms in all layers: the sum of differences, and the sum of the expected norms."""
+    sums = np.zeros(2)
+    for layer, norms in enumerate(expected.value_norms):
+        if norms is not None and len(norms):
+            reference, own = norms[row, :, :length].numpy(), found[value_norms_name(layer)][row, :, :length]
+            sums += np.abs(own - reference).sum(dtype=np.float64), reference.sum(dtype=np.float64)
+    return sums
 
 
 def _divergence(found: NDArray[np.float32], expected: NDArray[np.float32], lengths: list[int]) -> NDArray[np.float64]:

@@ -2,14 +2,13 @@
 
 import argparse
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from export.errors import SourceError, one_line
-from export.interrupts import endings_interrupt
+from export.command import run_command
+from export.errors import SourceError
 from export.sources import DEFAULT_MODEL
 from export.threads import wait_asleep
 from model.artifact import HEADS, HEADS_PAGE
@@ -28,7 +27,7 @@ examples:
 
 The network runs in PyTorch: an artifact's weights are looked up where its manifest says they came from ({DEFAULT_MODEL}
 ships with the project), or in --weights. Exit code 0: the report is written; 1: it is not, and the last line on stderr
-says why; 2: the command line is wrong."""
+says why; 2: the command line is wrong; 130: interrupted."""
 
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -68,18 +67,9 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
     """Runs the command line and returns the exit code."""
     wait_asleep()
     options = parser(program).parse_args(arguments)
-    try:
-        with endings_interrupt():
-            _report(options)
-    except Exception as error:  # a full disk, besides, or whatever libraries raise where memory is short
-        if options.debug:
-            traceback.print_exc()
-        sys.stderr.write(f"head report failed: {one_line(error)}\n")
-        return 1
-    except KeyboardInterrupt:
-        sys.stderr.write("head report interrupted: nothing was written\n")
-        return 1
-    return 0
+    return run_command(
+        lambda: _report(options), name="head report", left_behind="nothing was written", debug=options.debug
+    )
 
 
 def _report(options: argparse.Namespace) -> None:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,16 @@ ALPHA = 0.75
 MARGIN = 1.05  # room above what calibration saw
 DOWN_ZERO_POINT = 20
 LOWEST_ACTIVATION: Mapping[Activation, float] = {"gelu": 0.17, "gelu_tanh": 0.17, "relu": 0.0, "silu": 0.2785}
+# What an 8-bit network may be. Scales stand in the LayerNorm before a product and in its bias, so both must be there. A
+# setting that stands in neither table must have its default: one that is added later is refused until it is known here.
+ANY_VALUE = {
+    *("vocab_size", "hidden_size", "num_heads", "d_k", "d_v", "intermediate_size", "max_positions"),
+    *("type_vocab_size", "token_size", "activation", "norm_eps", "positions", "local_layers", "window"),
+    *("relative_buckets", "relative_distance", "original_heads", "kept_heads"),
+    *("head_dropout", "final_norm", "pooling", "projection", "task", "task_settings"),  # training; behind the layers
+    *("rope_theta", "rope_divisor", "local_rope_theta"),  # of rotary positions, which are refused
+}
+QUANTIZABLE: Mapping[str, tuple[object, ...]] = {"attention_positions": ("none", "alibi", "relative")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +67,20 @@ def steps_for(seen: Range, weights: list[Tensor]) -> Steps:
 
 
 def require_quantizable(config: EncoderConfig) -> None:
-    """Refuses what has no 8-bit form here: scales stand in LayerNorms before the products, and in biases.
+    """Refuses a network with a setting that is not known to have an 8-bit form here.
 
     Raises:
-        UnsupportedModel: the message names the parts.
+        UnsupportedModel: the message names the settings.
     """
-    parts = {
-        "norms before attention and feed-forward": config.pre_norm,
-        "RMSNorm": config.norm == "rms_norm",
-        "LayerNorm without bias": config.norm == "layer_norm" and not config.norm_bias,
-        "an embedding without a norm": not config.embedding_norm,
-        "a first attention without a norm": not config.first_attention_norm,
-        "a gated feed-forward": config.gated,
-        "rotary positions": config.attention_positions == "rotary",
-        "a value residual": bool(config.value_residual),
-        "an activation on values": config.value_activation != "identity",
-        "an output gate": config.output_gate,
-        "products without bias": not (
-            config.up_bias and config.down_bias and config.attention_bias and config.output_bias
-        ),
-    }
-    if found := [part for part, there in parts.items() if there]:
+    unknown = [
+        f"{field.name} {value!r:.100}"
+        for field in fields(config)
+        if field.name not in ANY_VALUE
+        and (value := getattr(config, field.name)) not in QUANTIZABLE.get(field.name, (field.default,))
+    ]
+    if unknown:
         raise UnsupportedModel(
-            f"int8 knows no 8-bit form of {', '.join(found)}: export this network as fp32, fp16 or bf16"
+            f"int8 knows no 8-bit form of {', '.join(unknown)}: export this network as fp32, fp16 or bf16"
         )
 
 

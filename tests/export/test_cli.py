@@ -58,7 +58,7 @@ def test_an_interruption_is_one_line(
     bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(export.exporter, "trace", interrupt)
-    assert main([str(bert_folder), "--output", str(tmp_path / "made" / "deep" / "x")]) == 1
+    assert main([str(bert_folder), "--output", str(tmp_path / "made" / "deep" / "x")]) == 130
     assert "nothing was left behind" in capsys.readouterr().err
     assert not (tmp_path / "made").exists()
 
@@ -71,7 +71,7 @@ def test_a_stated_length_beyond_the_positions_is_said_unless_another_is_asked_fo
     folder = save(draw(model), model, tmp_path / "nomic")
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 8192}')
     monkeypatch.setattr(export.exporter, "trace", interrupt)
-    assert main([str(folder), "--output", str(tmp_path / "x"), *given]) == 1
+    assert main([str(folder), "--output", str(tmp_path / "x"), *given]) == 130
     said = "texts are cut at 40 tokens, as far as positions are reproduced; nomic states 8192\n"
     assert (said in capsys.readouterr().err) == (not given)
 
@@ -82,7 +82,7 @@ def test_sigterm_leaves_nothing_behind(
     monkeypatch.setattr(export.exporter, "trace", lambda _: signal.raise_signal(signal.SIGTERM))
     output = tmp_path / "made"
     output.mkdir()
-    assert main([str(bert_folder), "--output", str(output / "x")]) == 1
+    assert main([str(bert_folder), "--output", str(output / "x")]) == 130
     assert not list(output.iterdir())
     assert signal.getsignal(signal.SIGTERM) == sigterm_handler
 
@@ -94,6 +94,15 @@ def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "python -m export --output artifacts/default" in printed
     assert "Only safetensors are read" in printed
+
+
+def test_help_names_the_program_that_was_called(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--help"], ["heads", "--help"]):
+        with pytest.raises(SystemExit):
+            main(arguments, "polyhead export")
+        printed = capsys.readouterr().out
+        assert "polyhead export" in printed
+        assert "python -m" not in printed
 
 
 def test_a_wrong_command_line_is_exit_code_2() -> None:

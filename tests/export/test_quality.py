@@ -1,15 +1,20 @@
+import copy
 import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx_ir
 import pytest
+import torch
 from scipy.stats import kendalltau
 
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.errors import QualityError
 from export.exporter import export_artifact
+from export.graph import trace
 from export.int8.calibration import HELD_OUT_TEXTS, make_pairs, read_texts, task_batches
+from export.precision import judge
 from export.quality import PrecisionQuality
 from export.sources import Folder
 from export.tasks.registry import EXPORTS
@@ -127,3 +132,18 @@ def test_a_network_of_pairs_is_calibrated_and_judged_on_pairs(reranker: TaskArti
     assert sum(len(batch.lengths) for batch in batches) == 256
     assert all(part is not None and part.any() for part in types)
     assert max(int(batch.lengths.max()) for batch in batches) <= checkpoint.max_sequence_length
+
+
+def judge_changed(checkpoint: Checkpoint, folder: Path, parameter: str, factor: float) -> None:
+    """Judges the graph of the same network with one product scaled, as bf16."""
+    other = copy.deepcopy(checkpoint.encoder)
+    with torch.no_grad():
+        other.get_parameter(parameter).mul_(factor)
+    onnx_ir.save(trace(other), folder / "model.onnx")
+    judge(folder / "model.onnx", checkpoint, "bf16")
+
+
+def test_a_lower_precision_is_judged_by_attention_and_norms_too(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    judge_changed(tiny_checkpoint, tmp_path, "layers.3.attention.query.weight", 1.0)
+    with pytest.raises(QualityError, match="expected .* attention_kl_mean at most 0.01, .* Serve fp16 or fp32"):
+        judge_changed(tiny_checkpoint, tmp_path, "layers.3.attention.query.weight", 4.0)

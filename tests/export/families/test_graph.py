@@ -121,13 +121,12 @@ def test_a_text_gives_the_same_bits_alone_and_in_any_batch(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("alibi", "a gated feed-forward, products without bias"),
+        ("alibi", "gated True, up_bias False"),
         (
             "local",
-            "norms before attention and feed-forward, LayerNorm without bias, a first attention without a norm, "
-            "a gated feed-forward, rotary positions, products without bias",
+            "gated True, .*, norm_bias False, pre_norm True, first_attention_norm False, .* 'rotary'",
         ),
-        ("root-mean-square", "RMSNorm, a gated feed-forward"),
+        ("root-mean-square", "gated True, norm 'rms_norm'"),
     ],
 )
 def test_int8_refuses_what_it_has_no_form_of_by_name(name: str, message: str) -> None:

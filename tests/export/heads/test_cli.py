@@ -162,7 +162,7 @@ def test_sigterm_is_an_interruption(
     bert_folder: Path, corpus: Path, tmp_path: Path, monkeypatch: Any, capsys: Any, sigterm_handler: signal.Handlers
 ) -> None:
     monkeypatch.setattr("export.heads.driver.make_report", lambda *_: signal.raise_signal(signal.SIGTERM))
-    assert main(["heads", str(bert_folder), "--corpus", str(corpus), "--output", str(tmp_path / "report")]) == 1
+    assert main(["heads", str(bert_folder), "--corpus", str(corpus), "--output", str(tmp_path / "report")]) == 130
     assert capsys.readouterr().err.endswith("head report interrupted: nothing was written\n")
     assert not (tmp_path / "report").exists()
     assert signal.getsignal(signal.SIGTERM) == sigterm_handler

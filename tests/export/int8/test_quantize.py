@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import field, fields, make_dataclass, replace
 from pathlib import Path
 
 import onnx_ir
@@ -143,5 +143,13 @@ def test_refuses_calibration_text_in_other_words_than_the_models(tokenizer: Toke
 
 
 def test_refuses_a_first_attention_without_a_norm() -> None:
-    with pytest.raises(UnsupportedModel, match="int8 knows no 8-bit form of a first attention without a norm"):
+    with pytest.raises(UnsupportedModel, match="int8 knows no 8-bit form of first_attention_norm False"):
         require_quantizable(replace(TINY, first_attention_norm=False))
+
+
+def test_refuses_a_setting_that_a_later_version_adds() -> None:
+    later = make_dataclass("Later", [("query_norm", bool, field(default=False))], bases=(EncoderConfig,), frozen=True)
+    settings = {item.name: getattr(TINY, item.name) for item in fields(TINY)}
+    require_quantizable(later(**settings))
+    with pytest.raises(UnsupportedModel, match="int8 knows no 8-bit form of query_norm True"):
+        require_quantizable(later(**settings, query_norm=True))
