@@ -36,20 +36,20 @@ class NginxFailed(CannotMeasure):
     """nginx is not there, or did not come up; the message holds what it wrote."""
 
 
-def configuration(port: int, replicas: Sequence[int], *, retry: bool) -> str:
+def configuration(port: int, replicas: Sequence[int], *, retry: bool = False, path: Path = CONFIG) -> str:
     """The file as it stands, on these ports.
 
     Raises:
         ValueError: the file no longer names what is to be replaced.
     """
-    text = CONFIG.read_text()
+    text = path.read_text()
     swaps = {"127.0.0.1:8000": f"127.0.0.1:{port}"}
     swaps |= {f"127.0.0.1:{8001 + index}": f"127.0.0.1:{replica}" for index, replica in enumerate(replicas)}
     if retry:
         swaps[NEXT] = NEXT + RETRY
     for old, new in swaps.items():
         if old not in text:
-            raise ValueError(f"{CONFIG} does not hold {old!r}")
+            raise ValueError(f"{path} does not hold {old!r}")
         text = text.replace(old, new)
     return text
 
@@ -73,12 +73,16 @@ class Nginx:
 
 
 @contextmanager
-def nginx(replicas: Sequence[int], *, retry: bool = False) -> Iterator[Nginx]:
+def nginx(
+    replicas: Sequence[int], *, retry: bool = False, path: Path = CONFIG, ready: str = "/readyz"
+) -> Iterator[Nginx]:
     """Runs nginx until the block ends.
 
     Args:
         replicas: ports on 127.0.0.1.
         retry: whether a request that was sent may be sent again, to another replica.
+        path: of the configuration.
+        ready: what answers 200 once nginx and its replicas do.
 
     Raises:
         NginxFailed: it is not installed, or did not start.
@@ -89,21 +93,21 @@ def nginx(replicas: Sequence[int], *, retry: bool = False) -> Iterator[Nginx]:
     with TemporaryDirectory() as folder:
         port = free_port()
         config = Path(folder) / "nginx.conf"
-        config.write_text(_WRAPPER.format(config=configuration(port, replicas, retry=retry)))
+        config.write_text(_WRAPPER.format(config=configuration(port, replicas, retry=retry, path=path)))
         log = Path(folder) / "error.log"
         command = [program, "-p", folder, "-c", str(config), "-e", str(log), "-g", "daemon off;"]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 - found above
         try:
-            _wait(process, Address("127.0.0.1", port), log)
+            _wait(process, Address("127.0.0.1", port), ready, log)
             yield Nginx(Address("127.0.0.1", port), log)
         finally:
             process.terminate()
             process.wait(STOP_LIMIT)
 
 
-def _wait(process: subprocess.Popen[bytes], address: Address, log: Path) -> None:
+def _wait(process: subprocess.Popen[bytes], address: Address, ready: str, log: Path) -> None:
     deadline = time.monotonic() + READY_LIMIT
-    while not is_ready(address, "/readyz"):
+    while not is_ready(address, ready):
         if process.poll() is not None or time.monotonic() > deadline:
             raise NginxFailed(log.read_text()[-2000:])
         time.sleep(0.01)

@@ -57,7 +57,7 @@ def write_dashboard(runbook: str) -> str:
 
 def _annotations() -> Iterator[dashboard.AnnotationQuery]:
     """Moments that explain a change: where kube-state-metrics is there, every new revision of the Deployment."""
-    generation = 'kube_deployment_status_observed_generation{deployment="polyhead"}'
+    generation = 'kube_deployment_status_observed_generation{deployment=~"polyhead(-.*)?"}'
     moments = {
         "Started": (f"changes({series(STARTED)}[{STEP}]) > 0", "orange"),
         "Deployment changed": (f"changes({generation}[{STEP}]) > 0", "blue"),

@@ -43,7 +43,7 @@ def instance_alerts() -> Iterator[Rule]:
     )
     yield make_alert(
         "PolyheadUnavailable",
-        f'{UNAVAILABLE}{{deployment="polyhead"}} > 0',
+        f'{UNAVAILABLE}{{deployment=~"polyhead(-.*)?"}} > 0',
         wait="15m",
         severity="ticket",
         summary="{{ $labels.namespace }}: {{ $value }} replicas are asked for and not there",

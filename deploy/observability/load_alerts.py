@@ -24,7 +24,7 @@ def load_alerts() -> Iterator[Rule]:
         text="{{ $value | humanizePercentage }} of the POST requests are answered 429: more comes than it can take.",
         action="Add replicas, or find the caller who sends so much.",
     )
-    scaler = '{horizontalpodautoscaler=~"(keda-hpa-)?polyhead"}'
+    scaler = '{horizontalpodautoscaler=~"(keda-hpa-)?polyhead(-.*)?"}'
     yield make_alert(
         "PolyheadAutoscalerAtMaximum",
         f"{AT_PRESENT}{scaler} >= {AT_MOST}{scaler}",

@@ -12,7 +12,8 @@ import yaml
 from tests.deploy.tools import DEPLOY, run, tool
 
 KUBERNETES = DEPLOY / "kubernetes"
-OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir() if path.is_dir())
+MODELS = "models"  # the overlay with several Deployments
+OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir() if path.is_dir() and path.name != MODELS)
 COMPONENTS = sorted(
     path.name for path in (KUBERNETES / "components").iterdir() if (path / "kustomization.yaml").exists()
 )

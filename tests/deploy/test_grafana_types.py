@@ -34,7 +34,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def first(dashboard: dict[str, Any], kind: str) -> dict[str, Any]:
-    return next(panel for panel in dashboard["panels"] if panel["type"] == kind)
+    panels = (panel for one in dashboard["panels"] for panel in (one, *one.get("panels", ())))
+    return next(panel for panel in panels if panel["type"] == kind)
 
 
 WRONG: dict[str, Callable[[dict[str, Any]], Any]] = {

@@ -1,18 +1,27 @@
 """nginx with the configuration as it stands, in front of replicas that end while they have a request."""
 
 import http.client
+import json
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.lib.client import Address
 from benchmarks.lib.server import free_port
-from benchmarks.service.nginx import NginxFailed, nginx
+from benchmarks.service.nginx import Nginx, NginxFailed, nginx
+from model.artifact import read_manifest, write_manifest
+from tests.deploy.tools import DEPLOY
+from tests.service.fake_engine import write_fake_artifact
+from tests.service.process import ServerProcess
 
 Asked = list[str]
+MODELS = DEPLOY / "nginx/models.conf"
 
 
 class Ending(BaseHTTPRequestHandler):
@@ -55,17 +64,24 @@ def connect(address: Address) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(address.host, address.port, timeout=10)
 
 
-def post(replicas: list[int]) -> int:
-    """Status of a request through nginx."""
+@contextmanager
+def behind_nginx(replicas: list[int], **more: Any) -> Iterator[Nginx]:
+    """Skips the test where nginx is not installed."""
     try:
-        with nginx(replicas) as proxy, closing(connect(proxy.address)) as client:
-            client.request("POST", "/encode", b"{}")
-            with client.getresponse() as answer:
-                return answer.status
+        with nginx(replicas, **more) as proxy:
+            yield proxy
     except NginxFailed as failure:
         if "not installed" not in str(failure):
             raise
         pytest.skip(str(failure))
+
+
+def post(replicas: list[int]) -> int:
+    """Status of a request through nginx."""
+    with behind_nginx(replicas) as proxy, closing(connect(proxy.address)) as client:
+        client.request("POST", "/encode", b"{}")
+        with client.getresponse() as answer:
+            return answer.status
 
 
 def test_a_request_that_ends_one_replica_is_not_given_to_the_second() -> None:
@@ -78,3 +94,36 @@ def test_a_replica_that_is_gone_is_passed_over() -> None:
     with replica(Answering) as (port, asked):
         assert [post([free_port(), port]), post([port, free_port()])] == [200, 200]
         assert len(asked) == 2
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Iterator[Address]:
+    """Two services with an artifact each, behind one nginx."""
+    names = ("minilm", "bge")
+    for name in names:
+        directory = write_fake_artifact(tmp_path / name)
+        manifest = read_manifest(directory)
+        write_manifest(directory, replace(manifest, model=f"tests/{name}"))
+    with ExitStack() as running:
+        flags = [("--model", str(tmp_path / name)) for name in names]
+        servers = [running.enter_context(ServerProcess("tests.service.fake_server", *one)) for one in flags]
+        ports = [server.wait_until_ready().address[1] for server in servers]
+        proxy = running.enter_context(behind_nginx(ports, path=MODELS, ready="/bge/readyz"))
+        yield proxy.address
+
+
+def ask(address: Address, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    with closing(connect(address)) as client:
+        client.request(method, path, None if body is None else json.dumps(body), {"content-type": "application/json"})
+        with client.getresponse() as answer:
+            return answer.status, json.loads(answer.read() or b"null") if answer.status == 200 else None
+
+
+def test_the_path_names_the_model(models: Address) -> None:
+    body = {"input": "cat"}
+    for name in ("minilm", "bge"):
+        model = f"tests/{name}"
+        assert ask(models, "GET", f"/{name}/info")[1]["model"] == model
+        status, answer = ask(models, "POST", f"/{name}/v1/embeddings", body | {"model": model})
+        assert (status, answer["model"]) == (200, model)
+    assert ask(models, "POST", "/v1/embeddings", body | {"model": "tests/bge"})[0] == 404

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.cluster import COMPONENTS, KUBERNETES, OVERLAYS, Resource, component, one, overlay, resources
+from tests.deploy.cluster import COMPONENTS, KUBERNETES, MODELS, OVERLAYS, Resource, component, one, overlay, resources
 from tests.deploy.tools import run, tool
 
 VERSIONS = ("1.30", "1.34", "1.37")  # the oldest that has preStop.sleep, has it for good, and the newest with schemas
-CUSTOM = {"ScaledObject", "PodMonitor", "PrometheusRule"}
+CUSTOM = {"HTTPRoute", "ScaledObject", "PodMonitor", "PrometheusRule"}
 HERE = Path(__file__).parent / "resources"
 
 
@@ -29,7 +29,7 @@ def validate(text: str, version: str, folder: Path) -> subprocess.CompletedProce
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_kubernetes_takes_everything(version: str, tmp_path: Path) -> None:
-    texts = [*map(overlay, OVERLAYS), *map(component, COMPONENTS)]
+    texts = [*map(overlay, (*OVERLAYS, MODELS)), *map(component, COMPONENTS)]
     done = validate("---\n".join(texts), version, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     report = done.stdout + done.stderr
@@ -70,7 +70,8 @@ def check_custom(tmp_path_factory: pytest.TempPathFactory) -> Check:
 
 
 def custom_resources() -> list[Resource]:
-    return [item for item in resources(overlay("production")) if item["kind"] in CUSTOM]
+    texts = overlay("production"), overlay(MODELS), component("autoscale-gpu")
+    return [item for text in texts for item in resources(text) if item["kind"] in CUSTOM]
 
 
 @pytest.mark.slow

@@ -26,12 +26,22 @@ interface Panel<Type, Options, Custom> extends Omit<raw.Panel, "type" | "options
   targets: Query[];
 }
 
-export interface CheckedDashboard extends Omit<raw.Dashboard, "panels"> {
-  panels: Array<
-    | raw.RowPanel
-    | Panel<"stat", stat.Options, Record<string, never>>
-    | Panel<"timeseries", lines.Options, lines.FieldConfig>
-    | Panel<"heatmap", heatmap.Options, heatmap.FieldConfig>
-    | Panel<"table", table.Options, table.FieldConfig>
-  >;
+type AnyPanel =
+  | Panel<"stat", stat.Options, Record<string, never>>
+  | Panel<"timeseries", lines.Options, lines.FieldConfig>
+  | Panel<"heatmap", heatmap.Options, heatmap.FieldConfig>
+  | Panel<"table", table.Options, table.FieldConfig>;
+
+interface Row extends Omit<raw.RowPanel, "panels"> {
+  panels: AnyPanel[];
+}
+
+// The field of Prometheus' annotations, which Grafana's SDK has and these types do not.
+interface Annotation extends raw.AnnotationQuery {
+  expr: string;
+}
+
+export interface CheckedDashboard extends Omit<raw.Dashboard, "panels" | "annotations"> {
+  annotations: { list: Annotation[] };
+  panels: Array<Row | AnyPanel>;
 }

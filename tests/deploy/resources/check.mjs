@@ -4,6 +4,7 @@ import { readFileSync } from "node:fs";
 import ts from "typescript";
 
 const modules = {
+  HTTPRoute: "@kubernetes-models/gateway-api/gateway.networking.k8s.io/v1",
   ScaledObject: "@kubernetes-models/keda/keda.sh/v1alpha1",
   PodMonitor: "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1",
   PrometheusRule: "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1",
