@@ -19,6 +19,7 @@ from service.batching.jobs import Job, JobResult
 from service.errors import DeadlineExceeded, InferenceFailed, NotReady, Overloaded, ServiceError, TooLarge
 from service.inference.backend import Batch, BatchOutput
 from service.observability.batch_record import BatchRecord
+from tests.service.batching.test_queue import counted_lines
 from tests.service.fake_backend import PATIENCE, FakeBackend, job
 
 Submission = asyncio.Task[list[JobResult]]
@@ -303,6 +304,25 @@ def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_other_requ
                 batcher.refuse_early()
             backend.release()
             await asyncio.gather(large, *busy, *more, *(task for task in small if not task.done()))
+
+    within_patience(test)
+
+
+def test_admission_costs_the_same_however_many_requests_wait() -> None:
+    async def test() -> None:
+        backend = FakeBackend()
+        with running(backend, max_queue_tokens=100_000) as batcher:
+            busy = await begin_busy(batcher, backend)
+            costs: list[int] = []
+            waiting: list[Submission] = []
+            for requests in (20, 1000):
+                waiting += [await begin(batcher, job(2, 3)) for _ in range(requests - len(waiting))]
+                with counted_lines() as lines:
+                    batcher.refuse_early()
+                    costs.append(lines())
+            assert costs[0] == costs[1]
+            backend.release()
+            await asyncio.gather(*busy, *waiting)
 
     within_patience(test)
 
