@@ -28,8 +28,9 @@ if TYPE_CHECKING:  # seconds to import, and half the tests need none of them
 
 # The same examples in every run, more of them in continuous integration (CI=true). None has a time limit: machines that
 # run tests are busy.
-hypothesis.settings.register_profile("local", derandomize=True, deadline=None, max_examples=25)
-hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)
+_PATIENT = hypothesis.settings(derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("local", _PATIENT, max_examples=25)
+hypothesis.settings.register_profile("ci", _PATIENT, max_examples=100)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
