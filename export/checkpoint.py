@@ -50,7 +50,7 @@ class Checkpoint:
         tokenizer: without truncation and padding.
         defaults: pooling, normalisation, prompts.
         max_sequence_length: tokens at most, special tokens included.
-        stated_length: a longer text that the original would take, None where there is none.
+        stated_length: the longest text that the original takes, where that is longer; else None.
         pairs: whether the network takes pairs of texts, as the tokenizer makes them.
     """
 
@@ -148,7 +148,7 @@ def _longest(wanted: int | None, pipeline: Pipeline, tokenizer: Tokenizer, confi
 
 
 def _beyond(pipeline: Pipeline, config: EncoderConfig) -> int | None:
-    """The longest text that the folder states, where the original has no table of positions that ends before it."""
+    """The longest text that the folder states, where it is longer than the positions reproduced here."""
     stated = pipeline.max_sequence_length
     if stated is None or stated > LARGEST or config.positions != "none":  # tokenizers without a limit say 1e30
         return None

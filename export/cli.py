@@ -36,7 +36,7 @@ Only safetensors are read; a checkpoint that exists only as a pickle is refused.
 
 
 def parser(program: str = PROGRAM, default_output: str = "") -> argparse.ArgumentParser:
-    """The command line, described, with the words that it was called by and where it writes if it is not told."""
+    """The command line; `program` is what it was called by, `default_output` where it writes by default."""
     made = argparse.ArgumentParser(
         prog=program,
         description=DESCRIPTION.replace("python -m service", _serve_command(program)),

@@ -44,6 +44,6 @@ class QualityError(VerificationError):
 
 
 def one_line(error: Exception) -> str:
-    """Why a command failed, and where it is no error of ours, how to see what it comes from."""
+    """Why a command failed, in one line; for an unexpected error also how to see its traceback."""
     hint = "" if isinstance(error, ExportError | OSError) else " (--debug shows where)"
     return f"{type(error).__name__}: {' '.join(str(error).split())}{hint}"

@@ -94,7 +94,7 @@ def require_free(output: Path, *, force: bool) -> None:
 
 @contextmanager
 def _parents(output: Path) -> Iterator[None]:
-    """The directories that the output is to stand in; those made here go again where it does not come to that."""
+    """Makes the output's parent directories; where the export fails, removes those that it made."""
     missing = [parent for parent in output.parents if not parent.exists()]  # the nearest first
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def _parents(output: Path) -> Iterator[None]:
 
 
 def _put_in_place(made: Path, output: Path) -> None:
-    """Gives what was made the output's name; what had it before is deleted with the directory that `made` is in."""
+    """Renames what was made to the output. An older output is moved beside `made` and deleted with its directory."""
     replaced = made.parent / "replaced"
     try:
         if output.exists():

@@ -72,11 +72,11 @@ def BiasedAttentionWeights(query, key, lengths, wanted, bias, num_heads: int, sc
 
 @script(_polyhead, default_opset=op)
 def GatedContext(context, packed, head_gates, null_context, num_heads: int, first_head: int):  # noqa: N802, PLR0917 - an operator
-    """The rows of the context that hold real tokens, each head moved towards nothing by its gate where gates are given.
+    """The context of the real tokens, each head multiplied by its gate where gates are given.
 
     context: [B*S, H*V]; packed: int64 [T]; head_gates: float32 [B, sum of all layers' heads], or no rows for no gates;
-    null_context: [H, V], the context that adds nothing. Returns [T, H*V]. Without gates it is the Gather that has to be
-    there anyway. A head whose gate is 1 keeps its bits, so that texts with and without gates can share a batch.
+    null_context: [H, V], the context that adds nothing. Returns [T, H*V]. Without gates it is one Gather, which
+    packing needs anyway. A head whose gate is 1 keeps its bits, so that texts with and without gates can share a batch.
     """
     rows = op.Shape(head_gates, start=0, end=1)
     given = op.Greater(rows, op.Constant(value_ints=[0]))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from export.errors import ParityError
 
-FAR_ABOVE = 10  # times the tolerance: no rounding, and not worth the rest of the grid
+FAR_ABOVE = 10  # times the tolerance: more than rounding explains, so the rest of the grid is skipped
 
 
 @dataclass(frozen=True, slots=True)

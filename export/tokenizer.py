@@ -37,8 +37,8 @@ SPECIAL: Mapping[str, Mapping[str, str]] = {  # tokens of a class by role, where
     "mpnet": ROBERTA_TOKENS | {"unk": "[UNK]"},
 }
 TAKES_SPACE = ("mpnet", "camembert")  # the class's mask token takes the space before it, unless given with its flags
-RARE = "\ua66e"  # in few vocabularies, so that it takes the token for what is unknown
-AS_THEY_STAND = ("modernbert",)  # networks whose tokenizer.json `transformers` takes whatever class is named
+RARE = "\ua66e"  # in few vocabularies, so that it becomes the unknown token
+AS_THEY_STAND = ("modernbert",)  # networks whose tokenizer.json `transformers` uses unchanged
 
 
 def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:

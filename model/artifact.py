@@ -71,7 +71,7 @@ class FileEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Defaults:
-    """What a request gets that does not say otherwise.
+    """What a request gets where it says nothing.
 
     Attributes:
         pooling: how token vectors become one vector (done in the graph, named here for the reader).
@@ -292,6 +292,6 @@ def _check_file(directory: Path, name: str, entry: FileEntry) -> None:
 
 
 def _check_place(directory: Path, path: Path) -> None:
-    """Refuses a link out of the directory; links inside are how Kubernetes mounts files, and may be."""
+    """Refuses a link that leads out of the directory. Links within it are allowed: Kubernetes mounts files so."""
     if not path.resolve().is_relative_to(directory.resolve()):
         raise ArtifactError(f"{path} is a link out of its directory: put the file itself there")

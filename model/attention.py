@@ -50,11 +50,11 @@ def attend(
         heads: the module.
         projected: queries and keys [T, H*K], values [T, H*V].
         tokens: where they stand in the batch.
-        request: what will be read of the heads, and gates on them.
+        request: what is asked of the heads, and the gates on them.
         bias: [1, H or 1, S, S], added to the scores; None for none.
 
     Returns:
-        The context [T, H*V], each head multiplied by its gate, and what the heads show.
+        The context [T, H*V], each head multiplied by its gate, and the heads' own outputs.
     """
     query, key, value = map(tokens.pad, projected)
     context, weights = IMPLEMENTATIONS[heads.implementation](
@@ -75,7 +75,7 @@ class MultiHeadAttention(nn.Module):
     """
 
     null_context: Tensor | None  # [H*V], the context that adds nothing, where that is not 0
-    value_factor: Tensor | None  # [H, V, R], what the norms of values are taken with in place of the output's rows
+    value_factor: Tensor | None  # [H, V, R], in place of the output's rows where norms are computed
 
     def __init__(
         self,
@@ -111,11 +111,11 @@ class MultiHeadAttention(nn.Module):
         Args:
             hidden: [T, D], the real tokens.
             tokens: where they stand in the batch.
-            request: what will be read of the heads, and gates on them.
+            request: what is asked of the heads, and the gates on them.
             terms: what positions change here.
 
         Returns:
-            [T, D] to be added to the residual stream, and what the heads show.
+            [T, D] to be added to the residual stream, and the heads' own outputs.
         """
         if not self.num_heads:
             return self.output_bias.expand_as(hidden), no_heads(hidden, request)
@@ -132,12 +132,12 @@ class MultiHeadAttention(nn.Module):
         return self.stream.values(self.value(hidden), first_values)
 
     def output_factor(self) -> Tensor:
-        """What turns a head's values into what they add to the residual stream, [H, V, D], or as short as that."""
+        """Maps values to what a head adds, [H, V, D]; or `value_factor`, which gives vectors of the same length."""
         if self.value_factor is not None:
             return self.value_factor
         return output_rows(self.output.weight, self.num_heads)
 
 
 def no_heads(hidden: Tensor, request: LayerRequest) -> HeadOutputs:
-    """What a layer without heads shows."""
+    """The heads' outputs of a layer without heads."""
     return HeadOutputs(hidden.new_zeros(0, 0, 0, 0), None if request.value_norms is None else hidden.new_zeros(0, 0, 0))

@@ -44,7 +44,7 @@ class LayerRequest(NamedTuple):
 
 
 class HeadOutputs(NamedTuple):
-    """What a layer's heads show.
+    """What a layer's heads give beside the context.
 
     Attributes:
         weights: [B, H, S, S], or None where the implementation has none.
@@ -84,7 +84,7 @@ def pack_gated(
 
 
 def null_context_or_zeros(null_context: Tensor | None, like: Tensor, num_heads: int) -> Tensor:
-    """`null_context` [H, V] for a graph, whose functions take no missing tensor; `like` is [..., H*V]."""
+    """`null_context` as [H, V], zeros for None: a graph's function takes no missing tensor. `like` is [..., H*V]."""
     null_context = like.new_zeros(like.shape[-1]) if null_context is None else null_context
     return null_context.view(num_heads, -1)
 
@@ -92,7 +92,7 @@ def null_context_or_zeros(null_context: Tensor | None, like: Tensor, num_heads: 
 def _emit_gated(
     context: Tensor, tokens: Packing, request: LayerRequest, null_context: Tensor | None, num_heads: int
 ) -> Tensor:
-    """The local function that packs, and gates only where gates are given: it stands in the place of a gather."""
+    """Emits the local function that packs, and multiplies by gates only where they are given."""
     inputs = [
         context.flatten(0, 1),
         tokens.packed,
@@ -116,7 +116,7 @@ def check_gates(head_gates: Tensor, lengths: Tensor, num_heads: tuple[int, ...])
     Raises:
         ValueError: another shape than [B, sum of all layers' heads].
     """
-    if torch.onnx.is_in_onnx_export():  # there the gates have rows of their own, to be 0 where no gates are given
+    if torch.onnx.is_in_onnx_export():  # a graph takes no rows of gates where none are given
         return
     expected = (len(lengths), sum(num_heads))
     if head_gates.shape != expected:

@@ -1,4 +1,4 @@
-"""How an encoder knows where its tokens stand: added to the embedding, or felt inside attention.
+"""How an encoder knows where its tokens stand: added to the embedding, or applied inside attention.
 
 Tables are computed once, in float32 as the networks were trained, and are no part of a state: they follow from the
 configuration. Shape letters as in `model.config`.

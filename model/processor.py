@@ -1,7 +1,7 @@
-"""What ONNX Runtime's CPU kernels need to compute on this processor what they compute on any other.
+"""Settings with which ONNX Runtime's CPU kernels compute on this processor what they compute on any other.
 
-Exporter and service load a graph alike, or the one would verify what the other does not run. Standard library only;
-knows no graph. What is said of kernels was seen with onnxruntime 1.31 in emulation (`tests/e2e/test_processors.py`);
+The exporter and the service load a graph with the same settings, so that what is verified is what runs. Standard
+library only. The behaviour of kernels was seen with onnxruntime 1.31 in emulation (`tests/e2e/test_processors.py`);
 the setting is described in its `onnxruntime_session_options_config_keys.h` and `avx2_weight_s8_to_u8.cc`.
 """
 

@@ -1,4 +1,4 @@
-"""How long the vectors are that a head moves: ||f(x_j)||, f(x) = (x W_V + b_V) W_O of one head (Kobayashi et al. 2020).
+"""Norms of what a head moves: ||f(x_j)||, f(x) = (x W_V + b_V) W_O of one head (Kobayashi et al. 2020).
 
 `model.analysis.norms` has the definition and what it is for. It does not depend on the query, so a layer has [B, H, S]
 of them. x W_V + b_V stands for what attention weighs, after `model.value_stream` where a network has that; its output

@@ -1,4 +1,4 @@
-"""What may happen to values on their way through a layer's attention; all of it off unless asked for.
+"""Optional steps on the values of a layer's attention, all off by default.
 
     V_l = phi(x W_v + b_v)                       value activation (SiLU in GAU, Hua et al. 2022)
     V_l <- a V_1 + b V_l, l > 1                  value residual (Zhou et al. 2024, "Value Residual Learning")

@@ -1,6 +1,6 @@
-"""Layers that compute the same again and again, run once: what comes out of them is kept and handed on.
+"""Runs the layers below one once, and replays their outputs.
 
-Without a head of layer l only what follows is different: for the heads of one layer the layers below it are replayed.
+Removing a head of layer l changes nothing in the layers before it, so they need not run again for each head.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ class LayersBelow:
 
     @contextmanager
     def replayed(self, batch: int) -> Iterator[None]:
-        """While this holds, the layers below hand on what they gave for a batch, and compute nothing."""
+        """While this holds, the layers below return their kept outputs of a batch."""
         if not self._layers:
             yield
             return

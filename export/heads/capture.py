@@ -1,4 +1,4 @@
-"""One forward pass of the PyTorch encoder that keeps what the report looks at: weights, and what they move."""
+"""Runs the PyTorch encoder and keeps what the report needs: attention weights, and norms of what they move."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -31,7 +31,7 @@ says why; 2: the command line is wrong; 130: interrupted."""
 
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """The command line, described, with the words that it was called by."""
+    """The command line; `program` is what it was called by."""
     made = argparse.ArgumentParser(
         prog=program,
         description=DESCRIPTION,

@@ -1,4 +1,4 @@
-"""From a checkpoint and files of text to the report, in the order that finds mistakes first: files before networks."""
+"""Makes the report of a checkpoint. Files are read before networks run, so that a mistake in one is found early."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

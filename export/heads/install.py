@@ -1,7 +1,7 @@
-"""Puts the report into an artifact, so that at no moment the artifact is one that the service refuses.
+"""Puts the report into an artifact in steps, each of which leaves an artifact that the service accepts.
 
 The manifest stops listing the old report, then files are replaced one by one, then the manifest lists the new ones;
-each step replaces one file whole. Whoever is interrupted in between leaves an artifact without a report.
+each step replaces one file whole. An interruption in between leaves an artifact without a report.
 """
 
 import os

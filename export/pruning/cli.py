@@ -1,4 +1,4 @@
-"""The exporter's options for pruning, and what follows from them."""
+"""The exporter's options for pruning."""
 
 import argparse
 import json
@@ -46,7 +46,7 @@ def check_options(made: argparse.ArgumentParser, options: argparse.Namespace) ->
 
 
 def prune_as_asked(options: argparse.Namespace, checkpoint: "Checkpoint") -> "tuple[Checkpoint, PruningRecord | None]":
-    """The checkpoint without the heads that the options ask to remove, and what goes into the artifact about it."""
+    """The checkpoint without the heads that the options remove, and the record for the artifact."""
     if options.prune_heads is None and options.prune_to_quality is None:
         return checkpoint, None
     from export.exporter import PruningRecord  # noqa: PLC0415 - as above

@@ -1,4 +1,4 @@
-"""From a checkpoint and a wish to a checkpoint with fewer heads, and a record of what was removed and what it cost."""
+"""Prunes a checkpoint, and records what was removed and what that cost."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,7 @@
-"""How long a pruned graph takes against the whole one: CPU time on one thread, as a worker of the service runs it.
+"""Times a pruned graph against the whole one: CPU time on one thread, as a worker of the service runs it.
 
-In turns, so that a drift of the machine hits both. On an idle machine CPU time on one thread is the latency; on a busy
-one it is what the latency would be, which a clock on the wall would not tell.
+The two run in turns, so that a drift of the machine changes both alike. On an idle machine CPU time on one thread is
+the latency; on a busy one it is an estimate of it.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""What heads are chosen by, and what the choice is judged by: two halves of the text, which share nothing.
+"""The texts that heads are chosen by, and the texts that the choice is judged by; the two share none.
 
 With rated pairs half of them, drawn at random, are for one and the rest for the other. Without, heads are chosen by the
 text that int8 is calibrated with (or the user's), and judged by the text that int8 is judged by.
