@@ -5,7 +5,8 @@
     ├── MalformedBody        400  the body is not JSON
     ├── Unauthorized         401  no key, or a wrong one
     ├── NotFound             404  no such route or resource
-    │   └── ModelNotFound    404  another model is served here
+    │   ├── ModelNotFound    404  another model is served here
+    │   └── WrongTask        404  the model that is served is for something else
     ├── MethodNotAllowed     405  (Allow)
     ├── NotAcceptable        406  the caller accepts no type that the route answers
     ├── RequestTimeout       408  the request did not arrive in time
@@ -92,6 +93,12 @@ class ModelNotFound(NotFound):
     """Another model is served here."""
 
     code = "model_not_found"
+
+
+class WrongTask(NotFound):
+    """The model that is served is for another task; the message names it."""
+
+    code = "wrong_task"
 
 
 class MethodNotAllowed(ServiceError):

@@ -17,7 +17,7 @@ from service.context import RequestContext
 from service.errors import Invalid, TooLarge
 from service.observability.metrics import Metrics, Stage
 from service.observability.stages import StageTimer
-from service.requests.plan import Sizes, check_sizes, plan_encoding
+from service.requests.plan import EncodePlan, Sizes, check_sizes, plan_encoding
 from service.requests.schemas import EncodeRequest
 from service.requests.selection import ARRAY_FLOATS
 from service.services import Services
@@ -74,6 +74,7 @@ async def run(
     *,
     names: InputNames = INPUTS,
     as_safetensors: bool = False,
+    most_tokens: Sequence[int | None] | None = None,
 ) -> EncodeResult:
     """Encodes, up to the answer's arrays.
 
@@ -83,6 +84,7 @@ async def run(
         request: what to encode.
         names: what the caller calls `inputs`, for errors.
         as_safetensors: how it will be written, which says what it will hold.
+        most_tokens: of each text of a row; what is more is cut off.
 
     Raises:
         ServiceError: whatever keeps it from being encoded.
@@ -100,14 +102,46 @@ async def run(
             names=names,
             ids_only=plan.selection is None,
             deadline=deadline,
+            most_tokens=most_tokens,
         )
+    return await _run(services, context, plan, tokenized, names=names, as_safetensors=as_safetensors)
+
+
+async def run_prepared(
+    services: Services,
+    context: RequestContext,
+    request: EncodeRequest,
+    tokenized: Sequence[TokenizedInput],
+    *,
+    names: InputNames,
+) -> EncodeResult:
+    """As `run`, of texts that are tokenised; `request` says what to make of them.
+
+    Raises:
+        ServiceError: whatever keeps them from being encoded.
+    """
+    plan = plan_encoding(request, Inputs(texts=()), services.readiness.runner().manifest)
+    return await _run(services, context, plan, tokenized, names=names, as_safetensors=False)
+
+
+async def _run(
+    services: Services,
+    context: RequestContext,
+    plan: EncodePlan,
+    tokenized: Sequence[TokenizedInput],
+    *,
+    names: InputNames,
+    as_safetensors: bool,
+) -> EncodeResult:
+    runner, settings, metrics = services.readiness.runner(), services.settings, services.metrics
+    deadline = context.deadline(settings.request_timeout)
     refuse_empty(tokenized, names=names)
     lengths = [len(item.input_ids) for item in tokenized]
     check_tokens(lengths, settings.max_request_tokens, names=names)
     attention = await offload(partial(plan.plan_attention, tokenized, runner.tokenizer), ARRAY_FLOATS * len(lengths))
     sizes = check_sizes(plan, lengths, attention, settings)
     context.hold_answer(
-        services.answer_budget, sizes.held_bytes(request.encoding_format, as_safetensors=as_safetensors)
+        services.answer_budget, sizes.held_bytes(plan.request.encoding_format, as_safetensors=as_safetensors)
     )
     results = await runner.run(tokenized, **plan.run_options, deadline=deadline)
     observe_results(metrics, results)
@@ -129,7 +163,7 @@ def read_request(request: EncodeRequest, names: InputNames, max_texts: int) -> t
         return read_inputs(request.inputs, names=names, max_texts=max_texts), names
     if request.inputs is not None:
         raise Invalid("pairs: give either inputs or pairs", param="pairs")
-    return read_pairs(request.pairs, max_texts=max_texts), PAIRS
+    return read_pairs(request.pairs, max_texts=max_texts), PAIRS if names is INPUTS else names
 
 
 def check_tokens(lengths: Sequence[int], limit: int, *, names: InputNames = INPUTS) -> None:

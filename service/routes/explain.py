@@ -10,6 +10,7 @@ from service.http.pieces import respond
 from service.http.route import Route
 from service.operations.explain import explain
 from service.requests.explain_schemas import ExplainAnswer, ExplainRequest
+from service.routes.compatible.adapter import require_task
 from service.services import services_of
 
 EXAMPLE = {
@@ -34,6 +35,7 @@ EXAMPLE = {
 
 async def answer_explain(request: Request, body: ExplainRequest) -> Response:
     """The similarity of two texts as a sum over pairs of tokens, and the saliency of each by attention rollout."""
+    require_task(request, "embedding")
     return respond([await explain(services_of(request), context_of(request.scope), body)], JSON)
 
 

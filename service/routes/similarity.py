@@ -13,7 +13,7 @@ from service.inference.backend import Float32Array
 from service.operations.encode import EncodeResult
 from service.requests.prompts import choose_prompt
 from service.requests.schemas import EncodeRequest, Item, Usage
-from service.routes.compatible.adapter import embeddings_document, json_response, run_for
+from service.routes.compatible.adapter import embeddings_document, json_response, require_task, run_for
 from service.runner import Runner
 from service.services import services_of
 from service.tokenization.inputs import InputNames
@@ -102,6 +102,7 @@ class SimilarityAnswer(AnswerModel):
 
 async def answer_similarity(request: Request, body: SimilarityRequest) -> Response:
     """The cosine of the source's embedding and each target's."""
+    require_task(request, "embedding")
     wanted = _to_encode(body, services_of(request).readiness.runner())
     encoded = await run_for(request, wanted, names=OURS if body.inputs is None else TEIS)
     similarities = _cosines(encoded.answer["embeddings"])

@@ -6,8 +6,21 @@ from starlette.requests import Request
 
 from service.errors import NotFound
 from service.http.route import Route
-from service.routes import document, encode, explain, health, info, metrics, pages, similarity, tokenize
-from service.routes.compatible import inference_protocol, infinity, openai, tei
+from service.routes import (
+    document,
+    encode,
+    explain,
+    health,
+    info,
+    metrics,
+    pages,
+    predict,
+    rerank,
+    score,
+    similarity,
+    tokenize,
+)
+from service.routes.compatible import cohere, inference_protocol, infinity, openai, tei
 from service.services import services_of
 
 ROUTES: tuple[Route, ...] = (
@@ -15,6 +28,9 @@ ROUTES: tuple[Route, ...] = (
     *explain.ROUTES,
     *tokenize.ROUTES,
     *similarity.ROUTES,
+    *rerank.ROUTES,
+    *score.ROUTES,
+    *predict.ROUTES,
     *info.ROUTES,
     *health.ROUTES,
     *metrics.ROUTES,
@@ -23,6 +39,7 @@ ROUTES: tuple[Route, ...] = (
     *openai.ROUTES,
     *infinity.ROUTES,
     *tei.ROUTES,
+    *cohere.ROUTES,
     *inference_protocol.ROUTES,
 )
 

@@ -153,20 +153,32 @@ class RowTemplate:
         return found
 
 
-def cut(lengths: Sequence[int], room: int, truncation: PairTruncation, *, from_start: bool = False) -> list[slice]:
+def cut(
+    lengths: Sequence[int],
+    room: int,
+    truncation: PairTruncation,
+    *,
+    most: Sequence[int | None] | None = None,
+    from_start: bool = False,
+) -> list[slice]:
     """Which tokens of one text or two are kept, so that all together are at most `room`.
 
     Args:
         lengths: tokens of each text.
         room: tokens that all may have.
         truncation: which of two is cut.
+        most: tokens that each text may have; None for no limit.
         from_start: whether the start is cut off, not the end.
 
     Raises:
         TooLarge: only the second may be cut, and the first leaves no room for it.
     """
-    most = [room] if len(lengths) == 1 else _share(lengths[0], lengths[1], room, truncation)
-    return [_kept(length, limit, from_start=from_start) for length, limit in zip(lengths, most, strict=True)]
+    limited = lengths if most is None else [_limit(length, at) for length, at in zip(lengths, most, strict=True)]
+    shares = (min(room, limited[0]),) if len(lengths) == 1 else _share(limited[0], limited[1], room, truncation)
+    return [
+        _kept(length, min(share, limit), from_start=from_start)
+        for length, share, limit in zip(lengths, shares, limited, strict=True)
+    ]
 
 
 def _share(first: int, second: int, room: int, truncation: PairTruncation) -> tuple[int, int]:
@@ -183,6 +195,10 @@ def _share(first: int, second: int, room: int, truncation: PairTruncation) -> tu
     if shorter + longer > room:
         shorter, longer = room // 2, room - room // 2
     return (shorter, longer) if first <= second else (longer, shorter)
+
+
+def _limit(length: int, most: int | None) -> int:
+    return length if most is None else min(length, most)
 
 
 def _kept(length: int, most: int, *, from_start: bool) -> slice:

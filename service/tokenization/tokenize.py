@@ -30,6 +30,7 @@ class TokenizeOptions(TypedDict, total=False):
         names: what the caller calls the inputs, for errors.
         ids_only: whether tokens and offsets can be left out.
         deadline: `time.monotonic()` value after which the answer is worth nothing.
+        most_tokens: of each text of a row, without special tokens; what is more is cut off (default: no limit).
     """
 
     truncate: Truncate
@@ -37,6 +38,7 @@ class TokenizeOptions(TypedDict, total=False):
     names: InputNames
     ids_only: bool
     deadline: float | None
+    most_tokens: Sequence[int | None] | None
 
 
 async def tokenize(
@@ -75,13 +77,13 @@ async def _tokenize_texts(
     tokenizer: Tokenizer, inputs: Inputs, names: InputNames, options: TokenizeOptions, *, from_start: bool
 ) -> list[TokenizedInput]:
     rows: Sequence[Sequence[str]] = inputs.text_pairs or [(text,) for text in inputs.texts or ()]
-    ids_only, deadline = options.get("ids_only", False), options.get("deadline")
+    ids_only, deadline, most = options.get("ids_only", False), options.get("deadline"), options.get("most_tokens")
     try:
-        if inputs.texts is not None and not from_start:
+        if inputs.texts is not None and not from_start and most is None:
             return await tokenizer.encode(inputs.texts, ids_only=ids_only, deadline=deadline)
         truncation = options.get("pair_truncation", "longest_first")
         return await tokenizer.encode_rows(
-            rows, truncation=truncation, from_start=from_start, ids_only=ids_only, deadline=deadline
+            rows, truncation=truncation, from_start=from_start, most=most, ids_only=ids_only, deadline=deadline
         )
     except TypeError:  # what the library says of half a surrogate pair, which no JSON brings here
         for index, row in enumerate(rows):

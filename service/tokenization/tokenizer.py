@@ -34,6 +34,7 @@ class Tokenizer:
 
     Attributes:
         max_sequence_length: tokens that the model takes, special tokens included.
+        num_special_tokens: how many it adds to a text.
         special_ends: ids of the special tokens that begin and end every input; None where there is none.
     """
 
@@ -44,7 +45,7 @@ class Tokenizer:
         self._plain = PlainText.of(tokenizer)
         self._single = RowTemplate.of(tokenizer.encode("a"), 1)
         self._pair = RowTemplate.of(tokenizer.encode("a", "a"), 2)
-        self._special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
+        self.num_special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
         self.special_ends = _special_ends(tokenizer)
         self._threads = _started_pool(threads)
         self._is_closed = False
@@ -88,6 +89,7 @@ class Tokenizer:
         *,
         truncation: PairTruncation = "longest_first",
         from_start: bool = False,
+        most: Sequence[int | None] | None = None,
         ids_only: bool = False,
         deadline: float | None = None,
     ) -> list[TokenizedInput]:
@@ -97,6 +99,7 @@ class Tokenizer:
             rows: one or two texts each, as many in every row.
             truncation: which text of a pair is cut.
             from_start: whether a text's start is cut off, not its end.
+            most: tokens that each text of a row may have, special tokens left out; None for no limit.
             ids_only: as for `encode`.
             deadline: as for `encode`.
 
@@ -105,7 +108,7 @@ class Tokenizer:
             TooLarge: only the second text may be cut, and the first leaves no room for it.
             InternalError, NotReady, DeadlineExceeded: as for `encode`.
         """
-        tokenize = partial(self._guard, partial(self._encode_rows, rows, truncation, from_start, ids_only))
+        tokenize = partial(self._guard, partial(self._encode_rows, rows, truncation, from_start, ids_only, most))
         cost = sum(sum(map(len, row)) for row in rows) + TEXT_CHARACTERS * (2 * len(rows) - 1)
         return await self._offload(tokenize, cost, deadline)
 
@@ -164,7 +167,12 @@ class Tokenizer:
         return found
 
     def _encode_rows(
-        self, rows: Sequence[Sequence[str]], truncation: PairTruncation, from_start: bool, ids_only: bool
+        self,
+        rows: Sequence[Sequence[str]],
+        truncation: PairTruncation,
+        from_start: bool,
+        ids_only: bool,
+        most: Sequence[int | None] | None,
     ) -> list[TokenizedInput]:
         texts = list(dict.fromkeys(text for row in rows for text in row))
         plain: dict[str, PlainTokens] = {}
@@ -174,7 +182,7 @@ class Tokenizer:
             found = encode(part, add_special_tokens=False)
             tokens = [PlainTokens.of(encoding, ids_only=ids_only) for encoding in found]
             plain.update(zip(part, tokens, strict=True))
-        return [self._row([plain[text] for text in row], truncation, from_start, row) for row in rows]
+        return [self._row([plain[text] for text in row], truncation, from_start, row, most) for row in rows]
 
     def _row(
         self,
@@ -182,12 +190,14 @@ class Tokenizer:
         truncation: PairTruncation,
         from_start: bool,
         sources: Sequence[str] | None = None,
+        most: Sequence[int | None] | None = None,
     ) -> TokenizedInput:
         template = self._single if len(texts) == 1 else self._pair
         if template is None:
             raise Invalid("this model's tokenizer has no template for pairs; send one text an input")
         room = self.max_sequence_length - template.num_added
-        kept = cut([len(text.ids) for text in texts], room, truncation, from_start=from_start)
+        lengths = [len(text.ids) for text in texts]
+        kept = cut(lengths, room, truncation, most=most, from_start=from_start)
         return template.join(texts, kept, sources)
 
     def _with_tokens(self, text: str) -> TokenizedInput:
@@ -221,7 +231,7 @@ class Tokenizer:
         return TokenizedInput(
             input_ids=np.array(encoding.ids, dtype=np.int64),
             truncated=bool(rest),
-            full_length=length + sum(len(part) - self._special_tokens for part in rest),
+            full_length=length + sum(len(part) - self.num_special_tokens for part in rest),
             encoding=kept,
             text=text,
         )

@@ -5,9 +5,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from model.tasks.settings import Task
 from service.answers.serialize import serialize_in_pieces
 from service.context import context_of
-from service.errors import ModelNotFound
+from service.errors import ModelNotFound, WrongTask
 from service.http.media import JSON
 from service.http.openapi import answer_document
 from service.http.pieces import respond
@@ -36,6 +37,21 @@ async def json_response(request: Request, answer: Any, encoded: EncodeResult) ->
     with timed(services_of(request).metrics, "serialize"):
         pieces = await serialize_in_pieces(answer, floats=encoded.sizes.floats)
     return respond(pieces, JSON, truncation_header(request))
+
+
+def require_task(request: Request, *tasks: Task) -> None:
+    """Refuses what only models of other tasks answer.
+
+    Raises:
+        NotReady: the model is not loaded yet.
+        WrongTask: naming the task of the model that is served.
+    """
+    manifest = services_of(request).readiness.runner().manifest
+    if manifest.task not in tasks:
+        raise WrongTask(
+            f"{manifest.model} is served here for {manifest.task.replace('_', '-')}: this route is for "
+            f"{' or '.join(task.replace('_', '-') for task in tasks)}"
+        )
 
 
 def truncation_header(request: Request) -> dict[str, str]:

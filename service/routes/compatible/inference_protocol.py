@@ -21,7 +21,7 @@ from service.http.openapi import answer_document
 from service.http.pieces import respond
 from service.http.route import Route
 from service.operations.encode import timed
-from service.routes.compatible.adapter import check_model, run_for, truncation_header
+from service.routes.compatible.adapter import check_model, require_task, run_for, truncation_header
 from service.routes.compatible.inference_schemas import (
     InferenceAnswer,
     InferenceRequest,
@@ -119,6 +119,7 @@ async def answer_infer(request: Request) -> Response:
     """
     services, headers = services_of(request), context_of(request.scope).headers
     name = check_model(request, version=MODEL_VERSION)
+    require_task(request, "embedding")
     _check_media(headers)
     with services.body_budget.share() as share:
         raw = await read_body(request.receive, headers, services.settings.max_body_bytes, share)

@@ -20,7 +20,13 @@ from service.http.openapi import answer_document
 from service.http.route import Route
 from service.operations.encode import EncodeResult, offload
 from service.requests.schemas import EncodeRequest, Inputs, PromptText
-from service.routes.compatible.adapter import check_model, embeddings_document, json_response, run_for
+from service.routes.compatible.adapter import (
+    check_model,
+    embeddings_document,
+    json_response,
+    require_task,
+    run_for,
+)
 from service.runner import Runner
 from service.services import services_of
 from service.tokenization.inputs import InputNames
@@ -125,6 +131,7 @@ async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
         prompt_name=body.prompt_name,
         prompt=body.prompt,
     )
+    require_task(request, "embedding")
     encoded = await run_for(request, wanted, names=InputNames("input"))
     answer = await offload(partial(make_answer, encoded, body.encoding_format), encoded.sizes.floats)
     return await json_response(request, answer, encoded)

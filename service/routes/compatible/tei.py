@@ -3,6 +3,7 @@
 Bare arrays out, and its shape of errors. Its `/embeddings` is Infinity's here; its `/info` and `/tokenize` are ours.
 """
 
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, RootModel
@@ -10,13 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.error_shapes import TEI
-from service.errors import NotReady
+from service.errors import NotReady, WrongTask
 from service.http.openapi import answer_document
 from service.http.route import Route
+from service.operations.encode import EncodeResult, offload
 from service.requests.schemas import EncodeRequest, Inputs, Status
-from service.routes.compatible.adapter import embeddings_document, json_response, run_for
+from service.routes.compatible.adapter import embeddings_document, json_response, require_task, run_for
 from service.routes.health import answer_readyz
-from service.wire import RequestModel
+from service.wire import AnswerModel, RequestModel
 
 TAG = "text-embeddings-inference"
 
@@ -55,6 +57,7 @@ class TokenVectors(RootModel[list[list[list[float]]]]):
 
 async def answer_embed(request: Request, body: EmbedRequest) -> Response:
     """A bare list of vectors."""
+    require_task(request, "embedding")
     wanted = EncodeRequest(
         inputs=body.inputs,
         truncate=body.truncate is not False,
@@ -79,6 +82,37 @@ async def answer_embed_all(request: Request, body: EmbedAllRequest) -> Response:
     return await json_response(request, encoded.answer["embeddings"], encoded)
 
 
+class SparseRequest(EmbedAllRequest):
+    """TEI's request for weights of words."""
+
+
+class SparseValue(AnswerModel):
+    """A word of the vocabulary that has a weight."""
+
+    index: int
+    value: float
+
+
+async def answer_embed_sparse(request: Request, body: SparseRequest) -> Response:
+    """For each text the words that have a weight, by their ids."""
+    require_task(request, "sparse")
+    wanted = EncodeRequest(inputs=body.inputs, truncate=body.truncate is not False, prompt_name=body.prompt_name)
+    encoded = await run_for(request, wanted)
+    return await json_response(
+        request, await offload(partial(_sparse_values, encoded), encoded.sizes.built_from), encoded
+    )
+
+
+def _sparse_values(encoded: EncodeResult) -> list[list[dict[str, float]]]:
+    return [
+        [
+            {"index": index, "value": value}
+            for index, value in zip(words["indices"].tolist(), words["values"].tolist(), strict=True)
+        ]
+        for words in encoded.answer["sparse"]
+    ]
+
+
 VECTORS = embeddings_document(Vectors, [[0.0312, -0.0519, 0.0447]])
 TOKEN_VECTORS = embeddings_document(TokenVectors, [[[0.0312, -0.0519, 0.0447]]])
 
@@ -92,6 +126,7 @@ ROUTES = (
         tag=TAG,
         summary="Embeddings, as TEI's",
         answer=VECTORS,
+        raises=(WrongTask,),
     ),
     Route(
         "POST",
@@ -102,6 +137,7 @@ ROUTES = (
         tag=TAG,
         summary="The same: TEI's clients that know only a host",
         answer=VECTORS,
+        raises=(WrongTask,),
     ),
     Route(
         "POST",
@@ -112,6 +148,17 @@ ROUTES = (
         tag=TAG,
         summary="One vector a token, as TEI's",
         answer=TOKEN_VECTORS,
+    ),
+    Route(
+        "POST",
+        "/embed_sparse",
+        answer_embed_sparse,
+        is_queued=True,
+        error_shape=TEI,
+        tag=TAG,
+        summary="Weights of words, of a sparse model, as TEI's",
+        answer=embeddings_document(list[list[SparseValue]], [[{"index": 4937, "value": 1.21}]]),
+        raises=(WrongTask,),
     ),
     Route(
         "GET",

@@ -1,43 +1,17 @@
 """`POST /encode` on artifacts of every task: what sentence-transformers and transformers give for the same folder."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from service.app import create_app
-from service.readiness import Readiness
-from service.runner import Runner
-from service.settings import read_settings
+from tests.service.routes.conftest import Client
 from tests.task_artifacts import TaskArtifact
 
 TOLERANCE = 1e-5
 TEXTS = ["the cat sat on the mat.", "a dog", "mat"]
 PAIRS = [["the cat", "the cat sat on the mat."], ["a dog", "mat"], ["the cat " * 40, "a dog " * 20]]
-
-Client = Callable[[Path], TestClient]
-
-
-@pytest.fixture
-def client() -> Iterator[Client]:
-    """The app on an artifact."""
-    runners: list[Runner] = []
-
-    def start(artifact: Path) -> TestClient:
-        settings = read_settings(["--model", str(artifact), "--workers", "1"])
-        readiness = Readiness()
-        app, services = create_app(settings, readiness)
-        runner = Runner.load(artifact, settings, on_batch=services.metrics.observe_batch)
-        runners.append(runner)
-        readiness.start(runner)
-        return TestClient(app)
-
-    yield start
-    for runner in runners:
-        runner.close(5)
 
 
 def encode(client: TestClient, **body: Any) -> Any:

@@ -1,0 +1,226 @@
+"""Reranking, scoring and classifying, in the forms of TEI, Infinity, Jina, vLLM and Cohere."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.service.routes.conftest import Client
+from tests.task_artifacts import TaskArtifact
+
+TOLERANCE = 1e-5
+QUERY = "the cat"
+DOCUMENTS = ["a dog", "the cat sat on the mat.", "mat", "the dog sat"]
+
+
+@pytest.fixture(scope="module")
+def expected(reranker: TaskArtifact) -> Any:
+    from sentence_transformers import CrossEncoder  # noqa: PLC0415 - seconds to import
+
+    return CrossEncoder(str(reranker.folder)).predict([(QUERY, document) for document in DOCUMENTS])
+
+
+def post(client: Any, path: str, **body: Any) -> Any:
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_tei_s_form(client: Client, reranker: TaskArtifact, expected: Any) -> None:
+    answer = post(client(reranker.artifact), "/rerank", query=QUERY, texts=DOCUMENTS, return_text=True)
+    assert [entry["index"] for entry in answer] == np.argsort(-expected).tolist()
+    for entry in answer:
+        assert entry["score"] == pytest.approx(expected[entry["index"]], abs=TOLERANCE)
+        assert entry["text"] == DOCUMENTS[entry["index"]]
+
+
+def test_infinity_s_form(client: Client, reranker: TaskArtifact, expected: Any) -> None:
+    answer = post(client(reranker.artifact), "/rerank", query=QUERY, documents=DOCUMENTS, top_n=2, model="x")
+    assert answer["object"] == "rerank"
+    assert [entry["index"] for entry in answer["results"]] == np.argsort(-expected).tolist()[:2]
+    assert answer["results"][0]["relevance_score"] == pytest.approx(expected.max(), abs=TOLERANCE)
+    assert "document" not in answer["results"][0]
+    shown = post(client(reranker.artifact), "/rerank", query=QUERY, documents=DOCUMENTS, return_documents=True)
+    assert shown["results"][0]["document"] == DOCUMENTS[shown["results"][0]["index"]]
+
+
+def test_jina_s_and_cohere_s_forms(client: Client, reranker: TaskArtifact, expected: Any) -> None:
+    asked = client(reranker.artifact)
+    jina = post(asked, "/v1/rerank", query=QUERY, documents=[{"text": text} for text in DOCUMENTS], model="x")
+    cohere = post(asked, "/v2/rerank", query=QUERY, documents=DOCUMENTS, model="x", top_n=1)
+    best = int(expected.argmax())
+    assert jina["results"][0]["document"] == {"text": DOCUMENTS[best]}
+    assert [entry["index"] for entry in cohere["results"]] == [best]
+    assert cohere["results"][0]["relevance_score"] == pytest.approx(expected[best], abs=TOLERANCE)
+
+
+def test_documents_are_cut_after_so_many_tokens(client: Client, reranker: TaskArtifact) -> None:
+    asked = client(reranker.artifact)
+    cut = post(asked, "/v2/rerank", query=QUERY, documents=["mat sat mat sat"], max_tokens_per_doc=1)
+    short = post(asked, "/v2/rerank", query=QUERY, documents=["mat"])
+    assert post(asked, "/tokenize", inputs="mat")["items"][0]["input_ids"][1:-1] is not None
+    tokens = len(post(asked, "/tokenize", inputs="mat")["items"][0]["input_ids"]) - 2
+    if tokens == 1:
+        assert cut["results"] == short["results"]
+
+
+def test_scores_of_one_query_and_of_one_each(client: Client, reranker: TaskArtifact, expected: Any) -> None:
+    asked = client(reranker.artifact)
+    many = post(asked, "/score", queries=QUERY, documents=DOCUMENTS)
+    np.testing.assert_allclose([entry["score"] for entry in many["data"]], expected, atol=TOLERANCE)
+    each = post(asked, "/v1/score", text_1=[QUERY] * len(DOCUMENTS), text_2=DOCUMENTS)
+    assert each["data"] == many["data"]
+
+
+def test_raw_scores_are_logits(client: Client, reranker: TaskArtifact, expected: Any) -> None:
+    raw = post(client(reranker.artifact), "/score", queries=QUERY, documents=DOCUMENTS, raw_scores=True)
+    logits = np.array([entry["score"] for entry in raw["data"]])
+    np.testing.assert_allclose(1 / (1 + np.exp(-logits)), expected, atol=TOLERANCE)
+
+
+def test_an_embedder_answers_cosines(client: Client, default_artifact: Path) -> None:
+    asked = client(default_artifact)
+    documents = ["The cat sat on the mat.", "It rained all day."]
+    answer = post(asked, "/rerank", query="Where did the cat sit?", texts=documents)
+    assert [entry["index"] for entry in answer] == [0, 1]
+    cosines = post(asked, "/similarity", source="Where did the cat sit?", targets=documents)["similarities"]
+    by_index = {entry["index"]: entry["score"] for entry in answer}
+    np.testing.assert_allclose([by_index[0], by_index[1]], cosines, atol=1e-6)
+
+
+def test_a_multi_vector_model_answers_max_sim(client: Client, multi_vector_encoder: TaskArtifact) -> None:
+    from sentence_transformers import MultiVectorEncoder  # noqa: PLC0415 - seconds to import
+
+    original = MultiVectorEncoder(str(multi_vector_encoder.folder))
+    query, documents = original.encode_query([QUERY]), original.encode_document(DOCUMENTS)
+    expected = np.asarray(original.similarity(query, documents))[0]
+    answer = post(client(multi_vector_encoder.artifact), "/score", queries=QUERY, documents=DOCUMENTS)
+    np.testing.assert_allclose([entry["score"] for entry in answer["data"]], expected, atol=1e-4)
+
+
+def test_attention_across_the_pair_with_its_blocks(client: Client, reranker: TaskArtifact) -> None:
+    (first, *_) = post(
+        client(reranker.artifact), "/rerank", query=QUERY, texts=DOCUMENTS[:2], attention={"layers": "all"}
+    )
+    entry = first["attention"]
+    weights, segments = [np.array(layer) for layer in entry["weights"]], np.array(entry["segments"], dtype=object)
+    query, document = (np.flatnonzero(segments == text) for text in (0, 1))
+    for layer, block in enumerate(entry["query_to_document"]):
+        np.testing.assert_array_equal(block, weights[layer][:, query[:, None], document])
+        mass = weights[layer][:, query[:, None], document].sum(2).mean(1)
+        np.testing.assert_allclose(entry["query_to_document_mass"][layer], mass, atol=1e-6)
+    np.testing.assert_array_equal(entry["document_to_query"][0], weights[0][:, document[:, None], query])
+
+
+def test_a_head_mask_changes_the_score(client: Client, reranker: TaskArtifact) -> None:
+    asked = client(reranker.artifact)
+    whole = post(asked, "/rerank", query=QUERY, texts=["mat"], raw_scores=True)
+    masked = post(asked, "/rerank", query=QUERY, texts=["mat"], raw_scores=True, head_mask=[[0, 0, 0]])
+    assert whole[0]["score"] != masked[0]["score"]
+
+
+def test_predict_takes_texts_and_pairs(client: Client, classifier: TaskArtifact) -> None:
+    from transformers import pipeline  # noqa: PLC0415 - seconds to import
+
+    reference: Any = pipeline("text-classification", str(classifier.folder), top_k=None)
+    asked = client(classifier.artifact)
+    one = post(asked, "/predict", inputs="the cat")
+    assert [entry["label"] for entry in one] == [entry["label"] for entry in reference("the cat")]
+    pair = post(asked, "/predict", inputs=["the cat", "a dog"])
+    expected = reference([{"text": "the cat", "text_pair": "a dog"}])[0]
+    for found, wanted in zip(pair, expected, strict=True):
+        assert found["label"] == wanted["label"]
+        assert found["score"] == pytest.approx(wanted["score"], abs=TOLERANCE)
+    assert post(asked, "/predict", inputs=[["the cat"], ["a dog"]])[0] == one
+    assert post(asked, "/predict", inputs=[["the cat", "a dog"]]) == [pair]
+
+
+def test_classify_is_infinity_s(client: Client, classifier: TaskArtifact) -> None:
+    answer = post(client(classifier.artifact), "/classify", input=["the cat", "a dog"], model="x")
+    assert answer["object"] == "classify"
+    assert [len(labels) for labels in answer["data"]] == [3, 3]
+    assert sum(entry["score"] for entry in answer["data"][0]) == pytest.approx(1, abs=1e-5)
+
+
+def test_embed_sparse_is_tei_s(client: Client, sparse_encoder: TaskArtifact) -> None:
+    asked = client(sparse_encoder.artifact)
+    (found,) = post(asked, "/embed_sparse", inputs="the cat")
+    (words,) = post(asked, "/encode", inputs="the cat")["sparse"]
+    assert [entry["index"] for entry in found] == words["indices"]
+    assert [entry["value"] for entry in found] == pytest.approx(words["values"])
+
+
+WRONG_TASKS = [
+    ("/v1/embeddings", {"input": "a", "model": "drawn"}, "error"),
+    ("/embed", {"inputs": "a"}, "error"),
+    ("/embeddings", {"input": "a", "model": "drawn"}, "error"),
+    ("/similarity", {"source": "a", "targets": ["b"]}, "error"),
+    ("/v2/embed", {"texts": ["a"]}, "message"),
+    ("/embed_sparse", {"inputs": "a"}, "error"),
+    ("/explain", {"a": "a", "b": "b"}, "error"),
+    ("/v2/models/drawn/infer", {"inputs": [{"name": "t", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}, "error"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "field"), WRONG_TASKS)
+def test_an_embedding_asked_of_a_classifier_is_no_route_of_its(
+    client: Client, reranker: TaskArtifact, path: str, body: dict[str, Any], field: str
+) -> None:
+    response = client(reranker.artifact).post(path, json=body)
+    assert response.status_code == 404
+    assert "drawn is served here for classification" in str(response.json()[field])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/rerank", {"query": "", "texts": ["a"]}, 422, "query: "),
+        ("/rerank", {"query": "a", "texts": []}, 422, "texts: "),
+        ("/rerank", {"query": "a"}, 422, "expected texts (TEI's form) or documents (Infinity's)"),
+        ("/rerank", {"query": "a", "documents": ["a"] * 3000}, 413, "documents: 3000 documents, at most 2048"),
+        ("/rerank", {"query": "a", "documents": ["a"], "top_n": 0}, 422, "top_n: "),
+        ("/rerank", {"query": "a", "documents": ["a", 1]}, 422, "documents.1"),
+        ("/score", {"queries": ["a", "b"], "documents": ["a", "b", "c"]}, 422, "documents: 2 queries and 3 documents"),
+        ("/score", {"queries": "a"}, 422, "expected queries and documents"),
+        ("/v1/rerank", {"query": "a"}, 422, "documents: "),
+        ("/predict", {"inputs": ["a", "b", "c"]}, 422, "inputs: expected a text, a pair"),
+        ("/predict", {"inputs": [["a"], ["b", "c"]]}, 422, "inputs: expected a text, a pair"),
+        ("/predict", {"inputs": []}, 422, "inputs: expected a text, a pair"),
+        ("/classify", {"input": []}, 422, "input"),
+    ],
+)
+def test_bad_bodies_are_told_so(
+    client: Client, reranker: TaskArtifact, path: str, body: dict[str, Any], status: int, message: str
+) -> None:
+    response = client(reranker.artifact).post(path, json=body)
+    error = response.json()["error"]
+    assert response.status_code == status, error
+    assert (error if isinstance(error, str) else error["message"]).startswith(message)
+
+
+def test_a_hundred_thousand_documents_are_refused_before_they_are_read(client: Client, reranker: TaskArtifact) -> None:
+    response = client(reranker.artifact).post("/rerank", json={"query": "a", "documents": ["a"] * 100_000})
+    assert response.status_code == 413
+
+
+def test_errors_have_the_shape_of_their_api(client: Client, reranker: TaskArtifact) -> None:
+    asked = client(reranker.artifact)
+    assert asked.post("/v2/rerank", json={"query": "a"}).json() == {"message": "documents: Field required"}
+    tei = asked.post("/rerank", json={"query": "a", "texts": ["cat " * 90], "truncate": False}).json()
+    assert tei["error_type"] == "Validation"
+    ours = asked.post("/rerank", json={"query": "a", "documents": ["cat " * 90], "truncate": False}).json()
+    assert ours["error"]["code"] == "too_large"
+
+
+def test_a_classifier_of_several_labels_ranks_nothing(client: Client, classifier: TaskArtifact) -> None:
+    response = client(classifier.artifact).post("/rerank", json={"query": "a", "texts": ["b"]})
+    assert response.status_code == 404
+    assert "is a classifier with 3 labels" in response.json()["error"]
+
+
+def test_attention_of_an_embedder_s_documents_is_refused(client: Client, default_artifact: Path) -> None:
+    body = {"query": "a", "texts": ["b"], "attention": {}}
+    response = client(default_artifact).post("/rerank", json=body)
+    assert response.status_code == 422
+    assert "reads query and document apart" in response.json()["error"]
