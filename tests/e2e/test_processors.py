@@ -45,13 +45,14 @@ from pathlib import Path
 import numpy as np
 from model.artifact import Artifact
 from service.inference.backend import Batch
-from service.inference.onnx_backend import OnnxBackend
+from service.inference import onnx_backend
 
-backend = OnnxBackend(Artifact.open(Path(sys.argv[1])))
+artifact = Artifact.open(Path(sys.argv[1]))
 ids = np.random.default_rng(0).integers(0, 16, (1, 20))
 differing = {}
-for step in (backend._length_step, 1):
-    backend._length_step = step
+for step in (onnx_backend.length_step(), 1):
+    onnx_backend.length_step = lambda: step
+    backend = onnx_backend.OnnxBackend(artifact)
     vectors = {
         length: [backend.run(Batch(ids[:, :width], np.array([length]))).output for width in range(length, 21)]
         for length in range(1, 17)

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.artifact import ArtifactError
+from model.artifact import Artifact, ArtifactError
 from service.batching.batcher import Batcher
 from service.batching.jobs import Job
 from service.inference import onnx_backend, onnx_session
 from service.inference.backend import Batch, BatchOutput
 from service.inference.onnx_backend import OnnxBackend
-from service.inference.onnx_session import ProviderUnavailable
+from service.inference.onnx_session import ProviderUnavailable, open_session
 from tests.service.tiny_graph import INPUTS, MAX_LENGTH, NUM_HEADS, VOCAB_SIZE, reference, write_tiny_artifact
 
 ROOT = Path(__file__).parents[2]
@@ -29,10 +29,20 @@ HAS_CUDA = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
 @pytest.fixture(scope="module")
-def backend(tmp_path_factory: pytest.TempPathFactory) -> OnnxBackend:
-    made = OnnxBackend(write_tiny_artifact(tmp_path_factory.mktemp("tiny")))
-    made._length_step = 1  # whatever this processor needs
-    return made
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return write_tiny_artifact(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def backend(artifact: Artifact) -> OnnxBackend:
+    return padding_to(1, artifact)
+
+
+def padding_to(step: int, artifact: Artifact) -> OnnxBackend:
+    """As on a processor that needs lengths which are multiples of this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnx_backend, "length_step", lambda: step)
+        return OnnxBackend(artifact)
 
 
 def make_batch(lengths: list[int], *, layers: tuple[int, ...] = (), wants_tokens: bool = False, seed: int = 0) -> Batch:
@@ -78,10 +88,8 @@ def test_feeds_a_graph_without_token_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [1, 4, 7, 30])
-def test_pads_to_the_lengths_that_a_processor_needs(
-    backend: OnnxBackend, monkeypatch: pytest.MonkeyPatch, length: int
-) -> None:
-    monkeypatch.setattr(backend, "_length_step", 4)
+def test_pads_to_the_lengths_that_a_processor_needs(artifact: Artifact, length: int) -> None:
+    backend = padding_to(4, artifact)
     batch = make_batch([length, 1], layers=(0, 1), wants_tokens=True)
     output = backend.run(batch)
     assert output.last_hidden_state is not None
@@ -92,8 +100,8 @@ def test_pads_to_the_lengths_that_a_processor_needs(
 class SpySession:
     """Passes runs on to a session and writes down what they asked for."""
 
-    def __init__(self, backend: OnnxBackend) -> None:
-        self.session = backend._session
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+        self.session = session
         self.fetched: list[list[str]] = []
         self.lengths: list[int] = []
         self.wanted: list[list[bool]] = []
@@ -108,16 +116,21 @@ class SpySession:
 
 
 @pytest.fixture
-def spy(backend: OnnxBackend, monkeypatch: pytest.MonkeyPatch) -> SpySession:
-    made = SpySession(backend)
-    monkeypatch.setattr(backend, "_session", made)
-    return made
+def spy(artifact: Artifact) -> SpySession:
+    return SpySession(open_session(artifact, intra_op_threads=1, provider="cpu"))
 
 
-def test_asks_for_nothing_that_is_not_wanted(backend: OnnxBackend, spy: SpySession) -> None:
-    backend.run(make_batch([3]))
-    backend.run(make_batch([3], layers=(1,)))
-    backend.run(make_batch([3], layers=(0, 1), wants_tokens=True))
+@pytest.fixture
+def spied(artifact: Artifact, spy: SpySession, monkeypatch: pytest.MonkeyPatch) -> OnnxBackend:
+    """A backend over the session that is watched."""
+    monkeypatch.setattr(onnx_backend, "open_session", lambda *_, **__: spy)
+    return padding_to(1, artifact)
+
+
+def test_asks_for_nothing_that_is_not_wanted(spied: OnnxBackend, spy: SpySession) -> None:
+    spied.run(make_batch([3]))
+    spied.run(make_batch([3], layers=(1,)))
+    spied.run(make_batch([3], layers=(0, 1), wants_tokens=True))
     assert spy.fetched == [
         ["pooled"],
         ["pooled", "attentions.1"],
@@ -127,16 +140,16 @@ def test_asks_for_nothing_that_is_not_wanted(backend: OnnxBackend, spy: SpySessi
 
 
 def test_warms_up_with_no_longer_text_than_fits_any_memory(
-    backend: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
+    spied: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnx_backend, "_WARM_UP_LENGTHS", (1, 8))
     monkeypatch.setattr(onnx_backend, "_LONGEST_WARM_UP", 20)
-    backend.warm_up()
+    spied.warm_up()
     assert max(spy.lengths) == 20
 
 
-def test_warms_up_with_the_longest_text_and_with_attention(backend: OnnxBackend, spy: SpySession) -> None:
-    backend.warm_up()
+def test_warms_up_with_the_longest_text_and_with_attention(spied: OnnxBackend, spy: SpySession) -> None:
+    spied.warm_up()
     assert max(spy.lengths) == MAX_LENGTH
     assert min(spy.lengths) == 1
     assert [True, True] in spy.wanted
@@ -224,9 +237,12 @@ def test_cuda_that_is_not_there_is_refused_with_what_to_do(tmp_path: Path) -> No
         OnnxBackend(write_tiny_artifact(tmp_path), provider="cuda")
 
 
-def test_cuda_that_does_not_run_the_graph_is_refused(backend: OnnxBackend) -> None:
+def test_cuda_that_does_not_run_the_graph_is_refused(
+    spy: SpySession, artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_session, "_load", lambda *_: spy.session)  # one that CUDA was asked of, in vain
     with pytest.raises(ProviderUnavailable, match="CUDA was asked for and CPUExecutionProvider would run the graph"):
-        onnx_session._check_cuda_runs(backend._session)
+        OnnxBackend(artifact, provider="cuda")
 
 
 @pytest.mark.gpu
@@ -250,41 +266,41 @@ def test_threads_are_as_many_as_were_asked_for(tmp_path: Path) -> None:
     assert (added(1), added(3)) == (0, 2)  # the calling thread is one of them
 
 
-def test_session_options_are_those_that_a_shared_machine_needs(backend: OnnxBackend) -> None:
-    options = backend._session.get_session_options()
+def test_session_options_are_those_that_a_shared_machine_needs(spy: SpySession) -> None:
+    options = spy.session.get_session_options()
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 1)
     assert not options.enable_mem_pattern
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
-    assert not backend._session._enable_fallback
+    assert not spy.session._enable_fallback
 
 
 def test_the_run_after_large_outputs_returns_the_memory_once(
-    backend: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
+    spied: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.monotonic()
     monkeypatch.setattr(onnx_backend, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(onnx_backend, "_LARGE_OUTPUT", 1000)
-    backend.run(make_batch([3], layers=(0,)))
-    backend.run(make_batch([32], layers=(0,)))
-    backend.run(make_batch([3]))
+    spied.run(make_batch([3], layers=(0,)))
+    spied.run(make_batch([32], layers=(0,)))
+    spied.run(make_batch([3]))
     assert spy.options == [None, None, None]
     now += 1.0
-    backend.run(make_batch([3]))
-    backend.run(make_batch([3]))
+    spied.run(make_batch([3]))
+    spied.run(make_batch([3]))
     assert [options is None for options in spy.options[3:]] == [False, True]
 
 
 def test_the_run_after_a_long_text_returns_the_memory_too(
-    backend: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
+    spied: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.monotonic()
     monkeypatch.setattr(onnx_backend, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(onnx_backend, "_LARGE_SCORES", 4 * max(NUM_HEADS) * 31**2)
-    backend.run(make_batch([31]))
+    spied.run(make_batch([31]))
     now += 1.0
-    backend.run(make_batch([32]))
+    spied.run(make_batch([32]))
     now += 1.0
-    backend.run(make_batch([3]))
+    spied.run(make_batch([3]))
     assert [options is None for options in spy.options] == [True, True, False]
 
 
