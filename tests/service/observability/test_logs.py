@@ -185,7 +185,8 @@ def test_a_reader_that_is_gone_is_no_failure() -> None:
 
 
 def test_what_is_no_utf_8_is_written_as_escapes(lines: io.BytesIO) -> None:
-    logging.getLogger("some.module").info("starting %s", "/models/\udcff", extra={"fields": {"path": "\udcfe"}})
+    told = {"msg": "starting %s", "args": ("/models/\udcff",), "fields": {"path": "\udcfe"}}
+    logs.JsonHandler(lines).emit(logging.makeLogRecord(told))  # pytest sends on what loggers are told, in UTF-8
     (line,) = read(lines)
     assert line["message"] == "starting /models/\udcff"
     assert line["path"] == "\udcfe"
