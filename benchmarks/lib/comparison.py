@@ -33,8 +33,9 @@ COLUMNS = (
     "p99_ms",
     "server_cores",
     "client_cores",
+    "cpu_us_a_token",
 )
-MEDIANS = ("tokens_per_s", "texts_per_s", "requests_per_s", "server_cores", "client_cores")
+MEDIANS = ("tokens_per_s", "texts_per_s", "requests_per_s", "server_cores", "client_cores", "cpu_us_a_token")
 WARMUP = 0.3  # seconds before each closed loop counts; a whole round of warm-up comes before the first that does
 
 
@@ -50,6 +51,8 @@ class Sample:
         server_cores: cores that the server kept busy, or None where unknown.
         client_cores: cores that the load generator kept busy, likewise.
         failed: answers that were neither 200 nor 429.
+        cpu_us_a_token: processor time of an engine without HTTP, or None where unknown; others on the machine change it
+            less than a rate.
     """
 
     tokens_per_s: float
@@ -59,6 +62,7 @@ class Sample:
     server_cores: float | None = None
     client_cores: float | None = None
     failed: int = 0
+    cpu_us_a_token: float | None = None
 
 
 Way = Callable[[], Sample]
@@ -70,7 +74,8 @@ def over_passes(run: Callable[[], Pass]) -> Way:
 
     def measure() -> Sample:
         one = run()
-        return Sample(one.tokens_per_s, one.texts_per_s, one.latencies)
+        cpu_us = None if one.cpu_seconds is None else 1e6 * one.cpu_seconds / one.tokens
+        return Sample(one.tokens_per_s, one.texts_per_s, one.latencies, cpu_us_a_token=cpu_us)
 
     return measure
 

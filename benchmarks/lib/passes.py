@@ -21,12 +21,14 @@ class Pass:
         tokens: real tokens in all batches.
         texts: rows in all batches.
         latencies: seconds of each `run`, in no particular order.
+        cpu_seconds: processor time of this process meanwhile.
     """
 
     seconds: float
     tokens: int
     texts: int
     latencies: list[float]
+    cpu_seconds: float | None = None
 
     @property
     def tokens_per_s(self) -> float:
@@ -59,7 +61,7 @@ def run_pass(backend: Backend, batches: Sequence[Batch], workers: int) -> Pass:
             latencies.append(time.perf_counter() - began)
 
     threads = [threading.Thread(target=work) for _ in range(workers)]
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     for thread in threads:
         thread.start()
     try:
@@ -67,7 +69,7 @@ def run_pass(backend: Backend, batches: Sequence[Batch], workers: int) -> Pass:
             thread.join()
     finally:
         pending.clear()  # after Ctrl-C the threads end with what they are at
-    seconds = time.perf_counter() - began
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - used
     if failures:
         raise failures[0]
     return Pass(
@@ -75,4 +77,5 @@ def run_pass(backend: Backend, batches: Sequence[Batch], workers: int) -> Pass:
         sum(int(batch.lengths.sum()) for batch in batches),
         sum(len(batch.lengths) for batch in batches),
         latencies,
+        cpu_seconds,
     )

@@ -57,7 +57,8 @@ class PeerProcess:
     def _measure(self, name: str) -> Sample:
         answer = _exchange(self.process, self.log, name)
         seconds = answer["seconds"]
-        return Sample(self.tokens / seconds, self.texts / seconds, answer["latencies"])
+        cpu_us = 1e6 * answer["cpu_seconds"] / self.tokens
+        return Sample(self.tokens / seconds, self.texts / seconds, answer["latencies"], cpu_us_a_token=cpu_us)
 
 
 @contextmanager

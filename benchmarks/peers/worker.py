@@ -125,9 +125,10 @@ def serve(make: Callable[[Task], Peer]) -> None:
         if isinstance(request, int):
             _say(answers, peer.embed(range(request)).tolist())
             continue
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.process_time()
         latencies = list(peer.ways[request]())
-        _say(answers, {"seconds": time.perf_counter() - began, "latencies": latencies})
+        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - used
+        _say(answers, {"seconds": seconds, "cpu_seconds": cpu_seconds, "latencies": latencies})
 
 
 def _claim_stdout() -> IO[str]:

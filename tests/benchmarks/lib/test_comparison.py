@@ -31,6 +31,8 @@ def test_a_rate_with_failed_requests_is_no_rate() -> None:
 def test_a_pass_becomes_a_sample() -> None:
     sample = over_passes(lambda: Pass(seconds=2.0, tokens=100, texts=6, latencies=[0.5, 1.5]))()
     assert sample == Sample(50.0, 3.0, [0.5, 1.5])
+    timed = over_passes(lambda: Pass(seconds=2.0, tokens=100, texts=6, latencies=[], cpu_seconds=3.0))()
+    assert timed.cpu_us_a_token == pytest.approx(30_000)
 
 
 def test_groups_are_held_against_each_other_by_their_best() -> None:

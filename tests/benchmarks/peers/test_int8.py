@@ -13,9 +13,9 @@ RATES = {
 
 
 def test_each_engine_is_judged_by_its_best_rate_and_its_vectors() -> None:
-    rates = Table("rates", "", ("way", "tokens_per_s"))
+    rates = Table("rates", "", ("way", "tokens_per_s", "cpu_us_a_token"))
     for way, rate in RATES.items():
-        rates.add(way=way, tokens_per_s=rate)
+        rates.add(way=way, tokens_per_s=rate, cpu_us_a_token=2e6 / rate)
     exact = np.array([[1.0, 0.0], [0.0, 1.0]], dtype=np.float32)
     turned = np.array([[1.0, 0.0], [3.0, 4.0]], dtype=np.float32)  # cosines 1 and 0.8
     vectors = {"Polyhead fp32": exact, "Polyhead int8": exact, "Other int8": turned, "never measured": exact}
@@ -25,6 +25,7 @@ def test_each_engine_is_judged_by_its_best_rate_and_its_vectors() -> None:
         ("Polyhead int8", 2.5),
         ("Other int8", 1.5),
     ]
+    assert [row["cpu_us_a_token"] for row in rows] == pytest.approx([1e4, 4e3, 2e6 / 300])
     assert rows[2]["cosine_mean"] == pytest.approx(0.9)
     assert rows[2]["cosine_worst"] == pytest.approx(0.8)
     assert rows[2]["best_way"] == "int8, sorted, 2x1"

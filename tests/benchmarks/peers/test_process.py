@@ -54,6 +54,7 @@ def test_a_peer_in_its_own_process_measures_and_embeds(tmp_path: Path, monkeypat
         assert (name, others) == ("Made up all", [])
         sample = way()
         assert list(sample.latencies) == [0.5, 0.5, 0.5]
+        assert (sample.cpu_us_a_token or 0) > 0
         assert sample.tokens_per_s == pytest.approx(sample.texts_per_s * 4 / 3)
 
 
