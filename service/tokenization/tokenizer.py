@@ -6,10 +6,8 @@ It knows neither requests nor limits other than that length.
 """
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as FastTokenizer
 
 from service.errors import DeadlineExceeded, InternalError, Invalid, NotReady
+from service.tokenization.loading import read_tokenizer, special_ends, started_pool
 from service.tokenization.plain_text import PlainText
 from service.tokenization.rows import PairTruncation, PlainTokens, RowTemplate, cut
 from service.tokenization.tokenized import KeptEncoding, TokenizedInput
@@ -26,7 +25,6 @@ from service.tokenization.tokenized import KeptEncoding, TokenizedInput
 INLINE_CHARACTERS = 4096
 TEXT_CHARACTERS = 64  # a text costs as much as so many characters, however short it is
 TEXTS_AT_ONCE = 64  # the library's results hold all that was cut off: of 2,048 texts they took 260 MB at once
-MAX_FILE_BYTES = 256 << 20  # the largest vocabularies in use take about 35 MB
 
 
 class Tokenizer:
@@ -46,8 +44,8 @@ class Tokenizer:
         self._single = RowTemplate.of(tokenizer.encode("a"), 1)
         self._pair = RowTemplate.of(tokenizer.encode("a", "a"), 2)
         self.num_special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
-        self.special_ends = _special_ends(tokenizer)
-        self._threads = _started_pool(threads)
+        self.special_ends = special_ends(tokenizer)
+        self._threads = started_pool(threads)
         self._is_closed = False
         self.max_sequence_length = max_sequence_length
 
@@ -58,9 +56,7 @@ class Tokenizer:
         Raises:
             ValueError: the file is no tokenizer or too large, or the length leaves no room for text.
         """
-        if (size := path.stat().st_size) > MAX_FILE_BYTES:
-            raise ValueError(f"{path} has {size} bytes, at most {MAX_FILE_BYTES} are read")
-        tokenizer = _read(path)
+        tokenizer = read_tokenizer(path)
         if max_sequence_length <= tokenizer.num_special_tokens_to_add(is_pair=False):
             raise ValueError(f"max_sequence_length {max_sequence_length} leaves no room for text; export it again")
         return cls(tokenizer, max_sequence_length, threads=threads)
@@ -237,44 +233,5 @@ class Tokenizer:
         )
 
 
-def _started_pool(threads: int) -> ThreadPoolExecutor:
-    """A pool whose threads are all there. One that starts them later keeps the texts for which the system gave none.
-
-    Raises:
-        RuntimeError: the system gives no thread.
-    """
-    pool, everyone = ThreadPoolExecutor(threads, thread_name_prefix="tokenize"), threading.Barrier(threads)
-    try:
-        for _ in range(threads):
-            pool.submit(everyone.wait)  # before all are there none is free, so each of these starts one
-    except RuntimeError:
-        everyone.abort()
-        pool.shutdown(wait=False)
-        raise
-    return pool
-
-
 def _kept(encoding: Encoding) -> KeptEncoding:
     return KeptEncoding(encoding.tokens, encoding.offsets, encoding.word_ids, encoding.special_tokens_mask)
-
-
-def _read(path: Path) -> FastTokenizer:
-    """A tokenizer that has tokenised something: some faults of a file show only then."""
-    try:
-        tokenizer = FastTokenizer.from_file(str(path))
-        tokenizer.num_special_tokens_to_add(is_pair=False)
-        tokenizer.encode("a")
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # the library raises bare Exceptions, and panics that are not even those
-        raise ValueError(f"{path} is no tokenizer: {error}") from error
-    return tokenizer
-
-
-def _special_ends(tokenizer: FastTokenizer) -> tuple[int | None, int | None]:
-    encoding = tokenizer.encode("a")
-    ends = [
-        token_id if special else None
-        for token_id, special in zip(encoding.ids, encoding.special_tokens_mask, strict=True)
-    ]
-    return (ends[0], ends[-1]) if ends else (None, None)

@@ -16,8 +16,9 @@ from transformers import PreTrainedTokenizerFast
 
 from service.errors import InternalError, NotReady
 from service.observability.logs import describe
+from service.tokenization.loading import MAX_FILE_BYTES
 from service.tokenization.tokenized import KeptEncoding
-from service.tokenization.tokenizer import INLINE_CHARACTERS, MAX_FILE_BYTES, TEXTS_AT_ONCE, Tokenizer
+from service.tokenization.tokenizer import INLINE_CHARACTERS, TEXTS_AT_ONCE, Tokenizer
 from tests.service.fake_engine import MAX_LENGTH, make_tokenizer
 from tests.service.process import wait_until
 from tests.texts import varied_texts
