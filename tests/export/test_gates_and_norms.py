@@ -84,7 +84,7 @@ def test_the_graph_equals_transformers_head_by_head(tmp_path: Path) -> None:
             np.testing.assert_allclose(values, reference, atol=1e-5 * float(reference.max()), rtol=0)
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 4)
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=5),
     masked=st.lists(st.booleans(), min_size=5, max_size=5),

@@ -83,7 +83,7 @@ def tokens(*rows: list[int]) -> dict[str, np.ndarray]:
     mates=st.lists(st.lists(st.integers(0, 47), min_size=1, max_size=40), max_size=6),
     place=st.integers(0, 6),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_text_gives_the_same_bits_alone_and_in_any_batch(
     tiny_session: Session, text: list[int], mates: list[list[int]], place: int
 ) -> None:

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -91,7 +91,6 @@ def test_equals_torchs_multi_head_attention_with_the_same_weights(name: str) -> 
     sizes=st.tuples(st.integers(1, 6), st.integers(1, 6)),
     seed=st.integers(0, 10_000),
 )
-@settings(max_examples=40, deadline=None)
 def test_weights_are_a_distribution_over_real_keys_and_padding_changes_nothing(
     batch: int, length: int, padding: int, heads: int, sizes: tuple[int, int], seed: int
 ) -> None:

@@ -103,7 +103,7 @@ def test_attention_is_fused_in_every_layer_and_equals_the_encoder(
     place=st.integers(0, 5),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples // 4)
 def test_a_text_gives_the_same_bits_alone_and_in_any_batch(
     drawn: tuple[Encoder, Path], session: Session, lengths: list[int], padding: int, place: int, seed: int
 ) -> None:

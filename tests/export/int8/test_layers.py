@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from export.int8.layers import QuantizedFeedForward, QuantizedLinear, quantize, quantize_rows
@@ -30,7 +30,6 @@ def test_rounds_half_to_even_and_saturates() -> None:
 
 
 @given(st.lists(st.floats(-0.125, 50, width=32), min_size=4, max_size=4), st.floats(0.05, 3.0))
-@settings(max_examples=50, deadline=None)
 def test_rows_are_rounded_in_their_own_step(row: list[float], step: float) -> None:
     x = torch.tensor([row, [value / 2 for value in row]])
     steps = torch.tensor([step, step / 2])
