@@ -1,1 +1,1 @@
-"""Short programs over `service.engine.Engine`, each a use of its own."""
+"""Short programs over `polyhead.Engine`, each a use of its own."""

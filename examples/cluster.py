@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.artifact import ArtifactError
-from service.engine import Engine
+from polyhead import Engine
 
 STARTS, ROUNDS = 50, 100  # of k-means, which settles long before
 

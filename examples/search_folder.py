@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.artifact import GRAPH, ArtifactError
-from service.engine import Engine
+from polyhead import Engine
 
 Paragraphs = dict[str, tuple[float, list[str]]]
 """Modification time and paragraphs, by file name."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from model.analysis.contributions import contributions
 from model.artifact import ArtifactError
-from service.engine import Engine
+from polyhead import Engine
 
 Pair = tuple[float, str, str]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from polyhead.artifact_option import DEFAULT_ARTIFACT, default_artifact
 from service.versions import own_version
 
 DESCRIPTION = "Serves an attention encoder, and shows its heads."
@@ -20,7 +21,6 @@ a first embedding:
   polyhead serve                               the same over HTTP, on port 8000; a viewer of its heads at /
 
 `polyhead COMMAND --help` explains each command, with examples."""
-DEFAULT_ARTIFACT = Path("artifacts/all-MiniLM-L6-v2")
 WRONG_USE = 2
 
 Command = Callable[[list[str]], int]
@@ -50,14 +50,14 @@ def heads(arguments: list[str]) -> int:
     """Report what each head of a model does on a corpus."""
     from export.heads.cli import main as run  # noqa: PLC0415 - imported when it is wanted
 
-    return run(arguments, "polyhead heads")
+    return run(arguments, "polyhead heads", default_artifact())
 
 
 def tune(arguments: list[str]) -> int:
     """Measure which use of this machine's cores suits an artifact."""
     from polyhead.tune import main as run  # noqa: PLC0415 - imported when it is wanted
 
-    return run(arguments, "polyhead tune", DEFAULT_ARTIFACT)
+    return run(arguments)
 
 
 def encode(arguments: list[str]) -> int:

@@ -4,14 +4,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pydantic_settings import CliSettingsSource
-
 from export.cli import parser as export_parser
 from export.heads.cli import parser as heads_parser
 from polyhead.cli import COMMANDS
 from polyhead.encode import parser as encode_parser
 from polyhead.tune import parser as tune_parser
-from service.settings import Settings
+from service.settings import Settings, cli_source
 
 SHELLS = ("bash", "zsh", "tcsh")
 INSTALL = """\
@@ -49,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def whole_parser() -> argparse.ArgumentParser:
     """Every command with its flags, in one parser that only describes."""
-    settings = CliSettingsSource[argparse.ArgumentParser](Settings, cli_prog_name="polyhead serve").root_parser
+    settings = cli_source(Settings, "polyhead serve").root_parser
     described = {
         "serve": settings,
         "encode": encode_parser(),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from export.interrupts import endings_interrupt
 from model.artifact import ArtifactError
-from polyhead.cli import DEFAULT_ARTIFACT
+from polyhead.artifact_option import add_model, chosen_artifact
 from polyhead.texts import STANDARD_INPUT, InputError, read_texts
 from polyhead.vectors import OutputError, Write, open_output
 from service.engine import Engine
@@ -36,13 +36,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, --input or standard input is read")
-    made.add_argument(
-        "--model",
-        type=Path,
-        default=DEFAULT_ARTIFACT,
-        metavar="DIR",
-        help="artifact, made by `polyhead export` (default: %(default)s)",
-    )
+    add_model(made)
     made.add_argument("--input", metavar="FILE", help="texts to read: .jsonl, .parquet, else one a line; - is stdin")
     made.add_argument("--field", default="text", help="the text's name in .jsonl and .parquet (default: %(default)s)")
     made.add_argument("--output", metavar="FILE", help="file to write: .npy, .parquet or .jsonl (default: JSON lines)")
@@ -65,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         made.error("nothing to encode: give texts, --input FILE, or pipe them in")
     bound_heap()
     try:
-        with endings_interrupt(), open_output(options.output) as write, _load(options.model) as engine:
+        with endings_interrupt(), open_output(options.output) as write, _load(chosen_artifact(options)) as engine:
             _encode(engine, _texts(options), write, options)
     except (ArtifactError, InputError, OutputError) as error:
         return _complain(str(error))

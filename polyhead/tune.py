@@ -12,11 +12,11 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from model.artifact import Artifact, ArtifactError
+from polyhead.artifact_option import add_artifact, chosen_artifact
 from service.batching.batcher import Batcher
 from service.batching.jobs import Job
 from service.inference.onnx_backend import OnnxBackend
@@ -141,27 +141,27 @@ def report(measured: Sequence[Measurement]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def parser(program: str = PROGRAM, model: Path | None = None) -> argparse.ArgumentParser:
-    """The command line, with the words that it was called by and the artifact that is measured if none is named."""
-    made = argparse.ArgumentParser(prog=program, description=__doc__.split("\n\n")[1] if __doc__ else None)
-    help_model = "artifact to measure" + (" (default: %(default)s)" if model else "")
-    made.add_argument("--model", type=Path, required=not model, default=model, metavar="DIR", help=help_model)
+def parser() -> argparse.ArgumentParser:
+    """The command line, described."""
+    made = argparse.ArgumentParser(prog=PROGRAM, description=__doc__.split("\n\n")[1] if __doc__ else None)
+    add_artifact(made, "to measure")
     made.add_argument("--seconds", type=float, default=6.0, help="time for each layout (default: 6)")
     made.add_argument("--cores", type=int, help="cores to share out (default: those this process may use)")
     return made
 
 
-def main(arguments: Sequence[str], program: str = PROGRAM, model: Path | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns the exit code."""
-    made = parser(program, model)
+    made = parser()
     options = made.parse_args(arguments)
     if not 0 < options.seconds < math.inf:
         made.error("--seconds must be above 0")
     if options.cores is not None and not 1 <= options.cores <= usable_cores():
         made.error(f"--cores must be from 1 to {usable_cores()}, those this process may use")
+    model = chosen_artifact(options)
     try:
-        artifact = Artifact.open(options.model)
-        settings = read_settings(["--model", str(options.model)])
+        artifact = Artifact.open(model)
+        settings = read_settings(["--model", str(model)])
         measured = []
         for layout in layouts(options.cores or usable_cores()):
             sys.stderr.write(f"measuring {layout.workers} workers with {layout.intra_op_threads} threads each\n")
@@ -170,7 +170,7 @@ def main(arguments: Sequence[str], program: str = PROGRAM, model: Path | None = 
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
     except (ArtifactError, ProviderUnavailable, SettingsError, OSError) as error:
-        sys.stderr.write(f"{program}: {error}\n")
+        sys.stderr.write(f"{PROGRAM}: {error}\n")
         return 2 if isinstance(error, SettingsError) else 1
     sys.stdout.write(report(measured))
     return 0

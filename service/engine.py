@@ -1,6 +1,6 @@
 """The encoder as a Python object: texts in, arrays out, without HTTP.
 
-    from service.engine import Engine
+    from polyhead import Engine
 
     with Engine.load("artifacts/all-MiniLM-L6-v2") as engine:
         encoded = engine.encode(["The cat sat on the mat."], attention={"layers": "all"})

@@ -6,7 +6,7 @@ It knows the limits and their defaults, not who enforces them. Nothing else in t
 import difflib
 import re
 import sys
-from argparse import ArgumentParser
+from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Self
@@ -29,7 +29,7 @@ class SettingsError(ValueError):
 class Settings(BaseSettings):
     """Serve an encoder artifact over HTTP. Every flag can be set as POLYHEAD_<NAME> instead.
 
-    `polyhead tune --model DIR` measures which --workers and --intra-op-threads suit this machine.
+    `polyhead tune ARTIFACT` measures which --workers and --intra-op-threads suit this machine.
     """
 
     model_config = SettingsConfigDict(
@@ -173,10 +173,18 @@ def read_settings(
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         kind = Settings if model is None else _with_default(model)
-        source = CliSettingsSource[ArgumentParser](kind, cli_prog_name=program)
-        return CliApp.run(kind, cli_args=given, cli_settings_source=source)
+        return CliApp.run(kind, cli_args=given, cli_settings_source=cli_source(kind, program))
     except ValidationError as error:
         raise SettingsError(_one_line(error)) from error
+
+
+def cli_source(kind: type[Settings], program: str) -> CliSettingsSource[ArgumentParser]:
+    """The command line of settings: a flag each, and the artifact as an argument too."""
+    source = CliSettingsSource[ArgumentParser](kind, cli_prog_name=program)
+    source.root_parser.add_argument(
+        "model", nargs="?", default=SUPPRESS, metavar="ARTIFACT", help="the same as --model, without its name"
+    )
+    return source
 
 
 def _with_default(model: Path) -> type[Settings]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from service.engine import Engine
+from polyhead import Engine
 from service.inference.backend import Float32Array
 from service.requests.prompts import choose_prompt
 from service.settings import Settings

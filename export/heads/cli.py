@@ -30,15 +30,21 @@ ships with the project), or in --weights. Exit code 0: the report is written; 1:
 says why; 2: the command line is wrong; 130: interrupted."""
 
 
-def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
-    """The command line; `program` is what it was called by."""
+def parser(program: str = PROGRAM, default: Path | None = None) -> argparse.ArgumentParser:
+    """The command line; `program` is what it was called by, `default` the artifact where none is named."""
     made = argparse.ArgumentParser(
         prog=program,
         description=DESCRIPTION,
         epilog=EXAMPLES.replace(PROGRAM, program),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("model", metavar="ARTIFACT_OR_MODEL", help="artifact, folder or Hugging Face id")
+    made.add_argument(
+        "model",
+        nargs="?" if default else None,
+        default=default and str(default),
+        metavar="ARTIFACT_OR_MODEL",
+        help="artifact, folder or Hugging Face id" + (" (default: %(default)s)" if default else ""),
+    )
     made.add_argument("--corpus", type=Path, required=True, metavar="FILE", help="UTF-8 text, one text a line")
     made.add_argument("--conllu", type=Path, metavar="FILE", help="dependency parses (CoNLL-U), for relations")
     made.add_argument("--pairs", type=Path, metavar="CSV", help="text,text,rating: importance for what ratings say")
@@ -63,10 +69,10 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     return made
 
 
-def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
+def main(arguments: Sequence[str], program: str = PROGRAM, default: Path | None = None) -> int:
     """Runs the command line and returns the exit code."""
     wait_asleep()
-    options = parser(program).parse_args(arguments)
+    options = parser(program, default).parse_args(arguments)
     return run_command(
         lambda: _report(options), name="head report", left_behind="nothing was written", debug=options.debug
     )

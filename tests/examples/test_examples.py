@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from examples import cluster, search_folder, why_similar
-from service.engine import Encoded, Engine
+from polyhead import Encoded, Engine
 
 ROOT = Path(__file__).parents[2]
 ANIMALS = ["The cat sleeps on the sofa.", "The dog chases the cat.", "The kitten drinks milk."]

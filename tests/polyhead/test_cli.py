@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from polyhead.cli import COMMANDS, DEFAULT_ARTIFACT, main
+from polyhead.artifact_option import DEFAULT_ARTIFACT, DEFAULTS
+from polyhead.cli import COMMANDS, main
 from polyhead.completion import whole_parser
 from service.settings import Settings
 
@@ -36,7 +37,8 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     if name in ("export", "tune"):  # as commands of their own they have no default
         assert ("[--output DIR]" if name == "export" else "[--model DIR]") in shown
     if name in ("serve", "tune", "encode"):
-        assert f"(default: {DEFAULT_ARTIFACT})" in " ".join(shown.split())
+        default = DEFAULTS if name != "serve" else f"default: {DEFAULT_ARTIFACT}"  # serve names its variables above
+        assert f"({default})" in " ".join(shown.split())
     if name in ("export", "heads"):
         assert "python -m export" not in shown
 
@@ -112,7 +114,7 @@ def test_an_export_is_named_after_its_model(
 def test_heads_is_given_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[list[str], str]] = []
 
-    def run(given: list[str], program: str) -> int:
+    def run(given: list[str], program: str, *_: Path) -> int:
         seen.append((given, program))
         return 0
 
@@ -123,11 +125,34 @@ def test_heads_is_given_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [(given, "polyhead export heads"), (given, "polyhead heads")]
 
 
+@pytest.mark.parametrize("given", [["encode", "cat"], ["tune"], ["heads", "--corpus", "x"]])
+@pytest.mark.parametrize("is_named", [True, False], ids=["an argument wins", "a variable"])
+def test_the_variable_names_the_artifact_of_every_command(
+    given: list[str],
+    is_named: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POLYHEAD_MODEL", "of the variable")
+    named = ["--model", "named"] if given[0] == "encode" else ["named"]
+    assert main([*given, *(named if is_named else [])]) == 1
+    assert ("named" if is_named else "of the variable") in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_artifact_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["tune", "one", "--model", "other"])
+    assert "argument --model: not allowed with argument ARTIFACT" in capsys.readouterr().err
+
+
 def test_tune_is_a_command_of_the_service(capsys: pytest.CaptureFixture[str]) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "service", "tune", "--help"], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert "artifact to measure" in run.stdout
+    assert run.stderr == "python -m service tune is now polyhead tune\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])

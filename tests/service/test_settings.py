@@ -41,7 +41,17 @@ def test_every_setting_has_a_flag_and_a_description(capsys: pytest.CaptureFixtur
     for name, field in Settings.model_fields.items():
         assert f"--{name.replace('_', '-')} " in shown
         assert field.description
-    assert "tune --model DIR" in shown
+    assert "tune ARTIFACT" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments", [["mine", "--port", "9"], ["--port", "9", "mine"], ["--model", "mine", "--port", "9"]]
+)
+def test_the_artifact_is_an_argument_or_a_flag(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYHEAD_MODEL", "of the variable")
+    settings = read_settings(arguments, model=Path("default"))
+    assert (settings.model, settings.port) == (Path("mine"), 9)
+    assert read_settings([], model=Path("default")).model == Path("of the variable")
 
 
 @pytest.mark.parametrize(
