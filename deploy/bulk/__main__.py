@@ -1,8 +1,11 @@
-"""`python -m deploy.bulk --model DIR --input CORPUS --output FOLDER` encodes Parquet files, from where it was ended."""
+"""`python -m deploy.bulk --model DIR --input CORPUS --output FOLDER`: texts to vectors, resumed where it was ended."""
 
 import argparse
+import logging
 import os
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,52 +15,80 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # an actor has one cor
 try:
     import ray
     from pyarrow.fs import FileSystem
+    from ray.exceptions import RayError
 except ImportError as error:
     sys.exit(f"python -m deploy.bulk: {error.name} is missing: install the bulk extra, pip install '.[cpu,bulk]'")
 
+from deploy.bulk.corpus import WrongCorpus, find_sources
 from deploy.bulk.encoder import MAX_BATCH_TOKENS
-from deploy.bulk.pipeline import Corpus, WrongCorpus, count_rows, encode_corpus
-from deploy.bulk.record import AnotherRun, Record
+from deploy.bulk.pipeline import Corpus, count_rows, encode_corpus
+from deploy.bulk.progress import Summary, Tally, quiet, shown
+from deploy.bulk.record import AnotherRun, Record, write_summary
+from deploy.bulk.staging import stage
 from model.artifact import Artifact, ArtifactError
 from service.errors import ServiceError
 from service.machine.cpu import usable_cores
 from service.requests.prompts import choose_prompt
 
 BESIDE = 2  # cores that a pipeline holds beside the encoders'; with fewer it would wait for itself for ever
-CHECKPOINT = ".checkpoint"  # added to the output's name
+CHECKPOINT, STAGED = ".checkpoint", ".input"  # added to the output's name
+INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Encodes; returns the exit code."""
+    """Encodes; returns the exit code: 1 where it could not, or where a row failed."""
     options = _parse(arguments)
     try:
-        rows = _run(options)
+        summary = _run(options)
     except (AnotherRun, ArtifactError, OSError, ServiceError, ValueError, WrongCorpus) as error:
         sys.stderr.write(f"python -m deploy.bulk: {error}\n")
         return 1
-    sys.stdout.write(f"{options.output} holds {rows} rows\n")
-    return 0
+    except RayError as error:
+        sys.stderr.write(f"python -m deploy.bulk: {error}\nRay's own lines are in {_log()}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; the same command goes on from here\n")
+        return INTERRUPTED
+    sys.stdout.write(f"{options.output} holds {summary}\n")
+    return 1 if summary.failed else 0
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> Summary:
+    began = time.monotonic()
     output = _uri(options.output)
     choices = {"prompt_name": options.prompt_name, "dimensions": options.dimensions, "normalize": options.normalize}
     manifest = Artifact.open(options.model).manifest
     choose_prompt(manifest.defaults, name=options.prompt_name, text=None)
     columns = {"text_column": options.text_column, "id_column": options.id_column}
+    sources = find_sources([_uri(place) for place in options.input])
+    staged = stage(sources, output + STAGED, **columns)
     Record.of(manifest, **choices, **columns).claim(*FileSystem.from_uri(output))
-    corpus = Corpus(tuple(map(_uri, options.input)), output, output + CHECKPOINT, **columns)
-    room = _start_ray(options.address, "GPU" if options.gpu else "CPU")
-    encode_corpus(
-        corpus,
-        options.model.resolve(),
-        workers=options.workers or room,
-        gpus=1 if options.gpu else 0,
-        provider="cuda" if options.gpu else "cpu",
-        max_batch_tokens=options.max_batch_tokens,
-        **choices,
-    )
-    return count_rows(output)
+    corpus = Corpus(tuple(staged), output, output + CHECKPOINT, **columns)
+    with quiet(_log()) as terminal:
+        room = _start_ray(options.address, "GPU" if options.gpu else "CPU")
+        tally = Tally.remote()  # type: ignore[attr-defined]  # Ray publishes no types
+        with shown(tally, count_rows(staged) - count_rows([output]), terminal):
+            encode_corpus(
+                corpus,
+                options.model.resolve(),
+                tally=tally,
+                workers=options.workers or room,
+                gpus=1 if options.gpu else 0,
+                provider="cuda" if options.gpu else "cpu",
+                max_batch_tokens=options.max_batch_tokens,
+                **choices,
+            )
+        counts = ray.get(tally.read.remote())
+        ray.shutdown()
+    summary = Summary.of(counts, count_rows([output]), began)
+    write_summary(summary.to_dict(), *FileSystem.from_uri(output))
+    _log().unlink()
+    return summary
+
+
+def _log() -> Path:
+    """Where Ray's lines go; what is left there is of a run that failed."""
+    return Path(tempfile.gettempdir()) / f"polyhead-bulk-{os.getpid()}.log"
 
 
 def _start_ray(address: str | None, kind: str) -> int:
@@ -69,12 +100,19 @@ def _start_ray(address: str | None, kind: str) -> int:
     Raises:
         ValueError: the cluster has too little for a pipeline to move at all.
     """
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     if address is None:
         cores = usable_cores()
         # Reading, and leaving out what is done, each hold a core of Ray's count while they hardly use one.
-        ray.init(num_cpus=cores + BESIDE, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+        ray.init(
+            num_cpus=cores + BESIDE,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _node_ip_address="127.0.0.1",
+        )
         return cores if kind == "CPU" else int(ray.cluster_resources().get(kind, 0))
-    ray.init(address=address, log_to_driver=False)
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     found = {name: int(ray.cluster_resources().get(name, 0)) for name in ("CPU", kind)}
     if found["CPU"] <= BESIDE or not found[kind]:
         raise ValueError(f"the cluster has {found}; needed are {BESIDE + 1} CPUs, and a GPU with --gpu")
@@ -86,11 +124,18 @@ def _uri(place: str) -> str:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m deploy.bulk", description="Encode a corpus of Parquet files.")
+    parser = argparse.ArgumentParser(
+        prog="python -m deploy.bulk",
+        description="Encode a corpus: Parquet, JSON lines, CSV, or text files with a text a line.",
+    )
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact, at this path on every node")
-    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help="Parquet files or folders, or URIs")
+    parser.add_argument("--input", nargs="+", required=True, metavar="PATH", help="files or folders, or URIs")
     parser.add_argument("--output", required=True, metavar="FOLDER", help="for the result; a URI works, too")
-    parser.add_argument("--id-column", default="id", help="a value of its own in every row; %(default)s")
+    parser.add_argument(
+        "--id-column",
+        default="id",
+        help="a value of its own in every row, made of file and row where there is no such column; %(default)s",
+    )
     parser.add_argument("--text-column", default="text", help="what is encoded; %(default)s")
     parser.add_argument("--prompt-name", help="one of the model's prompts; its default unless named")
     parser.add_argument("--dimensions", type=int, help="keep the first so many")

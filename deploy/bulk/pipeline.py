@@ -4,7 +4,7 @@ Ray Data writes the checkpoint in two phases around each output file, and on the
 written and leaves out what is done; a run that was ended anywhere goes on with each row once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,12 @@ from pyarrow.fs import FileSystem
 from ray.data import ActorPoolStrategy, DataContext
 from ray.data.checkpoint import CheckpointConfig
 
+from deploy.bulk.corpus import EMBEDDING
 from deploy.bulk.encoder import TextEncoder
+from service.errors import InferenceFailed
+from service.inference.backend import Float32Array
 
-EMBEDDING = "embedding"
 ROWS = 1024  # handed to an actor at once: enough to find texts of equal length, little enough to be spread evenly
-
-
-class WrongCorpus(Exception):
-    """The input cannot be encoded; the message says what it lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class Corpus:
     """Parquet files with an id and a text a row; other columns are passed on.
 
     Attributes:
-        inputs: URIs of files or folders, local or of an object store.
+        inputs: URIs of files, local or of an object store.
         output: URI of the folder for the result.
         checkpoint: URI of the folder that says what is done; every node has to see it.
         id_column: unique over all rows.
@@ -47,47 +45,70 @@ class Corpus:
 
 
 class EncodeTexts:
-    """What an actor does with a table: adds the column `embedding`, a list of float32 of fixed size."""
+    """What an actor does with a table: adds the column `embedding`, a list of float32 of fixed size, and reports.
 
-    def __init__(self, column: str, artifact: str, **options: Any) -> None:
-        self._column = column
+    A text that the model cannot encode costs its own row alone: its table is encoded again, text by text.
+    """
+
+    def __init__(self, corpus: Corpus, artifact: str, tally: Any, **options: Any) -> None:
+        self._corpus = corpus
+        self._tally = tally
         self._encoder = TextEncoder.load(Path(artifact), **options)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """The table with vectors."""
-        column = table[self._column]
+        column = table[self._corpus.text_column]
         given = column.is_valid().to_numpy(zero_copy_only=False)
-        vectors = np.zeros((len(table), self._encoder.dimensions), dtype=np.float32)
-        vectors[given] = self._encoder.encode(column.drop_null().to_pylist())
-        flat, missing = pa.array(vectors.reshape(-1)), pa.array(~given)
+        encoded, vectors = self._encode(column.drop_null().to_pylist())
+        is_there = given.copy()
+        is_there[given] = encoded
+        rows = np.zeros((len(table), self._encoder.dimensions), dtype=np.float32)
+        rows[is_there] = vectors
+        flat, missing = pa.array(rows.reshape(-1)), pa.array(~is_there)
+        failed = table[self._corpus.id_column].filter(pa.array(given & ~is_there)).to_pylist()
+        self._tally.add.remote(len(table), int((~given).sum()), failed)
         return table.append_column(
             EMBEDDING, pa.FixedSizeListArray.from_arrays(flat, self._encoder.dimensions, mask=missing)
         )
 
+    def _encode(self, texts: list[str]) -> tuple[np.ndarray, Float32Array]:
+        """Which texts were encoded, and the vectors of those."""
+        try:
+            return np.ones(len(texts), dtype=bool), self._encoder.encode(texts)
+        except InferenceFailed:
+            single = [self._encode_one(text) for text in texts]
+        encoded = np.array([vector is not None for vector in single])
+        kept = [vector for vector in single if vector is not None]
+        return encoded, np.array(kept, dtype=np.float32).reshape(-1, self._encoder.dimensions)
 
-def encode_corpus(corpus: Corpus, artifact: Path, *, workers: int, gpus: float = 0, **options: Any) -> None:
+    def _encode_one(self, text: str) -> Float32Array | None:
+        try:
+            vector: Float32Array = self._encoder.encode([text])[0]
+        except InferenceFailed:
+            return None
+        return vector
+
+
+def encode_corpus(corpus: Corpus, artifact: Path, *, tally: Any, workers: int, gpus: float = 0, **options: Any) -> None:
     """Encodes what is not done yet.
 
     Args:
         corpus: what and where.
         artifact: on every node at this path.
+        tally: the actor that the others report to.
         workers: actors at most, of one core each, or of `gpus`.
         gpus: of an actor; 0 is none.
         options: of `TextEncoder.load`.
-
-    Raises:
-        WrongCorpus: a column is missing or no text.
     """
     context = DataContext.get_current()
     context.checkpoint_config = CheckpointConfig(
         id_column=corpus.id_column, checkpoint_path=corpus.checkpoint, delete_checkpoint_on_success=False
     )
     context.use_datasource_v2 = False  # its actors that read footers took minutes to begin on two busy cores
-    rows = ray.data.read_parquet(list(corpus.inputs))
-    _check_columns(rows.schema(), corpus)
-    encoded = rows.map_batches(
+    context.enable_progress_bars = False  # ours is one line
+    encoded = ray.data.read_parquet(list(corpus.inputs)).map_batches(
         EncodeTexts,
-        fn_constructor_args=(corpus.text_column, str(artifact)),
+        fn_constructor_args=(corpus, str(artifact), tally),
         fn_constructor_kwargs=options,
         batch_size=ROWS,
         batch_format="pyarrow",
@@ -98,24 +119,8 @@ def encode_corpus(corpus: Corpus, artifact: Path, *, workers: int, gpus: float =
     encoded.write_parquet(corpus.output)
 
 
-def count_rows(output: str) -> int:
-    """Rows that the output holds, from the files' footers."""
-    filesystem, folder = FileSystem.from_uri(output)
-    rows: int = dataset(folder, filesystem=filesystem, format="parquet").count_rows()
-    return rows
-
-
-def _check_columns(schema: Any, corpus: Corpus) -> None:
-    types: dict[str, Any] = dict(zip(schema.names, schema.types, strict=True))
-    _check_present(types, (corpus.id_column, corpus.text_column))
-    text = types[corpus.text_column]
-    if not (pa.types.is_string(text) or pa.types.is_large_string(text) or pa.types.is_string_view(text)):
-        raise WrongCorpus(f"column {corpus.text_column} holds {text}, not texts")
-    if EMBEDDING in types:
-        raise WrongCorpus(f"the corpus has a column {EMBEDDING} already")
-
-
-def _check_present(types: dict[str, Any], wanted: Iterable[str]) -> None:
-    for name in wanted:
-        if name not in types:
-            raise WrongCorpus(f"the corpus has no column {name}; it has {', '.join(types)}")
+def count_rows(uris: Sequence[str]) -> int:
+    """Rows of Parquet files, or of a folder of them, from their footers."""
+    found = [FileSystem.from_uri(uri) for uri in uris]
+    rows = (dataset(path, filesystem=filesystem, format="parquet").count_rows() for filesystem, path in found)
+    return sum(rows)

@@ -8,7 +8,7 @@ from pyarrow.fs import FileSystem, FileType
 
 from model.artifact import Manifest
 
-NAME = "_polyhead.json"
+NAME, SUMMARY = "_polyhead.json", "_summary.json"
 """Readers of Parquet folders pass over names that begin with an underscore."""
 
 
@@ -51,3 +51,9 @@ class Record:
             held = json.loads(file.read())
         if differ := [f"{name} {held.get(name)!r}" for name, value in asdict(self).items() if held.get(name) != value]:
             raise AnotherRun(f"{folder} was begun with {', '.join(differ)}; name another --output")
+
+
+def write_summary(summary: dict[str, Any], filesystem: FileSystem, folder: str) -> None:
+    """Writes a run's figures beside its output, over those of the run before."""
+    with filesystem.open_output_stream(f"{folder}/{SUMMARY}") as file:
+        file.write(json.dumps(summary, indent=2, ensure_ascii=False).encode())

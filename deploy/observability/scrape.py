@@ -74,12 +74,13 @@ class Prometheus:
 
 
 @contextmanager
-def scraping(services: Sequence[Address], folder: Path) -> Iterator[Prometheus]:
+def scraping(services: Sequence[Address], folder: Path, *, patient: bool = True) -> Iterator[Prometheus]:
     """Runs a Prometheus that scrapes these services each second and knows our rules, until the block ends.
 
     Args:
         services: where they listen.
         folder: for its configuration and data, both left there.
+        patient: whether alerts wait as long as they say before they fire.
 
     Raises:
         NoPrometheus: it is not installed.
@@ -88,7 +89,7 @@ def scraping(services: Sequence[Address], folder: Path) -> Iterator[Prometheus]:
     if program is None:
         raise NoPrometheus("prometheus is not installed (Debian package prometheus)")
     config = folder / "prometheus.yml"
-    config.write_text(yaml.safe_dump(_configuration(services, [*_hasty_rules(folder)])))
+    config.write_text(yaml.safe_dump(_configuration(services, [*_hasty_rules(folder, patient)])))
     port = free_port()
     command = [
         program,
@@ -103,12 +104,14 @@ def scraping(services: Sequence[Address], folder: Path) -> Iterator[Prometheus]:
         yield Prometheus(client)
 
 
-def _hasty_rules(folder: Path) -> Iterator[Path]:
+def _hasty_rules(folder: Path, patient: bool) -> Iterator[Path]:
     """Our rule files, every group evaluated as often as all else: some have minutes between two evaluations."""
     for name in ("rules.yaml", "alerts.yaml"):
         document = yaml.safe_load((RULES / name).read_text())
         for group in document["groups"]:
             group.pop("interval", None)
+            for rule in () if patient else group["rules"]:
+                rule.pop("for", None)
         path = folder / name
         path.write_text(yaml.safe_dump(document))
         yield path

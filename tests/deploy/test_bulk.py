@@ -1,14 +1,19 @@
 """A corpus through Ray on this machine: whole, ended and gone on with, and what is refused.
 
-Ray is large and no part of `make test`: `.venv/bin/python -m pip install -e '.[bulk]'`, then these run.
+Ray is large and no part of `make test`: `make bulk-check` installs it into an environment of its own and runs these.
 """
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,13 +22,20 @@ pytest.importorskip("ray", reason="the extra bulk is not installed")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.lib.server import free_port
 from deploy.bulk.encoder import TextEncoder
+from deploy.bulk.pipeline import Corpus, EncodeTexts
+from deploy.bulk.progress import Counts, Summary
+from service.errors import InferenceFailed
+from service.inference.backend import Float32Array
 from tests.deploy.tools import ROOT
 from tests.texts import varied_texts
 
 pytestmark = pytest.mark.slow
 
 FILES, ROWS = 4, 100
+CLUSTER = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a token of at least so many characters"}
+"""Nodes and drivers know each other by the token."""
 
 
 @pytest.fixture
@@ -67,8 +79,13 @@ def test_every_row_gets_its_vector_and_a_later_run_adds_what_is_new(
 ) -> None:
     output = tmp_path / "output"
     done = encode(default_artifact, corpus, output)
-    assert done.returncode == 0, done.stderr
-    assert f"{output} holds {FILES * ROWS} rows" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    assert re.fullmatch(
+        rf"{output} holds 400 rows; 396 texts encoded in [\d.]+ s \([\d.]+ texts/s\); 4 rows without text", line
+    )
+    summary = json.loads((output / "_summary.json").read_text())
+    assert (summary["rows"], summary["encoded"], summary["without_text"], summary["failed_ids"]) == (400, 396, 4, [])
     check(output, corpus, default_artifact)
     other = encode(default_artifact, corpus, output, "--dimensions", "10")
     assert other.returncode == 1
@@ -114,3 +131,88 @@ def test_says_what_is_wrong(
     done = encode(default_artifact, corpus, tmp_path / "output", *more)
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1]
+
+
+def test_takes_a_folder_of_text_files(tmp_path: Path, default_artifact: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    for name in "ab":
+        (tmp_path / "corpus" / f"{name}.txt").write_text(f"a text of {name}\n")
+    done = encode(default_artifact, tmp_path / "corpus", tmp_path / "output")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = pq.read_table(tmp_path / "output").sort_by("id").to_pylist()
+    assert [(row["id"], row["text"]) for row in found] == [("a.txt:1", "a text of a"), ("b.txt:1", "a text of b")]
+    vectors = np.array([row["embedding"] for row in found], dtype=np.float32)
+    expected = TextEncoder.load(default_artifact).encode(["a text of a", "a text of b"])
+    np.testing.assert_array_equal(vectors, expected)
+
+
+class FailingEncoder:
+    """Cannot encode the word `bad`, nor anything beside it."""
+
+    dimensions = 2
+
+    def encode(self, texts: Sequence[str]) -> Float32Array:
+        if "bad" in texts:
+            raise InferenceFailed()
+        return np.array([[len(text), 1] for text in texts], dtype=np.float32)
+
+
+def test_a_text_that_fails_costs_its_own_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TextEncoder, "load", lambda *_, **__: FailingEncoder())
+    reported: list[tuple[int, int, list[str]]] = []
+    tally = SimpleNamespace(add=SimpleNamespace(remote=lambda *given: reported.append(given)))
+    corpus = Corpus((), "", "", id_column="id", text_column="text")
+    table = pa.table({"id": list("abcd"), "text": ["one", "bad", None, "three"]})
+    found = EncodeTexts(corpus, "artifact", tally)(table)["embedding"].to_pylist()
+    assert found == [[3, 1], None, None, [5, 1]]
+    assert reported == [(4, 1, ["b"])]
+    counts = Counts(rows=4, without_text=1, failed=1, failed_ids=["b"])
+    assert str(Summary.of(counts, 4, time.monotonic() - 1)).endswith(
+        "; 1 rows without text; 1 rows failed, the first: b"
+    )
+
+
+def test_rows_of_a_node_that_dies_are_encoded_by_another(tmp_path: Path, default_artifact: Path) -> None:
+    corpus, output = tmp_path / "corpus", tmp_path / "output"
+    corpus.mkdir()
+    for number in range(8):
+        texts = [f"text {row} of file {number}" for row in range(600)]
+        columns = {"id": [f"{number}-{row}" for row in range(600)], "text": texts}
+        pq.write_table(pa.table(columns), corpus / f"{number}.parquet")
+    with node("--head", "--num-cpus=3", f"--port={(port := free_port())}", "--include-dashboard=false"):
+        address = f"127.0.0.1:{port}"
+        with node("--address", address, "--num-cpus=1") as second:
+            process = subprocess.Popen(  # noqa: S603 - our own program
+                command(default_artifact, corpus, output, "--address", address),
+                cwd=ROOT,
+                env=CLUSTER,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            while not list(output.glob("*.parquet")) and process.poll() is None:
+                time.sleep(0.01)
+            os.killpg(second.pid, signal.SIGKILL)
+            said, errors = process.communicate(timeout=400)
+            assert (process.returncode, errors) == (0, "")
+            assert said.startswith(f"{output} holds 4800 rows; ")
+    check(output, corpus, default_artifact)
+
+
+@contextmanager
+def node(*flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Ray node on this machine, in a process group of its own, until the block ends."""
+    ray = Path(sys.executable).with_name("ray")
+    command = [str(ray), "start", "--block", "--node-ip-address=127.0.0.1", "--disable-usage-stats", *flags]
+    with subprocess.Popen(  # noqa: S603 - Ray's
+        command, env=CLUSTER, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if b"Ray runtime started" in line:
+                    break
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

@@ -52,13 +52,13 @@ def test_services_are_locked_down(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "mem_limit" in service
-    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
 
 
 @each_service
 def test_images_are_pinned(name: str) -> None:
     image = SERVICES[name]["image"]
-    if "build" in SERVICES[name]:
+    if image.startswith("polyhead:"):
         assert image == f"polyhead:{VERSION}"
     else:
         assert re.fullmatch(r"docker\.io/\S+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}", image)
