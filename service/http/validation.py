@@ -21,12 +21,20 @@ def explain_validation(error: ValidationError, model: type[BaseModel]) -> Servic
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     if problems[0]["type"] == "json_invalid":
         return MalformedBody(f"the body is no valid JSON: {problems[0]['msg'].removeprefix('Invalid JSON: ')}")
-    places = [".".join(str(part)[:_NAME_SHOWN] for part in problem["loc"]) for problem in problems[:_PROBLEMS_SHOWN]]
+    places = [_place(problem, model) for problem in problems[:_PROBLEMS_SHOWN]]
     messages = [_message(problem, model) for problem in problems[:_PROBLEMS_SHOWN]]
     texts = [f"{place}: {message}" if place else message for place, message in zip(places, messages, strict=True)]
     if count > _PROBLEMS_SHOWN:
         texts.append(f"and {count - _PROBLEMS_SHOWN} more")
     return Invalid("; ".join(texts), param=places[0] or None)
+
+
+def _place(problem: Any, model: type[BaseModel]) -> str:
+    """The field as a dotted path. Pydantic adds the type that was tried where a field may have several."""
+    *path, last = problem["loc"] or ("",)
+    is_type = isinstance(last, str) and bool(path) and last not in _fields(model, path)
+    kept = path if is_type and problem["type"] != "extra_forbidden" else problem["loc"]
+    return ".".join(str(part)[:_NAME_SHOWN] for part in kept)
 
 
 def _message(problem: Any, model: type[BaseModel]) -> str:

@@ -108,7 +108,7 @@ BAD_BYTES: list[tuple[str, bytes]] = [
     ("not UTF-8", b'{"inputs": "\xff\xfe' + CANARY.encode() + b'"}'),
     ("half a surrogate pair", b'{"inputs": "\\ud800' + CANARY.encode() + b'"}'),
     ("single quotes", b"{'inputs': '" + CANARY.encode() + b"'}"),
-    ("nested too deep", b'{"inputs": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    ("nested too deep", b'{"inputs": ' + b"[" * 1000 + b"]" * 1000 + b"}"),
     ("number too long", b'{"inputs": [' + b"9" * 100_000 + b"]}"),
 ]
 
@@ -183,9 +183,7 @@ def test_an_unknown_field_is_called_that_and_the_nearest_one_named(served: Serve
     assert (
         message("/encode", {"inputs": "cat", "dimension": 3}) == "dimension: no such field (did you mean dimensions?)"
     )
-    assert message("/encode", {"input": "cat"}) == (
-        "inputs: Field required; input: no such field (did you mean inputs?)"
-    )
+    assert message("/encode", {"input": "cat"}) == "input: no such field (did you mean inputs?)"
     nested = {"exclude_special": True, "renormalize": True}
     assert message("/encode", {"inputs": "cat", "attention": nested}) == (
         "attention.renormalize: no such field (did you mean renormalise?)"
