@@ -8,6 +8,7 @@ from typing import Any
 
 from service.answers.attention import build_attention
 from service.answers.outputs import task_output
+from service.answers.quantize import is_quantized, quantize_all
 from service.batching.jobs import JobResult
 from service.requests.plan import EncodePlan
 from service.requests.selection import AttentionPlan
@@ -33,6 +34,8 @@ def build_answer(
         "usage": {"tokens": sum(len(item.input_ids) for item in tokenized)},
         "items": [describe_item(item) for item in tokenized],
     }
+    if is_quantized(plan.request.encoding_format):
+        answer["embeddings"] = quantize_all(answer["embeddings"], plan.request.encoding_format, runner.manifest)
     if attention is not None:
         answer["attention"] = build_attention(attention, tokenized, results, runner.tokenizer)
     return answer if plan.prompt is None else answer | plan.prompt.document()

@@ -20,9 +20,9 @@ VECTORS = ("embeddings", "scores")
 SAFETENSORS_LAYOUT = """\
 One safetensors body.
 
-- `embeddings` [inputs, dimensions], always float32; with `output` "tokens" one `embeddings.{i}` [tokens, dimensions]
-  for each input i; of a classifier `scores` [inputs, labels]; of a sparse model `sparse.{i}.indices` and
-  `sparse.{i}.values` [words]
+- `embeddings` [inputs, dimensions], float32, or int8 or uint8 as `encoding_format` says; with `output` "tokens" one
+  `embeddings.{i}` [tokens, dimensions] for each input i; of a classifier `scores` [inputs, labels]; of a sparse model
+  `sparse.{i}.indices` and `sparse.{i}.values` [words]
 - `attention.{i}` [layers, heads, queries, keys], float32, or float16 with `encoding_format` "float16"; where the layers
   asked for differ in heads one `attention.{i}.{l}` [heads, queries, keys] for each layer l instead
 - with `top_k` its keys are the k largest, and beside it stand `attention.{i}.indices` [layers, heads, queries, k] in

@@ -4,7 +4,8 @@ int8 and uint8 scale each dimension to 256 steps between its least and greatest 
 texts; beyond these they stop at the ends. Binary vectors keep the sign of each dimension, eight to a byte.
 """
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,44 @@ from numpy.typing import NDArray
 from model.artifact import Manifest
 from service.errors import Invalid
 from service.inference.backend import Float32Array
+from service.requests.plan import EncodePlan
 
 VectorFormat = Literal["int8", "uint8", "binary", "ubinary"]
 FORMATS: tuple[VectorFormat, ...] = ("int8", "uint8", "binary", "ubinary")
+
+
+def is_quantized(name: str | None) -> TypeGuard[VectorFormat]:
+    """Whether a format has fewer bits than float32."""
+    return name in FORMATS
+
+
+def refuse_format(plan: EncodePlan, manifest: Manifest) -> None:
+    """Refuses the format of a request's vectors where model or request have no such vectors.
+
+    Raises:
+        Invalid: naming what is in the way.
+    """
+    request, param = plan.request, "encoding_format"
+    name, of_tokens = request.encoding_format, request.output == "tokens" or plan.task == "multi_vector"
+    if plan.task not in {"embedding", "multi_vector"} and not of_tokens:
+        raise Invalid(
+            f"{param}: {name} is for vectors, and {manifest.model} gives none (its task is {plan.task})", param=param
+        )
+    if of_tokens and name in {"int8", "uint8"}:
+        raise Invalid(
+            f"{param}: the ranges of {name} are those of whole texts' vectors; ask for binary vectors of tokens",
+            param=param,
+        )
+    check_format(name, manifest, dimensions=plan.dimensions, normalize=request.normalize, param=param)
+
+
+def quantize_all(
+    vectors: Float32Array | Sequence[Float32Array], name: VectorFormat, manifest: Manifest
+) -> NDArray[Any] | list[NDArray[Any]]:
+    """One array of all inputs, or one array an input, each by `quantize`."""
+    if isinstance(vectors, np.ndarray):
+        return quantize(vectors, name, manifest)
+    return [quantize(rows, name, manifest) for rows in vectors]
 
 
 def check_format(name: str, manifest: Manifest, *, dimensions: int, normalize: bool, param: str) -> None:

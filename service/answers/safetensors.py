@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from service.wire import Piece
 
-DTYPES: Mapping[str, str] = MappingProxyType({"float32": "F32", "float16": "F16", "int32": "I32"})
+DTYPES: Mapping[str, str] = MappingProxyType(
+    {"float32": "F32", "float16": "F16", "int32": "I32", "int8": "I8", "uint8": "U8"}
+)
 
 _ALIGNMENT = 8
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from service.answers.answer import build_answer
 from service.answers.packing import pack_base64, pack_safetensors
+from service.answers.quantize import is_quantized, refuse_format
 from service.answers.serialize import serialize_in_pieces
 from service.batching.jobs import JobResult
 from service.context import RequestContext
@@ -93,6 +94,8 @@ async def run(
     deadline = context.deadline(settings.request_timeout)
     inputs, names = read_request(request, names, settings.max_texts)
     plan = plan_encoding(request, inputs, runner.manifest)
+    if is_quantized(request.encoding_format):
+        refuse_format(plan, runner.manifest)
     refuse_long_texts(plan.inputs, settings.max_text_characters, names=names)
     with timed(metrics, "tokenize"):
         tokenized = await runner.tokenize(
@@ -208,12 +211,12 @@ async def _write(
 def _check_encoding(request: EncodeRequest, *, as_safetensors: bool) -> None:
     if request.encoding_format == "float16" and not as_safetensors:
         raise Invalid(
-            'encoding_format: "float16" is for Accept: application/vnd.safetensors; JSON is "float" or "base64"',
+            'encoding_format: "float16" is for Accept: application/vnd.safetensors; JSON takes the others',
             param="encoding_format",
         )
     if request.encoding_format == "base64" and as_safetensors:
         raise Invalid(
-            'encoding_format: a safetensors answer is "float" or "float16"; base64 is for JSON', param="encoding_format"
+            "encoding_format: base64 is for JSON; a safetensors answer takes the others", param="encoding_format"
         )
 
 

@@ -58,6 +58,7 @@ Pairs = Annotated[
     ),
 ]
 PromptText = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
+EncodingFormat = Literal["float", "base64", "float16", "int8", "uint8", "binary", "ubinary"]
 Texts = Annotated[
     Any,
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
@@ -102,9 +103,11 @@ class EncodeRequest(RequestModel):
     """keep the first so many dimensions; null keeps all"""
     output: Literal["pooled", "tokens"] = "pooled"
     """one vector a text, or one vector a token"""
-    encoding_format: Literal["float", "base64", "float16"] = "float"
+    encoding_format: EncodingFormat = "float"
     """`"base64"`: little-endian float32, row by row, for embeddings and attention weights; `"float16"`: for attention
-    weights where safetensors are accepted, embeddings stay float32"""
+    weights where safetensors are accepted, embeddings stay float32; `"int8"`, `"uint8"`: each dimension in 256 steps
+    between its least and greatest value over calibration texts; `"ubinary"`, `"binary"`: signs, eight to a byte, as 0
+    to 255 or less 128"""
     attention: AttentionRequest | None = None
     """null computes none"""
     head_mask: HeadMask = None
@@ -157,8 +160,8 @@ class EncodeAnswer(AnswerModel):
 
     model: str
     embeddings: list[list[float]] | list[list[list[float]]] | list[str] | None = None
-    """pooled: one vector an input; tokens: one vector a token of each input; base64: one string an input; absent where
-    the model's task gives no vectors"""
+    """pooled: one vector an input; tokens: one vector a token of each input; base64: one string an input; whole numbers
+    for int8, uint8 and binary vectors; absent where the model's task gives no vectors"""
     scores: list[list[float]] | list[str] | None = None
     """only of a classifier: a score a label of each input"""
     labels: list[str] | None = None

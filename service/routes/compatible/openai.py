@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers.packing import as_base64
+from service.answers.quantize import VectorFormat, is_quantized
 from service.errors import Invalid, ModelNotFound, NotReady
 from service.http.media import JSON
 from service.http.openapi import answer_document
@@ -64,8 +65,9 @@ class EmbeddingsRequest(RequestModel):
     tokens"""
     model: str | None = None
     """anything: the answer names the model that is served"""
-    encoding_format: Literal["float", "base64"] | None = "float"
-    """`"base64"`: little-endian float32; null is `"float"`, for clients that write what they were not told"""
+    encoding_format: Literal["float", "base64"] | VectorFormat | None = "float"
+    """`"base64"`: little-endian float32; null is `"float"`, for clients that write what they were not told; `"int8"`,
+    `"uint8"`, `"binary"` and `"ubinary"` are ours: whole numbers, as `POST /encode` answers them"""
     dimensions: Annotated[int, Field(ge=1)] | None = None
     """keep the first so many dimensions, and normalise again"""
     user: str | None = None
@@ -83,7 +85,7 @@ class Embedding(AnswerModel):
 
     object: Literal["embedding"]
     index: int
-    embedding: list[float] | str
+    embedding: list[float] | list[int] | str
 
 
 class EmbeddingsUsage(AnswerModel):
@@ -130,6 +132,7 @@ async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
         dimensions=body.dimensions,
         prompt_name=body.prompt_name,
         prompt=body.prompt,
+        encoding_format=body.encoding_format if is_quantized(body.encoding_format) else "float",
     )
     require_task(request, "embedding")
     encoded = await run_for(request, wanted, names=InputNames("input"))

@@ -1,0 +1,109 @@
+"""`POST /encode` and `POST /v1/embeddings` with vectors in fewer bits: sentence-transformers' own quantisation."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load
+from starlette.testclient import TestClient
+
+from model.artifact import Artifact
+from service.http.media import SAFETENSORS
+from tests.service.conftest import Served
+from tests.service.routes.conftest import Client
+from tests.task_artifacts import TaskArtifact
+
+TEXTS = ["The cat sat on the mat.", "It rained all day.", "A mat."]
+FORMATS = ["int8", "uint8", "binary", "ubinary"]
+
+
+def encode(client: TestClient, path: str = "/encode", **body: Any) -> Any:
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def quantized(artifact: Path, vectors: Any, form: str) -> Any:
+    from sentence_transformers.util import quantize_embeddings  # noqa: PLC0415 - seconds to import
+
+    ranges = Artifact.open(artifact).manifest.vector_ranges
+    assert ranges is not None
+    limits = np.array([ranges.minimum, ranges.maximum], dtype=np.float32)
+    return quantize_embeddings(np.array(vectors, np.float32), precision=form, ranges=limits)  # type: ignore[arg-type]
+
+
+def test_every_format_is_sentence_transformers_own(client: Client, default_artifact: Path) -> None:
+    asked = client(default_artifact)
+    vectors = encode(asked, inputs=TEXTS)["embeddings"]
+    for form in FORMATS:
+        expected = quantized(default_artifact, vectors, form)
+        found = encode(asked, inputs=TEXTS, encoding_format=form)["embeddings"]
+        np.testing.assert_array_equal(found, expected, err_msg=form)
+        openai = encode(asked, "/v1/embeddings", input=TEXTS, encoding_format=form)["data"]
+        np.testing.assert_array_equal([entry["embedding"] for entry in openai], expected, err_msg=form)
+        tensors = load(
+            asked.post(
+                "/encode", json={"inputs": TEXTS, "encoding_format": form}, headers={"Accept": SAFETENSORS}
+            ).content
+        )
+        assert tensors["embeddings"].dtype == expected.dtype
+        np.testing.assert_array_equal(tensors["embeddings"], expected, err_msg=form)
+
+
+def test_signs_of_the_first_dimensions_and_of_token_vectors(client: Client, default_artifact: Path) -> None:
+    asked = client(default_artifact)
+    short = encode(asked, inputs=TEXTS, dimensions=64, normalize=False)["embeddings"]
+    found = encode(asked, inputs=TEXTS, dimensions=64, normalize=False, encoding_format="ubinary")["embeddings"]
+    np.testing.assert_array_equal(found, quantized(default_artifact, short, "ubinary"))
+    tokens = encode(asked, inputs=TEXTS, output="tokens")["embeddings"]
+    found = encode(asked, inputs=TEXTS, output="tokens", encoding_format="binary")["embeddings"]
+    for rows, expected in zip(found, tokens, strict=True):
+        np.testing.assert_array_equal(rows, quantized(default_artifact, expected, "binary"))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"encoding_format": "int8", "dimensions": 64}, "encoding_format: int8 is for vectors of length 1"),
+        ({"encoding_format": "uint8", "normalize": False}, "encoding_format: uint8 is for vectors of length 1"),
+        ({"encoding_format": "binary", "dimensions": 60}, "encoding_format: binary packs eight dimensions"),
+        ({"encoding_format": "int8", "output": "tokens"}, "encoding_format: the ranges of int8 are those of whole"),
+    ],
+)
+def test_what_it_cannot_give_is_refused(
+    client: Client, default_artifact: Path, body: dict[str, Any], message: str
+) -> None:
+    response = client(default_artifact).post("/encode", json={"inputs": TEXTS, **body})
+    assert response.status_code == 422
+    error = response.json()["error"]
+    assert error["message"].startswith(message)
+    assert error["param"] == "encoding_format"
+
+
+def test_a_classifier_and_a_sparse_model_give_no_vectors(
+    client: Client, reranker: TaskArtifact, sparse_encoder: TaskArtifact
+) -> None:
+    for artifact, task in ((reranker, "classification"), (sparse_encoder, "sparse")):
+        response = client(artifact.artifact).post("/encode", json={"inputs": "a cat", "encoding_format": "binary"})
+        assert response.status_code == 422
+        assert response.json()["error"]["message"] == (
+            f"encoding_format: binary is for vectors, and drawn gives none (its task is {task})"
+        )
+
+
+def test_vectors_of_tokens_have_no_ranges(client: Client, multi_vector_encoder: TaskArtifact) -> None:
+    asked = client(multi_vector_encoder.artifact)
+    response = asked.post("/encode", json={"inputs": "a cat", "encoding_format": "uint8"})
+    assert response.status_code == 422
+    found = encode(asked, inputs="a cat", encoding_format="ubinary")
+    assert np.shape(found["embeddings"][0]) == (found["items"][0]["tokens"], 2)
+
+
+def test_an_artifact_without_ranges_says_so_before_anything_runs(served: Served) -> None:
+    response = served.encode({"inputs": "cat", "encoding_format": "int8"})
+    assert response.status_code == 422
+    assert response.json()["error"]["message"] == (
+        "encoding_format: the artifact has no ranges for int8 vectors; export it again"
+    )
+    assert not served.backend.batches
