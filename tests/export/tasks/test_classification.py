@@ -66,6 +66,18 @@ def test_modernbert_may_classify_the_mean(tmp_path: Path) -> None:
     compare(model, theirs, ours, [5, 2, 1])
 
 
+def test_gte_in_the_words_of_its_own_code(tmp_path: Path) -> None:
+    model = next(model for model in FAMILIES if model.name == "gte")
+    theirs = draw(model, auto=AutoModelForSequenceClassification, num_labels=2)
+    save(theirs, model, tmp_path)
+    path = tmp_path / "model.safetensors"
+    save_file({name.replace("gte.", "new.", 1): tensor for name, tensor in load_file(path).items()}, path)
+    code = "NewForSequenceClassification"
+    named = {"AutoModelForSequenceClassification": f"Alibaba-NLP/new-impl--modeling.{code}"}
+    config = {"model_type": "new", "architectures": [code], "auto_map": named}
+    compare(model, theirs, read(change_config(tmp_path, **config)).encoder, [5, 2, 1])
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     model = next(model for model in FAMILIES if model.name == "bert")

@@ -1,0 +1,62 @@
+"""What is read of a MultiVectorEncoder's folder, and what of it is not reproduced."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export.checkpoint import Checkpoint, read_checkpoint
+from export.errors import UnsupportedModel
+from export.sources import Folder
+from model.tasks.settings import MultiVectorSettings
+from tests.task_artifacts import TaskArtifact
+
+
+@pytest.fixture
+def folder(multi_vector_encoder: TaskArtifact, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(multi_vector_encoder.folder, tmp_path / "folder"))
+
+
+def change(folder: Path, name: str, **settings: Any) -> Checkpoint:
+    path = folder / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    return read_checkpoint(Folder(folder, "mine"))
+
+
+def settings_of(checkpoint: Checkpoint) -> MultiVectorSettings:
+    settings = checkpoint.encoder.config.task_settings
+    assert isinstance(settings, MultiVectorSettings)
+    return settings
+
+
+def test_lengths_of_queries_and_documents_are_read(folder: Path) -> None:
+    found = settings_of(change(folder, "sentence_bert_config.json", query_length=32, document_length=60))
+    assert (found.query_length, found.document_length) == (32, 60)
+
+
+def test_words_that_are_no_token_are_not_skipped(folder: Path) -> None:
+    words = {"skiplist_words": [".", "unbelievable words", ","], "skiplist_tasks": ["query", "document"]}
+    checkpoint = change(folder, "2_MultiVectorMask/config.json", **words)
+    found = settings_of(checkpoint)
+    assert [checkpoint.tokenizer.id_to_token(index) for index in sorted(found.skipped_ids)] == [",", "."]
+    assert found.skipped_in == ("query", "document")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("sentence_bert_config.json", {"query_expansion": {"strategy": "fixed"}}, "query_expansion .*: None is supp"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "meanmaxsim"}, "similarity_fn_name 'meanmaxsim'"),
+        ("2_MultiVectorMask/config.json", {"keep_only_token_ids": [3]}, "keep_only_token_ids"),
+        ("1_Dense/config.json", {"module_input_name": "sentence_embedding"}, "on anything but tokens' vectors"),
+        ("3_Normalize/config.json", {"module_input_name": "sentence_embedding"}, "on anything but tokens' vectors"),
+        ("1_Dense/config.json", {"use_residual": True}, "a dense layer with a residual"),
+    ],
+)
+def test_what_would_not_be_reproduced_is_refused(
+    folder: Path, name: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        change(folder, name, **settings)
