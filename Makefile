@@ -89,7 +89,7 @@ $(BIN)/.test: pyproject.toml constraints.txt | $(BIN)/.serve
 $(BIN)/.clients: pyproject.toml constraints.txt | $(BIN)/.test
 	@echo "==> installing the clients that tests use"
 	@$(INSTALL) -e '.[clients]'
-	@$(BIN)/python -m pip install --quiet --no-deps langchain-huggingface==1.2.3
+	@$(BIN)/python -m pip install --quiet --no-deps langchain-huggingface==1.2.3 langchain-cohere==0.6.0 llama-index-postprocessor-cohere-rerank==0.10.0
 	@touch $@
 
 $(BIN)/.dev: pyproject.toml constraints.txt | $(BIN)/.test

@@ -4,6 +4,8 @@ Clients report on their users unless they are told not to; they are, before one 
 """
 
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.service.process import ServerProcess
+from tests.task_artifacts import TaskArtifact
 
 os.environ |= {
     "ANONYMIZED_TELEMETRY": "false",
@@ -21,6 +24,29 @@ os.environ |= {
 }
 
 TEXTS = ("The cat sat on the mat.", "Ein Hund läuft über die Straße.", "x", "猫 " * 30)
+QUERY = "Where did the cat sit?"
+DOCUMENTS = ("It rained all day.", "The cat sat on the mat.", "A dog ran across the street.", "Cats like to sit.")
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """A query, documents, and what they are to be ranked by.
+
+    Attributes:
+        scores: the cosine of the query with each document.
+        order: indices of the documents, best first.
+    """
+
+    query: str
+    documents: list[str]
+    scores: list[float]
+    order: list[int]
+
+    def check(self, found: Any, top_n: int | None = None) -> None:
+        """Compares pairs of index and score, best first."""
+        indices, scores = zip(*found, strict=True)
+        assert list(indices) == self.order[:top_n]
+        np.testing.assert_allclose(scores, [self.scores[index] for index in indices], atol=1e-6)
 
 
 @pytest.fixture(scope="session")
@@ -61,3 +87,18 @@ def same(encode: Any, texts: list[str]) -> Any:
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
     return check
+
+
+@pytest.fixture(scope="session")
+def ranking(encode: Any) -> Ranking:
+    """Documents ranked by vectors that `POST /encode` answers."""
+    scores = encode(list(DOCUMENTS)) @ encode(QUERY)[0]
+    return Ranking(QUERY, list(DOCUMENTS), scores.tolist(), np.argsort(-scores).tolist())
+
+
+@pytest.fixture(scope="session")
+def classifier_url(classifier: TaskArtifact) -> Iterator[str]:
+    """A server on a drawn classifier."""
+    with ServerProcess("service", "--model", str(classifier.artifact)) as process:
+        yield "http://{}:{}".format(*process.wait_until_ready().address)
+        assert process.stop() == 0

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
@@ -25,6 +26,14 @@ def test_sentence_similarity(url: str, encode: Any, texts: list[str]) -> None:
     found = InferenceClient(model=f"{url}/similarity").sentence_similarity(texts[0], other_sentences=texts[1:])
     vectors = encode(texts)
     np.testing.assert_allclose(found, vectors[1:] @ vectors[0], atol=1e-6)
+
+
+def test_text_classification(classifier_url: str) -> None:
+    found: Any = InferenceClient(model=f"{classifier_url}/predict").text_classification("the cat")
+    expected = httpx.post(f"{classifier_url}/encode", json={"inputs": "the cat"}).json()
+    best = int(np.argmax(expected["scores"][0]))
+    assert found.label == expected["labels"][best]
+    assert found.score == pytest.approx(expected["scores"][0][best], abs=1e-6)
 
 
 def test_refusal_is_an_error_with_its_message(url: str) -> None:

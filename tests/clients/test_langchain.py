@@ -1,4 +1,4 @@
-"""LangChain's embeddings: over OpenAI's API, and over TEI's through huggingface_hub."""
+"""LangChain's embeddings over OpenAI's API and, through huggingface_hub, TEI's; its reranker over Cohere's."""
 
 import asyncio
 from typing import Any
@@ -7,9 +7,13 @@ import openai
 import pytest
 import tiktoken
 from huggingface_hub import AsyncInferenceClient, InferenceClient
+from langchain_cohere import CohereRerank
+from langchain_core.documents import Document
 from langchain_huggingface import HuggingFaceEndpointEmbeddings
 from langchain_openai import OpenAIEmbeddings
 from pydantic import SecretStr
+
+from tests.clients.conftest import Ranking
 
 
 def over_openai(url: str, **options: Any) -> OpenAIEmbeddings:
@@ -62,3 +66,13 @@ def test_huggingface(url: str, same: Any, texts: list[str]) -> None:
             return await embeddings.aembed_documents(texts)
 
     same(asyncio.run(embed()))
+
+
+def test_cohere_s_reranker(url: str, ranking: Ranking) -> None:
+    reranker = CohereRerank(base_url=url, cohere_api_key=SecretStr("none"), model="any", top_n=3)
+    documents = [Document(text) for text in ranking.documents]
+    with reranker.client:
+        found = reranker.rerank(ranking.documents, ranking.query)
+        best = reranker.compress_documents(documents, ranking.query)
+    ranking.check([(entry["index"], entry["relevance_score"]) for entry in found], top_n=3)
+    assert [entry.page_content for entry in best] == [ranking.documents[index] for index in ranking.order[:3]]

@@ -1,9 +1,15 @@
-"""LlamaIndex's client of text-embeddings-inference."""
+"""LlamaIndex's client of text-embeddings-inference, and its rerankers over the APIs of TEI, Jina and Cohere."""
 
 import asyncio
 from typing import Any
 
+from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
+from llama_index.postprocessor.cohere_rerank import CohereRerank
+from llama_index.postprocessor.jinaai_rerank import JinaRerank
+from llama_index.postprocessor.tei_rerank import TextEmbeddingInference
+
+from tests.clients.conftest import Ranking
 
 
 def test_texts_and_queries(url: str, same: Any, texts: list[str]) -> None:
@@ -11,3 +17,25 @@ def test_texts_and_queries(url: str, same: Any, texts: list[str]) -> None:
     same(embeddings.get_text_embedding_batch(texts))
     same([embeddings.get_query_embedding(text) for text in texts])
     same(asyncio.run(embeddings.aget_text_embedding_batch(texts)))
+
+
+def check(reranker: Any, ranking: Ranking) -> None:
+    nodes = [NodeWithScore(node=TextNode(text=text)) for text in ranking.documents]
+    found = reranker.postprocess_nodes(nodes, query_str=ranking.query)
+    ranking.check([(ranking.documents.index(entry.node.get_content()), entry.score) for entry in found], top_n=3)
+
+
+def test_reranker_of_tei(url: str, ranking: Ranking) -> None:
+    check(TextEmbeddingInference(base_url=url, top_n=3), ranking)
+
+
+def test_reranker_of_jina(url: str, ranking: Ranking) -> None:
+    reranker = JinaRerank(base_url=f"{url}/v1", api_key="none", top_n=3)
+    with reranker._session:  # its own it would not close
+        check(reranker, ranking)
+
+
+def test_reranker_of_cohere(url: str, ranking: Ranking) -> None:
+    reranker = CohereRerank(base_url=url, api_key="none", model="any", top_n=3)
+    with reranker._client:
+        check(reranker, ranking)

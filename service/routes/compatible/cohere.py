@@ -29,6 +29,7 @@ from service.wire import AnswerModel, RequestModel
 
 TAG = "Cohere"
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
+DOCUMENT_TOKENS = 4096  # Cohere's default
 CUTS: Mapping[str, Truncate] = MappingProxyType({"NONE": False, "START": "start", "END": True})
 PROMPTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"search_query": ("query",), "search_document": ("document", "passage", "corpus")}
@@ -55,8 +56,8 @@ class CohereEmbedRequest(RequestModel):
     """which forms of each vector to answer; `float` where none is named"""
     output_dimension: Annotated[int, Field(ge=1)] | None = None
     """keep the first so many dimensions"""
-    truncate: Literal["NONE", "START", "END"] = "END"
-    """which end of a text is cut that is longer than the model takes; `NONE` refuses it"""
+    truncate: Literal["NONE", "START", "END"] | None = None
+    """which end of a text is cut that is longer than the model takes, `END` where none is named; `NONE` refuses it"""
 
 
 class CohereEmbedAnswer(AnswerModel):
@@ -87,8 +88,8 @@ class CohereRerankRequest(RequestModel):
     """taken from clients that send one, and not looked at"""
     top_n: Annotated[int, Field(ge=1)] | None = None
     """only the best so many"""
-    max_tokens_per_doc: Annotated[int, Field(ge=1)] = 4096
-    """cut documents after so many tokens"""
+    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
+    """cut documents after so many tokens, 4,096 where none is named"""
 
 
 class CohereRank(AnswerModel):
@@ -119,7 +120,7 @@ async def answer_embed(request: Request, body: CohereEmbedRequest) -> Response:
         inputs=body.texts,
         prompt=prompt.text if prompt else "",
         dimensions=body.output_dimension,
-        truncate=CUTS[body.truncate],
+        truncate=CUTS[body.truncate or "END"],
     )
     encoded = await run_for(request, wanted, names=InputNames(listed="texts"))
     vectors = encoded.answer["embeddings"]
@@ -136,7 +137,8 @@ async def answer_embed(request: Request, body: CohereEmbedRequest) -> Response:
 
 async def answer_rerank(request: Request, body: CohereRerankRequest) -> Response:
     """Documents, best first."""
-    wanted = Scoring([body.query], plain_texts(body.documents), document_tokens=body.max_tokens_per_doc)
+    longest = body.max_tokens_per_doc or DOCUMENT_TOKENS
+    wanted = Scoring([body.query], plain_texts(body.documents), document_tokens=longest)
     scored = await score(services_of(request), context_of(request.scope), wanted)
     answer = {
         "id": context_of(request.scope).request_id,

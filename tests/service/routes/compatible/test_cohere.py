@@ -62,3 +62,12 @@ def test_the_start_of_a_long_text_can_be_cut(client: Client, default_artifact: P
     start = embed(asked, texts=[text], truncate="START")["embeddings"]["float"][0]
     end = embed(asked, texts=["cat " * 254], truncate="NONE")["embeddings"]["float"][0]
     np.testing.assert_allclose(start, end, atol=1e-6)
+
+
+def test_a_field_that_is_null_has_its_default(client: Client, default_artifact: Path) -> None:
+    asked = client(default_artifact)
+    given = embed(asked, truncate=None, embedding_types=None, output_dimension=None)
+    assert given["embeddings"] == embed(asked)["embeddings"]
+    body = {"query": "cat", "documents": TEXTS, "model": "x"}
+    rerank = asked.post("/v2/rerank", json=body | {"max_tokens_per_doc": None, "top_n": None})
+    assert rerank.json()["results"] == asked.post("/v2/rerank", json=body).json()["results"]
