@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from service.answers.attention import build_attention
-from service.answers.outputs import task_output
+from service.answers.outputs import span_output, task_output
 from service.answers.quantize import is_quantized, quantize_all
+from service.answers.windows import mean_of_windows
 from service.batching.jobs import JobResult
+from service.inference.backend import Int64Array
 from service.requests.plan import EncodePlan
 from service.requests.selection import AttentionPlan
 from service.runner import Runner
@@ -22,15 +24,31 @@ def build_answer(
     results: Sequence[JobResult],
     attention: AttentionPlan | None,
     runner: Runner,
+    *,
+    span_tokens: Sequence[Sequence[Int64Array]] | None = None,
 ) -> dict[str, Any]:
     """An answer, one entry an input, arrays still arrays.
+
+    Args:
+        plan: of the request.
+        tokenized: its inputs.
+        results: of each input, or of all windows of all inputs.
+        attention: what to answer of it, or None.
+        runner: what ran.
+        span_tokens: places of each span's tokens, by input, or None.
 
     Raises:
         InferenceFailed: a vector is not finite.
     """
+    if plan.request.long_texts is not None:
+        results = mean_of_windows(tokenized, results)
     answer: dict[str, Any] = {
         "model": runner.manifest.model,
-        **task_output(plan.request, results, runner.manifest),
+        **(
+            task_output(plan.request, results, runner.manifest)
+            if span_tokens is None
+            else span_output(plan.request, results, span_tokens)
+        ),
         "usage": {"tokens": sum(len(item.input_ids) for item in tokenized)},
         "items": [describe_item(item) for item in tokenized],
     }
@@ -44,6 +62,8 @@ def build_answer(
 def describe_item(item: TokenizedInput) -> dict[str, Any]:
     """What became of one input: its tokens, and how many of a longer text were left out."""
     length = len(item.input_ids)
+    if item.windows:
+        return {"tokens": length, "truncated": False, "windows": len(item.windows)}
     if not item.truncated:
         return {"tokens": length, "truncated": False}
     return {"tokens": length, "truncated": True, "tokens_cut": item.full_length - length}

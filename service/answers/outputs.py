@@ -8,10 +8,10 @@ import numpy as np
 
 from model.artifact import Manifest
 from model.tasks.settings import ScoreActivation, Task
-from service.answers.vectors import make_vectors, token_vectors
+from service.answers.vectors import make_vectors, span_vectors, token_vectors
 from service.batching.jobs import JobResult
 from service.errors import InferenceFailed
-from service.inference.backend import Float32Array
+from service.inference.backend import Float32Array, Int64Array
 from service.requests.schemas import EncodeRequest
 
 
@@ -24,6 +24,18 @@ def task_output(request: EncodeRequest, results: Sequence[JobResult], manifest: 
     if request.output == "tokens":
         return {"embeddings": [_vectors(request, token_vectors(result)) for result in results]}
     return _OUTPUTS[manifest.task](request, results, manifest)
+
+
+def span_output(
+    request: EncodeRequest, results: Sequence[JobResult], spans: Sequence[Sequence[Int64Array]]
+) -> dict[str, Any]:
+    """The answer's fields where spans are asked for: their vectors, by input.
+
+    Raises:
+        InferenceFailed: a number is not finite.
+    """
+    pairs = zip(results, spans, strict=True)
+    return {"embeddings": [_vectors(request, span_vectors(result, tokens)) for result, tokens in pairs]}
 
 
 def activate(logits: Float32Array, activation: ScoreActivation) -> Float32Array:

@@ -3,11 +3,13 @@
 It knows arrays only.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from service.batching.jobs import JobResult
 from service.errors import InferenceFailed
-from service.inference.backend import Float32Array
+from service.inference.backend import Float32Array, Int64Array
 
 SMALLEST_LENGTH = 1e-12  # torch.nn.functional.normalize's eps: a zero vector stays zero
 
@@ -32,3 +34,9 @@ def token_vectors(result: JobResult) -> Float32Array:
     if result.last_hidden_state is None:
         raise TypeError("last_hidden_state is missing from a result that asked for it")
     return result.last_hidden_state
+
+
+def span_vectors(result: JobResult, spans: Sequence[Int64Array]) -> Float32Array:
+    """One vector a span, [spans, D]: the mean over its tokens, whose places are given."""
+    vectors = token_vectors(result)
+    return np.stack([vectors[tokens].mean(axis=0) for tokens in spans])

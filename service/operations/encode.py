@@ -33,6 +33,7 @@ from service.tokenization.inputs import (
     refuse_long_texts,
 )
 from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.windows import all_windows
 from service.wire import Piece
 
 # Up to here building an answer is quicker than handing it to a thread; megabytes would hold up the event loop.
@@ -103,9 +104,10 @@ async def run(
             truncate=request.truncate,
             pair_truncation=request.pair_truncation,
             names=names,
-            ids_only=plan.selection is None,
+            ids_only=plan.needs_only_ids,
             deadline=deadline,
             most_tokens=most_tokens,
+            in_windows=request.long_texts is not None,
         )
     return await _run(services, context, plan, tokenized, names=names, as_safetensors=as_safetensors)
 
@@ -146,10 +148,16 @@ async def _run(
     context.hold_answer(
         services.answer_budget, sizes.held_bytes(plan.request.encoding_format, as_safetensors=as_safetensors)
     )
-    results = await runner.run(tokenized, **plan.run_options, deadline=deadline)
+    span_tokens = None
+    if plan.spans is not None:
+        find = partial(plan.spans.find_tokens, tokenized, len(plan.prompt.text) if plan.prompt else 0)
+        span_tokens = await offload(find, len(plan.spans) * max(lengths))
+    rows = tokenized if plan.request.long_texts is None else all_windows(tokenized)
+    results = await runner.run(rows, **plan.run_options, deadline=deadline)
     observe_results(metrics, results)
     with timed(metrics, "postprocess"):
-        answer = await offload(partial(build_answer, plan, tokenized, results, attention, runner), sizes.built_from)
+        build = partial(build_answer, plan, tokenized, results, attention, runner, span_tokens=span_tokens)
+        answer = await offload(build, sizes.built_from)
     count(metrics, context, tokenized, attention_bytes=sizes.attention_bytes if attention else None)
     return EncodeResult(answer, sizes)
 

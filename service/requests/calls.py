@@ -25,6 +25,9 @@ def read_call(inputs: Any, options: dict[str, Any]) -> tuple[EncodeRequest, Inpu
         raise explain_validation(error, EncodeRequest) from None
     if request.encoding_format != "float":
         raise Invalid("encoding_format: arrays of float32 are returned here; leave it out", param="encoding_format")
+    if request.long_texts is not None or request.spans is not None:
+        name = "spans" if request.long_texts is None else "long_texts"
+        raise Invalid(f"{name}: only POST /encode takes it; leave it out", param=name)
     values = body["inputs"]
     if isinstance(values, list):
         return request, read_inputs(values, max_texts=len(values)) if values else Inputs(texts=())

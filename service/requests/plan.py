@@ -14,6 +14,7 @@ from service.inference.backend import Float32Array
 from service.requests.artifact_inputs import require_input
 from service.requests.axes import plan_axes
 from service.requests.head_mask import read_head_mask
+from service.requests.long_texts import check_long_texts
 from service.requests.prompts import Prompt, with_prompt
 from service.requests.schemas import EncodeRequest
 from service.requests.selection import (
@@ -24,6 +25,7 @@ from service.requests.selection import (
     check_attention_size,
     select_attention,
 )
+from service.requests.spans import SpanPlan, Spans, read_spans
 from service.settings import Settings
 from service.tokenization.inputs import Inputs
 from service.tokenization.tokenized import TokenizedInput
@@ -57,6 +59,7 @@ class EncodePlan:
         head_gates: [sum of all layers' heads], or None.
         dimensions: of the answer's vectors; labels, or words of the vocabulary.
         task: the model's.
+        spans: what has a vector in place of each text, or None.
     """
 
     request: EncodeRequest
@@ -66,11 +69,17 @@ class EncodePlan:
     head_gates: Float32Array | None
     dimensions: int
     task: Task = "embedding"
+    spans: SpanPlan | None = None
 
     @property
     def is_one_array(self) -> bool:
         """Whether the answer holds one array of all inputs, not one an input."""
-        return self.request.output == "pooled" and self.task in {"embedding", "classification"}
+        return self.request.output == "pooled" and self.task in {"embedding", "classification"} and self.spans is None
+
+    @property
+    def needs_only_ids(self) -> bool:
+        """Whether tokens and offsets can be left out."""
+        return self.selection is None and self.spans is None
 
     @property
     def run_options(self) -> RunOptions:
@@ -78,7 +87,7 @@ class EncodePlan:
         selection = self.selection
         return {
             "attention_layers": selection.computed_layers if selection else (),
-            "wants_tokens": self.request.output == "tokens",
+            "wants_tokens": self.request.output == "tokens" or self.spans is not None,
             "wants_norms": selection is not None and selection.options.form == "norms",
             "head_gates": self.head_gates,
         }
@@ -99,7 +108,7 @@ class Sizes:
         floats: in the answer, about.
         built_from: floats read to build it, about.
         attention_bytes: of the answer's attention.
-        work_bytes: of the attention that is computed for it.
+        work_bytes: of the attention and the hidden states that are computed for it.
     """
 
     floats: int
@@ -121,11 +130,14 @@ def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
         Invalid: it asks for what the model does not have.
     """
     _refuse_other_tasks(request, inputs, manifest)
+    if request.long_texts is not None:
+        check_long_texts(request, inputs, manifest)
+    spans = None if request.spans is None else _plan_spans(request.spans, request, inputs, manifest)
     selection = _select(request, inputs, manifest)
     head_gates = read_head_mask(request.head_mask, manifest)
     dimensions = check_dimensions(request.dimensions, _output_size(request, manifest))
     prompt, prompted = with_prompt(manifest.defaults, inputs, name=request.prompt_name, text=request.prompt)
-    return EncodePlan(request, prompted, prompt, selection, head_gates, dimensions, manifest.task)
+    return EncodePlan(request, prompted, prompt, selection, head_gates, dimensions, manifest.task, spans)
 
 
 def check_dimensions(dimensions: int | None, size: int) -> int:
@@ -151,9 +163,10 @@ def check_sizes(plan: EncodePlan, lengths: Sequence[int], attention: AttentionPl
             "send fewer inputs or ask for fewer dimensions",
             param="output",
         )
+    hidden_bytes = 0 if plan.spans is None else plan.spans.work_bytes(lengths)
     if attention is None:
         arrays = 1 if plan.is_one_array else len(lengths)
-        return Sizes(size // FLOAT_BYTES, size // FLOAT_BYTES + ARRAY_FLOATS * arrays, 0, 0)
+        return Sizes(size // FLOAT_BYTES, size // FLOAT_BYTES + ARRAY_FLOATS * arrays, 0, hidden_bytes)
     attention_bytes = check_attention_size(
         attention.selection,
         attention.axes,
@@ -163,13 +176,15 @@ def check_sizes(plan: EncodePlan, lengths: Sequence[int], attention: AttentionPl
     )
     floats = (size + attention_bytes) // FLOAT_BYTES
     built_from = max(floats, attention.selection.build_floats(attention.axes))
-    return Sizes(floats, built_from, attention_bytes, attention.selection.work_bytes(lengths))
+    return Sizes(floats, built_from, attention_bytes, hidden_bytes + attention.selection.work_bytes(lengths))
 
 
 def _output_floats(plan: EncodePlan, lengths: Sequence[int]) -> int:
     """Numbers in the answer for texts of these lengths, without attention."""
     if plan.is_one_array:
         return len(lengths) * plan.dimensions
+    if plan.spans is not None:
+        return len(plan.spans) * plan.dimensions
     if plan.request.output == "pooled" and plan.task == "sparse":
         return len(lengths) * 2 * min(plan.dimensions, SPARSE_WORDS)
     return sum(lengths) * plan.dimensions
@@ -189,6 +204,12 @@ def _select(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> Atten
                 param="attention.form",
             )
     return select_attention(request.attention, manifest.config.num_heads)
+
+
+def _plan_spans(spans: Spans, request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> SpanPlan:
+    if request.output == "tokens":
+        raise Invalid('spans: output "tokens" answers every token; leave one of the two out', param="spans")
+    return read_spans(spans, inputs, manifest)
 
 
 def _output_size(request: EncodeRequest, manifest: Manifest) -> int:

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 from service.requests.attention_schemas import Attention, AttentionRequest, AttentionStatistics
 from service.requests.head_mask import HeadMask
 from service.requests.prompts import MAX_PROMPT_CHARACTERS
+from service.requests.spans import Spans
 from service.tokenization.rows import PairTruncation
 from service.tokenization.tokenize import Truncate
 from service.wire import AnswerModel, OpenAnswerModel, RequestModel
@@ -91,6 +92,12 @@ class EncodeRequest(RequestModel):
     truncate: Truncate = True
     """cut texts that are longer than the model takes at their end, or at their `"start"`; false refuses them, as token
     ids by themselves always are"""
+    long_texts: Literal["mean"] | None = None
+    """`"mean"`: a text that is longer than the model takes is embedded in windows of the greatest length, and answered
+    by their mean, weighted by their tokens; a prompt is in the first one; null does as `truncate` says"""
+    spans: Spans | None = None
+    """for each input a list of `[start, end]`, in characters of the text as sent: in place of the text's vector one a
+    span, the mean of the last hidden states of its tokens, the text read whole (late chunking)"""
     pair_truncation: PairTruncation = "longest_first"
     """which text of a pair is cut: the longer one until both are as long, or `"only_second"`"""
     raw_scores: bool = False
@@ -146,6 +153,8 @@ class Item(AnswerModel):
     """whether the text was longer and its end was cut off"""
     tokens_cut: int | None = None
     """only where it was: how many tokens of it were left out"""
+    windows: int | None = None
+    """only with `long_texts`: how many windows it was read in; `tokens` are those of all of them"""
 
 
 class SparseVector(AnswerModel):
@@ -160,8 +169,8 @@ class EncodeAnswer(AnswerModel):
 
     model: str
     embeddings: list[list[float]] | list[list[list[float]]] | list[str] | None = None
-    """pooled: one vector an input; tokens: one vector a token of each input; base64: one string an input; whole numbers
-    for int8, uint8 and binary vectors; absent where the model's task gives no vectors"""
+    """pooled: one vector an input; tokens: one vector a token of each input, spans: a span; base64: one string an
+    input; whole numbers for int8, uint8 and binary vectors; absent where the model's task gives no vectors"""
     scores: list[list[float]] | list[str] | None = None
     """only of a classifier: a score a label of each input"""
     labels: list[str] | None = None

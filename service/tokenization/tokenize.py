@@ -31,6 +31,7 @@ class TokenizeOptions(TypedDict, total=False):
         ids_only: whether tokens and offsets can be left out.
         deadline: `time.monotonic()` value after which the answer is worth nothing.
         most_tokens: of each text of a row, without special tokens; what is more is cut off (default: no limit).
+        in_windows: whether texts are read in windows, and nothing is cut off (default: no).
     """
 
     truncate: Truncate
@@ -39,6 +40,7 @@ class TokenizeOptions(TypedDict, total=False):
     ids_only: bool
     deadline: float | None
     most_tokens: Sequence[int | None] | None
+    in_windows: bool
 
 
 async def tokenize(
@@ -79,6 +81,8 @@ async def _tokenize_texts(
     rows: Sequence[Sequence[str]] = inputs.text_pairs or [(text,) for text in inputs.texts or ()]
     ids_only, deadline, most = options.get("ids_only", False), options.get("deadline"), options.get("most_tokens")
     try:
+        if inputs.texts is not None and options.get("in_windows"):
+            return await tokenizer.encode_windows(inputs.texts, deadline=deadline)
         if inputs.texts is not None and not from_start and most is None:
             return await tokenizer.encode(inputs.texts, ids_only=ids_only, deadline=deadline)
         truncation = options.get("pair_truncation", "longest_first")

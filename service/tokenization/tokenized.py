@@ -42,6 +42,7 @@ class TokenizedInput:
         type_ids: [n], token types; None where all are 0.
         second_start: of a pair, where the second text begins in `text`.
         segments: [n], the text of a pair that each token is of, 0 or 1, None for special tokens; None for one text.
+        windows: of a text that is read in windows, each as the model sees it; `input_ids` is then all of them.
     """
 
     input_ids: Int64Array
@@ -52,6 +53,7 @@ class TokenizedInput:
     type_ids: Int64Array | None = None
     segments: Sequence[int | None] | None = None
     second_start: int = 0
+    windows: tuple["TokenizedInput", ...] = ()
 
     @property
     def offsets(self) -> Sequence[Offset] | None:

@@ -20,6 +20,7 @@ from service.tokenization.loading import read_tokenizer, special_ends, started_p
 from service.tokenization.plain_text import PlainText
 from service.tokenization.rows import PairTruncation, PlainTokens, RowTemplate, cut
 from service.tokenization.tokenized import KeptEncoding, TokenizedInput
+from service.tokenization.windows import in_windows
 
 # Up to here a thread hand-off costs more than it frees the event loop for: about a millisecond of tokenising.
 INLINE_CHARACTERS = 4096
@@ -78,6 +79,15 @@ class Tokenizer:
         """
         cost = sum(map(len, texts)) + TEXT_CHARACTERS * (len(texts) - 1)
         return await self._offload(partial(self.encode_now, texts, ids_only=ids_only), cost, deadline)
+
+    async def encode_windows(self, texts: Sequence[str], *, deadline: float | None = None) -> list[TokenizedInput]:
+        """Tokenises texts of any length in windows; ids only.
+
+        Raises:
+            InternalError, NotReady, DeadlineExceeded: as for `encode`.
+        """
+        cost = sum(map(len, texts)) + TEXT_CHARACTERS * (len(texts) - 1)
+        return await self._offload(partial(self._guard, partial(self._encode_windows, texts)), cost, deadline)
 
     async def encode_rows(
         self,
@@ -170,15 +180,25 @@ class Tokenizer:
         ids_only: bool,
         most: Sequence[int | None] | None,
     ) -> list[TokenizedInput]:
-        texts = list(dict.fromkeys(text for row in rows for text in row))
-        plain: dict[str, PlainTokens] = {}
+        plain = self._plain_tokens([text for row in rows for text in row], ids_only=ids_only)
+        return [self._row([plain[text] for text in row], truncation, from_start, row, most) for row in rows]
+
+    def _encode_windows(self, texts: Sequence[str]) -> list[TokenizedInput]:
+        if self._single is None:
+            raise Invalid("this model's tokenizer moves tokens about; its texts cannot be read in windows")
+        plain = self._plain_tokens(texts, ids_only=True)
+        return [in_windows(plain[text], self._single, self.max_sequence_length) for text in texts]
+
+    def _plain_tokens(self, given: Sequence[str], *, ids_only: bool) -> dict[str, PlainTokens]:
+        """The tokens of each text, nothing added and nothing cut."""
+        texts, plain = list(dict.fromkeys(given)), dict[str, PlainTokens]()
         encode = self._tokenizer.encode_batch_fast if ids_only else self._tokenizer.encode_batch
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             part = texts[start : start + TEXTS_AT_ONCE]
             found = encode(part, add_special_tokens=False)
             tokens = [PlainTokens.of(encoding, ids_only=ids_only) for encoding in found]
             plain.update(zip(part, tokens, strict=True))
-        return [self._row([plain[text] for text in row], truncation, from_start, row, most) for row in rows]
+        return plain
 
     def _row(
         self,

@@ -1,0 +1,121 @@
+"""Spans of requests: ranges of characters of texts that are read whole, one vector a span.
+
+This is late chunking (Günther et al. 2024): the vector of a span is the mean of the last hidden states of its tokens.
+These have read the whole text, unlike those of a part that is embedded by itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from model.artifact import Manifest
+from service.errors import Invalid
+from service.inference.backend import Int64Array
+from service.tokenization.inputs import Inputs
+from service.tokenization.tokenized import TokenizedInput
+
+PARAM = "spans"
+HIDDEN_BYTES = 4  # of a number of the last hidden state
+
+Span = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
+Spans = list[Annotated[list[Span], Field(min_length=1)]]
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPlan:
+    """Spans whose ranges are those of their texts.
+
+    Attributes:
+        spans: [start, end) in characters of the text as it was sent, by input.
+        hidden_size: numbers of a token's last hidden state.
+    """
+
+    spans: Spans
+    hidden_size: int
+
+    def __len__(self) -> int:
+        return sum(map(len, self.spans))
+
+    def work_bytes(self, lengths: Sequence[int]) -> int:
+        """Of the hidden states that are computed for the spans, for texts of these lengths in tokens."""
+        return HIDDEN_BYTES * self.hidden_size * sum(lengths)
+
+    def find_tokens(self, tokenized: Sequence[TokenizedInput], prompt_characters: int) -> list[list[Int64Array]]:
+        """Places of each span's tokens, by input.
+
+        A token is of the span that its last character is in, so spans that share no character share no token.
+
+        Args:
+            tokenized: the texts, with offsets.
+            prompt_characters: before each text.
+
+        Raises:
+            Invalid: a span without a token, or one that reaches into what was cut off.
+        """
+        return [
+            _find_tokens(spans, item, prompt_characters, index)
+            for index, (spans, item) in enumerate(zip(self.spans, tokenized, strict=True))
+        ]
+
+
+def read_spans(spans: Spans, inputs: Inputs, manifest: Manifest) -> SpanPlan:
+    """The spans of a request, checked against its texts before a prompt is put in front of them.
+
+    Raises:
+        Invalid: no texts, a model that does not take the mean of its tokens, or ranges that are not in the texts.
+    """
+    if inputs.texts is None:
+        raise Invalid(f"{PARAM}: only texts have spans of characters, not token ids or pairs; send texts", param=PARAM)
+    _refuse_model(manifest)
+    if len(spans) != len(inputs.texts):
+        raise Invalid(
+            f"{PARAM}: expected a list of spans for each of {len(inputs.texts)} inputs, got {len(spans)}", param=PARAM
+        )
+    for index, (text, ranges) in enumerate(zip(inputs.texts, spans, strict=True)):
+        for place, (start, end) in enumerate(ranges):
+            if not start < end <= len(text):
+                raise _invalid(index, place, f"expected [start, end] with start < end <= {len(text)}, the text's end")
+    return SpanPlan(spans, manifest.config.hidden_size)
+
+
+def _refuse_model(manifest: Manifest) -> None:
+    config = manifest.config
+    if manifest.task != "embedding":
+        raise Invalid(f"{PARAM}: {manifest.model} gives no vector of a text (its task is {manifest.task})", param=PARAM)
+    if config.pooling != "mean" or config.projection is not None:
+        way = config.pooling if config.projection is None else "mean and a dense layer"
+        raise Invalid(
+            f"{PARAM}: a span's vector is the mean of its tokens, and {manifest.model} pools by {way}; leave spans out",
+            param=PARAM,
+        )
+
+
+def _find_tokens(spans: Sequence[Span], item: TokenizedInput, shift: int, index: int) -> list[Int64Array]:
+    if item.encoding is None:
+        raise TypeError("spans want texts that are tokenised with their offsets")
+    starts, ends = np.array(item.encoding.offsets, dtype=np.int64).T
+    is_ordinary = (np.array(item.encoding.special_tokens_mask) == 0) & (ends > starts)
+    places = np.flatnonzero(is_ordinary)
+    last, found = ends[places] - 1, []
+    for place, (start, end) in enumerate(spans):
+        tokens = places[(last >= start + shift) & (last < end + shift)]
+        kept = (int(starts[places[0]]), int(last[-1]) + 1) if len(places) else (0, 0)
+        if item.truncated and _reaches_out(item.text or "", (start + shift, end + shift), kept):
+            raise _invalid(index, place, "reaches into what was cut off; send the text in parts, or shorter")
+        if not len(tokens):
+            raise _invalid(index, place, "no token ends in it; give a longer span")
+        found.append(tokens)
+    return found
+
+
+def _reaches_out(text: str, span: tuple[int, int], kept: tuple[int, int]) -> bool:
+    """Whether a span has more than white space outside of what was kept of its text."""
+    (start, end), (first, behind) = span, kept
+    return bool(text[start : min(end, first)].strip() or text[max(start, behind) : end].strip())
+
+
+def _invalid(index: int, place: int, what: str) -> Invalid:
+    return Invalid(f"{PARAM}[{index}][{place}]: {what}", param=f"{PARAM}.{index}.{place}")

@@ -1,0 +1,115 @@
+"""Long texts over HTTP: cut at their start, or read in windows whose mean answers; compared with `transformers`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from tests.service.conftest import Serve
+from tests.service.fake_engine import MAX_LENGTH
+from tests.service.routes.conftest import Client
+from tests.task_artifacts import LONGEST, TaskArtifact
+
+TOLERANCE = 1e-5
+LONG = "the cat sat on the mat. a dog " * 25
+TEXTS = [LONG, "a dog", LONG[: len(LONG) // 2]]
+
+
+def encode(client: TestClient, **body: Any) -> Any:
+    response = client.post("/encode", json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def pooled_windows(folder: Path, text: str) -> tuple[Any, list[int]]:
+    """Mean-pooled vectors [windows, D] and tokens of each window, by `transformers`."""
+    import torch  # noqa: PLC0415 - seconds to import
+    from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415 - seconds to import
+
+    tokenizer, network = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    ids = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+    vectors, lengths = [], []
+    for start in range(0, len(ids), LONGEST - 2):
+        window = [tokenizer.cls_token_id, *ids[start : start + LONGEST - 2], tokenizer.sep_token_id]
+        with torch.no_grad():
+            vectors.append(network(torch.tensor([window])).last_hidden_state[0].mean(0).numpy())
+        lengths.append(len(window))
+    return np.stack(vectors), lengths
+
+
+def test_a_long_text_is_the_mean_of_its_windows(client: Client, embedder: TaskArtifact) -> None:
+    answer = encode(client(embedder.artifact), inputs=TEXTS, long_texts="mean", normalize=False)
+    for text, found, item in zip(TEXTS, answer["embeddings"], answer["items"], strict=True):
+        vectors, lengths = pooled_windows(embedder.folder, text)
+        expected = (vectors * np.array(lengths)[:, np.newaxis]).sum(axis=0) / sum(lengths)
+        np.testing.assert_allclose(found, expected, atol=TOLERANCE, rtol=0)
+        assert item == {"tokens": sum(lengths), "truncated": False, "windows": len(lengths)}
+    assert [item["windows"] for item in answer["items"]] == [5, 1, 3]
+    assert answer["usage"]["tokens"] == sum(item["tokens"] for item in answer["items"])
+
+
+def test_the_mean_is_cut_and_normalised_last(client: Client, embedder: TaskArtifact) -> None:
+    asked = client(embedder.artifact)
+    (whole,) = encode(asked, inputs=LONG, long_texts="mean", normalize=False)["embeddings"]
+    (found,) = encode(asked, inputs=LONG, long_texts="mean", dimensions=8)["embeddings"]
+    expected = np.array(whole[:8]) / np.linalg.norm(whole[:8])
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE, rtol=0)
+
+
+def test_a_text_that_fits_has_the_vector_it_always_has(client: Client, embedder: TaskArtifact) -> None:
+    asked = client(embedder.artifact)
+    bodies = ({"truncate": False}, {"long_texts": "mean"}, {"long_texts": "mean", "truncate": False})
+    plain, *others = (encode(asked, inputs="a dog", **body)["embeddings"] for body in bodies)
+    assert others == [plain, plain]
+
+
+def test_a_long_text_is_cut_at_its_start(client: Client, embedder: TaskArtifact) -> None:
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - seconds to import
+
+    model = SentenceTransformer(str(embedder.folder), processor_kwargs={"truncation_side": "left"})
+    answer = encode(client(embedder.artifact), inputs=[LONG], truncate="start")
+    np.testing.assert_allclose(answer["embeddings"], model.encode([LONG]), atol=TOLERANCE, rtol=0)
+    (item,) = answer["items"]
+    assert (item["tokens"], item["truncated"]) == (LONGEST, True)
+    ends = encode(client(embedder.artifact), inputs=[LONG])["embeddings"]
+    assert np.abs(np.array(ends) - answer["embeddings"]).max() > TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"inputs": [[2, 3]]}, "long_texts: only texts are read in windows, not token ids or pairs"),
+        ({"output": "tokens"}, 'long_texts: output "tokens" is of a text read whole'),
+        ({"attention": {}}, "long_texts: attention is of a text read whole"),
+        ({"spans": [[[0, 3]]]}, "long_texts: spans is of a text read whole"),
+    ],
+)
+def test_what_has_no_mean_of_windows_is_refused(
+    client: Client, embedder: TaskArtifact, body: dict[str, Any], message: str
+) -> None:
+    response = client(embedder.artifact).post("/encode", json={"inputs": ["a cat"], "long_texts": "mean", **body})
+    assert response.status_code == 422
+    assert response.json()["error"]["message"].startswith(message)
+    assert response.json()["error"]["param"] == "long_texts"
+
+
+def test_a_classifier_has_no_mean_of_windows(client: Client, reranker: TaskArtifact) -> None:
+    response = client(reranker.artifact).post("/encode", json={"inputs": "a cat", "long_texts": "mean"})
+    assert response.status_code == 422
+    assert response.json()["error"]["message"] == (
+        "long_texts: drawn gives no vector of a text to take the mean of (its task is classification)"
+    )
+
+
+def test_the_tokens_of_all_windows_count(serve: Serve) -> None:
+    text = "cat " * 2 * (MAX_LENGTH - 2)
+    limit = 2 * MAX_LENGTH
+    taken = serve("--max-request-tokens", str(limit)).encode({"inputs": text, "long_texts": "mean"})
+    assert taken.json()["items"] == [{"tokens": limit, "truncated": False, "windows": 2}]
+    served = serve("--max-request-tokens", str(limit))
+    refused = served.encode({"inputs": text + "cat", "long_texts": "mean"})
+    assert refused.status_code == 413
+    assert refused.json()["error"]["message"].startswith(f"inputs: {limit + 3} tokens, at most {limit} a request")
+    assert not served.backend.batches

@@ -1,0 +1,126 @@
+"""Spans over HTTP: the means of the last hidden states that `transformers` gives for the whole text."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from tests.service.routes.conftest import Client
+from tests.task_artifacts import TaskArtifact
+
+TOLERANCE = 1e-5
+TEXTS = ["The cat sat on the mat. It rained all day; nobody minded.", "Über allen Gipfeln ist Ruh."]
+SPANS = [[[0, 23], [24, 57], [4, 7]], [[0, 10], [0, 27]]]
+
+
+def encode(client: TestClient, **body: Any) -> Any:
+    response = client.post("/encode", json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def hidden_states(folder: Path, text: str) -> tuple[Any, list[tuple[int, int]]]:
+    """[n, D] and offsets, without the special tokens, by `transformers`."""
+    import torch  # noqa: PLC0415 - seconds to import
+    from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415 - seconds to import
+
+    tokenizer, network = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    batch = tokenizer(text, return_tensors="pt", return_offsets_mapping=True)
+    offsets = batch.pop("offset_mapping")[0].tolist()
+    with torch.no_grad():
+        hidden = network(**batch).last_hidden_state[0].numpy()
+    return hidden[1:-1], offsets[1:-1]
+
+
+def expected_vectors(folder: Path, prompt: str, text: str, spans: list[list[int]]) -> Any:
+    hidden, offsets = hidden_states(folder, prompt + text)
+    shift, vectors = len(prompt), []
+    for start, end in spans:
+        inside = [place for place, (_, last) in enumerate(offsets) if start + shift < last <= end + shift]
+        vectors.append(hidden[inside].mean(axis=0))
+    return np.stack(vectors)
+
+
+@pytest.mark.parametrize("prompt", ["", "query: "])
+def test_a_span_is_the_mean_of_its_tokens(client: Client, default_artifact: Path, prompt: str) -> None:
+    from export.sources import find_folder  # noqa: PLC0415 - seconds to import
+
+    folder = find_folder(None).path
+    asked = client(default_artifact)
+    found = encode(asked, inputs=TEXTS, spans=SPANS, prompt=prompt, normalize=False)
+    unit = encode(asked, inputs=TEXTS, spans=SPANS, prompt=prompt)["embeddings"]
+    for text, spans, vectors, units in zip(TEXTS, SPANS, found["embeddings"], unit, strict=True):
+        expected = expected_vectors(folder, prompt, text, spans)
+        np.testing.assert_allclose(vectors, expected, atol=TOLERANCE, rtol=0)
+        lengths = np.linalg.norm(expected, axis=1, keepdims=True)
+        np.testing.assert_allclose(units, expected / lengths, atol=TOLERANCE, rtol=0)
+
+
+def test_spans_are_not_their_texts_alone(client: Client, embedder: TaskArtifact) -> None:
+    asked, text = client(embedder.artifact), "the cat sat on the mat."
+    (whole,) = encode(asked, inputs=text, spans=[[[4, 7]]])["embeddings"]
+    assert np.abs(np.array(whole) - encode(asked, inputs="cat")["embeddings"]).max() > TOLERANCE
+
+
+def test_spans_side_by_side_share_no_token_and_leave_none_out(client: Client, embedder: TaskArtifact) -> None:
+    asked, text = client(embedder.artifact), "the cat sat on the mat."
+    cuts = [0, 5, 11, len(text)]
+    spans = [[start, end] for start, end in pairwise(cuts)]
+    asked_for = {"inputs": text, "normalize": False, "attention": {"layers": "last"}}
+    answer = encode(asked, **asked_for, spans=[[*spans, [0, len(text)]]])
+    *parts, whole = np.array(answer["embeddings"][0])
+    ends = [end for start, end in answer["attention"][0]["offsets"] if end > start]
+    counts = [sum(start < end <= stop for end in ends) for start, stop in spans]
+    assert sum(counts) == len(ends)
+    np.testing.assert_allclose(np.average(parts, axis=0, weights=counts), whole, atol=TOLERANCE, rtol=0)
+
+
+def test_spans_of_what_was_kept_of_a_long_text(client: Client, embedder: TaskArtifact) -> None:
+    asked, text, fits = client(embedder.artifact), "cat " * 100, "cat " * 31  # of two tokens each
+    kept = encode(asked, inputs=text, spans=[[[0, len(fits)]]], normalize=False)
+    assert kept["items"][0]["truncated"]
+    shorter = encode(asked, inputs=fits, spans=[[[0, len(fits)]]], normalize=False)
+    np.testing.assert_allclose(kept["embeddings"], shorter["embeddings"], atol=TOLERANCE, rtol=0)
+    end = encode(asked, inputs=text, spans=[[[400 - len(fits), 400]]], truncate="start", normalize=False)
+    np.testing.assert_allclose(end["embeddings"], shorter["embeddings"], atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"spans": [[[0, 24]]]}, "spans[0][0]: expected [start, end] with start < end <= 23, the text's end"),
+        ({"spans": [[[0, 3], [4, 4]]]}, "spans[0][1]: expected [start, end] with start < end <= 23"),
+        ({"spans": [[[3, 4]]]}, "spans[0][0]: no token ends in it"),
+        ({"spans": [[[0, 3]], [[0, 3]]]}, "spans: expected a list of spans for each of 1 inputs, got 2"),
+        ({"spans": []}, "spans: expected a list of spans for each of 1 inputs, got 0"),
+        ({"spans": [[]]}, "spans.0: List should have at least 1 item"),
+        ({"spans": [[[0]]]}, "spans.0.0: List should have at least 2 items"),
+        ({"spans": [[[-1, 3]]]}, "spans.0.0.0: Input should be greater than or equal to 0"),
+        ({"inputs": "cat " * 100, "spans": [[[0, 32 * 4]]]}, "spans[0][0]: reaches into what was cut off"),
+        (
+            {"inputs": "cat " * 100, "spans": [[[400 - 32 * 4, 400]]], "truncate": "start"},
+            "spans[0][0]: reaches into what was cut off",
+        ),
+        ({"inputs": [[2, 5, 3]], "spans": [[[0, 3]]]}, "spans: only texts have spans of characters"),
+        ({"spans": [[[0, 3]]], "output": "tokens"}, 'spans: output "tokens" answers every token'),
+    ],
+)
+def test_spans_that_cannot_be_answered(
+    client: Client, embedder: TaskArtifact, body: dict[str, Any], message: str
+) -> None:
+    response = client(embedder.artifact).post("/encode", json={"inputs": ["the cat sat on the mat."], **body})
+    assert response.status_code == 422, response.text
+    assert response.json()["error"]["message"].startswith(message)
+    assert response.json()["error"]["param"].startswith("spans")
+
+
+def test_models_without_a_mean_of_tokens_have_no_spans(
+    client: Client, reranker: TaskArtifact, sparse_encoder: TaskArtifact
+) -> None:
+    for artifact, task in ((reranker, "classification"), (sparse_encoder, "sparse")):
+        response = client(artifact.artifact).post("/encode", json={"inputs": "a cat", "spans": [[[0, 5]]]})
+        assert response.status_code == 422
+        assert response.json()["error"]["message"] == f"spans: drawn gives no vector of a text (its task is {task})"
