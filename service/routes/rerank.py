@@ -5,8 +5,7 @@ What has `texts` is TEI's and answered with a bare list; what has `documents` is
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -220,16 +219,14 @@ def _entry(scored: Scored, at: int, score_name: str, text_name: str, shown: Sequ
     return entry
 
 
-EXAMPLE: Mapping[str, Any] = MappingProxyType(
-    {
-        "id": "4b8c",
-        "object": "rerank",
-        "model": "sentence-transformers/all-MiniLM-L6-v2",
-        "created": 1_780_000_000,
-        "results": [{"index": 0, "relevance_score": 0.63}, {"index": 1, "relevance_score": 0.04}],
-        "usage": {"prompt_tokens": 24, "total_tokens": 24},
-    }
-)
+EXAMPLE: dict[str, Any] = {
+    "id": "4b8c",
+    "object": "rerank",
+    "model": "sentence-transformers/all-MiniLM-L6-v2",
+    "created": 1_780_000_000,
+    "results": [{"index": 0, "relevance_score": 0.63}, {"index": 1, "relevance_score": 0.04}],
+    "usage": {"prompt_tokens": 24, "total_tokens": 24},
+}
 ROUTES = (
     Route(
         "POST",

@@ -106,7 +106,7 @@ def test_an_export_is_named_after_its_model(
 ) -> None:
     seen: list[argparse.Namespace] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("export.cli._export", seen.append)
+    monkeypatch.setattr("export.cli._export", lambda options, _: seen.append(options))
     assert main(["export", *given]) == 0
     assert [options.output for options in seen] == [Path(output)]
 
