@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from model.artifact import HEADS, describe_files, read_manifest, write_manifest
-from service.error_shapes import FailureAnswer, InferenceFailure, TeiFailure
+from service.error_shapes import FailureAnswer
 from service.errors import Overloaded
 from service.requests.explain_schemas import ExplainAnswer
 from service.requests.schemas import EncodeAnswer, Info, TokenizeAnswer
@@ -21,6 +20,7 @@ from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME, load_fake_engine, write_fake_artifact
 
 ENCODING = {200, 400, 401, 406, 408, 413, 415, 422, 429, 500, 503, 504}
+OF_A_TASK = ENCODING | {404}
 PROBING = {200, 500, 503}
 READING = PROBING | {401}
 STATUSES = {
@@ -39,9 +39,18 @@ STATUSES = {
     ("/v1/models/{model}", "get"): READING | {404},
     ("/embeddings", "post"): ENCODING,
     ("/models", "get"): READING,
-    ("/", "post"): ENCODING,
-    ("/embed", "post"): ENCODING,
+    ("/", "post"): OF_A_TASK,
+    ("/embed", "post"): OF_A_TASK,
     ("/embed_all", "post"): ENCODING,
+    ("/embed_sparse", "post"): OF_A_TASK,
+    ("/rerank", "post"): OF_A_TASK,
+    ("/v1/rerank", "post"): OF_A_TASK,
+    ("/v2/rerank", "post"): OF_A_TASK,
+    ("/score", "post"): OF_A_TASK,
+    ("/v1/score", "post"): OF_A_TASK,
+    ("/predict", "post"): OF_A_TASK,
+    ("/classify", "post"): OF_A_TASK,
+    ("/v2/embed", "post"): OF_A_TASK,
     ("/health", "get"): PROBING,
     ("/v2", "get"): READING - {503},
     ("/v2/health/live", "get"): PROBING,
@@ -50,12 +59,7 @@ STATUSES = {
     ("/v2/models/{model}/ready", "get"): READING | {404},
     ("/v2/models/{model}/infer", "post"): ENCODING | {404},
 }
-SHAPES = {"text-embeddings-inference": "TeiFailure", "Open Inference Protocol": "InferenceFailure"}
-MODELS: dict[str, type[BaseModel]] = {
-    "FailureAnswer": FailureAnswer,
-    "TeiFailure": TeiFailure,
-    "InferenceFailure": InferenceFailure,
-}
+MODELS = {(route.path.replace(":path}", "}"), route.method.lower()): route.error_shape.model for route in ROUTES}
 
 
 @pytest.fixture
@@ -84,25 +88,23 @@ def test_a_status_with_several_causes_names_them_all(document: dict[str, Any]) -
 
 
 def test_every_failure_in_the_document_has_the_body_of_its_api_and_examples(document: dict[str, Any]) -> None:
-    for operations in document["paths"].values():
-        for operation in operations.values():
-            shape = SHAPES.get(operation.get("tags", [""])[0], "FailureAnswer")
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            model = MODELS[path, method]
             for status, response in operation["responses"].items():
                 if status == "200":
                     continue
                 content = response["content"]["application/json"]
                 schemas = content["schema"].get("anyOf", [content["schema"]])
-                assert schemas[0] == {"$ref": f"#/components/schemas/{shape}"}
+                assert schemas[0] == {"$ref": f"#/components/schemas/{model.__name__}"}
                 assert len(schemas) == 1 or operation["summary"] == "Compare one text with many"
                 for code, example in content["examples"].items():
-                    failure = MODELS[shape].model_validate(example["value"])
+                    failure = model.model_validate(example["value"])
                     assert not isinstance(failure, FailureAnswer) or failure.error.code == code
                 assert ("Retry-After" in response.get("headers", {})) == (status in ("429", "503"))
 
 
-def test_every_route_that_queues_is_refused_early(
-    served: Served, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_route_that_queues_is_refused_early(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise Overloaded("full", retry_after=3)
 
@@ -112,8 +114,7 @@ def test_every_route_that_queues_is_refused_early(
     for path in queueing:
         response = served.client.post(path.replace("{model}", MODEL_NAME), content=b"not even read")
         assert (response.status_code, response.headers["retry-after"]) == (429, "3")
-        operation = document["paths"][path]["post"]
-        MODELS[SHAPES.get(operation.get("tags", [""])[0], "FailureAnswer")].model_validate_json(response.content)
+        MODELS[path, "post"].model_validate_json(response.content)
 
 
 def test_document_describes_request_and_answer(document: dict[str, Any]) -> None:
