@@ -14,7 +14,7 @@ from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.server import STOP_LIMIT, free_port, is_ready
 
 CONFIG = Path(__file__).parents[2] / "deploy" / "nginx" / "polyhead.conf"
-NEXT = "proxy_next_upstream error timeout http_503"
+NEXT = "proxy_next_upstream error timeout"
 RETRY = " non_idempotent"  # what a replica may have begun with is asked of the next, too
 ANSWER_MISSING = "while reading response header from upstream"  # nginx's words; "while connecting" lost nothing
 READY_LIMIT = 10.0  # seconds

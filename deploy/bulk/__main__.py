@@ -105,6 +105,7 @@ def _start_ray(address: str | None, kind: str) -> int:
         cores = usable_cores()
         # Reading, and leaving out what is done, each hold a core of Ray's count while they hardly use one.
         ray.init(
+            address="local",  # else a cluster that this machine is a node of would be joined
             num_cpus=cores + BESIDE,
             include_dashboard=False,
             log_to_driver=False,

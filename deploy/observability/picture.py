@@ -4,6 +4,7 @@ It draws the kinds of panels that the dashboard has, with their titles, units an
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -239,4 +240,4 @@ def _legend(target: Target, series: Series) -> str:
     name = target.legend
     for label, value in series.labels.items():
         name = name.replace(f"{{{{{label}}}}}", value)
-    return name
+    return re.sub(r"\{\{\w+\}\}", "", name).strip()  # a label that is not there: no pod outside Kubernetes

@@ -133,11 +133,14 @@ def test_says_what_is_wrong(
     assert message in done.stderr.splitlines()[-1]
 
 
-def test_takes_a_folder_of_text_files(tmp_path: Path, default_artifact: Path) -> None:
+def test_takes_a_folder_of_text_files_on_a_machine_that_is_a_node_already(
+    tmp_path: Path, default_artifact: Path
+) -> None:
     (tmp_path / "corpus").mkdir()
     for name in "ab":
         (tmp_path / "corpus" / f"{name}.txt").write_text(f"a text of {name}\n")
-    done = encode(default_artifact, tmp_path / "corpus", tmp_path / "output")
+    with node("--head", "--num-cpus=1", f"--port={free_port()}", "--include-dashboard=false"):
+        done = encode(default_artifact, tmp_path / "corpus", tmp_path / "output")
     assert (done.returncode, done.stderr) == (0, "")
     found = pq.read_table(tmp_path / "output").sort_by("id").to_pylist()
     assert [(row["id"], row["text"]) for row in found] == [("a.txt:1", "a text of a"), ("b.txt:1", "a text of b")]

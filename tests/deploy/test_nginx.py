@@ -47,6 +47,14 @@ class Answering(Ending):
         self.do_GET()
 
 
+class Loading(Ending):
+    def do_POST(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(503)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
 @contextmanager
 def replica(kind: type[Ending]) -> Iterator[tuple[int, Asked]]:
     asked: Asked = []
@@ -94,6 +102,18 @@ def test_a_replica_that_is_gone_is_passed_over() -> None:
     with replica(Answering) as (port, asked):
         assert [post([free_port(), port]), post([port, free_port()])] == [200, 200]
         assert len(asked) == 2
+
+
+def test_a_replica_that_is_not_ready_is_passed_over() -> None:
+    with replica(Loading) as (loading, asked_loading), replica(Answering) as (port, asked):
+        assert [post([loading, port]), post([port, loading])] == [200, 200]
+        assert asked_loading
+        assert len(asked) == 2
+
+
+def test_nobody_is_ready() -> None:
+    with replica(Loading) as (first, _), replica(Loading) as (second, _):
+        assert post([first, second]) == 503
 
 
 @pytest.fixture

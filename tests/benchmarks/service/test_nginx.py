@@ -20,7 +20,9 @@ def test_ports_are_those_that_were_given() -> None:
 
 @pytest.mark.parametrize("retry", [True, False])
 def test_what_was_sent_is_sent_again_where_that_is_wanted(retry: bool) -> None:
-    (line,) = (line for line in configuration(1, [2, 3], retry=retry).splitlines() if "proxy_next_upstream " in line)
+    (line,) = (
+        line for line in configuration(1, [2, 3], retry=retry).splitlines() if "proxy_next_upstream error" in line
+    )
     assert ("non_idempotent" in line) is retry
 
 
