@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from tests.service.process import ServerProcess
@@ -21,9 +22,12 @@ PYTHON = (ROOT / "docs" / "python.md").read_text()
 
 def test_the_first_requests_give_the_first_answers(server: ServerProcess) -> None:
     start = README.partition("## First requests")[2].partition("\n## ")[0]
-    sent = re.findall(r"curl -s \S+/encode .*? -d '(\{.*?\})'", start, re.DOTALL)
+    sent = re.findall(r"curl -s \S+:8000(/\w+) .*? -d '(\{.*?\})'", start, re.DOTALL)
+    assert [path for path, _ in sent] == ["/encode", "/rerank", "/encode"]
+    answers = [_post(server, path, json.loads(body)) for path, body in sent]
     shown = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", start, re.DOTALL)]
-    answers = [_post(server, "/encode", json.loads(body)) for body in sent]
+    for ranked, expected in zip(answers.pop(1), shown.pop(1), strict=True):
+        assert ranked == pytest.approx(expected, abs=1e-5)
     assert [answer.keys() for answer in answers] == [expected.keys() for expected in shown]
     for answer, expected in zip(answers, shown, strict=True):
         np.testing.assert_allclose(answer["embeddings"], expected["embeddings"], atol=1e-5)
