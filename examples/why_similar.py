@@ -8,31 +8,20 @@ import argparse
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from model.analysis.contributions import contributions
-from model.artifact import ArtifactError
-from polyhead import Engine
+from polyhead import ArtifactError, Engine, Explained, ServiceError
 
 Pair = tuple[float, str, str]
 
 
-def explain(engine: Engine, a: str, b: str) -> tuple[float, list[Pair]]:
-    """The cosine of two texts, and what each pair of their tokens adds to it, largest first."""
-    config = engine.config
-    encoded = engine.encode([a, b], output="tokens", normalize=False)  # the tokens' vectors before pooling
-    cells = contributions(
-        *(np.asarray(vectors) for vectors in encoded.embeddings), pooling=config.pooling, projection=config.projection
-    )
-    tokens = [engine.tokenizer.tokens(item) for item in engine.tokenizer.encode_now([a, b])]
-    order = np.argsort(-cells, axis=None)
-    return float(cells.sum(dtype=np.float64)), [pair(cells, int(place), *tokens) for place in order]
-
-
-def pair(cells: NDArray[np.float32], place: int, a: list[str], b: list[str]) -> Pair:
-    """One cell [n, m] of the sum with its two tokens."""
-    row, column = divmod(place, cells.shape[1])
-    return float(cells[row, column]), a[row], b[column]
+def pairs_of(explained: Explained) -> list[Pair]:
+    """What each pair of tokens adds to the similarity, largest first."""
+    cells = explained.contributions
+    pairs = [
+        (float(value), explained.a.tokens[row], explained.b.tokens[column])
+        for (row, column), value in np.ndenumerate(cells)
+    ]
+    return sorted(pairs, key=lambda pair: -pair[0])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -49,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--top {options.top}: expected at least 1")
     try:
         run(options)
-    except (ArtifactError, OSError) as error:  # no such model
+    except (ArtifactError, ServiceError, OSError) as error:  # no such model, or one for something else
         parser.exit(1, f"{parser.prog}: {error}\n")
     except KeyboardInterrupt:
         parser.exit(130, f"{parser.prog}: interrupted\n")
@@ -58,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(options: argparse.Namespace) -> None:
     """Encodes both texts, prints the table."""
     with Engine.load(options.model) as engine:
-        similarity, pairs = explain(engine, options.a, options.b)
+        explained = engine.explain(options.a, options.b)
+    similarity, pairs = float(explained.similarity), pairs_of(explained)
     print(f"similarity {similarity:.4f} = sum over {len(pairs)} pairs of tokens, of which the largest:")
     for value, left, right in pairs[: options.top]:
         print(f"{value:+.4f}  {value / similarity:6.1%}  {left:>16}  {right}")

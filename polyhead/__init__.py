@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from model.artifact import ArtifactError
-    from service.engine import Encoded, Engine
+    from service.answers.comparison import Explained
+    from service.answers.encoded import Encoded
+    from service.engine import Engine
     from service.errors import ServiceError
 
-__all__ = ["ArtifactError", "Encoded", "Engine", "ServiceError"]
+__all__ = ["ArtifactError", "Encoded", "Engine", "Explained", "ServiceError"]
 
 _MODULES = {
     "ArtifactError": "model.artifact",
-    "Encoded": "service.engine",
+    "Encoded": "service.answers.encoded",
     "Engine": "service.engine",
+    "Explained": "service.answers.comparison",
     "ServiceError": "service.errors",
 }
 

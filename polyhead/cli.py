@@ -67,6 +67,27 @@ def encode(arguments: list[str]) -> int:
     return run(arguments)
 
 
+def explain(arguments: list[str]) -> int:
+    """Show which pairs of tokens make two texts similar."""
+    from polyhead.explain import main as run  # noqa: PLC0415 - imported when it is wanted
+
+    return run(arguments)
+
+
+def info(arguments: list[str]) -> int:
+    """Describe an artifact."""
+    from polyhead.info import main as run  # noqa: PLC0415 - imported when it is wanted
+
+    return run(arguments)
+
+
+def verify(arguments: list[str]) -> int:
+    """Check an artifact's files, and that it loads."""
+    from polyhead.verify import main as run  # noqa: PLC0415 - imported when it is wanted
+
+    return run(arguments)
+
+
 def completion(arguments: list[str]) -> int:
     """Print a shell's completion script."""
     from polyhead.completion import main as run  # noqa: PLC0415 - imported when it is wanted
@@ -75,7 +96,7 @@ def completion(arguments: list[str]) -> int:
 
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
-    {command.__name__: command for command in (serve, encode, export, heads, tune, completion)}
+    {command.__name__: command for command in (serve, encode, explain, export, info, verify, heads, tune, completion)}
 )
 
 

@@ -8,7 +8,10 @@ from export.cli import parser as export_parser
 from export.heads.cli import parser as heads_parser
 from polyhead.cli import COMMANDS
 from polyhead.encode import parser as encode_parser
+from polyhead.explain import parser as explain_parser
+from polyhead.info import parser as info_parser
 from polyhead.tune import parser as tune_parser
+from polyhead.verify import parser as verify_parser
 from service.settings import Settings, cli_source
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -54,6 +57,9 @@ def whole_parser() -> argparse.ArgumentParser:
         "export": export_parser(),
         "heads": heads_parser(),
         "tune": tune_parser(),
+        "explain": explain_parser(),
+        "info": info_parser(),
+        "verify": verify_parser(),
     }
     made = argparse.ArgumentParser(prog="polyhead")
     commands = made.add_subparsers()

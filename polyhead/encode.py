@@ -5,17 +5,19 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from export.interrupts import endings_interrupt
 from model.artifact import ArtifactError
 from polyhead.artifact_option import add_model, chosen_artifact
+from polyhead.complaint import complain
+from polyhead.loading import load_engine
 from polyhead.texts import STANDARD_INPUT, InputError, read_texts
 from polyhead.vectors import OutputError, Write, open_output
 from service.engine import Engine
-from service.errors import ServiceError, one_line
+from service.errors import ServiceError
 from service.machine.heap import bound_heap
 
+PROGRAM = "polyhead encode"
 PORTION = 4096  # texts in memory at once
 EXAMPLES = """\
 examples:
@@ -30,7 +32,7 @@ Exit code 0: everything is written; 1: no file is, and the last line on stderr s
 def parser() -> argparse.ArgumentParser:
     """The command line, described."""
     made = argparse.ArgumentParser(
-        prog="polyhead encode",
+        prog=PROGRAM,
         description="Encodes texts without a server, as `POST /encode` does: the same vectors, to the bit.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -59,22 +61,13 @@ def main(arguments: Sequence[str]) -> int:
         made.error("nothing to encode: give texts, --input FILE, or pipe them in")
     bound_heap()
     try:
-        with endings_interrupt(), open_output(options.output) as write, _load(chosen_artifact(options)) as engine:
+        with endings_interrupt(), open_output(options.output) as write, load_engine(chosen_artifact(options)) as engine:
             _encode(engine, _texts(options), write, options)
     except (ArtifactError, InputError, OutputError) as error:
-        return _complain(str(error))
+        return complain(PROGRAM, error)
     except ServiceError as error:
-        return _complain(error.message)
+        return complain(PROGRAM, error.message)
     return 0
-
-
-def _load(directory: Path) -> Engine:
-    try:
-        return Engine.load(directory)
-    except ArtifactError:
-        raise
-    except Exception as error:  # whatever it is, nothing can be encoded; an OSError is none of the output's
-        raise ArtifactError(f"cannot load {directory}: {one_line(error)}") from error
 
 
 def _texts(options: argparse.Namespace) -> Iterable[str]:
@@ -95,7 +88,7 @@ def _encode(engine: Engine, texts: Iterable[str], write: Write, options: argpars
     with _progress(options) as progress:
         while portion := list(itertools.islice(remaining, PORTION)):
             empty = False
-            write(portion, engine.encode(portion, progress=progress, **chosen).embeddings)  # type: ignore[arg-type]  # pooled
+            write(portion, engine.encode(portion, progress=progress, **chosen))
     if empty:
         raise InputError("no texts were given")
 
@@ -121,8 +114,3 @@ def _progress(options: argparse.Namespace) -> Iterator[Callable[[int], object] |
     is_hidden = options.quiet or bool(options.texts) or sys.stderr is None or not sys.stderr.isatty()
     with tqdm(unit=" texts", unit_scale=True, disable=is_hidden) as bar:
         yield bar.update
-
-
-def _complain(message: str) -> int:
-    sys.stderr.write(f"polyhead encode: {message}\n")
-    return 1

@@ -13,10 +13,13 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from polyhead import Encoded
+
 Vectors = NDArray[np.float32]
-Write = Callable[[Sequence[str], Vectors], None]
+Write = Callable[[Sequence[str], Encoded], None]
 
 _NPY_HEADER_BYTES = 128
+_COLUMNS = {"embeddings": "embedding", "scores": "scores", "sparse": "sparse"}  # what a row of each is called
 
 
 class OutputError(Exception):
@@ -73,13 +76,25 @@ def _on_standard_output() -> Iterator[Write]:
 
 @contextmanager
 def _to_lines(file: IO[bytes]) -> Iterator[Write]:
-    def write(texts: Sequence[str], vectors: Vectors) -> None:
-        for text, vector in zip(texts, vectors, strict=True):
-            line = {"text": text, "embedding": vector}
+    def write(texts: Sequence[str], encoded: Encoded) -> None:
+        for text, value in zip(texts, encoded.values, strict=True):
+            line = {"text": text, **_named(value, encoded)}
             file.write(orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
 
     yield write
     file.flush()
+
+
+def _named(value: Any, encoded: Encoded) -> dict[str, Any]:
+    is_scored = encoded.kind == "scores"
+    return {_COLUMNS[encoded.kind]: dict(zip(encoded.labels, value, strict=True)) if is_scored else value}
+
+
+def _one_array(encoded: Encoded) -> Vectors:
+    if isinstance(encoded.values, np.ndarray):
+        return encoded.values
+    what = "sparse vectors" if encoded.kind == "sparse" else "several vectors a text"
+    raise OutputError(f"this model gives {what}, which only JSON lines hold: name a file that ends in .jsonl")
 
 
 @contextmanager
@@ -88,7 +103,8 @@ def _to_npy(file: IO[bytes]) -> Iterator[Write]:
     shape = [0, 0]
     file.write(bytes(_NPY_HEADER_BYTES))
 
-    def write(_texts: Sequence[str], vectors: Vectors) -> None:
+    def write(_texts: Sequence[str], encoded: Encoded) -> None:
+        vectors = _one_array(encoded)
         shape[0] += len(vectors)
         shape[1] = vectors.shape[1]
         file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
@@ -115,10 +131,11 @@ def _to_parquet(file: IO[bytes]) -> Iterator[Write]:
         raise OutputError("writing Parquet needs pyarrow: install the cli extra, pip install '.[cli]'") from error
     opened: list[Any] = []
 
-    def write(texts: Sequence[str], vectors: Vectors) -> None:
+    def write(texts: Sequence[str], encoded: Encoded) -> None:
+        vectors = _one_array(encoded)
         flat = pyarrow.array(vectors.ravel(), pyarrow.float32())
         column = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
-        table = pyarrow.table({"text": pyarrow.array(texts, pyarrow.string()), "embedding": column})
+        table = pyarrow.table({"text": pyarrow.array(texts, pyarrow.string()), _COLUMNS[encoded.kind]: column})
         if not opened:
             opened.append(parquet.ParquetWriter(file, table.schema))
         opened[0].write_table(table)

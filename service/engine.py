@@ -15,55 +15,35 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
-
-import numpy as np
+from typing import Any, Self, TypeVar
 
 from model.artifact import Artifact
 from service.answers.answer import build_answer
+from service.answers.comparison import Explained, compare
+from service.answers.encoded import Encoded, empty_result
 from service.batching.batcher import Batcher
 from service.batching.jobs import JobResult
 from service.batching.token_semaphore import TokenSemaphore
 from service.errors import NotReady
-from service.inference.backend import Float32Array
-from service.requests.calls import read_call
+from service.requests.calls import read_call, read_explain_call
+from service.requests.explain_plan import ExplainPlan, plan_explaining
 from service.requests.plan import EncodePlan, plan_encoding
 from service.runner import Runner
 from service.runtime import Runtime
-from service.tokenization.inputs import InputNames, Inputs, refuse_empty
+from service.tokenization.inputs import InputNames, refuse_empty
 from service.tokenization.tokenized import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
 
 PORTION_TEXTS = 256  # tokenised at once, while the workers run the portion before
 QUEUED_TOKENS = 32_768  # of one engine's calls, in the queue at once: enough to find texts of equal length among
 CLOSE_SECONDS = 30.0
-OUTPUTS = ("embeddings", "scores", "sparse")  # the answer's field for what the model is for
 
-Progress = Callable[[int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """What `Engine.encode` returns; one entry an input, in their order.
-
-    Attributes:
-        embeddings: float32 [N, dimensions], or with `output="tokens"` a list of [n, dimensions]. Of a classifier its
-            scores [N, labels]; of a sparse model `{"indices", "values"}` of each input; of a multi-vector model as for
-            tokens.
-        items: `{"tokens", "truncated", ...}` of each input, as in `POST /encode`'s answer.
-        attention: `POST /encode`'s entries with arrays in place of lists; None where none was asked for.
-        prompt: what was put in front of each text, or None.
-    """
-
-    embeddings: Float32Array | list[Any]
-    items: list[dict[str, Any]]
-    attention: list[dict[str, Any]] | None
-    prompt: str | None
+Progress = Callable[[int], object]
+T = TypeVar("T")
 
 
 class Engine(Runner):
@@ -82,35 +62,45 @@ class Engine(Runner):
 
     def encode(
         self,
-        inputs: str | Iterable[str] | Iterable[int] | Iterable[Sequence[int]],
+        inputs: str | Iterable[str] | Iterable[int] | Iterable[Sequence[int]] | None = None,
         *,
+        pairs: Iterable[Sequence[str]] | Iterable[Sequence[Sequence[int]]] | None = None,
         progress: Progress | None = None,
         **options: Any,
     ) -> Encoded:
-        """Encodes texts, or token ids.
+        """Encodes texts, token ids, or pairs of either.
 
         Args:
             inputs: a text, texts, token ids, or lists of token ids; any number. Lists, tuples, generators and arrays
                 of NumPy's hold them, here and in the options.
+            pairs: in place of inputs, for models that read two texts together: two texts, or two lists of token ids,
+                each.
             progress: called now and then with how many more inputs are done, on another thread.
             **options: `POST /encode`'s: normalize, truncate, dimensions, output, attention, head_mask, prompt_name,
-                prompt.
+                prompt, raw_scores, pair_truncation.
 
         Raises:
             ServiceError: the options or inputs are not what the model takes (`Invalid`, `TooLarge`), it failed
                 (`InferenceFailed`), or the engine is closed or of the process that this one was forked from
                 (`NotReady`).
         """
-        request, given = read_call(inputs, options)
+        request, given = read_call(inputs, pairs, options)
         plan = plan_encoding(request, given, self.manifest)
-        encoded = self._start(plan, progress or _ignore)
-        try:
-            return encoded.result()
-        except CancelledError:
-            raise NotReady("the engine was closed") from None
-        except BaseException:  # Ctrl-C: nobody waits for the rest
-            encoded.cancel()
-            raise
+        return self._result(lambda: self._encode(plan, progress or _ignore))
+
+    def explain(self, a: str, b: str, **options: Any) -> Explained:
+        """Says why two texts are similar: what each pair of their tokens adds to it.
+
+        Args:
+            a: a text.
+            b: another.
+            **options: `POST /explain`'s: similarity, dimensions, truncate, prompt_name, prompt, head_mask.
+
+        Raises:
+            ServiceError: as of `encode`; `WrongTask` where the model gives no vector of a text.
+        """
+        plan = plan_explaining(read_explain_call(a, b, options), self.manifest)
+        return self._result(lambda: self._explain(plan))
 
     def close(self, timeout: float = CLOSE_SECONDS) -> bool:
         """As `Runner.close`; ends the engine's own thread too. A call not wholly queued yet fails with `NotReady`.
@@ -138,7 +128,18 @@ class Engine(Runner):
         """Closes it."""
         self.close()
 
-    def _start(self, plan: EncodePlan, progress: Progress) -> Future[Encoded]:
+    def _result(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What a call returns, once it has."""
+        running = self._start(call)
+        try:
+            return running.result()
+        except CancelledError:
+            raise NotReady("the engine was closed") from None
+        except BaseException:  # Ctrl-C: nobody waits for the rest
+            running.cancel()
+            raise
+
+    def _start(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Starts a call on the event loop where calls wait, on a thread of its own; the service has its own loop."""
         if os.getpid() != self._process:  # a call would wait forever for threads that stayed behind
             raise NotReady("the engine was loaded before a fork, and its threads are the parent's: load it here")
@@ -147,10 +148,16 @@ class Engine(Runner):
                 raise NotReady("the engine is closed")
             if self._loop is None:
                 self._loop, self._thread = _start_loop()
-            return asyncio.run_coroutine_threadsafe(self._encode(plan, progress), self._loop)
+            return asyncio.run_coroutine_threadsafe(call(), self._loop)
+
+    async def _explain(self, plan: ExplainPlan) -> Explained:
+        texts = await self.tokenize(plan.inputs, truncate=True)
+        plan.check_texts(texts, self.tokenizer.max_sequence_length)
+        results = await self.run(texts, **plan.run_options)
+        return await asyncio.to_thread(compare, plan, texts, results, self)
 
     async def _encode(self, plan: EncodePlan, progress: Progress) -> Encoded:
-        encoded, start = _empty(plan), 0
+        encoded, start = empty_result(plan, self.manifest), 0
         try:
             async with asyncio.TaskGroup() as group:
                 async for portion in self._portions(plan):
@@ -169,13 +176,14 @@ class Engine(Runner):
 
     async def _portions(self, plan: EncodePlan) -> AsyncIterator[list[TokenizedInput]]:
         """The inputs as tokens, a portion at a time."""
-        texts, token_ids = plan.inputs.texts or (), plan.inputs.token_ids
         for start in range(0, len(plan.inputs), PORTION_TEXTS):
-            part = slice(start, start + PORTION_TEXTS)
-            inputs = Inputs(texts=texts[part]) if token_ids is None else Inputs(token_ids=token_ids[part])
-            names = InputNames(start=start)
+            names = InputNames(listed="pairs" if plan.inputs.is_paired else "inputs", start=start)
             portion = await self.tokenize(
-                inputs, truncate=plan.request.truncate, names=names, ids_only=plan.selection is None
+                plan.inputs[start : start + PORTION_TEXTS],
+                truncate=plan.request.truncate,
+                pair_truncation=plan.request.pair_truncation,
+                names=names,
+                ids_only=plan.selection is None,
             )
             refuse_empty(portion, names=names)
             yield portion
@@ -192,21 +200,10 @@ class Engine(Runner):
         self, plan: EncodePlan, inputs: list[TokenizedInput], results: list[JobResult], encoded: Encoded, place: slice
     ) -> None:
         answer = build_answer(plan, inputs, results, plan.plan_attention(inputs, self.tokenizer), self)
-        encoded.embeddings[place] = next(answer[name] for name in OUTPUTS if name in answer)
+        encoded.values[place] = answer[encoded.kind]
         encoded.items[place] = answer["items"]
         if encoded.attention is not None:
             encoded.attention[place] = answer["attention"]
-
-
-def _empty(plan: EncodePlan) -> Encoded:
-    """What a call returns, with room for all of it and nothing in it yet."""
-    count = len(plan.inputs)
-    return Encoded(
-        np.empty((count, plan.dimensions), np.float32) if plan.is_one_array else [np.empty(0, np.float32)] * count,
-        [{}] * count,
-        [{}] * count if plan.selection else None,
-        plan.prompt.text if plan.prompt else None,
-    )
 
 
 def _cut(portion: list[TokenizedInput], most: int) -> Iterator[tuple[list[TokenizedInput], int]]:

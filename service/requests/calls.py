@@ -1,37 +1,60 @@
-"""A call from Python read as `POST /encode`'s body is, with what Python callers have in place of JSON's types."""
+"""A call from Python read as the body of `POST /encode` or `/explain` is, with Python's types in place of JSON's."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from service.errors import Invalid
 from service.http.validation import explain_validation
+from service.requests.explain_schemas import ExplainRequest
 from service.requests.schemas import EncodeRequest
-from service.tokenization.inputs import Inputs, read_inputs
+from service.tokenization.inputs import Inputs, read_inputs, read_pairs
+
+M = TypeVar("M", bound=BaseModel)
 
 
-def read_call(inputs: Any, options: dict[str, Any]) -> tuple[EncodeRequest, Inputs]:
-    """What is asked for, and of what; any number of inputs, also none.
+def read_call(inputs: Any, pairs: Any, options: dict[str, Any]) -> tuple[EncodeRequest, Inputs]:
+    """What is asked for, and of what; any number of inputs or pairs, also none.
 
     Raises:
         Invalid: as for a body that holds the same; or an encoding, which arrays have none of.
     """
-    body = {"inputs": _as_json(_listed(inputs)), **_as_json(options)}
-    try:
-        request = EncodeRequest.model_validate(body)
-    except ValidationError as error:
-        raise explain_validation(error, EncodeRequest) from None
+    if (inputs is None) == (pairs is None):
+        raise Invalid("inputs: give either inputs or pairs", param="inputs")
+    name, values = ("inputs", inputs) if pairs is None else ("pairs", pairs)
+    body = {name: _as_json(_listed(values)), **_as_json(options)}
+    request = _validated(EncodeRequest, body)
     if request.encoding_format != "float":
         raise Invalid("encoding_format: arrays of float32 are returned here; leave it out", param="encoding_format")
     if request.long_texts is not None or request.spans is not None:
-        name = "spans" if request.long_texts is None else "long_texts"
-        raise Invalid(f"{name}: only POST /encode takes it; leave it out", param=name)
-    values = body["inputs"]
-    if isinstance(values, list):
-        return request, read_inputs(values, max_texts=len(values)) if values else Inputs(texts=())
-    return request, read_inputs(values, max_texts=1)
+        field = "spans" if request.long_texts is None else "long_texts"
+        raise Invalid(f"{field}: only POST /encode takes it; leave it out", param=field)
+    return request, _read(body[name], is_paired=pairs is not None)
+
+
+def read_explain_call(a: str, b: str, options: dict[str, Any]) -> ExplainRequest:
+    """Two texts to compare.
+
+    Raises:
+        Invalid: as for a body that holds the same.
+    """
+    return _validated(ExplainRequest, {"a": _as_json(a), "b": _as_json(b), **_as_json(options)})
+
+
+def _validated(kind: type[M], body: dict[str, Any]) -> M:
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        raise explain_validation(error, kind) from None
+
+
+def _read(values: Any, *, is_paired: bool) -> Inputs:
+    most = len(values) if isinstance(values, list) else 1
+    if is_paired:
+        return Inputs(text_pairs=()) if values == [] else read_pairs(values, max_texts=most)
+    return Inputs(texts=()) if values == [] else read_inputs(values, max_texts=most)
 
 
 def _listed(inputs: Any) -> Any:

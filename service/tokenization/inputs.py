@@ -36,6 +36,15 @@ class Inputs:
         forms = (self.texts, self.token_ids, self.text_pairs, self.id_pairs)
         return next((len(form) for form in forms if form is not None), 0)
 
+    def __getitem__(self, part: slice) -> "Inputs":
+        """Some of the rows, in the same form."""
+        return Inputs(
+            texts=self.texts and self.texts[part],
+            token_ids=self.token_ids and self.token_ids[part],
+            text_pairs=self.text_pairs and self.text_pairs[part],
+            id_pairs=self.id_pairs and self.id_pairs[part],
+        )
+
     @property
     def is_paired(self) -> bool:
         """Whether rows have two texts."""

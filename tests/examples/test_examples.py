@@ -115,7 +115,8 @@ def test_pairs_of_tokens_add_up_to_the_cosine(default_artifact: Path, capsys: py
     a, b = "A cat sat down.", "The kitten is resting."
     with Engine.load(default_artifact) as engine:
         left, right = np.asarray(engine.encode([a, b], normalize=True).embeddings)
-        similarity, pairs = why_similar.explain(engine, a, b)
+        explained = engine.explain(a, b)
+    similarity, pairs = float(explained.similarity), why_similar.pairs_of(explained)
     assert similarity == pytest.approx(float(left @ right), abs=1e-5)
     assert sum(value for value, _, _ in pairs) == pytest.approx(similarity, abs=1e-5)
     assert len(pairs) == 7 * 7

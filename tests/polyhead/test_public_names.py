@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import polyhead
+import service.answers.encoded
 import service.engine
 import service.errors
 from model.artifact import ArtifactError
@@ -14,7 +15,7 @@ from polyhead import Engine
 
 def test_public_names_are_those_of_the_packages_below() -> None:
     assert Engine is service.engine.Engine
-    assert polyhead.Encoded is service.engine.Encoded
+    assert polyhead.Encoded is service.answers.encoded.Encoded
     assert polyhead.ServiceError is service.errors.ServiceError
     assert polyhead.ArtifactError is ArtifactError
     assert all(hasattr(polyhead, name) for name in dir(polyhead))

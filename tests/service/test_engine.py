@@ -13,7 +13,7 @@ import pytest
 
 from service.batching.jobs import JobResult
 from service.engine import PORTION_TEXTS, QUEUED_TOKENS, Engine
-from service.errors import InferenceFailed, Invalid, NotReady, TooLarge
+from service.errors import InferenceFailed, Invalid, NotReady, ServiceError, TooLarge
 from service.runner import Runner
 from service.settings import Settings
 from tests.service.conftest import Served
@@ -367,3 +367,44 @@ def test_the_service_needs_no_thread_of_its_own(served: Served) -> None:
     served.encode({"inputs": TEXT})
     assert isinstance(served.engine, Runner)
     assert not [thread for thread in threading.enumerate() if thread.name == "engine" and thread.is_alive()]
+
+
+def test_it_explains_as_http_does(engine: Engine, served: Served) -> None:
+    options: dict[str, Any] = {"dimensions": 5, "prompt": "a "}
+    explained = engine.explain(TEXT, "dog", **options)
+    answer = served.client.post("/explain", json={"a": TEXT, "b": "dog", **options}).json()
+    assert explained.similarity == np.float32(answer["similarity"])
+    assert explained.prompt == answer["prompt"] == "a "
+    np.testing.assert_array_equal(explained.contributions, np.array(answer["contributions"], np.float32))
+    for side, expected in ((explained.a, answer["a"]), (explained.b, answer["b"])):
+        assert (side.tokens, side.truncated) == (expected["tokens"], expected["truncated"])
+        assert [list(offset) for offset in side.offsets] == expected["offsets"]
+        np.testing.assert_array_equal(side.saliency, np.array(expected["saliency"], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dimensions": HIDDEN_SIZE + 1}, "dimensions: expected 1 to 8"),
+        ({"similarities": "dot"}, "similarities: no such field .did you mean similarity"),
+        ({"truncate": False}, "a: 42 tokens, the model takes 16"),
+    ],
+)
+def test_what_cannot_be_explained_is_said(engine: Engine, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ServiceError, match=message):
+        engine.explain("cat " * 40, "dog", **options)
+
+
+def test_pairs_need_a_model_that_reads_them(engine: Engine) -> None:
+    with pytest.raises(Invalid, match=r"pairs: tests/fake reads one text at a time"):
+        engine.encode(pairs=[["cat", "dog"]])
+    for inputs, pairs in ((None, None), ("cat", [["cat", "dog"]])):
+        with pytest.raises(Invalid, match="give either inputs or pairs"):
+            engine.encode(inputs, pairs=pairs)
+
+
+def test_a_result_says_what_it_holds(engine: Engine) -> None:
+    encoded = engine.encode(TEXT)
+    assert (encoded.kind, encoded.labels) == ("embeddings", ())
+    with pytest.raises(AttributeError, match=r"this model gives no scores: read .embeddings"):
+        _ = encoded.scores

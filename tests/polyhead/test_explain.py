@@ -1,0 +1,58 @@
+"""`polyhead explain`: the table and the JSON hold what the engine answers, and what goes wrong is one line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyhead import Engine
+from polyhead.cli import main
+from tests.task_artifacts import TaskArtifact
+
+A, B = "a cat sat on the mat", "the dog"
+
+
+def test_the_table_adds_up_to_the_similarity(embedder: TaskArtifact, capsys: pytest.CaptureFixture[str]) -> None:
+    with Engine.load(embedder.artifact) as engine:
+        explained = engine.explain(A, B)
+        left, right = np.asarray(engine.encode([A, B], normalize=True).embeddings)
+    assert main(["explain", A, B, "--top", "3", "--model", str(embedder.artifact)]) == 0
+    head, *rows, rest = capsys.readouterr().out.splitlines()
+    assert head.startswith(f"similarity {left @ right:.4f} = sum over {explained.contributions.size} pairs")
+    largest = np.sort(explained.contributions, axis=None)[::-1][:3]
+    np.testing.assert_allclose([float(row.split()[0]) for row in rows], largest, atol=6e-5)
+    assert sum(float(row.split()[0]) for row in (*rows, rest)) == pytest.approx(float(left @ right), abs=3e-4)
+    row, column = np.unravel_index(explained.contributions.argmax(), explained.contributions.shape)
+    assert rows[0].split()[-2:] == [explained.a.tokens[row], explained.b.tokens[column]]
+
+
+def test_json_holds_every_pair(
+    embedder: TaskArtifact, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POLYHEAD_MODEL", str(embedder.artifact))
+    assert main(["explain", A, B, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert np.sum(answer["contributions"]) == pytest.approx(answer["similarity"], abs=1e-5)
+    assert np.shape(answer["contributions"]) == (len(answer["a"]["tokens"]), len(answer["b"]["tokens"]))
+    assert sum(answer["a"]["saliency"]) == pytest.approx(1, abs=1e-5)
+
+
+def test_another_task_is_one_line(reranker: TaskArtifact, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", A, B, "--model", str(reranker.artifact)]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("polyhead explain: drawn is for classification: only the similarity of two embeddings")
+    assert printed.count("\n") == 1
+
+
+def test_no_such_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", A, B, "--model", str(tmp_path / "nothing")]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"polyhead explain: {tmp_path / 'nothing'} holds no manifest.json: make an artifact")
+    assert printed.count("\n") == 1
+
+
+def test_no_pairs_are_no_question(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["explain", A, B, "--top", "0"])
+    assert "--top 0: expected at least 1" in capsys.readouterr().err
