@@ -1,0 +1,127 @@
+"""What do vectors in fewer bits cost in quality? Spearman on rated pairs, and recall of definitions by their words.
+
+Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format). Definitions: a CSV without a
+header, word, definition. The documents are the definitions of the rows whose hashes are the smallest, the queries the
+words of the first of these. A word finds its definition where fewer than 10 others are at least as near.
+"""
+
+import csv
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
+from benchmarks.lib.report import Table, emit
+from benchmarks.quality.pairs import Vectors, embed
+from export.heads.pairs import read_pairs
+from model.artifact import Artifact, Manifest
+from service.answers.quantize import quantize
+
+DEPTH = 10
+QUERIES_AT_ONCE = 250
+COLUMNS = ("vectors", "compared by", "bytes a vector", "spearman x 100", "recall@10 %")
+
+Numbers = NDArray[np.float64]
+Scores = Callable[[Numbers, Numbers], Numbers]
+
+
+def inner_product(queries: Numbers, documents: Numbers) -> Numbers:
+    """[..., Q, D] and [..., N, D] -> [..., Q, N], larger is nearer."""
+    return np.asarray(queries @ np.swapaxes(documents, -1, -2))
+
+
+def nearness(queries: Numbers, documents: Numbers) -> Numbers:
+    """The squared Euclidean distance, negative; of bits the number that differ (Hamming)."""
+    lengths = (queries**2).sum(-1)[..., :, np.newaxis] + (documents**2).sum(-1)[..., np.newaxis, :]
+    return np.asarray(2 * inner_product(queries, documents) - lengths)
+
+
+def in_form(vectors: Vectors, name: str, manifest: Manifest) -> tuple[Numbers, int]:
+    """Vectors [N, D] as the numbers that are compared, and the bytes of one."""
+    if name == "float32":
+        return vectors.astype(np.float64), vectors.itemsize * vectors.shape[1]
+    if name == "binary":
+        packed = quantize(vectors, "ubinary", manifest)
+        return np.unpackbits(packed, axis=1).astype(np.float64), packed.shape[1]
+    levels = quantize(vectors, "int8" if name == "int8" else "uint8", manifest)
+    return levels.astype(np.float64), levels.shape[1]
+
+
+FORMS: tuple[tuple[str, str, Scores], ...] = (
+    ("float32", "inner product", inner_product),
+    ("int8", "inner product", inner_product),
+    ("int8", "Euclidean distance", nearness),
+    ("uint8", "inner product", inner_product),
+    ("uint8", "Euclidean distance", nearness),
+    ("binary", "Hamming distance", nearness),
+)
+
+
+def recall(queries: Numbers, documents: Numbers, scores: Scores) -> float:
+    """Percent of the queries whose own document, the one of the same place, is among the nearest."""
+    found = 0
+    for start in range(0, len(queries), QUERIES_AT_ONCE):
+        part = scores(queries[start : start + QUERIES_AT_ONCE], documents)
+        own = part[np.arange(len(part)), np.arange(start, start + len(part))]
+        found += int(((part >= own[:, np.newaxis]).sum(axis=1) <= DEPTH).sum())
+    return 100 * found / len(queries)
+
+
+def read_definitions(path: Path, documents: int) -> list[tuple[str, str]]:
+    """Word and definition of so many rows, by the order of their hashes; of a word only the first.
+
+    Raises:
+        CannotMeasure: the file cannot be read, or has fewer.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [(row[0], row[1]) for row in csv.reader(file, strict=True)]
+    except (OSError, UnicodeDecodeError, csv.Error, IndexError) as error:
+        raise CannotMeasure(f"{path} is no CSV of word,definition: {error}") from error
+    rows.sort(key=lambda row: hashlib.sha256("\n".join(row).encode()).digest())
+    chosen: dict[str, str] = {}
+    for word, definition in rows:
+        chosen.setdefault(word, definition)
+    if len(chosen) < documents:
+        raise CannotMeasure(f"{path} defines {len(chosen)} words, {documents} are wanted: lower --documents")
+    return list(chosen.items())[:documents]
+
+
+def add_rows(table: Table, manifest: Manifest, sides: tuple[Vectors, Vectors], ratings: Any, found: Any) -> None:
+    """A row a form; `sides` are the rated pairs' vectors, `found` those of the queries and the documents."""
+    for name, compared_by, scores in FORMS:
+        (left, size), (right, _) = (in_form(side, name, manifest) for side in sides)
+        similarity = scores(left[:, np.newaxis], right[:, np.newaxis])[:, 0, 0]
+        queries, documents = (in_form(vectors, name, manifest)[0] for vectors in found)
+        spearman = 100 * float(spearmanr(similarity, ratings)[0])
+        figures = (name, compared_by, size, spearman, recall(queries, documents, scores))
+        table.add(**dict(zip(COLUMNS, figures, strict=True)))
+
+
+@program
+def main() -> None:
+    """Prints a row a form of the vectors, then JSON."""
+    parser = parser_of(__doc__, takes="a few minutes")
+    parser.add_argument("artifact", type=Path, metavar="DIR", help="an embedder's artifact")
+    parser.add_argument("--pairs", type=Path, required=True, metavar="CSV", help="rated pairs of sentences")
+    parser.add_argument("--definitions", type=Path, required=True, metavar="CSV", help="words and their definitions")
+    parser.add_argument("--documents", type=whole, default=10_000, help="definitions to search in")
+    parser.add_argument("--queries", type=whole, default=2_000, help="words to find them by, not more than documents")
+    arguments = parser.parse_args()
+    manifest = Artifact.open(arguments.artifact).manifest
+    if manifest.vector_ranges is None:
+        raise CannotMeasure(f"{arguments.artifact} has no ranges for int8 vectors; export it again")
+    pairs = read_pairs(arguments.pairs)
+    rows = read_definitions(arguments.definitions, arguments.documents)
+    words, definitions = [word for word, _ in rows[: arguments.queries]], [definition for _, definition in rows]
+    vectors = embed(arguments.artifact, [*pairs.left, *pairs.right, *words, *definitions])
+    ends = np.cumsum([len(pairs.left), len(pairs.right), len(words)])
+    left, right, queries, documents = np.split(vectors, ends)
+    table = Table("formats", "quality of vectors in fewer bits", COLUMNS)
+    add_rows(table, manifest, (left, right), pairs.ratings, (queries, documents))
+    emit("quality formats", [table], pairs=len(pairs.ratings), queries=len(words), documents=len(definitions))
