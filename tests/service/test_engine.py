@@ -170,6 +170,9 @@ def test_long_texts_are_cut_into_runs_that_the_queue_takes(settings: Settings, b
         (lambda engine: engine.encode(TEXT, colour="red"), Invalid),
         (lambda engine: engine.encode(TEXT, encoding_format="base64"), Invalid),
         (lambda engine: engine.encode(TEXT, encoding_format="float16"), Invalid),
+        (lambda engine: engine.encode(TEXT, encoding_format="int8"), Invalid),
+        (lambda engine: engine.encode(TEXT, long_texts="mean"), Invalid),
+        (lambda engine: engine.encode(TEXT, spans=[[[0, 3]]]), Invalid),
         (lambda engine: engine.encode([TEXT, 3]), Invalid),
         (lambda engine: engine.encode(bytes([CLS, 5, SEP])), Invalid),  # no token ids
         (lambda engine: engine.encode(None), Invalid),
