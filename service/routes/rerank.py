@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.context import context_of
-from service.error_shapes import OURS, TEI
+from service.error_shapes import OURS, RERANK, TEI
 from service.errors import WrongTask
 from service.http.route import Route
 from service.inference.backend import Float32Array
@@ -233,7 +233,7 @@ ROUTES = (
         "/rerank",
         answer_rerank,
         is_queued=True,
-        error_shape=TEI,
+        error_shape=RERANK,
         tag="reranking",
         summary="Order documents by a query, as TEI and Infinity",
         answer=embeddings_document(RerankAnswer | list[TeiRank], EXAMPLE),
