@@ -79,15 +79,24 @@ def _make_weights(generator: np.random.Generator, tokens: int) -> Float32Array:
     return weights
 
 
+def _listed_anew(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The same arrays in new lists."""
+    entries = [
+        {name: list(value) if isinstance(value, list) else value for name, value in entry.items()}
+        for entry in answer["attention"]
+    ]
+    return {**answer, "attention": entries}
+
+
 def _forms(answer: Mapping[str, Any], runner: asyncio.Runner) -> dict[str, Write]:
-    """What writes the answer, by form."""
+    """What writes the answer, by form. Writing JSON empties the lists of an answer, so each gets lists of its own."""
     floats = sum(layer.size for layer in answer["attention"][0]["weights"])
 
     def as_json(make: Callable[[], Mapping[str, Any]]) -> Sequence[Piece]:
         return runner.run(serialize_in_pieces(make(), floats=floats))
 
     return {
-        "JSON": partial(as_json, lambda: answer),
+        "JSON": partial(as_json, lambda: _listed_anew(answer)),
         "base64": partial(as_json, partial(pack_base64, answer)),
         "safetensors float32": partial(pack_safetensors, answer, is_half=False),
         "safetensors float16": partial(pack_safetensors, answer, is_half=True),

@@ -93,7 +93,7 @@ def test_other_outcomes_have_no_series_before_they_come(served: Served) -> None:
     served.encode({"inputs": []})
     assert served.metric(COUNT, **labels) == 1
     lines = served.client.get("/metrics").text.count("\n")
-    assert lines < 1800, "every line is 20 microseconds of a scrape"
+    assert lines < 2400, "every line is 20 microseconds of a scrape"
 
 
 def test_requests_texts_and_tokens(served: Served) -> None:
