@@ -51,6 +51,20 @@ export async function explain(a, b, signal) {
   return send("explain", { body: { a, b }, signal });
 }
 
+/**
+ * What a cross-encoder says of a pair: `{score, attention}`.
+ *
+ * @param {object} [attention] as of `POST /encode`; the answer has none where it is left out
+ * @param {number[][]} headMask `[layer, head, gate]` each; none where empty
+ * @param {boolean} isRaw a logit in place of a number from 0 to 1
+ */
+export async function scorePair(query, document, { attention, headMask = [], isRaw = false, signal } = {}) {
+  const wanted = { ...(attention && { attention }), ...(headMask.length && { head_mask: headMask }) };
+  const body = { query, texts: [document], raw_scores: isRaw, ...wanted };
+  const [entry] = await send("rerank", { body, signal });
+  return entry;
+}
+
 /** Statistics of every head: by name [layer][head]. */
 export async function encodeStatistics(text, signal) {
   const body = { inputs: text, attention: { layers: "all", form: "stats" } };
@@ -141,8 +155,9 @@ async function readFailure(response) {
   const retryAfter = Number(response.headers.get("retry-after")) || 0;
   let failure = { code: "unknown", message: `The server answered ${response.status}.` };
   try {
-    const { error } = await response.json();
+    const { error, error_type: code } = await response.json();
     if (typeof error?.message === "string") failure = error;
+    else if (typeof error === "string" && code) failure = { code, message: error }; // as POST /rerank writes it
   } catch {
     // something between the page and the service answered; its status is all there is to say
   }

@@ -5,7 +5,24 @@ import { element } from "./dom.js";
 import { inParallel } from "./turns.js";
 
 const MOST_TOKENS = 5;
-const AT_ONCE = 6; // connections that browsers keep to one host; the server runs what waits together
+export const AT_ONCE = 6; // connections that browsers keep to one host; the server runs what waits together
+
+/** How heads are measured by a text's embedding; `EffectPanel` shows it. */
+export const embeddingEffect = {
+  rankTitle: "Without this head the embedding turns by (1 − cos)",
+  hint: (which) => `See how far the text's embedding turns without ${which}. A weight alone does not tell.`,
+  missing: "",
+  isPossible: ({ text }) => Boolean(text),
+  rank: ({ text }, ...rest) => rankHeads(text, ...rest),
+  measure: ({ text }, ...rest) => measureEffect(text, ...rest),
+  show: (host, result, labels) => showEffect(host, result, labels),
+};
+
+/** In its place where neither an embedding nor a score can change. */
+export const noEffect = {
+  missing: "This page measures heads by an embedding or by the score of a pair; this model gives neither.",
+  isPossible: () => false,
+};
 
 /** Heads as `head_mask` takes them: "3.5" is layer 3, head 5, closed. */
 export function headMask(keys) {
@@ -74,6 +91,7 @@ export function bar(name, value, share) {
   return entry;
 }
 
-function formatEffect(value) {
-  return value >= 0.001 || value < 1e-6 ? value.toFixed(4) : value.toFixed(6);
+export function formatEffect(value) {
+  const size = Math.abs(value);
+  return size >= 0.001 || size < 1e-6 ? value.toFixed(4) : value.toFixed(6);
 }

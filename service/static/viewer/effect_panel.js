@@ -1,8 +1,9 @@
-// The controls around the effect of heads: switching the shown one off, and ranking all of them.
+// The controls around the effect of heads: switching the shown one off, and ranking all of them. What the effect is of,
+// an embedding or a score, is the measure's.
 
 import { ApiError } from "./api.js";
-import { bar, measureEffect, rankHeads, showEffect } from "./effect.js";
 import { element, quiet } from "./dom.js";
+import { bar } from "./effect.js";
 import { describeFailure } from "./notices.js";
 import { Turn } from "./turns.js";
 
@@ -11,6 +12,7 @@ const UNSUPPORTED = "This server cannot switch heads off: its artifact has no he
 
 export class EffectPanel {
   #state;
+  #measure;
   #grid;
   #host;
   #ranking;
@@ -18,9 +20,11 @@ export class EffectPanel {
   #rankingTurn = new Turn();
   #labels = [];
 
-  constructor({ host, ranking, state, grid }) {
+  /** @param {{measure: object}} parts `measure` as `embeddingEffect` */
+  constructor({ host, ranking, state, grid, measure }) {
     Object.assign(this, { onFailure: () => {} });
     this.#state = state;
+    this.#measure = measure;
     this.#grid = grid;
     this.#host = host;
     this.#ranking = ranking;
@@ -43,11 +47,13 @@ export class EffectPanel {
     const { off, map, layer, head } = this.#state.values;
     const signal = this.#measuring.begin();
     const result = element("div", { role: "status" });
+    const isPossible = this.#measure.isPossible(this.#state);
+    if (!isPossible && this.#measure.missing) return this.#host.replaceChildren(quiet(this.#measure.missing, "p"));
     this.#host.replaceChildren(...(map === "head" ? [this.#toggle(`${layer}.${head}`)] : []), this.#listOff(), result);
-    if (!off.length || !this.#state.text) return;
+    if (!off.length || !isPossible) return;
     result.append(element("p", { class: "quiet", textContent: "Measuring…" }));
     try {
-      showEffect(result, await measureEffect(this.#state.text, off, signal), this.#labels);
+      this.#measure.show(result, await this.#measure.measure(this.#state, off, signal), this.#labels);
     } catch (error) {
       if (!signal.aborted) this.#fail(result, error);
     }
@@ -73,7 +79,7 @@ export class EffectPanel {
     const { off } = this.#state.values;
     if (!off.length) {
       const which = this.#state.values.map === "head" ? "this head" : "a head: choose one of them";
-      return quiet(`See how far the text's embedding turns without ${which}. A weight alone does not tell.`, "p");
+      return quiet(this.#measure.hint(which), "p");
     }
     const all = element("button", { type: "button", class: "plain", textContent: "All on again" });
     all.addEventListener("click", () => this.#state.set({ off: [] }));
@@ -81,6 +87,7 @@ export class EffectPanel {
   }
 
   #offerRanking() {
+    if (!this.#measure.isPossible(this.#state)) return this.#ranking.replaceChildren();
     const button = element("button", { type: "button", id: "rank", textContent: "Rank heads by their effect" });
     button.addEventListener("click", () => this.#rank());
     const text = `Each head is switched off alone: ${this.#grid.keys.length} runs of this text.`;
@@ -96,7 +103,7 @@ export class EffectPanel {
     this.#ranking.replaceChildren(element("div", { class: "bar" }, progress, cancel));
     const effects = new Map();
     try {
-      await rankHeads(this.#state.text, keys, signal, (key, effect) => {
+      await this.#measure.rank(this.#state, keys, signal, (key, effect) => {
         effects.set(key, effect);
         progress.value = effects.size;
       });
@@ -111,13 +118,14 @@ export class EffectPanel {
   }
 
   #showRanking(effects) {
-    const ranked = [...effects].sort(([, a], [, b]) => b - a);
-    const most = ranked[0]?.[1] || 1;
-    this.#grid.showEffects(new Map(ranked.map(([key, effect]) => [key, effect / most])));
-    const items = ranked.slice(0, LISTED).map(([key, effect]) => bar(this.#opener(key), effect, effect / most));
+    const ranked = [...effects].sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
+    const most = Math.abs(ranked[0]?.[1]) || 1;
+    this.#grid.showEffects(new Map(ranked.map(([key, effect]) => [key, Math.abs(effect) / most])));
+    const shown = ranked.slice(0, LISTED);
+    const items = shown.map(([key, effect]) => bar(this.#opener(key), effect, Math.abs(effect) / most));
     this.#offerRanking();
     this.#ranking.append(
-      element("h3", { textContent: "Without this head the embedding turns by (1 − cos)" }),
+      element("h3", { textContent: this.#measure.rankTitle }),
       element("ol", { class: "bars", id: "ranked" }, ...items),
       quiet("One head at a time; heads can stand in for each other, so small effects do not add up.", "p"),
     );

@@ -39,10 +39,7 @@ function shownPanes(state, figure, pair) {
   const panes = figure.panes
     .filter(({ host }) => !host.classList.contains("missing"))
     .map(({ drawing, measure }) => ({ drawing, caption: captions[measure] }));
-  if (state.values.mode === "pair" && pair.answer) {
-    panes.push({ drawing: pair.matrix, caption: "Contributions to the similarity" });
-  }
-  return panes;
+  return state.values.mode === "pair" ? [...panes, ...pair.drawings] : panes;
 }
 
 function fileName({ values: { map, layer, head } }) {

@@ -1,7 +1,9 @@
 // The page's lower half: what shows the state, and what each change of it makes do.
 
+import { AcrossView } from "./across.js";
 import { writeLink } from "./controls.js";
 import { byId } from "./dom.js";
+import { embeddingEffect, noEffect } from "./effect.js";
 import { EffectPanel } from "./effect_panel.js";
 import { Explorer } from "./explorer.js";
 import { Figure } from "./figure.js";
@@ -9,6 +11,8 @@ import { HeadGrid } from "./grid.js";
 import { bindKeep } from "./keep_panel.js";
 import { PairView } from "./pair.js";
 import { Pointer } from "./pointer.js";
+import { scoreEffect } from "./score_effect.js";
+import { NoPairView, kindOf } from "./task.js";
 import { TokenStrip } from "./tokens.js";
 
 export class Page {
@@ -41,7 +45,6 @@ export class Page {
     const isPair = mode === "pair" && Boolean(a.trim() && b.trim());
     for (const id of ["tokens-card", "work", "keep"]) byId(id).hidden = !hasText;
     byId("examples").hidden = hasText;
-    byId("pair").hidden = !isPair;
     this.#effect.reset();
     if (hasText) this.#explorer.load();
     else this.#forget();
@@ -63,10 +66,21 @@ export class Page {
     const figure = new Figure(byId("panes"), byId("readout"), pointer);
     const strip = new TokenStrip(byId("tokens"), pointer, { name: "Tokens of the text" });
     this.#grid = new HeadGrid(byId("grid"), this.#headCounts, (place) => state.set(place));
-    this.#effect = new EffectPanel({ host: byId("effect"), ranking: byId("ranking"), state, grid: this.#grid });
+    const measure = { embedding: embeddingEffect, scoring: scoreEffect, other: noEffect }[kindOf(info)];
+    const [host, ranking] = [byId("effect"), byId("ranking")];
+    this.#effect = new EffectPanel({ host, ranking, state, grid: this.#grid, measure });
     const views = { grid: this.#grid, figure, strip, effect: this.#effect, notices: this.#notices, pointer };
     this.#explorer = new Explorer({ state, info, views });
-    this.#pair = new PairView({
+    this.#pair = this.#viewOfPairs(info);
+    bindKeep({ state, info, explorer: this.#explorer, figure, pair: this.#pair, writeLink });
+  }
+
+  #viewOfPairs(info) {
+    const kind = kindOf(info);
+    if (kind === "scoring") return new AcrossView(this.#state);
+    if (kind === "other") return new NoPairView(this.#notices, info);
+    return new PairView({
+      section: byId("pair"),
       a: byId("pair-a"),
       b: byId("pair-b"),
       matrix: byId("pair-matrix"),
@@ -74,7 +88,6 @@ export class Page {
       similarity: byId("similarity"),
       note: byId("pair-note"),
     });
-    bindKeep({ state, info, explorer: this.#explorer, figure, pair: this.#pair, writeLink });
   }
 
   #listen() {

@@ -23,7 +23,7 @@ export class PairView {
   #strips;
   #answer = null;
 
-  /** @param {{a, b, matrix, readout, similarity, note}} parts elements of the page */
+  /** @param {{section, a, b, matrix, readout, similarity, note}} parts elements of the page */
   constructor(parts) {
     Object.assign(this, { onFailure: () => {} });
     this.#parts = parts;
@@ -35,8 +35,8 @@ export class PairView {
     this.#pointer.on(() => this.#point());
   }
 
-  get matrix() {
-    return this.#matrix;
+  get drawings() {
+    return this.#answer ? [{ drawing: this.#matrix, caption: "Contributions to the similarity" }] : [];
   }
 
   get answer() {
@@ -44,6 +44,7 @@ export class PairView {
   }
 
   async load(a, b) {
+    this.#parts.section.hidden = false;
     const signal = this.#turn.begin();
     this.#pointer.clear();
     try {
@@ -60,6 +61,7 @@ export class PairView {
 
   stop() {
     this.#turn.end();
+    this.#parts.section.hidden = true;
   }
 
   draw() {

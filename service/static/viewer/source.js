@@ -10,7 +10,7 @@ const ONE_ANSWER_BYTES = 4 * 2 ** 20; // of layers that come together
 const cache = new BoundedCache(CACHE_BYTES);
 
 /** The part of an attention request that the reader's filters stand for. */
-function attentionOptions({ level, hide, renormalise }, form) {
+export function attentionOptions({ level, hide, renormalise }, form) {
   return {
     ...(level === "word" && { level }),
     ...(hide && { exclude_special: true }),

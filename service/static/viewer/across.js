@@ -1,0 +1,124 @@
+// Two texts that a cross-encoder reads together: their score, and what each looks at in the other.
+
+import { ApiError, scorePair } from "./api.js";
+import { Block } from "./block.js";
+import { byId, element } from "./dom.js";
+import { formatNumber } from "./ink.js";
+import { describeFailure } from "./notices.js";
+import { attentionOptions } from "./source.js";
+import { Turn } from "./turns.js";
+
+const [QUERY, DOCUMENT] = [0, 1]; // as the service numbers the texts of a pair
+const LONGEST_FOR_ALL_HEADS = 1000; // characters of both texts; the maps of longer ones are large
+const SHOWN = ["layer", "head", "map", "level", "hide", "renormalise"];
+
+export class AcrossView {
+  #state;
+  #turn = new Turn();
+  #blocks;
+  #answer = null;
+
+  constructor(state) {
+    Object.assign(this, { onFailure: () => {} });
+    this.#state = state;
+    this.#blocks = {
+      query_to_document: new Block(byId("across-blocks"), { from: "first text", to: "second text" }),
+      document_to_query: new Block(byId("across-blocks"), { from: "second text", to: "first text" }),
+    };
+    state.on(SHOWN, () => byId("across").hidden || this.load(state.values.a, state.values.b));
+  }
+
+  get answer() {
+    return this.#answer;
+  }
+
+  get drawings() {
+    if (!this.#answer) return [];
+    return Object.values(this.#blocks).map(({ matrix, title }) => ({ drawing: matrix, caption: title }));
+  }
+
+  async load(a, b) {
+    byId("across").hidden = false;
+    const signal = this.#turn.begin();
+    try {
+      this.#answer = await scorePair(a, b, { attention: this.#wanted(a.length + b.length), signal });
+      this.#show();
+    } catch (error) {
+      if (signal.aborted) return;
+      if (!(error instanceof ApiError)) throw error;
+      this.#fail(error);
+    }
+  }
+
+  stop() {
+    this.#turn.end();
+    this.#answer = null;
+    byId("across").hidden = true;
+  }
+
+  draw() {
+    if (this.#answer) for (const block of Object.values(this.#blocks)) block.draw();
+  }
+
+  #wanted(length) {
+    const { values } = this.#state;
+    const heads = length > LONGEST_FOR_ALL_HEADS ? [values.head] : "all";
+    const selection = values.map === "rollout" ? { reduce: "rollout" } : { layers: [values.layer], heads };
+    return { ...selection, ...attentionOptions(values, "weights") };
+  }
+
+  #show() {
+    const { score, attention } = this.#answer;
+    Object.assign(byId("score"), { textContent: formatNumber(score) }).dataset.value = score;
+    byId("across-failure").hidden = true;
+    byId("across-body").hidden = false;
+    byId("across-title-of-map").textContent = this.#title;
+    const labels = attention.words ?? attention.tokens;
+    const of = (text) => labels.filter((_, at) => attention.segments[at] === text);
+    const [query, document] = [of(QUERY), of(DOCUMENT)];
+    const at = attention.reduce ? 0 : attention.heads[0].indexOf(this.#state.values.head);
+    for (const [name, block] of Object.entries(this.#blocks)) {
+      const [rows, columns] = name === "query_to_document" ? [query, document] : [document, query];
+      block.show({ weights: attention[name][0][at], rows, columns, mass: attention[`${name}_mass`][0][at] });
+    }
+    byId("across-table").hidden = Boolean(attention.reduce);
+    this.#listHeads(attention.reduce ? [] : this.#rowsOfHeads(attention));
+  }
+
+  #listHeads(rows) {
+    const host = byId("across-heads");
+    const hadFocus = host.contains(document.activeElement);
+    host.replaceChildren(...rows);
+    if (hadFocus) host.querySelector("[aria-pressed=true]")?.focus();
+  }
+
+  get #title() {
+    const { map, layer, head } = this.#state.values;
+    return map === "rollout" ? "Rollout through all layers" : `Layer ${layer}, head ${head}`;
+  }
+
+  #rowsOfHeads({ heads, query_to_document_mass: [forward], document_to_query_mass: [back] }) {
+    return heads[0].map((head, at) => {
+      const number = (value) => element("td", { class: "number", textContent: formatNumber(value) });
+      const name = element("th", { scope: "row" }, this.#opener(head));
+      return element("tr", {}, name, number(forward[at]), number(back[at]));
+    });
+  }
+
+  #opener(head) {
+    const isShown = head === this.#state.values.head;
+    const properties = { type: "button", class: "plain", textContent: `head ${head}`, aria: { pressed: isShown } };
+    const button = element("button", properties);
+    button.addEventListener("click", () => this.#state.set({ head }));
+    return button;
+  }
+
+  /** Takes away what belongs to the texts before. */
+  #fail(error) {
+    this.#answer = null;
+    byId("score").textContent = "";
+    byId("across-body").hidden = true;
+    Object.assign(byId("across-failure"), { hidden: false, textContent: describeFailure(error) });
+    this.onFailure(error);
+  }
+}

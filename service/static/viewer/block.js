@@ -1,0 +1,78 @@
+// A part of an attention map, from the tokens of one text to those of another: a matrix and the number pointed at.
+
+import { element, quiet, tokenPair } from "./dom.js";
+import { formatNumber } from "./ink.js";
+import { NumberMap } from "./maps.js";
+import { Matrix } from "./matrix.js";
+import { amountPalette } from "./palette.js";
+import { Pointer } from "./pointer.js";
+import { shownTheme } from "./theme.js";
+
+export class Block {
+  #pointer = new Pointer();
+  #caption = element("figcaption");
+  #drawing = element("div", { class: "drawing" });
+  #readout = element("p", { class: "readout", role: "status" });
+  #title;
+  #names;
+  #content = null;
+
+  /** @param {{from: string, to: string}} names of the two texts */
+  constructor(host, names) {
+    this.#names = names;
+    this.#title = `${names.from} → ${names.to}`;
+    this.matrix = new Matrix(this.#drawing, this.#pointer, { name: this.#title });
+    host.append(element("figure", { class: "pane" }, this.#caption, this.#drawing, this.#readout));
+    this.#pointer.on(() => this.#read());
+  }
+
+  get title() {
+    return this.#title;
+  }
+
+  /** @param {{weights: number[][], rows: string[], columns: string[], mass: number}} content */
+  show(content) {
+    this.#content = content;
+    this.#pointer.clear();
+    const mass = element("b", { textContent: formatNumber(content.mass), data: { mass: content.mass } });
+    this.#caption.replaceChildren(this.#title, element("span", {}, "weight in it ", mass));
+    this.draw();
+  }
+
+  /** Draws it anew: it is new, or the theme has changed. */
+  draw() {
+    const { weights, rows, columns } = this.#content;
+    const map = new NumberMap(Float32Array.from(weights.flat()), rows.length, columns.length);
+    this.#drawing.hidden = !map.values.length;
+    if (!map.values.length) return;
+    this.matrix.show({
+      map,
+      rowLabels: rows,
+      columnLabels: columns,
+      rowSpecial: [],
+      columnSpecial: [],
+      rowTitle: this.#names.from,
+      columnTitle: this.#names.to,
+      palette: amountPalette(shownTheme()),
+      high: map.largest,
+      signed: false,
+      threshold: 0,
+    });
+  }
+
+  #read() {
+    const { weights, rows, columns } = this.#content;
+    const { row, column } = this.#pointer.place;
+    if (row === null && column === null) {
+      const words = rows.length && columns.length ? "Point at a cell to read its weight." : "A text has no tokens.";
+      return this.#readout.replaceChildren(quiet(words));
+    }
+    const chosen = row === null ? weights : [weights[row]];
+    const total = chosen.flatMap((one) => (column === null ? one : one[column])).reduce((sum, one) => sum + one, 0);
+    const word = row === null || column === null ? "sum of weights " : "weight ";
+    this.#readout.replaceChildren(
+      tokenPair(rows[row] ?? "all", "→", columns[column] ?? "all"),
+      element("span", {}, word, element("b", { textContent: formatNumber(total) })),
+    );
+  }
+}

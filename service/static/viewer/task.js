@@ -1,0 +1,32 @@
+// What the page can show of an artifact, by the task that it was exported for.
+
+/** @returns {"embedding"|"scoring"|"other"} "scoring": a cross-encoder, one score for each pair of texts */
+export function kindOf({ manifest }) {
+  const { task = "embedding", task_settings: settings } = manifest.config;
+  if (task === "embedding") return "embedding";
+  const isScoring = task === "classification" && manifest.pairs && settings.labels.length === 1;
+  return isScoring ? "scoring" : "other";
+}
+
+/** In place of a view of two texts, where the page has none for this model. */
+export class NoPairView {
+  #notices;
+  #words;
+
+  constructor(notices, { manifest }) {
+    Object.assign(this, { onFailure: () => {}, answer: null, drawings: [] });
+    this.#notices = notices;
+    const task = manifest.config.task.replace("_", "-");
+    this.#words = `This model's task is ${task}: the page compares no two texts. Each text's own attention is below.`;
+  }
+
+  load() {
+    this.#notices.show("pair", this.#words, { kind: "note" });
+  }
+
+  stop() {
+    this.#notices.clear("pair");
+  }
+
+  draw() {}
+}

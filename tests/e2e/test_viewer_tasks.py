@@ -1,0 +1,123 @@
+"""The viewer on models that are no embedders: a pair's score and blocks, and a clear sentence for other tasks."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from tests.e2e.conftest import OpenViewer
+from tests.e2e.test_viewer import ask
+from tests.e2e.viewer_page import ViewerPage
+from tests.service.process import ServerProcess
+from tests.task_artifacts import TaskArtifact
+
+QUERY, DOCUMENT = "the cat", "the cat sat on the mat."
+ON_A_RERANKER = pytest.mark.parametrize("viewer_server", ["reranker"], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def viewer_server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
+    """A service on the artifact of the fixture that the test names, in place of the default model."""
+    served: TaskArtifact = request.getfixturevalue(request.param)
+    with ServerProcess("service", "--model", str(served.artifact)) as process:
+        yield process.wait_until_ready()
+        assert process.stop() == 0
+
+
+def show_pair(viewer: ViewerPage) -> None:
+    viewer.type(DOCUMENT, "#b")
+    viewer.show(QUERY)
+
+
+def rerank(server: ServerProcess, **options: Any) -> Any:
+    (entry,) = ask(server, "/rerank", {"query": QUERY, "texts": [DOCUMENT], **options})
+    return entry
+
+
+@ON_A_RERANKER
+def test_a_cross_encoder_shows_its_score_and_both_blocks(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+    viewer = open_viewer("mode=pair&layer=1&head=2")
+    show_pair(viewer)
+    expected = rerank(viewer_server, attention={"layers": [1]})
+    expect(viewer.page.locator("#score")).to_have_attribute("data-value", str(expected["score"]))
+    names = ("query_to_document", "document_to_query")
+    masses = [expected["attention"][f"{name}_mass"][0] for name in names]
+    shown = viewer.page.locator("#across-blocks [data-mass]").all()
+    assert [float(one.get_attribute("data-mass") or "nan") for one in shown] == [mass[2] for mass in masses]
+    rows = viewer.page.locator("#across-heads tr").all()
+    table = [[float(cell) for cell in row.locator("td").all_text_contents()] for row in rows]
+    np.testing.assert_allclose(table, np.transpose(masses), atol=5.1e-5)
+    for place, name in enumerate(names):
+        block = viewer.page.locator("#across-blocks figure").nth(place)
+        block.locator("canvas").press("ArrowDown")  # from nowhere to the first cell
+        weight = float(block.locator(".readout b").inner_text())
+        assert weight == pytest.approx(expected["attention"][name][0][2][0][0], abs=5.1e-5)
+
+
+@ON_A_RERANKER
+def test_blocks_follow_the_head_and_the_rollout(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+    viewer = open_viewer("mode=pair")
+    show_pair(viewer)
+    mass = viewer.page.locator("#across-blocks [data-mass]").first
+    layer = rerank(viewer_server, attention={"layers": [0]})["attention"]["query_to_document_mass"][0]
+    viewer.page.locator("#across-heads button").nth(3).click()
+    expect(mass).to_have_attribute("data-mass", str(layer[3]))
+    expect(viewer.page.locator("#across-heads :focus")).to_have_text("head 3")
+    expect(viewer.page.locator("#head-title")).to_have_text("Layer 0, head 3")
+    viewer.page.locator(".tile.wide").click()
+    rollout = rerank(viewer_server, attention={"reduce": "rollout"})["attention"]["query_to_document_mass"]
+    expect(mass).to_have_attribute("data-mass", str(rollout[0][0]))
+    expect(viewer.page.locator("#across-table")).to_be_hidden()
+
+
+@ON_A_RERANKER
+def test_heads_are_ranked_by_the_score(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+    viewer = open_viewer()
+    viewer.show(QUERY)
+    expect(viewer.page.locator("#effect")).to_contain_text("Give two texts")
+    expect(viewer.page.locator("#rank")).to_have_count(0)
+    viewer.page.get_by_role("radio", name="Two texts").check(force=True)
+    viewer.type(DOCUMENT, "#b")
+    viewer.page.locator("#rank").click()
+    expect(viewer.page.locator("#ranked li")).to_have_count(8)
+    whole = rerank(viewer_server, raw_scores=True)["score"]
+    heads = [(layer, head) for layer in range(2) for head in range(4)]
+    changes = [rerank(viewer_server, raw_scores=True, head_mask=[[*place, 0]])["score"] - whole for place in heads]
+    largest = int(np.argmax(np.abs(changes)))
+    first = viewer.page.locator("#ranked li").first
+    assert first.locator("button").inner_text() == "layer {}, head {}".format(*heads[largest])
+    assert float(first.locator(".number").inner_text()) == pytest.approx(changes[largest], abs=1e-4)
+
+
+@ON_A_RERANKER
+def test_a_refused_pair_is_said_in_the_servers_words(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer("mode=pair")
+    body = json.dumps({"error": "the answer would have 99 bytes", "error_type": "Validation"})
+    viewer.page.route("**/rerank", lambda route: route.fulfill(status=413, content_type="application/json", body=body))
+    show_pair(viewer)
+    expect(viewer.page.locator("#across-failure")).to_contain_text("the answer would have 99 bytes")
+    expect(viewer.page.locator("#across-blocks")).to_be_hidden()
+
+
+@pytest.mark.parametrize(
+    "viewer_server",
+    [
+        "classifier",
+        pytest.param("sparse_encoder", marks=pytest.mark.slow),
+        pytest.param("multi_vector_encoder", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
+def test_another_task_shows_each_text_and_says_that_it_compares_none(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer("mode=pair&off=0.1")
+    show_pair(viewer)
+    expect(viewer.page.locator(".notice[data-matter=pair]")).to_contain_text("the page compares no two texts")
+    expect(viewer.page.locator("#effect")).to_contain_text("this model gives neither")
+    expect(viewer.page.locator("#pair, #across").locator("visible=true")).to_have_count(0)
+    viewer.page.wait_for_load_state("networkidle")
+    assert viewer.refused == []
+    viewer.page.get_by_role("radio", name="One text").check(force=True)
+    expect(viewer.page.locator("#notices .notice")).to_have_count(0)
