@@ -3,7 +3,7 @@
 import argparse
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
@@ -15,11 +15,14 @@ from tqdm import tqdm
 from tests.e2e.browser import CHROMIUM, open_browser
 from tests.e2e.viewer_page import ViewerPage
 from tests.service.process import ROOT, ServerProcess
+from tests.task_artifacts import kept_artifact, make_classifier
 
 TROPHY = "The trophy does not fit into the suitcase because it is too large."
 IT = 10  # the place of "it" among its tokens
 SAFE = "The medicine is safe for children."
 UNSAFE = "The medicine is not safe for children."
+QUERY = "Where did the cat sit?"
+DOCUMENT = "The cat sat on the mat."
 MOST_BYTES = 200_000
 
 
@@ -46,10 +49,17 @@ def point_at_medicine(viewer: ViewerPage) -> None:
     viewer.page.mouse.move(0, 0)
 
 
+def wait_for_score(viewer: ViewerPage) -> None:
+    expect(viewer.page.locator("#across-blocks canvas").first).to_be_visible()
+
+
 PICTURES = (
     Picture("viewer", {"a": TROPHY, "layer": 3, "head": 1}, point_at_it, height=1010),
     Picture("norms", {"a": TROPHY, "layer": 2, "head": 9, "view": "matrix", "measure": "both"}, point_at_it, "#panes"),
     Picture("pair", {"mode": "pair", "a": SAFE, "b": UNSAFE}, point_at_medicine, "#pair", theme="dark"),
+)
+CROSS_ENCODER = Picture(
+    "cross-encoder", {"mode": "pair", "a": QUERY, "b": DOCUMENT, "layer": 1, "head": 2}, wait_for_score, "#across"
 )
 
 
@@ -62,13 +72,20 @@ def main() -> int:
     if CHROMIUM is None:
         parser.exit(1, "pictures: chromium is not installed (.ci/tools installs it)\n")
     arguments.output.mkdir(parents=True, exist_ok=True)
-    with ServerProcess("service", "--model", str(arguments.model.absolute())) as server, open_browser() as browser:
+    take_all(arguments.model, PICTURES, arguments.output)
+    drawn = kept_artifact("reranker", make_classifier, labels=("LABEL_0",))
+    take_all(drawn.artifact, (CROSS_ENCODER,), arguments.output)
+    return 0
+
+
+def take_all(model: Path, pictures: Sequence[Picture], output: Path) -> None:
+    """Writes pictures of the viewer on one artifact to a directory."""
+    with ServerProcess("service", "--model", str(model.absolute())) as server, open_browser() as browser:
         server.wait_until_ready()
         context = browser.new_context()
-        for picture in tqdm(PICTURES, desc="pictures"):
+        for picture in tqdm(pictures, desc="pictures"):
             content = compress(take(context, server, picture))
-            (arguments.output / f"{picture.name}.png").write_bytes(content)
-    return 0
+            (output / f"{picture.name}.png").write_bytes(content)
 
 
 def take(context: BrowserContext, server: ServerProcess, picture: Picture) -> bytes:
