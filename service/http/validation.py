@@ -49,10 +49,18 @@ def _message(problem: Any, model: type[BaseModel]) -> str:
 def _fields(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
     """The fields of a model, or of the model at `path` inside it; none where `path` leads to no single model."""
     for name in path:
-        field = model.model_fields.get(str(name))
-        kinds = (field.annotation, *typing.get_args(field.annotation)) if field else ()
-        nested = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if isinstance(name, int):  # an item of a list: the field's type says of what
+            continue
+        field = model.model_fields.get(name)
+        nested = _models(field.annotation) if field else []
         if len(nested) != 1:
             return []
         model = nested[0]
     return list(model.model_fields)
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The models in a type, those in its unions and lists included."""
+    if isinstance(annotation, type) and not typing.get_args(annotation):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    return [model for part in typing.get_args(annotation) for model in _models(part)]
