@@ -27,6 +27,7 @@ COMMANDS = {
     "peers rerank": ("DIR",),
     "inputs reranker": ("minilm-l6", "DIR"),
     "quality pruning": ("DIR", "--pairs", "CSV"),
+    "quality formats": ("DIR", "--pairs", "CSV", "--definitions", "CSV"),
     "quality pairs": ("DIR", "--pairs", "CSV"),
     "service replicas": ("--model", "DIR"),
     "service soak": ("--model", "DIR"),
