@@ -25,7 +25,7 @@ MOST_README_LINES = 250
 PACKAGES = ("model", "train", "export", "service", "polyhead")
 NO_MODULES = {"static"}
 COMMAND = re.compile(
-    r"python -m (benchmarks\.\w+ [a-z]+|(?:deploy|examples|export|polyhead|service|tests)[\w.]*(?: heads| tune)?)"
+    r"python -m (benchmarks\.\w+ [a-z0-9]+|(?:deploy|examples|export|polyhead|service|tests)[\w.]*(?: heads| tune)?)"
     r"([^`\n]*)"
 )
 NEEDS_RAY = "deploy.bulk"

@@ -71,8 +71,7 @@ def test_reports_on_an_artifact_which_then_serves_it(
     app, _ = create_app(settings, readiness)
     engine = Engine.load(artifact, settings)
     readiness.start(engine)
-    with TestClient(app) as client:
-        answer = client.get("/heads")
+    answer = TestClient(app).get("/heads")
     engine.close(5)
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
