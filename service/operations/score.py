@@ -22,7 +22,7 @@ from service.requests.attention_schemas import AttentionRequest
 from service.requests.prompts import choose_prompt
 from service.requests.schemas import EncodeRequest
 from service.services import Services
-from service.tokenization.inputs import InputNames, Inputs
+from service.tokenization.inputs import InputNames, Inputs, refuse_long_texts
 from service.tokenization.tokenize import Truncate
 from service.tokenization.tokenized import TokenizedInput
 
@@ -136,6 +136,7 @@ async def _compare_vectors(services: Services, context: RequestContext, wanted: 
         (wanted.documents, DOCUMENT_PROMPTS, _least(longest[1], wanted.document_tokens)),
     ):
         inputs = Inputs(texts=_prompted(texts, prompts, manifest))
+        refuse_long_texts(inputs, services.settings.max_text_characters, names=wanted.names)
         tokenized += await runner.tokenize(
             inputs,
             truncate=wanted.truncate,

@@ -223,3 +223,9 @@ def test_attention_of_an_embedder_s_documents_is_refused(client: Client, default
     response = client(default_artifact).post("/rerank", json=body)
     assert response.status_code == 422
     assert "reads query and document apart" in response.json()["error"]
+
+
+def test_a_text_beyond_the_limit_is_refused_before_it_is_read(client: Client, default_artifact: Path) -> None:
+    response = client(default_artifact).post("/rerank", json={"query": "a", "texts": ["cat " * 40_000]})
+    assert response.status_code == 413
+    assert "160000 characters, at most 131072 a text are taken" in response.json()["error"]
