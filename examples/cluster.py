@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact import ArtifactError
+from model.manifest import ArtifactError
 from polyhead import Engine
 
 STARTS, ROUNDS = 50, 100  # of k-means, which settles long before

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact import GRAPH, ArtifactError
+from model.artifact import GRAPH
+from model.manifest import ArtifactError
 from polyhead import Engine
 
 Paragraphs = dict[str, tuple[float, list[str]]]

@@ -24,10 +24,11 @@ from export.tasks.detection import refuse_other_tasks
 from export.tasks.registry import read_task_layers
 from export.tokenizer import read_tokenizer
 from export.weights import read_weights
-from model.artifact import MANIFEST, Defaults, Source
+from model.artifact import MANIFEST
 from model.config import EncoderConfig
 from model.config_checks import LARGEST, ConfigError
 from model.encoder import Encoder
+from model.manifest import Defaults, Source
 from model.tasks.settings import Task
 
 ADAPTER = "adapter_config.json"  # sentence-transformers applies what it describes

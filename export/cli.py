@@ -10,7 +10,8 @@ from export.command import run_command
 from export.pruning.cli import add_options, check_options, prune_as_asked
 from export.sources import DEFAULT_MODEL
 from export.threads import wait_asleep
-from model.artifact import LAST_HIDDEN_STATE, Manifest
+from model.graph_names import LAST_HIDDEN_STATE
+from model.manifest import Manifest
 from model.tasks.settings import Task
 
 if TYPE_CHECKING:  # torch takes seconds to import: --help and a wrong command line answer without it

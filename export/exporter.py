@@ -18,7 +18,8 @@ from export.graph import OPSET, input_names, output_names, trace
 from export.precision import Precision, judge, to_precision
 from export.ranges import measure_ranges
 from export.verify import verify
-from model.artifact import GRAPH, GRAPH_WEIGHTS, MANIFEST, TOKENIZER, Manifest, describe_files, write_manifest
+from model.artifact import GRAPH, GRAPH_WEIGHTS, MANIFEST, TOKENIZER, describe_files, write_manifest
+from model.manifest import Manifest
 
 EXTERNAL_WEIGHTS_BYTES = 1 << 30  # a protobuf holds 2 GiB at most, and large files load faster beside it
 PACKAGES = ("polyhead", "torch", "onnx", "onnxscript", "onnx-ir", "onnxruntime", "tokenizers")

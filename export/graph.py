@@ -17,7 +17,10 @@ from torch import Tensor, nn
 from export.fold import fold_biases, reduce_factors
 from export.functions import local_functions
 from export.inputs import graph_inputs
-from model.artifact import (
+from model.config import EncoderConfig
+from model.dot_product import FUSED_DOMAIN, FUSED_OP
+from model.encoder import Encoder
+from model.graph_names import (
     ATTENTION_LAYERS,
     HEAD_GATES,
     INPUT_IDS,
@@ -28,9 +31,6 @@ from model.artifact import (
     attentions_name,
     value_norms_name,
 )
-from model.config import EncoderConfig
-from model.dot_product import FUSED_DOMAIN, FUSED_OP
-from model.encoder import Encoder
 from model.head_gates import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
 from model.tasks.settings import OUTPUT_NAMES
 

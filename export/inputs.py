@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 
 from export.tokens import TextBatch
-from model.artifact import ATTENTION_LAYERS, HEAD_GATES, INPUT_IDS, LENGTHS, NORM_LAYERS, TOKEN_TYPE_IDS
 from model.config import EncoderConfig
 from model.encoder import Encoder, EncoderOutput
+from model.graph_names import ATTENTION_LAYERS, HEAD_GATES, INPUT_IDS, LENGTHS, NORM_LAYERS, TOKEN_TYPE_IDS
 
 Inputs = dict[str, NDArray[np.generic]]
 

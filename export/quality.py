@@ -17,8 +17,8 @@ from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
 from export.tokens import TextBatch
 from model.analysis.arrays import Float64Array
-from model.artifact import LAST_HIDDEN_STATE, attentions_name, value_norms_name
 from model.encoder import Encoder, EncoderOutput
+from model.graph_names import LAST_HIDDEN_STATE, attentions_name, value_norms_name
 from model.tasks.registry import TASKS
 from model.tasks.settings import OUTPUT_NAMES
 

@@ -13,7 +13,8 @@ from export.errors import SourceError
 from export.inputs import batch_inputs
 from export.int8.calibration import TEXTS, text_batches
 from export.runtime import Session
-from model.artifact import POOLED, VectorRanges
+from model.graph_names import POOLED
+from model.manifest import VectorRanges
 
 SMALLEST_LENGTH = 1e-12  # torch.nn.functional.normalize's eps: a vector of 0 stays 0
 

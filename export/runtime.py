@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from model.artifact import HEAD_GATES, NORM_LAYERS
+from model.graph_names import HEAD_GATES, NORM_LAYERS
 from model.processor import session_entries
 
 SEVERITY_ERROR = 3

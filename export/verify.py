@@ -23,7 +23,9 @@ from export.grid import Case, grid
 from export.inputs import Inputs, run_encoder
 from export.parity import Parity, Tolerance
 from export.runtime import Session
-from model.artifact import (
+from model.config import EncoderConfig
+from model.encoder import Encoder, EncoderOutput
+from model.graph_names import (
     ATTENTION_LAYERS,
     HEAD_GATES,
     LAST_HIDDEN_STATE,
@@ -31,8 +33,6 @@ from model.artifact import (
     attentions_name,
     value_norms_name,
 )
-from model.config import EncoderConfig
-from model.encoder import Encoder, EncoderOutput
 from model.tasks.registry import TASKS
 from model.tasks.settings import OUTPUT_NAMES
 

@@ -5,16 +5,11 @@ Standard library only. It knows names, hashes and figures; it opens neither the 
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from model.config import EncoderConfig
-from model.config_checks import ConfigError
-from model.tasks.settings import OUTPUT_NAMES, ClassificationSettings, ScoreActivation, Task
+from model.manifest import ArtifactError, FileEntry, Manifest, manifest_bytes
 
-SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 4 << 20  # a thousand times what one takes
 GRAPH = "model.onnx"
@@ -24,184 +19,6 @@ HEADS = "heads.json"
 HEADS_PAGE = "heads.html"
 PRUNING = "pruning.json"
 PRUNING_PICTURE = "pruning.svg"
-
-INPUT_IDS = "input_ids"
-LENGTHS = "lengths"
-ATTENTION_LAYERS = "attention_layers"
-NORM_LAYERS = "norm_layers"  # bool [L]: which layers' value norms to compute
-HEAD_GATES = "head_gates"  # float32 [B, sum of all layers' heads], first layer first; no rows: no gates
-TOKEN_TYPE_IDS = "token_type_ids"  # noqa: S105 - a tensor name, no password
-POOLED = OUTPUT_NAMES["embedding"]
-LOGITS = OUTPUT_NAMES["classification"]
-SPARSE = OUTPUT_NAMES["sparse"]
-TOKEN_VECTORS = OUTPUT_NAMES["multi_vector"]
-LAST_HIDDEN_STATE = "last_hidden_state"
-
-
-def attentions_name(layer: int) -> str:
-    """Name of the graph output that holds one layer's attention weights."""
-    return f"attentions.{layer}"
-
-
-def value_norms_name(layer: int) -> str:
-    """Name of the graph output [B, H_l, S] that holds one layer's value norms; [0, H_l, 0] where not wanted."""
-    return f"value_norms.{layer}"
-
-
-class ArtifactError(Exception):
-    """The directory is no artifact, or not the one its manifest describes."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """Where the weights came from."""
-
-    id: str
-    revision: str | None
-    sha256: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileEntry:
-    """One file of the artifact: SHA-256 in hex, size in bytes."""
-
-    sha256: str
-    size: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Defaults:
-    """What a request gets where it says nothing.
-
-    Attributes:
-        pooling: how token vectors become one vector (done in the graph, named here for the reader).
-        normalize: whether the model's own pipeline ends in an L2 normalisation.
-        prompts: texts by name that the model wants in front of an input.
-        default_prompt_name: the prompt used when a request names none, or None.
-    """
-
-    pooling: str
-    normalize: bool
-    prompts: Mapping[str, str]
-    default_prompt_name: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VectorRanges:
-    """Least and greatest value of each dimension of normalised embeddings, over the export's calibration texts.
-
-    What `quantize_embeddings` of sentence-transformers calls `ranges`: int8 and uint8 scale each dimension to 256 steps
-    between the two. They are of vectors of length 1 with all their dimensions, as the service answers them by default.
-    """
-
-    minimum: tuple[float, ...]
-    maximum: tuple[float, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Manifest:
-    """Everything the service knows of an artifact before it opens the graph.
-
-    Attributes:
-        model: name under which the model is served.
-        source: id, revision and hash of the weights.
-        config: the network.
-        precision: `fp32`, `fp16`, `bf16` or `int8`.
-        opset: ONNX operator set of the graph.
-        inputs: names of the graph's inputs, in order.
-        outputs: names of the graph's outputs, in order.
-        defaults: pooling, normalisation and prompts.
-        max_sequence_length: longest input in tokens, special tokens included.
-        fused_attention: fused attention nodes in the graph, by operator.
-        parity: largest absolute difference from the PyTorch encoder by output, and other figures the export measured.
-        files: every other file of the directory, by name.
-        versions: versions of what produced the artifact, by package.
-        pruning: which heads were removed, by what, and what it cost; None where none were.
-        pairs: whether the model takes pairs of texts, made as `tokenizer.json` makes them.
-        vector_ranges: what 8-bit vectors are scaled by; None where the task gives no such vectors, or they were not
-            measured.
-    """
-
-    model: str
-    source: Source
-    config: EncoderConfig
-    precision: str
-    opset: int
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    defaults: Defaults
-    max_sequence_length: int
-    fused_attention: Mapping[str, int]
-    parity: Mapping[str, Any]
-    files: Mapping[str, FileEntry]
-    versions: Mapping[str, str]
-    pruning: Mapping[str, Any] | None = None
-    pairs: bool = False
-    vector_ranges: VectorRanges | None = None
-    schema_version: int = SCHEMA_VERSION
-
-    @property
-    def task(self) -> Task:
-        """What the artifact is for."""
-        return self.config.task
-
-    @property
-    def task_output(self) -> str:
-        """Name of the graph output that the task is for."""
-        return OUTPUT_NAMES[self.config.task]
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """A name a logit; empty where the task is no classification."""
-        settings = self.config.task_settings
-        return settings.labels if isinstance(settings, ClassificationSettings) else ()
-
-    @property
-    def activation(self) -> ScoreActivation:
-        """What makes scores of logits."""
-        settings = self.config.task_settings
-        return settings.activation if isinstance(settings, ClassificationSettings) else "identity"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The manifest as JSON types; `from_dict` reverses it."""
-        return {
-            **asdict(self),
-            "config": self.config.to_dict(),
-            "inputs": list(self.inputs),
-            "outputs": list(self.outputs),
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "Manifest":
-        """Reads what `to_dict` wrote.
-
-        Raises:
-            ArtifactError: another schema version, or a field is unknown, missing or malformed.
-        """
-        version = data.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise ArtifactError(f"manifest schema {version!r}: this version reads {SCHEMA_VERSION}; export it again")
-        if unknown := sorted(set(data) - {field.name for field in fields(cls)}):
-            raise ArtifactError(f"manifest has unknown fields {', '.join(unknown)}; export it again")
-        try:
-            return cls(
-                **{
-                    **data,
-                    "source": Source(**data["source"]),
-                    "config": EncoderConfig.from_dict(data["config"]),
-                    "inputs": tuple(data["inputs"]),
-                    "outputs": tuple(data["outputs"]),
-                    "defaults": Defaults(**data["defaults"]),
-                    "vector_ranges": _read_ranges(data.get("vector_ranges")),
-                    "files": {name: FileEntry(**entry) for name, entry in data["files"].items()},
-                }
-            )
-        except (AttributeError, ConfigError, KeyError, TypeError) as error:
-            raise ArtifactError(f"malformed manifest: {error}") from error
-
-
-def _read_ranges(data: Mapping[str, Any] | None) -> VectorRanges | None:
-    return None if data is None else VectorRanges(minimum=tuple(data["minimum"]), maximum=tuple(data["maximum"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,15 +72,6 @@ def read_manifest(directory: Path) -> Manifest:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Writes `manifest.json`, keys in field order, readable by people."""
     (directory / MANIFEST).write_bytes(manifest_bytes(manifest))
-
-
-def manifest_bytes(manifest: Manifest) -> bytes:
-    """What `manifest.json` holds.
-
-    Raises:
-        ValueError: a figure is not finite, which JSON cannot say.
-    """
-    return (json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def describe_files(directory: Path) -> dict[str, FileEntry]:

@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from model.artifact import ArtifactError
+    from model.manifest import ArtifactError
     from service.answers.comparison import Explained
     from service.answers.encoded import Encoded
     from service.engine import Engine

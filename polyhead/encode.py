@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from export.interrupts import endings_interrupt
-from model.artifact import ArtifactError
+from model.manifest import ArtifactError
 from polyhead.artifact_option import add_model, chosen_artifact
 from polyhead.complaint import complain
 from polyhead.loading import load_engine

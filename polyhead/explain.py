@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from model.artifact import ArtifactError
+from model.manifest import ArtifactError
 from polyhead import Explained
 from polyhead.artifact_option import add_model, chosen_artifact
 from polyhead.complaint import complain

@@ -5,7 +5,8 @@ import json
 import sys
 from collections.abc import Sequence
 
-from model.artifact import ArtifactError, Manifest, read_manifest
+from model.artifact import read_manifest
+from model.manifest import ArtifactError, Manifest
 from polyhead.artifact_option import add_artifact, chosen_artifact
 from polyhead.complaint import complain
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from model.artifact import ArtifactError
+from model.manifest import ArtifactError
 from polyhead import Engine
 from service.errors import one_line
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from model.artifact import Artifact, ArtifactError
+from model.artifact import Artifact
+from model.manifest import ArtifactError
 from polyhead.artifact_option import add_artifact, chosen_artifact
 from service.batching.batcher import Batcher
 from service.batching.jobs import Job

@@ -4,7 +4,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from model.artifact import TOKENIZER, Artifact, ArtifactError
+from model.artifact import TOKENIZER, Artifact
+from model.manifest import ArtifactError
 from polyhead.artifact_option import add_artifact, chosen_artifact
 from polyhead.complaint import complain
 from service.errors import one_line

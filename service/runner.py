@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self, Unpack
 
-from model.artifact import HEADS, MANIFEST, TOKENIZER, Artifact, Manifest
+from model.artifact import HEADS, MANIFEST, TOKENIZER, Artifact
 from model.config import EncoderConfig
+from model.manifest import Manifest
 from service.batching.batcher import Batcher
 from service.batching.jobs import Job, JobResult
 from service.errors import ServiceError

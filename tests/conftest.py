@@ -76,8 +76,8 @@ def tokenizer() -> "Tokenizer":
 def tiny_checkpoint(tokenizer: "Tokenizer") -> "Checkpoint":
     """A drawn network whose layers differ in heads, one of them without any, and whose d_k is not its d_v."""
     from export.checkpoint import Checkpoint
-    from model.artifact import Defaults, Source
     from model.encoder import Encoder
+    from model.manifest import Defaults, Source
     from tests.networks import TINY, draw_weights
 
     return Checkpoint(

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from export.errors import ExportError
 from export.interrupts import endings_interrupt
-from model.artifact import ArtifactError
+from model.manifest import ArtifactError
 from service.errors import one_line
 
 Number = TypeVar("Number", int, float)

@@ -19,7 +19,8 @@ from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
 from benchmarks.lib.report import Table, emit
 from benchmarks.quality.pairs import Vectors, embed
 from export.heads.pairs import read_pairs
-from model.artifact import Artifact, Manifest
+from model.artifact import Artifact
+from model.manifest import Manifest
 from service.answers.quantize import quantize
 
 DEPTH = 10

@@ -25,7 +25,8 @@ from deploy.bulk.pipeline import Corpus, count_rows, encode_corpus
 from deploy.bulk.progress import Summary, Tally, quiet, shown
 from deploy.bulk.record import AnotherRun, Record, write_summary
 from deploy.bulk.staging import stage
-from model.artifact import Artifact, ArtifactError
+from model.artifact import Artifact
+from model.manifest import ArtifactError
 from service.errors import ServiceError
 from service.machine.cpu import usable_cores
 from service.requests.prompts import choose_prompt

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyarrow.fs import FileSystem, FileType
 
-from model.artifact import Manifest
+from model.manifest import Manifest
 
 NAME, SUMMARY = "_polyhead.json", "_summary.json"
 """Readers of Parquet folders pass over names that begin with an underscore."""

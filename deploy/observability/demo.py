@@ -27,7 +27,8 @@ from benchmarks.service.soak import mixed_requests
 from deploy.observability.picture import draw
 from deploy.observability.scrape import NoPrometheus, scraping
 from deploy.observability.shown import read_panels
-from model.artifact import Artifact, ArtifactError
+from model.artifact import Artifact
+from model.manifest import ArtifactError
 
 PICTURE = Path(__file__).parents[2] / "docs/pictures/dashboard.png"
 INSTANCES = 2

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from model.artifact import MANIFEST, FileEntry, Manifest, hash_file, manifest_bytes, read_manifest
+from model.artifact import MANIFEST, hash_file, read_manifest
+from model.manifest import FileEntry, Manifest, manifest_bytes
 
 
 def install_files(directory: Path, contents: Mapping[str, bytes]) -> Manifest:

@@ -16,8 +16,8 @@ from export.heads.relations import FEWEST_CASES, Accuracy
 from export.heads.roles import SIGNIFICANCE, SYNTACTIC, UNLABELLED, find_roles
 from model.analysis.arrays import Float64Array
 from model.analysis.relations import DIRECTIONS
-from model.artifact import Source
 from model.config import EncoderConfig
+from model.manifest import Source
 
 SCHEMA_VERSION = 1
 DIGITS = 5

@@ -11,7 +11,8 @@ from export.checkpoint import Checkpoint, read_checkpoint
 from export.errors import SourceError
 from export.pruning.removal import apply_removal
 from export.sources import DEFAULT_MODEL, Folder, find_folder
-from model.artifact import MANIFEST, Artifact, ArtifactError, Manifest
+from model.artifact import MANIFEST, Artifact
+from model.manifest import ArtifactError, Manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from model.artifact import Manifest
+from model.manifest import Manifest
 from model.tasks.settings import Task
 from service.inference.backend import Float32Array
 from service.requests.plan import EncodePlan

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from model.artifact import Manifest
+from model.manifest import Manifest
 from model.tasks.settings import ScoreActivation, Task
 from service.answers.vectors import make_vectors, span_vectors, token_vectors
 from service.batching.jobs import JobResult

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact import Manifest
+from model.manifest import Manifest
 from service.errors import Invalid
 from service.inference.backend import Float32Array
 from service.requests.plan import EncodePlan

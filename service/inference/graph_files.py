@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from model.artifact import GRAPH, Artifact, ArtifactError
+from model.artifact import GRAPH, Artifact
+from model.manifest import ArtifactError
 
 MAX_DEPTH = 100  # of messages in messages; protobuf's own limit
 

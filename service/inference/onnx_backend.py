@@ -11,20 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact import (
+from model.artifact import GRAPH, Artifact
+from model.graph_names import (
     ATTENTION_LAYERS,
-    GRAPH,
     HEAD_GATES,
     INPUT_IDS,
     LAST_HIDDEN_STATE,
     LENGTHS,
     NORM_LAYERS,
     TOKEN_TYPE_IDS,
-    Artifact,
-    ArtifactError,
     attentions_name,
     value_norms_name,
 )
+from model.manifest import ArtifactError
 from model.processor import length_step
 from model.tasks.settings import Task
 from service.inference.backend import Batch, BatchOutput, Float32Array, Int64Array

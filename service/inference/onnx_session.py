@@ -12,15 +12,9 @@ from types import MappingProxyType
 
 import onnxruntime
 
-from model.artifact import (
-    GRAPH,
-    LAST_HIDDEN_STATE,
-    NORM_LAYERS,
-    Artifact,
-    ArtifactError,
-    attentions_name,
-    value_norms_name,
-)
+from model.artifact import GRAPH, Artifact
+from model.graph_names import LAST_HIDDEN_STATE, NORM_LAYERS, attentions_name, value_norms_name
+from model.manifest import ArtifactError
 from model.processor import session_entries
 from service.inference.backend import Cancellation
 from service.inference.graph_files import check_graph_files

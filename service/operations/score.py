@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from model.artifact import Manifest
+from model.manifest import Manifest
 from model.tasks.settings import MultiVectorSettings
 from service.answers.pair_blocks import add_blocks
 from service.context import RequestContext

@@ -1,6 +1,6 @@
 """What an artifact's graph can be asked for: artifacts of earlier versions serve on, without what came later."""
 
-from model.artifact import Manifest
+from model.manifest import Manifest
 from service.errors import Invalid
 
 

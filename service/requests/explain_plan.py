@@ -6,7 +6,7 @@ It knows the model's manifest, neither HTTP nor threads; see `service.requests.p
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from model.artifact import Manifest
+from model.manifest import Manifest
 from service.errors import Invalid, WrongTask
 from service.inference.backend import Float32Array
 from service.requests.attention_schemas import AttentionRequest

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import WithJsonSchema
 
-from model.artifact import HEAD_GATES, Manifest
+from model.graph_names import HEAD_GATES
+from model.manifest import Manifest
 from service.errors import Invalid
 from service.inference.backend import Float32Array
 from service.requests.artifact_inputs import require_input

@@ -1,6 +1,6 @@
 """`long_texts: "mean"`: what a request may not ask for besides."""
 
-from model.artifact import Manifest
+from model.manifest import Manifest
 from service.errors import Invalid
 from service.requests.schemas import EncodeRequest
 from service.tokenization.inputs import Inputs

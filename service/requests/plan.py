@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from model.artifact import NORM_LAYERS, Manifest
+from model.graph_names import NORM_LAYERS
+from model.manifest import Manifest
 from model.tasks.settings import Task
 from service.errors import Invalid, TooLarge
 from service.inference.backend import Float32Array

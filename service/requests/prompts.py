@@ -7,7 +7,7 @@ pooled over all of their tokens.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from model.artifact import Defaults
+from model.manifest import Defaults
 from service.errors import Invalid
 from service.tokenization.inputs import Inputs
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from model.artifact import Manifest
+from model.manifest import Manifest
 from service.errors import Invalid
 from service.inference.backend import Int64Array
 from service.tokenization.inputs import Inputs

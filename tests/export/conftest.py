@@ -10,8 +10,9 @@ from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
 from export.graph import trace
-from model.artifact import GRAPH, TOKENIZER, Defaults, Manifest, Source, describe_files, write_manifest
+from model.artifact import GRAPH, TOKENIZER, describe_files, write_manifest
 from model.encoder import Encoder
+from model.manifest import Defaults, Manifest, Source
 from tests.networks import TINY, draw_weights
 from tests.planted import POSITIONS, draw_texts, plant
 

@@ -19,8 +19,8 @@ from export.int8.quantize import quantize_encoder
 from export.precision import TOLERANCES
 from export.runtime import Session
 from export.verify import verify
-from model.artifact import ATTENTION_LAYERS, HEAD_GATES, INPUT_IDS, LENGTHS, NORM_LAYERS, TOKEN_TYPE_IDS
 from model.encoder import Encoder
+from model.graph_names import ATTENTION_LAYERS, HEAD_GATES, INPUT_IDS, LENGTHS, NORM_LAYERS, TOKEN_TYPE_IDS
 from tests.networks import BERT_CONFIG, TINY, draw_weights, random_batches
 from tests.transformers_heads import draw_bert, moved_norms, scale_heads
 

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from export.inputs import graph_inputs, run_encoder
-from model.artifact import ATTENTION_LAYERS, NORM_LAYERS, TOKEN_TYPE_IDS
 from model.encoder import Encoder
+from model.graph_names import ATTENTION_LAYERS, NORM_LAYERS, TOKEN_TYPE_IDS
 from tests.networks import TINY, draw_weights
 
 IDS, LENGTHS = np.array([[1, 2, 3], [4, 0, 0]]), np.array([3, 1])

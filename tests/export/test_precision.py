@@ -9,7 +9,8 @@ from export.checkpoint import Checkpoint
 from export.errors import QualityError, VerificationError
 from export.exporter import export_artifact
 from export.runtime import Session
-from model.artifact import ATTENTION_LAYERS, GRAPH, HEAD_GATES, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
+from model.artifact import GRAPH
+from model.graph_names import ATTENTION_LAYERS, HEAD_GATES, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
 
 
 def batch(rows: list[NDArray[np.int64]]) -> dict[str, NDArray[np.generic]]:

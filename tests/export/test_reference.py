@@ -12,7 +12,8 @@ from transformers import AutoModel, BertModel
 from export.checkpoint import Checkpoint
 from export.runtime import Session
 from export.sources import find_folder
-from model.artifact import ATTENTION_LAYERS, GRAPH, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
+from model.artifact import GRAPH
+from model.graph_names import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
 from tests.texts import varied_texts
 
 TOLERANCE = 1e-5

@@ -16,9 +16,9 @@ from export.grid import grid
 from export.precision import TOLERANCES
 from export.runtime import Session
 from export.verify import verify as verify_within
-from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
 from model.config import EncoderConfig
 from model.encoder import Encoder
+from model.graph_names import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
 from tests.networks import TINY, draw_weights
 
 

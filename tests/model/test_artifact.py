@@ -10,15 +10,11 @@ from model.artifact import (
     MAX_MANIFEST_BYTES,
     TOKENIZER,
     Artifact,
-    ArtifactError,
-    Defaults,
-    Manifest,
-    Source,
     describe_files,
-    manifest_bytes,
     read_manifest,
     write_manifest,
 )
+from model.manifest import ArtifactError, Defaults, Manifest, Source, manifest_bytes
 from tests.networks import TINY
 
 

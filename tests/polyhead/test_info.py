@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from model.artifact import Manifest, read_manifest
+from model.artifact import read_manifest
+from model.manifest import Manifest
 from polyhead.cli import main
 from tests.service.fake_engine import write_fake_artifact
 from tests.task_artifacts import TaskArtifact

@@ -9,7 +9,7 @@ import polyhead
 import service.answers.encoded
 import service.engine
 import service.errors
-from model.artifact import ArtifactError
+from model.manifest import ArtifactError
 from polyhead import Engine
 
 

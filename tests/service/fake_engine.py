@@ -12,8 +12,9 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-from model.artifact import GRAPH, TOKENIZER, Artifact, Defaults, Manifest, Source, describe_files, write_manifest
+from model.artifact import GRAPH, TOKENIZER, Artifact, describe_files, write_manifest
 from model.config import EncoderConfig
+from model.manifest import Defaults, Manifest, Source
 from service.batching.batcher import Batcher
 from service.engine import Engine
 from service.inference.backend import Batch, BatchOutput, Float32Array, Int64Array

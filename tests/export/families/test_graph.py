@@ -19,9 +19,9 @@ from export.int8.quantize import quantize_encoder, require_quantizable
 from export.precision import TOLERANCES
 from export.runtime import Session
 from export.verify import verify
-from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, NORM_LAYERS, attentions_name
 from model.config import EncoderConfig
 from model.encoder import Encoder
+from model.graph_names import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, NORM_LAYERS, attentions_name
 from tests.networks import draw_weights, random_batches, vary
 
 LONGEST = 24

@@ -15,19 +15,9 @@ from export.heads.subject import find_subject
 from export.pruning.removal import apply_removal, remove_heads
 from export.runtime import Session
 from export.sources import Folder
-from model.artifact import (
-    ATTENTION_LAYERS,
-    GRAPH,
-    HEAD_GATES,
-    HEADS,
-    INPUT_IDS,
-    LENGTHS,
-    POOLED,
-    PRUNING,
-    PRUNING_PICTURE,
-    Artifact,
-)
+from model.artifact import GRAPH, HEADS, PRUNING, PRUNING_PICTURE, Artifact
 from model.encoder import Encoder
+from model.graph_names import ATTENTION_LAYERS, HEAD_GATES, INPUT_IDS, LENGTHS, POOLED
 from tests.networks import TINY, draw_weights
 from tests.planted import draw_texts
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from export.inputs import graph_inputs
 from export.runtime import Session
-from model.artifact import GRAPH, Artifact, Manifest
+from model.artifact import GRAPH, Artifact
+from model.manifest import Manifest
 from tests.task_artifacts import TaskArtifact
 
 LONGEST = 40

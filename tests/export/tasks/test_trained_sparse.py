@@ -14,7 +14,8 @@ from export.int8.calibration import HELD_OUT_TEXTS, read_texts
 from export.runtime import Session
 from export.sources import Folder
 from export.tokens import batches, tokenize
-from model.artifact import GRAPH, SPARSE
+from model.artifact import GRAPH
+from model.graph_names import SPARSE
 
 TOLERANCE = 1e-5
 WEIGHTS = "cognition/model/model.safetensors"

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.artifact import Artifact, ArtifactError
+from model.artifact import Artifact
+from model.manifest import ArtifactError
 from service.batching.batcher import Batcher
 from service.batching.jobs import Job
 from service.inference import onnx_backend, onnx_session

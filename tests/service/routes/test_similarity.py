@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.artifact import Defaults
+from model.manifest import Defaults
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import write_fake_artifact
 

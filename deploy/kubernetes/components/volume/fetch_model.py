@@ -14,7 +14,8 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from model.artifact import MANIFEST, MAX_MANIFEST_BYTES, Artifact, ArtifactError, FileEntry, hash_file, read_manifest
+from model.artifact import MANIFEST, MAX_MANIFEST_BYTES, Artifact, hash_file, read_manifest
+from model.manifest import ArtifactError, FileEntry
 
 READ_TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 2**20
