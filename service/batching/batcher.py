@@ -32,6 +32,7 @@ class Batcher:
 
     Attributes:
         max_queue_tokens: tokens that may wait, of all requests together, and so the most one request may have.
+        executor: the worker threads, and how fast they work.
 
     Args:
         backend: what runs a batch; closed with the batcher.
@@ -74,7 +75,7 @@ class Batcher:
         self._state: Literal["new", "open", "closed"] = "new"
         self._lock = threading.Lock()
         self._queue: JobQueue[PendingRequest] = JobQueue(limits)
-        self._executor = BatchExecutor(
+        self.executor = BatchExecutor(
             backend,
             self._queue,
             self._lock,
@@ -88,7 +89,7 @@ class Batcher:
         """Starts the workers; once."""
         if self._state != "new":
             raise RuntimeError(f"the batcher is {self._state}: it starts once")
-        self._executor.start()
+        self.executor.start()
         self._state = "open"
 
     async def submit(self, jobs: Sequence[Job], *, deadline: float | None = None) -> list[JobResult]:
@@ -157,7 +158,7 @@ class Batcher:
 
     def is_alive(self) -> bool:
         """Whether every worker thread lives and none has been in one run for too long."""
-        return self._state == "open" and self._executor.is_alive()
+        return self._state == "open" and self.executor.is_alive()
 
     def close(self, timeout: float) -> bool:
         """Takes nothing more, finishes what is queued, joins the workers and closes the backend. Blocks.
@@ -168,7 +169,7 @@ class Batcher:
         """
         with self._lock:
             before, self._state = self._state, "closed"
-        return before == "closed" or self._executor.close(timeout)
+        return before == "closed" or self.executor.close(timeout)
 
     def _enqueue(self, request: PendingRequest) -> None:
         """Queues a request, or refuses it before anything of it is queued."""
@@ -179,10 +180,10 @@ class Batcher:
             if (refusal := self._refusal(request, tokens, now)) is not None:
                 raise refusal
             self._queue.add(request, texts, now)
-            self._executor.wake(len(texts))
+            self.executor.wake(len(texts))
 
     def _refusal(self, request: PendingRequest, tokens: int, now: float) -> ServiceError | None:
-        if self._state != "open" or self._executor.has_failed:
+        if self._state != "open" or self.executor.has_failed:
             return NotReady(UNAVAILABLE, retry_after=RETRY_AFTER)
         if not request.is_wanted(now):
             return DeadlineExceeded()
@@ -190,7 +191,7 @@ class Batcher:
             limit = self.max_queue_tokens
             return TooLarge(f"the request has {tokens} tokens, the queue takes {limit} at most: send fewer texts")
         if (excess := self._queue.tokens + tokens - self.max_queue_tokens) > 0:
-            retry_after = self._executor.rate.retry_after(excess, self._executor.size)
+            retry_after = self.executor.rate.retry_after(excess, self.executor.size)
             return Overloaded("too many tokens are waiting; try again later", retry_after=retry_after)
         time_left = math.inf if request.deadline is None else request.deadline - now
         return self._delay_refusal(tokens, time_left)
@@ -201,7 +202,7 @@ class Batcher:
         A large request takes long anyway, so it may wait in proportion: it has its share of the workers meanwhile. A
         request whose turn would come after its own deadline, in `time_left` seconds, is refused too.
         """
-        rate, workers = self._executor.rate, self._executor.size
+        rate, workers = self.executor.rate, self.executor.size
         ahead = self._queue.ahead_of(tokens)
         delay = rate.seconds_for(ahead, workers)
         patience = min(self._max_queue_delay + _PATIENCE * rate.seconds_for(tokens, workers), time_left)
@@ -217,7 +218,7 @@ class Batcher:
             has_failed = request.fail(DeadlineExceeded())
             if has_failed:
                 self._queue.remove(request)
-                self._executor.cancel_unwanted_runs()
+                self.executor.cancel_unwanted_runs()
         if has_failed:
             request.resolve()
 
@@ -225,4 +226,4 @@ class Batcher:
         with self._lock:
             request.is_settled = True
             self._queue.remove(request)
-            self._executor.cancel_unwanted_runs()
+            self.executor.cancel_unwanted_runs()

@@ -38,6 +38,7 @@ class BatchExecutor:
         size: worker threads.
         rate: how fast they work.
         has_failed: whether too many hang; they take nothing more then, for good.
+        pool: the threads.
 
     Args:
         backend: what runs a batch; closed with the executor.
@@ -70,7 +71,7 @@ class BatchExecutor:
         self._on_batch = on_batch
         self._idle = 0
         self._is_closing = False
-        self._pool = WorkerPool(
+        self.pool = WorkerPool(
             size=size,
             work=self._work,
             lock=lock,
@@ -82,11 +83,11 @@ class BatchExecutor:
 
     def start(self) -> None:
         """Starts the threads."""
-        self._pool.start()
+        self.pool.start()
 
     def is_alive(self) -> bool:
         """Whether every worker lives and makes progress."""
-        return not self._is_closing and self._pool.is_alive()
+        return not self._is_closing and self.pool.is_alive()
 
     def wake(self, texts: int) -> None:
         """Tells idle workers that texts came. Lock held."""
@@ -96,7 +97,7 @@ class BatchExecutor:
     def cancel_unwanted_runs(self) -> None:
         """Cancels runs whose requests have all ended. Lock held."""
         now = time.monotonic()
-        for worker in self._pool.workers:
+        for worker in self.pool.workers:
             worker.cancel_if_unwanted(now)
 
     def close(self, timeout: float) -> bool:
@@ -108,13 +109,13 @@ class BatchExecutor:
         with self._lock:
             self._is_closing = True
             self._has_work.notify_all()
-            has_finished = self._pool.wait_returned(timeout)
+            has_finished = self.pool.wait_returned(timeout)
             if not has_finished:
                 self._abandon()
                 self.cancel_unwanted_runs()
-                self._pool.wait_returned(_CANCEL_SECONDS)
-                self._pool.dismiss_all()
-        if self._pool.stop():
+                self.pool.wait_returned(_CANCEL_SECONDS)
+                self.pool.dismiss_all()
+        if self.pool.stop():
             self._backend.close()
         else:
             logger.warning("a run is still going on: the backend stays open until the process ends")
@@ -229,7 +230,7 @@ class BatchExecutor:
 
     def _abandon(self) -> None:
         """Fails what is queued and what the workers have taken. Lock held."""
-        taken = {request for worker in self._pool.workers for request in worker.requests()}
+        taken = {request for worker in self.pool.workers for request in worker.requests()}
         self._fail_requests([*taken, *self._queue.requests()], NotReady, UNAVAILABLE)
 
     def _fail_requests(

@@ -14,7 +14,7 @@ from service.batching.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-_TICK = 1.0  # seconds between looks at the workers, when nothing wakes the monitor before
+MONITOR_SECONDS = 1.0  # seconds between looks at the workers, when nothing wakes the monitor before
 _MAX_DEATHS = 8  # of workers within a tick; beyond, none is started before the next, and the pool is not alive
 
 
@@ -104,11 +104,11 @@ class WorkerPool:
         return not any(worker.thread.is_alive() for worker in self._abandoned)
 
     def _watch(self) -> None:
-        tick = min(_TICK, self._max_run_seconds / 4)
+        tick = min(MONITOR_SECONDS, self._max_run_seconds / 4)
         looked = time.monotonic()
         with self._lock:
             while not self._is_stopped:
-                self._replace_lost(looked)
+                self.replace_lost(looked)
                 self._changed.wait(tick)
                 before, looked = looked, time.monotonic()
                 self._discount(looked - before - tick, looked)
@@ -122,7 +122,7 @@ class WorkerPool:
             if late > 0 and worker.busy_since is not None:
                 worker.busy_since = min(now, worker.busy_since + late)
 
-    def _replace_lost(self, now: float) -> None:
+    def replace_lost(self, now: float) -> None:
         """Replaces workers that died or hang; gives up once too many hang. Lock held."""
         self._abandoned = [worker for worker in self._abandoned if worker.thread.is_alive()]
         for worker in list(self.workers):
@@ -160,7 +160,7 @@ class WorkerPool:
         Also then where workers die as soon as they start: starting others at once for ever would only use up the
         processor. Lock held.
         """
-        if len(self._deaths) == _MAX_DEATHS and time.monotonic() - self._deaths[0] < _TICK:
+        if len(self._deaths) == _MAX_DEATHS and time.monotonic() - self._deaths[0] < MONITOR_SECONDS:
             return
         while len(self.workers) < self._size and not (self._has_failed or self._is_stopped):
             worker = Worker(f"polyhead-worker-{self._started}", self._main)

@@ -1,7 +1,5 @@
 """What a tokenizer needs before its first text: its file read and tried, its threads started."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tokenizers import Tokenizer as FastTokenizer
@@ -36,20 +34,3 @@ def special_ends(tokenizer: FastTokenizer) -> tuple[int | None, int | None]:
         for token_id, special in zip(encoding.ids, encoding.special_tokens_mask, strict=True)
     ]
     return (ends[0], ends[-1]) if ends else (None, None)
-
-
-def started_pool(threads: int) -> ThreadPoolExecutor:
-    """A pool whose threads are all there. One that starts them later keeps the texts for which the system gave none.
-
-    Raises:
-        RuntimeError: the system gives no thread.
-    """
-    pool, everyone = ThreadPoolExecutor(threads, thread_name_prefix="tokenize"), threading.Barrier(threads)
-    try:
-        for _ in range(threads):
-            pool.submit(everyone.wait)  # before all are there none is free, so each of these starts one
-    except RuntimeError:
-        everyone.abort()
-        pool.shutdown(wait=False)
-        raise
-    return pool

@@ -5,9 +5,7 @@ input: it cuts the text and keeps the special tokens, as `transformers` does for
 It knows neither requests nor limits other than that length.
 """
 
-import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,21 +13,20 @@ import numpy as np
 from tokenizers import Encoding
 from tokenizers import Tokenizer as FastTokenizer
 
-from service.errors import DeadlineExceeded, InternalError, Invalid, NotReady
-from service.tokenization.loading import read_tokenizer, special_ends, started_pool
+from service.errors import Invalid
+from service.tokenization.loading import read_tokenizer, special_ends
 from service.tokenization.plain_text import PlainText
 from service.tokenization.rows import PairTruncation, PlainTokens, RowTemplate, cut
+from service.tokenization.threads import TokenizerThreads, without_panic
 from service.tokenization.tokenized import KeptEncoding, TokenizedInput
 from service.tokenization.windows import in_windows
 
-# Up to here a thread hand-off costs more than it frees the event loop for: about a millisecond of tokenising.
-INLINE_CHARACTERS = 4096
 TEXT_CHARACTERS = 16  # a text costs at least as much as so many characters; 256 of one character take 4 to 10 ms
 TEXTS_AT_ONCE = 64  # the library's results hold all that was cut off: of 2,048 texts they took 260 MB at once
 
 
 class Tokenizer:
-    """Tokenises short inputs on the calling thread and long ones on its own threads (the library frees the GIL).
+    """Tokenises short inputs on the calling thread and long ones on threads of its own.
 
     Attributes:
         max_sequence_length: tokens that the model takes, special tokens included.
@@ -46,8 +43,7 @@ class Tokenizer:
         self._pair = RowTemplate.of(tokenizer.encode("a", "a"), 2)
         self.num_special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
         self.special_ends = special_ends(tokenizer)
-        self._threads = started_pool(threads)
-        self._is_closed = False
+        self._threads = TokenizerThreads(threads)
         self.max_sequence_length = max_sequence_length
 
     @classmethod
@@ -78,7 +74,7 @@ class Tokenizer:
             DeadlineExceeded: the deadline passed; what no thread had begun with is dropped.
         """
         cost = sum(map(len, texts)) + TEXT_CHARACTERS * (len(texts) - 1)
-        return await self._offload(partial(self.encode_now, texts, ids_only=ids_only), cost, deadline)
+        return await self._threads.run(partial(self._encode, texts, ids_only=ids_only), cost, deadline)
 
     async def encode_windows(self, texts: Sequence[str], *, deadline: float | None = None) -> list[TokenizedInput]:
         """Tokenises texts of any length in windows; ids only.
@@ -87,7 +83,7 @@ class Tokenizer:
             InternalError, NotReady, DeadlineExceeded: as for `encode`.
         """
         cost = sum(map(len, texts)) + TEXT_CHARACTERS * (len(texts) - 1)
-        return await self._offload(partial(self._guard, partial(self._encode_windows, texts)), cost, deadline)
+        return await self._threads.run(partial(self._encode_windows, texts), cost, deadline)
 
     async def encode_rows(
         self,
@@ -114,9 +110,9 @@ class Tokenizer:
             TooLarge: only the second text may be cut, and the first leaves no room for it.
             InternalError, NotReady, DeadlineExceeded: as for `encode`.
         """
-        tokenize = partial(self._guard, partial(self._encode_rows, rows, truncation, from_start, ids_only, most))
+        tokenize = partial(self._encode_rows, rows, truncation, from_start, ids_only, most)
         cost = sum(sum(map(len, row)) for row in rows) + TEXT_CHARACTERS * (2 * len(rows) - 1)
-        return await self._offload(tokenize, cost, deadline)
+        return await self._threads.run(tokenize, cost, deadline)
 
     def join_ids(
         self, rows: Sequence[Sequence[Sequence[int]]], truncation: PairTruncation, *, from_start: bool
@@ -124,43 +120,13 @@ class Tokenizer:
         """Rows of pairs of token ids, given without special tokens; errors are those of `encode_rows`."""
         return [self._row([PlainTokens(ids) for ids in row], truncation, from_start) for row in rows]
 
-    async def _offload(
-        self, tokenize: Callable[[], list[TokenizedInput]], cost: int, deadline: float | None
-    ) -> list[TokenizedInput]:
-        """Runs on a thread of its own what costs more than handing it over."""
-        seconds = None if deadline is None else deadline - time.monotonic()
-        if seconds is not None and seconds <= 0:
-            raise DeadlineExceeded()
-        if cost <= INLINE_CHARACTERS:
-            return tokenize()
-        try:
-            tokenized = asyncio.get_running_loop().run_in_executor(self._threads, tokenize)
-        except RuntimeError:
-            if not self._is_closed:
-                raise
-            raise NotReady("closed: no more texts are tokenised") from None
-        try:
-            async with asyncio.timeout(seconds):
-                return await tokenized
-        except TimeoutError:
-            raise DeadlineExceeded() from None
-
     def encode_now(self, texts: Sequence[str], *, ids_only: bool = False) -> list[TokenizedInput]:
         """Tokenises texts on the calling thread.
 
         Raises:
             InternalError: the library panicked.
         """
-        return self._guard(partial(self._encode, texts, ids_only=ids_only))
-
-    @staticmethod
-    def _guard(tokenize: Callable[[], list[TokenizedInput]]) -> list[TokenizedInput]:
-        try:
-            return tokenize()
-        except (Exception, KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as panic:  # of its Rust code, and no Exception; what it says may quote the text
-            raise InternalError() from panic
+        return without_panic(partial(self._encode, texts, ids_only=ids_only))
 
     def _encode(self, texts: Sequence[str], *, ids_only: bool) -> list[TokenizedInput]:
         if not ids_only:
@@ -238,8 +204,7 @@ class Tokenizer:
 
     def close(self) -> None:
         """Ends the threads without waiting for them."""
-        self._is_closed = True
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     def _tokenized(self, text: str, encoding: Encoding, kept: Encoding | KeptEncoding | None) -> TokenizedInput:
         rest = encoding.overflowing

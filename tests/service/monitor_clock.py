@@ -15,15 +15,15 @@ class MonitorClock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._offset = 0.0
         self._has_looked = threading.Event()
-        look = WorkerPool._replace_lost
+        look = WorkerPool.replace_lost
 
         def look_later(watched: WorkerPool, now: float) -> None:
             offset, self._offset = self._offset, 0.0
             self._has_looked.set()
             look(watched, now + offset)
 
-        monkeypatch.setattr(WorkerPool, "_replace_lost", look_later)
-        monkeypatch.setattr(worker_pool, "_TICK", 0.005)
+        monkeypatch.setattr(WorkerPool, "replace_lost", look_later)
+        monkeypatch.setattr(worker_pool, "MONITOR_SECONDS", 0.005)
 
     def look_later_by(self, seconds: float) -> None:
         """Makes the monitor's next look so many seconds later."""

@@ -290,7 +290,7 @@ def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_other_requ
         backend = FakeBackend()
         with running(backend, max_queue_delay=0.1, max_batch_tokens=1000, max_queue_tokens=10_000) as batcher:
             busy = await begin_busy(batcher, backend)
-            batcher._executor.rate.add(1000, 1.0)  # a millisecond a token
+            batcher.executor.rate.add(1000, 1.0)  # a millisecond a token
             large = await begin(batcher, *[job(*range(10))] * 50)  # waits behind nothing: taken whatever its size
             small = [await begin(batcher, job(*range(10))) for _ in range(40)]
             outcomes = [task.exception() for task in small if task.done()]

@@ -112,7 +112,7 @@ def test_nothing_is_taken_whose_turn_comes_after_its_deadline() -> None:
     async def test() -> None:
         backend = EndableBackend()
         batcher = batcher_over(backend)
-        batcher._executor.rate.add(1, 10.0)  # a token in ten seconds
+        batcher.executor.rate.add(1, 10.0)  # a token in ten seconds
         waiting = [await begin(batcher, job(*[1] * 50)) for _ in range(4)]
         with pytest.raises(Overloaded, match="the expected wait is"):
             await batcher.submit([job(2, 2)], deadline=time.monotonic() + 10)

@@ -104,7 +104,7 @@ def test_a_worker_that_waits_for_work_does_not_hang(monkeypatch: pytest.MonkeyPa
         with running(FakeBackend()) as batcher:
             await batcher.submit([job(5)])
             before = workers()
-            while any(worker.busy_since is not None for worker in batcher._executor._pool.workers):
+            while any(worker.busy_since is not None for worker in batcher.executor.pool.workers):
                 await asyncio.sleep(0)
             clock.look_later_by(61.0)
             await asyncio.to_thread(clock.wait_for_look)
@@ -143,7 +143,7 @@ def test_too_many_hanging_workers_are_the_end_and_everybody_is_told(monkeypatch:
 
 
 def test_after_the_pool_gave_up_a_lost_worker_leaves_nothing_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_pool, "_TICK", 0.005)
+    monkeypatch.setattr(worker_pool, "MONITOR_SECONDS", 0.005)
 
     async def test() -> None:
         backend, again = FakeBackend(), threading.Event()
@@ -157,7 +157,7 @@ def test_after_the_pool_gave_up_a_lost_worker_leaves_nothing_waiting(monkeypatch
             raise SystemExit
 
         def hang() -> None:
-            pool = batcher._executor._pool.workers
+            pool = batcher.executor.pool.workers
             next(one for one in pool if one.thread is threading.current_thread()).busy_since = -math.inf
             assert unstuck.wait(PATIENCE)
 

@@ -84,7 +84,7 @@ def test_lives_while_all_its_workers_do() -> None:
 
 
 def test_is_not_alive_between_a_death_and_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_pool, "_TICK", 0.01)
+    monkeypatch.setattr(worker_pool, "MONITOR_SECONDS", 0.01)
     scene = Scene()
     scene.pool.start()
     start, refused = threading.Thread.start, threading.Semaphore(0)
@@ -108,14 +108,14 @@ def test_is_not_alive_between_a_death_and_a_replacement(monkeypatch: pytest.Monk
 
 
 def test_a_run_over_the_limit_is_not_alive_even_before_the_monitor_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_pool, "_TICK", 3600.0)
-    looked, look = threading.Event(), WorkerPool._replace_lost
+    monkeypatch.setattr(worker_pool, "MONITOR_SECONDS", 3600.0)
+    looked, look = threading.Event(), WorkerPool.replace_lost
 
     def look_and_tell(watched: WorkerPool, now: float) -> None:
         look(watched, now)
         looked.set()
 
-    monkeypatch.setattr(WorkerPool, "_replace_lost", look_and_tell)
+    monkeypatch.setattr(WorkerPool, "replace_lost", look_and_tell)
     scene = Scene(max_run_seconds=3600.0 * 4)
     scene.pool.start()
     assert looked.wait(PATIENCE)  # the next look is an hour away
