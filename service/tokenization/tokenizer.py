@@ -74,7 +74,7 @@ class Tokenizer:
             DeadlineExceeded: the deadline passed; what no thread had begun with is dropped.
         """
         cost = sum(map(len, texts)) + TEXT_CHARACTERS * (len(texts) - 1)
-        return await self._threads.run(partial(self._encode, texts, ids_only=ids_only), cost, deadline)
+        return await self._threads.run(partial(self.encode_now, texts, ids_only=ids_only), cost, deadline)
 
     async def encode_windows(self, texts: Sequence[str], *, deadline: float | None = None) -> list[TokenizedInput]:
         """Tokenises texts of any length in windows; ids only.
