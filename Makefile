@@ -8,8 +8,10 @@ INSTALL = $(BIN)/python -m pip install --quiet --progress-bar on -c constraints.
 ARTIFACT ?= artifacts/all-MiniLM-L6-v2
 # PyTorch's CPU builds, for Linux without an NVIDIA driver; empty: torch comes from the index that pip is set up for.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
-# Test processes side by side. A file's tests stay together: they share what is made once a file.
-PARALLEL := -n auto --maxprocesses 4 --dist loadfile
+# Test processes side by side, one more than there are cores: a third of a test's time is waiting for other processes.
+# A file's tests stay together: they share what is made once a file. Files come in the
+# order of their folders: many short ones stand last, so no process is left with a long one.
+PARALLEL := -n $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN)) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
 # Each has a target of its own, with what it installs.
 APART := clients deploy
 export ORT_DISABLE_TELEMETRY := 1
@@ -42,7 +44,7 @@ test-deploy: $(BIN)/.dev tools ## install what checks deploy/, run its tests
 	@$(BIN)/python -m pytest $(PARALLEL) tests/deploy -m "not slow and not alone"
 
 test-slow: $(BIN)/.dev tools ## run the long-running tests that need no machine for themselves
-	@$(BIN)/python -m pytest --ignore=tests/clients -m "slow and not alone" -p no:cacheprovider
+	@$(BIN)/python -m pytest --ignore=tests/clients -m "slow and not alone" -p no:cacheprovider $(PARALLEL)
 
 test-alone: $(BIN)/.dev tools ## run what `make test` leaves out of the tests that want the machine for themselves
 	@$(BIN)/python -m pytest --ignore=tests/clients -m "alone and slow"

@@ -10,7 +10,7 @@ from tests.service.fake_engine import write_fake_artifact
 from tests.service.test_server import fake_server
 
 
-@pytest.mark.parametrize("flags", [(), ("--admin-port", "0")])
+@pytest.mark.parametrize("flags", [(), pytest.param(("--admin-port", "0"), marks=pytest.mark.slow)])
 def test_routes_can_be_tried_where_they_are(browser: BrowserContext, tmp_path: Path, flags: tuple[str, ...]) -> None:
     with fake_server(write_fake_artifact(tmp_path), *flags).wait_until_ready() as server:
         port = server.address[1]

@@ -36,7 +36,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "head_dropout": 0.3,
     },
 }
-FAST = ("heads-differ", "each-head-a-scalar")
+FAST = ("heads-differ",)
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,7 @@ def test_right_to_left_and_emoji_and_nothing(open_viewer: OpenViewer) -> None:
     assert "suitcase" in viewer.page.input_value("#a")
 
 
+@pytest.mark.slow
 def test_a_text_that_is_too_long_is_cut_and_512_tokens_stay_smooth(open_viewer: OpenViewer) -> None:
     viewer = open_viewer("layer=3&head=2")
     viewer.show(LONG)

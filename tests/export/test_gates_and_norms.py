@@ -60,6 +60,7 @@ def quantized(tmp_path_factory: pytest.TempPathFactory) -> Session:
     )
 
 
+@pytest.mark.slow
 def test_the_graph_equals_transformers_head_by_head(tmp_path: Path) -> None:
     """Each text of the batch with another head changed: removed, halved, left alone."""
     theirs = draw_bert()
@@ -143,6 +144,7 @@ def test_every_head_matters_and_gates_between_lie_between(request: pytest.Fixtur
         assert 0 < changes[0] < changes[1] < changes[2]
 
 
+@pytest.mark.slow
 def test_a_planted_head_without_output_weights_has_no_effect_and_norm_0(tmp_path: Path) -> None:
     encoder = draw_weights(Encoder(TINY))
     encoder.get_parameter("layers.0.attention.output.weight")[:, : TINY.d_v] = 0.0

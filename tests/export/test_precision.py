@@ -40,6 +40,7 @@ def test_half_precision_verifies_and_keeps_float32_outputs(tiny_checkpoint: Chec
     assert {array.dtype for array in found.values()} == {np.dtype(np.float32)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1e-7, 1e-9])  # next to float16's smallest number, and below it
 def test_half_precision_of_embeddings_that_vanish_in_it_leaves_no_artifact(
     tiny_checkpoint: Checkpoint, tmp_path: Path, size: float

@@ -143,6 +143,7 @@ def judge_changed(checkpoint: Checkpoint, folder: Path, parameter: str, factor: 
     judge(folder / "model.onnx", checkpoint, "bf16")
 
 
+@pytest.mark.slow
 def test_a_lower_precision_is_judged_by_attention_and_norms_too(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
     judge_changed(tiny_checkpoint, tmp_path, "layers.3.attention.query.weight", 1.0)
     with pytest.raises(QualityError, match="expected .* attention_kl_mean at most 0.01, .* Serve fp16 or fp32"):

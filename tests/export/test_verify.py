@@ -39,12 +39,12 @@ def changed(graph: Path, folder: Path, change: Callable[[onnx_ir.Model], None]) 
     "change",
     [
         {},
-        {"type_vocab_size": 0},
-        {"pooling": "cls"},
-        {"pooling": "max"},
+        pytest.param({"type_vocab_size": 0}, marks=pytest.mark.slow),
+        pytest.param({"pooling": "cls"}, marks=pytest.mark.slow),
+        pytest.param({"pooling": "max"}, marks=pytest.mark.slow),
         {"pooling": "last", "activation": "gelu_tanh"},
-        {"activation": "relu", "num_heads": [32], "d_k": 1, "d_v": 1},
-        {"activation": "silu", "projection": {"size": 3}},
+        pytest.param({"activation": "relu", "num_heads": [32], "d_k": 1, "d_v": 1}, marks=pytest.mark.slow),
+        pytest.param({"activation": "silu", "projection": {"size": 3}}, marks=pytest.mark.slow),
         {"projection": {"size": 3, "bias": False, "activation": "identity"}, "num_heads": [1], "d_k": 32},
     ],
 )
@@ -210,6 +210,7 @@ def test_the_grid_covers_single_ragged_padded_and_longest_batches() -> None:
     assert any(1 in case.lengths and len(case.lengths) > 1 for case in cases)
 
 
+@pytest.mark.slow
 def test_refuses_wrong_weights_of_a_long_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = draw_weights(Encoder(dataclasses.replace(TINY, max_positions=600)))
     run = Session.run

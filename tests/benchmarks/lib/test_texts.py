@@ -1,4 +1,8 @@
+import pytest
+
 from benchmarks.lib.texts import LONGEST_WORDS, SHORTEST_WORDS, fingerprint, load_texts
+
+pytestmark = pytest.mark.slow  # reads the standard library's source, ten seconds
 
 
 def test_a_sample_is_the_same_every_time_and_seeds_differ() -> None:

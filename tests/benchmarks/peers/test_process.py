@@ -66,6 +66,7 @@ def test_a_peer_that_cannot_start_says_why() -> None:
         pass
 
 
+@pytest.mark.slow
 def test_an_environment_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     environment = Environment("broken", ("./no-such-folder",), ())
     with pytest.raises(NotInstallable) as failure:

@@ -45,7 +45,13 @@ CHANGES: dict[str, dict[str, Any]] = {
 NETWORKS = {name: vary(type_vocab_size=0, **change) for name, change in CHANGES.items()}
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
+FAST = ("relative", "local")  # a bias a head; and rotary, pre-norm and gated, with a window
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in NETWORKS],
+)
 def drawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Encoder, Path]:
     encoder = draw_weights(Encoder(NETWORKS[request.param]))
     path = tmp_path_factory.mktemp(request.param) / "model.onnx"

@@ -61,6 +61,7 @@ def test_a_texts_vector_does_not_depend_on_its_batch_mates() -> None:
         torch.testing.assert_close(alone[0], together[row], atol=1e-6, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_graph_verifies_and_multiplies_in_integers(tmp_path: Path) -> None:
     encoder, quantized = quantized_pair()
     model = trace(quantized)

@@ -77,6 +77,7 @@ def test_a_pruned_artifact_computes_what_the_masked_network_computes(
     assert np.abs(found - expected).max() < (1e-6 if precision == "fp32" else 0.1) * max(1, np.abs(expected).max())
 
 
+@pytest.mark.slow
 def test_all_heads_may_go(bert_folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "none"
     assert main([str(bert_folder), "--output", str(output), "--prune-heads", "1", "--no-curve"]) == 0
@@ -85,6 +86,7 @@ def test_all_heads_may_go(bert_folder: Path, tmp_path: Path) -> None:
     assert manifest.fused_attention == {}
 
 
+@pytest.mark.slow
 def test_the_pruned_graph_is_the_whole_graph_with_its_gates_closed(tmp_path: Path) -> None:
     whole = draw_weights(Encoder(TINY))
     removed = [0, 2, 5]
