@@ -46,9 +46,8 @@ test-deploy: $(BIN)/.dev tools ## install what checks deploy/, run its tests
 test-slow: $(BIN)/.dev tools ## run the long-running tests that need no machine for themselves
 	@$(BIN)/python -m pytest --ignore=tests/clients -m "slow and not alone" -p no:cacheprovider $(PARALLEL)
 
-test-alone: $(BIN)/.dev tools ## run what `make test` leaves out of the tests that want the machine for themselves
+test-alone: $(BIN)/.dev tools ## run the long-running tests that want the machine for themselves
 	@$(BIN)/python -m pytest --ignore=tests/clients -m "alone and slow"
-	@$(BIN)/python -m pytest tests/deploy -m "alone and not slow"
 
 test-all: test test-deploy test-clients test-slow test-alone ## run every test
 

@@ -25,6 +25,7 @@ from tests.service.process import ServerProcess
 
 pytestmark = [
     pytest.mark.alone,
+    pytest.mark.slow,
     pytest.mark.skipif(
         not os.environ.get("DRILLS"),
         reason="minutes of trouble, on a quiet machine: DRILLS=1 pytest tests/deploy/test_drills.py",
