@@ -18,7 +18,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # The tests start a hundred processes: compiled modules are kept.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-parallel test-clients test-deploy test-slow test-alone test-all lint format export tools locks container-check bulk-check play clean
+.PHONY: help serve test test-clients test-deploy test-slow test-alone test-all lint format export tools locks container-check bulk-check play clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-18s%s\n", $$1, $$2}' $(MAKEFILE_LIST) | sort
@@ -27,11 +27,7 @@ serve: $(BIN)/.serve $(ARTIFACT)/manifest.json ## install, export the default mo
 	@echo "==> serving $(ARTIFACT) at http://$${POLYHEAD_HOST:-127.0.0.1}:$${POLYHEAD_PORT:-8000}: / shows heads, /docs describes the API; stop with Ctrl-C"
 	@exec $(BIN)/python -m service --model $(ARTIFACT)
 
-test: test-parallel ## install, run the tests (clients, deploy/ and long-running ones have targets of their own)
-	@echo "==> running the tests that want the machine for themselves"
-	@$(BIN)/python -m pytest $(shell grep -rl --include='*.py' $(APART:%=--exclude-dir=%) pytest.mark.alone tests) -m "alone and not slow"
-
-test-parallel: $(BIN)/.test
+test: $(BIN)/.test ## install, run the tests (clients, deploy/, long-running and timed ones have targets of their own)
 	@echo "==> running the tests (a model is exported first, and kept)"
 	@$(BIN)/python -m pytest $(PARALLEL) $(APART:%=--ignore=tests/%) -m "not slow and not alone"
 
@@ -46,8 +42,8 @@ test-deploy: $(BIN)/.dev tools ## install what checks deploy/, run its tests
 test-slow: $(BIN)/.dev tools ## run the long-running tests that need no machine for themselves
 	@$(BIN)/python -m pytest --ignore=tests/clients -m "slow and not alone" -p no:cacheprovider $(PARALLEL)
 
-test-alone: $(BIN)/.dev tools ## run the long-running tests that want the machine for themselves
-	@$(BIN)/python -m pytest --ignore=tests/clients -m "alone and slow"
+test-alone: $(BIN)/.dev tools ## run the tests that measure, and so want the machine for themselves
+	@$(BIN)/python -m pytest --ignore=tests/clients -m alone
 
 test-all: test test-deploy test-clients test-slow test-alone ## run every test
 

@@ -15,6 +15,8 @@ from tests.e2e.test_viewer import TEXT, ask, weights_of
 from tests.e2e.viewer_page import ViewerPage
 from tests.service.process import ServerProcess
 
+pytestmark = pytest.mark.slow
+
 
 def wait_for_link(viewer: ViewerPage, expected: dict[str, list[str]]) -> str:
     """The address's part after #, once it says what is expected."""
@@ -82,7 +84,6 @@ def test_a_link_carries_the_view_and_no_text(open_viewer: OpenViewer) -> None:
     wait_for_link(second, expected)
 
 
-@pytest.mark.slow
 def test_text_is_in_a_link_when_asked(open_viewer: OpenViewer) -> None:
     first = open_viewer()
     first.show(TEXT)
@@ -198,7 +199,6 @@ def test_a_readout_covers_the_figure_only_where_it_has_numbers(open_viewer: Open
     assert readout.evaluate("readout => getComputedStyle(readout).position") == "sticky"
 
 
-@pytest.mark.slow  # 72 runs, twice begun
 def test_heads_are_ranked_by_their_effect(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     viewer = open_viewer()
     viewer.show(TEXT)

@@ -13,6 +13,8 @@ from tests.e2e.test_viewer import TEXT
 from tests.e2e.viewer_page import ViewerPage
 from tests.service.process import ServerProcess
 
+pytestmark = pytest.mark.slow
+
 
 def refusal(status: int, message: str, *, param: str | None = None, **headers: str) -> dict[str, Any]:
     error = {"message": message, "type": "test", "param": param, "code": "test"}
@@ -38,7 +40,6 @@ def test_a_server_that_is_down_loses_nothing(open_viewer: OpenViewer) -> None:
     assert viewer.labels() == ["[CLS]", "another", "text", "[SEP]"]
 
 
-@pytest.mark.slow
 def test_a_server_that_is_down_at_first(open_viewer: OpenViewer) -> None:
     viewer = open_viewer()
     viewer.page.route("**/info", lambda route: route.abort())
@@ -69,7 +70,6 @@ def test_a_busy_server_is_asked_again_when_it_says(open_viewer: OpenViewer) -> N
     expect(viewer.page.locator(".notice[data-kind=problem]")).to_have_count(0)
 
 
-@pytest.mark.slow
 def test_a_refusal_is_said_in_the_servers_words(open_viewer: OpenViewer) -> None:
     viewer = open_viewer()
     viewer.page.route("**/encode", lambda route: route.fulfill(**refusal(413, "the answer would have 99 bytes")))
@@ -82,7 +82,6 @@ def test_a_refusal_is_said_in_the_servers_words(open_viewer: OpenViewer) -> None
     assert viewer.page.input_value("#a") == TEXT + " More."
 
 
-@pytest.mark.slow  # another process
 def test_a_key_is_asked_for_and_kept_in_memory_only(browser: BrowserContext, long_artifact: Path) -> None:
     key = "open-sesame-open-sesame"
     with ServerProcess(
@@ -204,7 +203,6 @@ def test_two_texts_that_fail_do_not_leave_those_before(open_viewer: OpenViewer) 
     expect(tokens).to_have_count(12)
 
 
-@pytest.mark.slow  # another process
 def test_what_is_too_large_of_all_layers_takes_nothing_else_away(browser: BrowserContext, long_artifact: Path) -> None:
     flags = ("--model", str(long_artifact), "--max-attention-work-bytes", "2000000")  # of 72 heads: 83 tokens
     with ServerProcess("service", *flags).wait_until_ready() as server:

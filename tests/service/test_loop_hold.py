@@ -73,6 +73,7 @@ def test_a_hostile_body_does_not_hold_the_loop(serve: Serve, name: str) -> None:
     assert hold < LONGEST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_the_largest_requests_do_not_hold_the_loop(serve: Serve, name: str) -> None:
     path, body = LARGE[name]
@@ -81,6 +82,7 @@ def test_the_largest_requests_do_not_hold_the_loop(serve: Serve, name: str) -> N
     assert hold < LONGEST
 
 
+@pytest.mark.slow
 def test_structure_in_texts_is_no_structure(serve: Serve) -> None:
     text = 'a list of "names": [1, 2], {3} and so on: ' * 200
     assert len(json.dumps([text] * 200)) > 1_500_000
