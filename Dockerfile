@@ -75,7 +75,8 @@ WORKDIR /
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["python", "-IS", "-c", "\
 import http.client, os, sys; \
-connection = http.client.HTTPConnection('127.0.0.1', int(os.environ['POLYHEAD_PORT']), timeout=4); \
+port = os.environ.get('POLYHEAD_ADMIN_PORT') or os.environ['POLYHEAD_PORT']; \
+connection = http.client.HTTPConnection('127.0.0.1', int(port), timeout=4); \
 connection.request('GET', '/healthz'); \
 sys.exit(connection.getresponse().status != 200)"]
 ENTRYPOINT ["python", "-m", "service"]

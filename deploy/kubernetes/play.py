@@ -60,7 +60,8 @@ def _adapt_pod(pod: Resource, *, image: str, port: int, volumes: Path) -> None:
         container.pop("ports", None)
         for name in NOT_PLAYED:
             container.pop(name, None)
-    pod["containers"][0].setdefault("env", []).append({"name": "POLYHEAD_PORT", "value": str(port)})
+    ports = {"POLYHEAD_PORT": str(port), "POLYHEAD_ADMIN_PORT": str(port + 1)}
+    pod["containers"][0].setdefault("env", []).extend({"name": name, "value": value} for name, value in ports.items())
     user = pod["securityContext"]["runAsUser"]
     for volume in pod.get("volumes", ()):
         if volume.pop("emptyDir", None) is not None:  # what fsGroup does, podman does not

@@ -1,15 +1,22 @@
 """What can be known of the image without building it; `make container-check` builds and runs it."""
 
+import json
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import requires
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.deploy.tools import DEPLOY, ROOT, run, tool
+from benchmarks.lib.server import free_port
+from tests.deploy.tools import DEPLOY, ROOT, VERSION, run, tool
+from tests.service.fake_engine import write_fake_artifact
+from tests.service.process import ServerProcess
 
 LOCKS = ("build", "cpu", "exporter", "gpu", "tools")
 ENVIRONMENT = {"sys_platform": "linux", "platform_system": "Linux", "python_version": "3.11", "extra": ""}
@@ -90,12 +97,58 @@ def test_exporter_installs_the_torch_that_is_tested() -> None:
     assert f" torch=={tested}\n" in (ROOT / "Dockerfile").read_text()
 
 
-def test_image_is_labelled_with_the_version() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert f"ARG VERSION={version}\n" in (ROOT / "Dockerfile").read_text()
+def test_image_is_labelled() -> None:
+    """With the names of the OCI image specification's annotations."""
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    labels = dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="([^"]*)"', dockerfile))
+    assert labels == {
+        "title": "Polyhead",
+        "description": project["description"],
+        "licenses": project["license"],
+        "version": "${VERSION}",
+        "revision": "${REVISION}",
+        "base.name": "${PYTHON_IMAGE}",
+    }
+    assert f"ARG VERSION={VERSION}\n" in dockerfile
+
+
+def test_a_release_is_built_with_its_revision_a_bill_of_materials_and_provenance() -> None:
+    checklist = (ROOT / "docs/development.md").read_text().partition("## Releasing")[2].partition("\n## ")[0]
+    command = re.search(r"`docker buildx build ([^`]+)`", checklist)
+    assert command
+    assert {"--sbom=true", "--provenance=mode=max", "REVISION=$(git"} <= set(command[1].split())
+    assert "ARG REVISION=" in (ROOT / "Dockerfile").read_text()
 
 
 def test_base_is_named_by_digest() -> None:
     base = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert len(base) == 1
     assert re.fullmatch(r"docker\.io/library/python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}", base[0])
+
+
+def test_a_crowd_of_callers_makes_no_container_unhealthy_that_has_an_admin_port(tmp_path: Path) -> None:
+    port, admin_port = str(free_port()), str(free_port())
+    flags = (
+        "--model",
+        str(write_fake_artifact(tmp_path / "model")),
+        "--port",
+        port,
+        "--admin-port",
+        admin_port,
+        "--max-connections",
+        "1",
+    )
+    with ServerProcess("tests.service.fake_server", *flags).wait_until_ready() as server, server.connect():
+        assert health_check(POLYHEAD_PORT=port, POLYHEAD_ADMIN_PORT=admin_port) == 0
+        assert health_check(POLYHEAD_PORT=port) == 1
+    assert health_check(POLYHEAD_PORT=port, POLYHEAD_ADMIN_PORT=admin_port) == 1
+
+
+def health_check(**environment: str) -> int:
+    """Exit code of the image's own check."""
+    found = re.search(r"^HEALTHCHECK .*? CMD (\[.*?\])$", (ROOT / "Dockerfile").read_text(), re.MULTILINE | re.DOTALL)
+    assert found
+    _, *arguments = json.loads(found[1].replace("\\\n", ""))
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, timeout=60, check=False).returncode  # noqa: S603 - ours

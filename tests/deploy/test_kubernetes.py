@@ -69,6 +69,16 @@ def test_probes_have_their_own_meanings(name: str) -> None:
 
 
 @each_overlay
+def test_callers_keep_no_probe_out(name: str) -> None:
+    """The admin port has connections of its own, and callers are led to the other one."""
+    found = container(overlay(name))
+    assert {found[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "readiness", "liveness")} == {"admin"}
+    ports = {port["name"]: port["containerPort"] for port in found["ports"]}
+    assert settings(overlay(name))["POLYHEAD_ADMIN_PORT"] == str(ports["admin"])
+    assert [port["targetPort"] for port in one(overlay(name), "Service")["spec"]["ports"]] == ["http"]
+
+
+@each_overlay
 def test_pods_are_restricted(name: str) -> None:
     assert_restricted(overlay(name))
     labels = one(overlay(name), "Namespace")["metadata"]["labels"]
@@ -131,8 +141,7 @@ def test_replicas_are_spread_over_zones_and_nodes(name: str) -> None:
 @each_overlay
 def test_ports_are_found_by_name(name: str) -> None:
     ports = {port["name"]: port["containerPort"] for port in container(overlay(name))["ports"]}
-    assert ports["http"] == 8000
-    assert one(overlay(name), "Service")["spec"]["ports"][0]["targetPort"] == "http"
+    assert ports == {"http": 8000, "admin": 8001}
     assert pod(overlay(name))["spec"]["enableServiceLinks"] is False  # else POLYHEAD_PORT is the Service's address
 
 
@@ -150,9 +159,8 @@ def test_prometheus_alone_reaches_the_metrics() -> None:
     text = overlay("production")
     (rule,) = policy("production", "polyhead-metrics")["ingress"]
     (endpoint,) = one(text, "PodMonitor")["spec"]["podMetricsEndpoints"]
-    ports = {port["name"]: port["containerPort"] for port in container(text)["ports"]}
     assert rule["ports"] == [{"port": endpoint["port"], "protocol": "TCP"}]
-    assert str(ports[endpoint["port"]]) == settings(text)["POLYHEAD_ADMIN_PORT"]
+    assert endpoint["port"] == "admin"
     assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
 
 
@@ -261,7 +269,6 @@ def test_monitoring_holds_the_rule_files_and_the_dashboard() -> None:
     assert dashboard["data"] == {"polyhead.json": (DEPLOY / "grafana" / "polyhead.json").read_text()}
     monitor = one(text, "PodMonitor")["spec"]
     assert monitor["selector"]["matchLabels"].items() <= pod(text)["metadata"]["labels"].items()
-    assert monitor["podMetricsEndpoints"][0]["port"] == container(text)["ports"][1]["name"]
 
 
 def test_what_is_served_in_two_namespaces_is_two_jobs() -> None:
