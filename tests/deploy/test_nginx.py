@@ -3,7 +3,7 @@
 import http.client
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +22,7 @@ from tests.service.process import ServerProcess
 
 Asked = list[str]
 MODELS = DEPLOY / "nginx/models.conf"
+SERVED = {"minilm": "sentence-transformers/all-MiniLM-L6-v2", "bge": "BAAI/bge-small-en-v1.5"}
 
 
 class Ending(BaseHTTPRequestHandler):
@@ -119,31 +120,50 @@ def test_nobody_is_ready() -> None:
 @pytest.fixture
 def models(tmp_path: Path) -> Iterator[Address]:
     """Two services with an artifact each, behind one nginx."""
-    names = ("minilm", "bge")
-    for name in names:
+    for name, model in SERVED.items():
         directory = write_fake_artifact(tmp_path / name)
         manifest = read_manifest(directory)
-        write_manifest(directory, replace(manifest, model=f"tests/{name}"))
+        write_manifest(directory, replace(manifest, model=model))
     with ExitStack() as running:
-        flags = [("--model", str(tmp_path / name)) for name in names]
+        flags = [("--model", str(tmp_path / name)) for name in SERVED]
         servers = [running.enter_context(ServerProcess("tests.service.fake_server", *one)) for one in flags]
         ports = [server.wait_until_ready().address[1] for server in servers]
         proxy = running.enter_context(behind_nginx(ports, path=MODELS, ready="/bge/readyz"))
         yield proxy.address
 
 
-def ask(address: Address, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+def ask(address: Address, method: str, path: str, body: bytes | Iterable[bytes] | None = None) -> tuple[int, Any]:
     with closing(connect(address)) as client:
-        client.request(method, path, None if body is None else json.dumps(body), {"content-type": "application/json"})
+        client.request(method, path, body, {"content-type": "application/json"})
         with client.getresponse() as answer:
-            return answer.status, json.loads(answer.read() or b"null") if answer.status == 200 else None
+            return answer.status, json.loads(answer.read())
 
 
-def test_the_path_names_the_model(models: Address) -> None:
-    body = {"input": "cat"}
-    for name in ("minilm", "bge"):
-        model = f"tests/{name}"
-        assert ask(models, "GET", f"/{name}/info")[1]["model"] == model
-        status, answer = ask(models, "POST", f"/{name}/v1/embeddings", body | {"model": model})
-        assert (status, answer["model"]) == (200, model)
-    assert ask(models, "POST", "/v1/embeddings", body | {"model": "tests/bge"})[0] == 404
+@pytest.mark.parametrize("name", SERVED)
+def test_the_path_names_the_model(models: Address, name: str) -> None:
+    assert ask(models, "GET", f"/{name}/info")[1]["model"] == SERVED[name]
+    other = next(model for model in SERVED.values() if model != SERVED[name])
+    status, answer = ask(
+        models, "POST", f"/{name}/v1/embeddings", json.dumps({"input": "cat", "model": other}).encode()
+    )
+    assert (status, answer["model"]) == (200, SERVED[name])
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_the_field_model_names_the_model(models: Address, name: str) -> None:
+    model, other = SERVED[name], next(model for key, model in SERVED.items() if key != name)
+    quoting = {"input": json.dumps({"model": other}), "model": model}
+    large = {"input": ["cat " * 250] * 1500, "model": model}
+    bodies = [json.dumps(body).encode() for body in ({"model": model, "input": "cat"}, quoting, large)]
+    bodies.append(json.dumps({"input": "cat", "model": model}, indent=2).replace("/", "\\/").encode())
+    assert len(bodies[2]) > 1 << 20
+    for body in bodies:
+        for sent in (body, iter([body[:7], body[7:]])):  # at once, and in chunks
+            status, answer = ask(models, "POST", "/v1/embeddings", sent)
+            assert (status, answer["model"]) == (200, model)
+
+
+@pytest.mark.parametrize("body", [{"input": "cat", "model": "tests/other"}, {"input": "cat"}])
+def test_a_model_that_nobody_serves_is_refused(models: Address, body: dict[str, str]) -> None:
+    status, answer = ask(models, "POST", "/v1/embeddings", json.dumps(body).encode())
+    assert (status, answer["error"]["param"], answer["error"]["code"]) == (404, "model", "model_not_found")
