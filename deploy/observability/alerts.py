@@ -14,8 +14,8 @@ def make_alerts(runbook: str = RUNBOOK) -> Document:
     budgets = [*map(_errors_burn, BURNS), *map(_latency_burns, BURNS)]
     groups = {
         "polyhead-budgets": budgets,
-        "polyhead-instances": list(instance_alerts()),
-        "polyhead-load": list(load_alerts()),
+        "polyhead-instances": instance_alerts(),
+        "polyhead-load": load_alerts(),
     }
     for rules in groups.values():
         for rule in rules:

@@ -1,7 +1,5 @@
 """Alerts about processes and replicas: gone, not ready, restarting, out of memory, of different models."""
 
-from collections.abc import Iterator
-
 from deploy.observability.alert import JOB, Rule, make_alert
 from deploy.observability.process_rows import MEMORY, STARTED
 from service.observability import metric_names as names
@@ -11,10 +9,14 @@ RESTARTS = "kube_pod_container_status_restarts_total"
 UNAVAILABLE = "kube_deployment_status_replicas_unavailable"
 
 
-def instance_alerts() -> Iterator[Rule]:
+def instance_alerts() -> list[Rule]:
     """The rules."""
+    return [_absent(), _down(), _not_ready(), _unavailable(), _restarts(), _memory(), _model_mismatch()]
+
+
+def _absent() -> Rule:
     known, ready = f"count by (job) (up{{{JOB}}})", f"count by (job) ({names.READY} == 1)"
-    yield make_alert(
+    return make_alert(
         "PolyheadAbsent",
         f"({known} unless {ready}) or absent(up{{{JOB}}})",
         wait="3m",
@@ -23,7 +25,10 @@ def instance_alerts() -> Iterator[Rule]:
         text="No instance that Prometheus knows is ready, or it knows none: all are gone, or its discovery changed.",
         action="Look whether anything runs, and what its last log lines say.",
     )
-    yield make_alert(
+
+
+def _down() -> Rule:
+    return make_alert(
         "PolyheadDown",
         f"up{{{JOB}}} == 0",
         wait="5m",
@@ -32,7 +37,10 @@ def instance_alerts() -> Iterator[Rule]:
         text="Prometheus gets no answer from /metrics: the process is gone, stuck, or out of reach.",
         action="Ask it for /healthz.",
     )
-    yield make_alert(
+
+
+def _not_ready() -> Rule:
+    return make_alert(
         "PolyheadNotReady",
         f"{names.READY} == 0",
         wait="15m",
@@ -41,7 +49,10 @@ def instance_alerts() -> Iterator[Rule]:
         text="It has been loading, draining, or without workers for a quarter of an hour.",
         action="Ask it for /readyz, which says why.",
     )
-    yield make_alert(
+
+
+def _unavailable() -> Rule:
+    return make_alert(
         "PolyheadUnavailable",
         f'{UNAVAILABLE}{{deployment=~"polyhead(-.*)?"}} > 0',
         wait="15m",
@@ -50,17 +61,23 @@ def instance_alerts() -> Iterator[Rule]:
         text="Pods cannot be scheduled, cannot start, or are not ready.",
         action="kubectl describe the pods that are not ready.",
     )
-    yield make_alert(
+
+
+def _restarts() -> Rule:
+    """Of a process that is down between two starts as well: its last start is still in the window."""
+    return make_alert(
         "PolyheadRestarts",
-        f"(changes({STARTED}[30m]) > 2 and on (job, instance) {names.READY})"
-        f' or increase({RESTARTS}{{container="polyhead"}}[30m]) > 2',
+        f'changes({STARTED}{{{JOB}}}[30m]) > 2 or increase({RESTARTS}{{container="polyhead"}}[30m]) > 2',
         wait="0m",
         severity="ticket",
         summary="{{ $labels.instance }}{{ $labels.pod }} keeps restarting",
         text='{{ $value | printf "%.0f" }} starts within 30 minutes.',
         action="Read the log before each start (kubectl logs --previous).",
     )
-    yield make_alert(
+
+
+def _memory() -> Rule:
+    return make_alert(
         "PolyheadMemory",
         f"{MEMORY} / on (job, instance) {names.MEMORY_LIMIT} > 0.9",
         wait="5m",
@@ -69,8 +86,11 @@ def instance_alerts() -> Iterator[Rule]:
         text="{{ $value | humanizePercentage }} of the limit; beyond it the kernel ends the process.",
         action="Look at its memory over days: high is a small limit, rising is a leak.",
     )
+
+
+def _model_mismatch() -> Rule:
     same = "job, model, source, revision, precision, weights_sha256"
-    yield make_alert(
+    return make_alert(
         "PolyheadModelMismatch",
         f"count by (job) (count by ({same}) ({names.MODEL_INFO})) > 1",
         wait="15m",

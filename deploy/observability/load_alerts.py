@@ -1,7 +1,5 @@
 """Alerts about more load than there is room for."""
 
-from collections.abc import Iterator
-
 from deploy.observability.alert import Rule, make_alert
 from deploy.observability.objectives import LEAST_REQUESTS
 from service.observability import metric_names as names
@@ -11,11 +9,15 @@ AT_PRESENT = "kube_horizontalpodautoscaler_status_current_replicas"
 AT_MOST = "kube_horizontalpodautoscaler_spec_max_replicas"
 
 
-def load_alerts() -> Iterator[Rule]:
+def load_alerts() -> list[Rule]:
     """The rules."""
+    return [_shedding(), _autoscaler_at_maximum(), _connections(), _queue_saturated(), _queue_age(), _event_loop_lag()]
+
+
+def _shedding() -> Rule:
     refused = f'sum by (job) (increase({names.REQUESTS_REJECTED}{{reason=~"overloaded|too_many_bytes_held"}}[5m]))'
     work = f'sum by (job) (increase({names.REQUEST_DURATION}_count{{method="POST"}}[5m]))'
-    yield make_alert(
+    return make_alert(
         "PolyheadShedding",
         f"{refused} / {work} > 0.05 and {refused} >= {LEAST_REQUESTS}",
         wait="10m",
@@ -24,8 +26,11 @@ def load_alerts() -> Iterator[Rule]:
         text="{{ $value | humanizePercentage }} of the POST requests are answered 429: more comes than it can take.",
         action="Add replicas, or find the caller who sends so much.",
     )
+
+
+def _autoscaler_at_maximum() -> Rule:
     scaler = '{horizontalpodautoscaler=~"(keda-hpa-)?polyhead(-.*)?"}'
-    yield make_alert(
+    return make_alert(
         "PolyheadAutoscalerAtMaximum",
         f"{AT_PRESENT}{scaler} >= {AT_MOST}{scaler}",
         wait="15m",
@@ -34,7 +39,10 @@ def load_alerts() -> Iterator[Rule]:
         text="{{ $value }} replicas run, which is the most; more load would be refused.",
         action="Raise the most replicas, or look why so many are needed.",
     )
-    yield make_alert(
+
+
+def _connections() -> Rule:
+    return make_alert(
         "PolyheadConnections",
         f'sum by (job) (increase({names.REQUESTS_REJECTED}{{reason="too_many_connections"}}[5m])) >= {LEAST_REQUESTS}',
         wait="5m",
@@ -43,7 +51,10 @@ def load_alerts() -> Iterator[Rule]:
         text='{{ $value | printf "%.0f" }} in five minutes found as many open as may be; no other figure shows them.',
         action="Count connections by client.",
     )
-    yield make_alert(
+
+
+def _queue_saturated() -> Rule:
+    return make_alert(
         "PolyheadQueueSaturated",
         f"{names.QUEUE_TOKENS} / {names.QUEUE_LIMIT_TOKENS} > 0.8",
         wait="5m",
@@ -52,7 +63,10 @@ def load_alerts() -> Iterator[Rule]:
         text="{{ $value | humanizePercentage }} of the tokens that may wait are waiting; then requests are refused.",
         action="Add replicas.",
     )
-    yield make_alert(
+
+
+def _queue_age() -> Rule:
+    return make_alert(
         "PolyheadQueueAge",
         f"{names.QUEUE_OLDEST_AGE} > 5",
         wait="5m",
@@ -61,8 +75,11 @@ def load_alerts() -> Iterator[Rule]:
         text="The oldest has waited {{ $value | humanizeDuration }}.",
         action="Look whether its workers run anything.",
     )
+
+
+def _event_loop_lag() -> Rule:
     buckets = f"sum by (job, instance, le) (rate({names.LOOP_LAG}_bucket[5m]))"
-    yield make_alert(
+    return make_alert(
         "PolyheadEventLoopLag",
         f"histogram_quantile(0.99, {buckets}) > 0.5",
         wait="5m",

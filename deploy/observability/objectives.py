@@ -12,8 +12,9 @@ LATENCY = 0.99  # share of POST requests of a size, answered 200, that took at m
 LATENCY_SECONDS = {"small": 1.0, "medium": 10.0}
 """Seconds by the class of a request's tokens (`service.observability.metrics.SIZES`), each a bucket of the durations.
 
-A queue may be half a second (--max-queue-delay), and sixteen times the request's own run besides. Large requests have
-no objective: 65,536 tokens take five seconds of two cores, however well the service is.
+A queue may be half a second (--max-queue-delay), and sixteen times the request's own run besides. Large requests, of
+more than 8,192 tokens, have no objective of their own: 65,536 tokens take five seconds of two cores, however well the
+service is. What bounds them is --request-timeout, beyond which they are 504 and count as errors.
 """
 
 LEAST_REQUESTS = 10

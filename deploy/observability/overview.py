@@ -3,7 +3,7 @@
 from grafana_foundation_sdk.models.common import StackingMode
 
 from deploy.observability.objectives import AVAILABILITY, BUDGET, LATENCY, LATENCY_SECONDS
-from deploy.observability.panels import Levels, Row, make_lines, make_stat
+from deploy.observability.panels import Levels, Panel, Row, make_lines, make_stat
 from deploy.observability.process_rows import limits
 from deploy.observability.promql import WORK, quantile, rate, recorded, series, total
 from deploy.observability.request_rows import REFUSED_OVERLOAD, REQUESTS, failed
@@ -11,6 +11,7 @@ from deploy.observability.rules import errors, slow
 from service.observability import metric_names as names
 
 SMALL = 'size="small"'
+SHARE = "percentunit"  # Grafana's name of the unit
 _OBJECTIVE = LATENCY_SECONDS["small"]
 
 _ENOUGH: Levels = (None, "red"), (0.5, "orange"), (0.9, "green")  # one that is replaced leaves nine of ten
@@ -23,16 +24,17 @@ _LEFT: Levels = (None, "red"), (0, "orange"), (0.25, "green")
 
 def overview() -> Row:
     """Is it well? One glance."""
-    ratio = "percentunit"
+    return "Overview", [*_traffic(), *_load(), *_budgets(), *_history()]
+
+
+def _traffic() -> list[Panel]:
     posts = rate(REQUESTS, WORK)
-    errors_left = f"min(1 - {recorded(errors(BUDGET))} / {1 - AVAILABILITY:.6g})"
-    latency_left = f"min(1 - {recorded(slow(BUDGET))} / {1 - LATENCY:.6g})"
-    return "Overview", [
+    return [
         make_stat(
             "Ready",
             "Instances that take traffic, of all that Prometheus knows.",
             f"{total(names.READY)} / count({series('up')})",
-            unit=ratio,
+            unit=SHARE,
             decimals=0,
             levels=_ENOUGH,
             alert="PolyheadNotReady",
@@ -42,16 +44,21 @@ def overview() -> Row:
             "Errors",
             "Share of POST requests that failed: 5xx, without 504 by a caller's own X-Request-Timeout.",
             f"{failed()} / {posts}",
-            unit=ratio,
+            unit=SHARE,
             decimals=2,
             levels=_ERRORS,
             alert="PolyheadErrorBudgetBurn",
         ),
+    ]
+
+
+def _load() -> list[Panel]:
+    return [
         make_stat(
             "Refused",
             "Share of POST requests answered 429: more came than there was room for.",
-            f"sum({rate(names.REQUESTS_REJECTED, REFUSED_OVERLOAD)}) / {posts}",
-            unit=ratio,
+            f"sum({rate(names.REQUESTS_REJECTED, REFUSED_OVERLOAD)}) / {rate(REQUESTS, WORK)}",
+            unit=SHARE,
             decimals=2,
             levels=_REFUSED,
             alert="PolyheadShedding",
@@ -69,29 +76,40 @@ def overview() -> Row:
             "Busy",
             "Share of the workers' time that the model ran. The autoscaler aims at 70 %.",
             f"{rate(names.WORKER_BUSY)} / {total(names.WORKERS)}",
-            unit=ratio,
+            unit=SHARE,
             decimals=0,
             levels=_BUSY,
             alert="PolyheadAutoscalerAtMaximum",
         ),
-        make_stat(
+    ]
+
+
+def _budgets() -> list[Panel]:
+    return [
+        _budget_left(
             "Error budget left",
             f"Of 30 days: {1 - AVAILABILITY:.1%} of the POST requests may fail. Below 0 the objective is missed.",
-            errors_left,
-            unit=ratio,
-            decimals=0,
-            levels=_LEFT,
+            f"{recorded(errors(BUDGET))} / {1 - AVAILABILITY:.6g}",
             alert="PolyheadErrorBudgetBurn",
         ),
-        make_stat(
+        _budget_left(
             "Latency budget left",
             f"Of 30 days: {1 - LATENCY:.0%} of the answers may take longer than those of their size should.",
-            latency_left,
-            unit=ratio,
-            decimals=0,
-            levels=_LEFT,
+            f"{recorded(slow(BUDGET))} / {1 - LATENCY:.6g}",
             alert="PolyheadLatencyBudgetBurn",
         ),
+    ]
+
+
+def _budget_left(title: str, text: str, used: str, *, alert: str) -> Panel:
+    return make_stat(title, text, f"min(1 - {used})", unit=SHARE, decimals=0, levels=_LEFT, alert=alert)
+
+
+def _history() -> list[Panel]:
+    quantiles = {
+        name: quantile(share, names.ANSWER_DURATION, SMALL) for name, share in {"p50": 0.5, "p99": 0.99}.items()
+    }
+    return [
         make_lines(
             "POST requests by status",
             "A second. 499: the client left before its answer.",
@@ -102,11 +120,7 @@ def overview() -> Row:
         make_lines(
             "Latency of small requests",
             "Quantiles of requests of up to 512 tokens, against what 99 % of them may take.",
-            {
-                "p50": quantile(0.5, names.ANSWER_DURATION, SMALL),
-                "p99": quantile(0.99, names.ANSWER_DURATION, SMALL),
-                "objective": f"vector({_OBJECTIVE:g})",
-            },
+            quantiles | {"objective": f"vector({_OBJECTIVE:g})"},
             unit="s",
         ),
         limits(),

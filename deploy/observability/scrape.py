@@ -74,13 +74,16 @@ class Prometheus:
 
 
 @contextmanager
-def scraping(services: Sequence[Address], folder: Path, *, patient: bool = True) -> Iterator[Prometheus]:
+def scraping(
+    services: Sequence[Address], folder: Path, *, patient: bool = True, cluster: Sequence[Address] = ()
+) -> Iterator[Prometheus]:
     """Runs a Prometheus that scrapes these services each second and knows our rules, until the block ends.
 
     Args:
         services: where they listen.
         folder: for its configuration and data, both left there.
         patient: whether alerts wait as long as they say before they fire.
+        cluster: where kube-state-metrics listens, if it does.
 
     Raises:
         NoPrometheus: it is not installed.
@@ -89,7 +92,7 @@ def scraping(services: Sequence[Address], folder: Path, *, patient: bool = True)
     if program is None:
         raise NoPrometheus("prometheus is not installed (Debian package prometheus)")
     config = folder / "prometheus.yml"
-    config.write_text(yaml.safe_dump(_configuration(services, [*_hasty_rules(folder, patient)])))
+    config.write_text(yaml.safe_dump(_configuration(services, cluster, [*_hasty_rules(folder, patient)])))
     port = free_port()
     command = [
         program,
@@ -117,13 +120,18 @@ def _hasty_rules(folder: Path, patient: bool) -> Iterator[Path]:
         yield path
 
 
-def _configuration(services: Sequence[Address], rules: Sequence[Path]) -> dict[str, Any]:
-    targets = [f"{service.host}:{service.port}" for service in services]
+def _configuration(services: Sequence[Address], cluster: Sequence[Address], rules: Sequence[Path]) -> dict[str, Any]:
     return {
         "global": {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL},
         "rule_files": [str(path) for path in rules],
-        "scrape_configs": [{"job_name": "polyhead", "static_configs": [{"targets": targets}]}],
+        # The labels of kube-state-metrics count, as its own charts have it: they name the namespace and the pod.
+        "scrape_configs": [_job("polyhead", services), _job("kube-state-metrics", cluster) | {"honor_labels": True}],
     }
+
+
+def _job(name: str, addresses: Sequence[Address]) -> dict[str, Any]:
+    targets = [f"{address.host}:{address.port}" for address in addresses]
+    return {"job_name": name, "static_configs": [{"targets": targets}]}
 
 
 def _series(labels: Mapping[str, str], pairs: Sequence[tuple[float, str]]) -> Series:

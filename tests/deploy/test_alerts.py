@@ -1,5 +1,6 @@
 """Every alert fires when it should and not otherwise: `promtool` on cases whose figures were worked out by hand."""
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -49,6 +50,11 @@ def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
     silent = {case["alertname"] for case in cases if not case["exp_alerts"]}
     assert fired == alerts
     assert silent == {alert for alert, _, _ in alerts}
+
+
+def test_every_alert_is_brought_about_in_a_drill() -> None:
+    named = set(re.findall(r'"(Polyhead\w+)"', (HERE / "test_drills.py").read_text()))
+    assert named == {rule["alert"] for rule in rules()}
 
 
 def key(alert: str, labels: dict[str, Any]) -> Key:

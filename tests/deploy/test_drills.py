@@ -1,15 +1,14 @@
-"""Every alert that real processes can bring about is brought about: Prometheus sees the trouble, and the alert fires.
+"""Every alert is brought about: Prometheus sees the trouble, and the alert fires.
 
-Alerts fire at once here; how long each waits is `promtool`'s to hold (`alerts_test.yaml`). Not brought about: what
-kube-state-metrics says (there is no cluster), and memory near its limit.
+Alerts fire at once here; how long each waits is `promtool`'s to hold (`alerts_test.yaml`). The processes are real.
+There is no cluster, so a server writes the series of kube-state-metrics.
 """
 
 import contextlib
 import os
+import re
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,11 +16,21 @@ import pytest
 
 from benchmarks.lib.client import Address
 from benchmarks.lib.server import free_port
-from deploy.observability.scrape import NoPrometheus, Prometheus, scraping
+from deploy.observability.scrape import Prometheus
 from model.artifact import read_manifest, write_manifest
 from service.observability.metric_names import READY
+from tests.deploy.drills import (
+    PATIENCE,
+    asking,
+    firing,
+    kube_state_metrics,
+    memory_group,
+    serve,
+    wait_for,
+    wait_for_a_start,
+    watched,
+)
 from tests.service.fake_engine import write_fake_artifact
-from tests.service.process import ServerProcess
 
 pytestmark = [
     pytest.mark.alone,
@@ -32,7 +41,6 @@ pytestmark = [
     ),
 ]
 
-PATIENCE = 120.0  # seconds
 QUEUE_OF_16_TEXTS = (
     "--max-request-tokens=48",
     "--max-queue-tokens=48",
@@ -41,60 +49,9 @@ QUEUE_OF_16_TEXTS = (
 )
 
 
-def serve(folder: Path, *flags: str, port: int = 0, run_seconds: float = 0.0) -> ServerProcess:
-    """A service with one worker, whose every run takes so long."""
-    command = ("--model", str(folder), "--workers", "1", *flags, *(("--port", str(port)) if port else ()))
-    environment = {"FAKE_RUN_SECONDS": str(run_seconds)}
-    return ServerProcess("tests.service.fake_server", *command, environment=environment).wait_until_ready()
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return write_fake_artifact(tmp_path / "model")
-
-
-@contextlib.contextmanager
-def watched(folder: Path, *servers: ServerProcess | Address) -> Iterator[Prometheus]:
-    addresses = [one if isinstance(one, Address) else Address(*one.address) for one in servers]
-    try:
-        with scraping(addresses, folder, patient=False) as prometheus:
-            yield prometheus
-    except NoPrometheus as missing:
-        pytest.skip(str(missing))
-
-
-@contextlib.contextmanager
-def asking(server: ServerProcess, clients: int) -> Iterator[None]:
-    """Clients that ask again as soon as they are answered, whatever the answer."""
-    over = threading.Event()
-
-    def ask() -> None:
-        while not over.is_set():
-            with contextlib.suppress(OSError):
-                server.request("POST", "/encode", {"inputs": "cat"})
-            over.wait(0.05)
-
-    threads = [threading.Thread(target=ask) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-
-
-def firing(prometheus: Prometheus) -> set[str]:
-    return {rule["name"] for rule in prometheus.rules() if rule.get("state") == "firing"}
-
-
-def wait_for(prometheus: Prometheus, *alerts: str, do: Callable[[], object] = lambda: time.sleep(0.2)) -> None:
-    """Goes on with the trouble until all of them fire."""
-    missing, end = set(alerts), time.monotonic() + PATIENCE
-    while missing := missing - firing(prometheus):
-        assert time.monotonic() < end, f"{missing} did not fire"
-        do()
 
 
 def test_slow_runs_and_a_full_queue(model: Path, tmp_path: Path) -> None:
@@ -168,14 +125,43 @@ def test_replicas_of_two_models(model: Path, tmp_path: Path) -> None:
 
 
 def test_a_process_that_keeps_restarting(model: Path, tmp_path: Path) -> None:
-    port = free_port()
+    port, seen = free_port(), 0.0
     with watched(tmp_path, Address("127.0.0.1", port)) as prometheus:
+        for _ in range(4):
+            with serve(model, port=port):
+                seen = wait_for_a_start(prometheus, since=seen)
+        wait_for(prometheus, "PolyheadRestarts")  # and it is down, as it mostly is
+
+
+def test_memory_near_its_limit(model: Path, tmp_path: Path) -> None:
+    with serve(model) as server:
+        page = server.request("GET", "/metrics")[2].decode()
+    found = re.search(r"^process_resident_memory_bytes (\S+)$", page, re.MULTILINE)
+    assert found
+    with (
+        memory_group(int(float(found[1]) / 0.95)) as group,
+        serve(model, group=group) as server,
+        watched(tmp_path, server) as prometheus,
+    ):
+        wait_for(prometheus, "PolyheadMemory")
+
+
+def test_what_the_cluster_says(tmp_path: Path) -> None:
+    unavailable = 'kube_deployment_status_replicas_unavailable{namespace="a",deployment="polyhead"}'
+    scaler = '{namespace="a",horizontalpodautoscaler="keda-hpa-polyhead"}'
+    replicas = f"kube_horizontalpodautoscaler_status_current_replicas{scaler}"
+    pod = '{namespace="a",pod="polyhead-5d8f-x2x",uid="7",container="polyhead"}'
+    restarts = f"kube_pod_container_status_restarts_total{pod}"
+    figures = {unavailable: 0, replicas: 4, f"kube_horizontalpodautoscaler_spec_max_replicas{scaler}": 10, restarts: 0}
+    with kube_state_metrics(figures) as address, watched(tmp_path, cluster=[address]) as prometheus:
+        while not prometheus.query(unavailable, time.time()):
+            time.sleep(0.2)
+        assert firing(prometheus) <= {"PolyheadAbsent"}
+        figures |= {unavailable: 1, replicas: 10}
+        wait_for(prometheus, "PolyheadUnavailable", "PolyheadAutoscalerAtMaximum")
 
         def restart() -> None:
-            with serve(model, port=port):
-                started = time.time()
-                while not prometheus.query(f"{READY} == 1 and time() - timestamp({READY}) < 1", started):
-                    started = time.time()
-                    time.sleep(0.2)
+            figures[restarts] += 1
+            time.sleep(1.1)
 
         wait_for(prometheus, "PolyheadRestarts", do=restart)

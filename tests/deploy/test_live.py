@@ -1,16 +1,18 @@
 """A real Prometheus scrapes the real service under load: every query of the dashboard returns data."""
 
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from benchmarks.lib.client import Request, post
+from benchmarks.lib.client import Address, Request, post
 from benchmarks.lib.load import run_closed_loop
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import load_texts
 from benchmarks.service.soak import refused_requests
+from deploy.load import run as send_load
 from deploy.observability.scrape import NoPrometheus, Prometheus, Series, scraping
 from deploy.observability.shown import ShownPanel, read_panels
 from model.artifact import Artifact
@@ -48,17 +50,36 @@ def answers(prometheus: Prometheus, panel: ShownPanel, start: float, end: float)
     return found
 
 
-def test_every_panel_shows_data(default_artifact: Path, tmp_path: Path) -> None:
-    requests = one_of_each(Artifact.open(default_artifact))
+@contextmanager
+def watched(artifact: Path, folder: Path) -> Iterator[tuple[Address, Prometheus]]:
+    """A service, and a Prometheus that scrapes it."""
     with ExitStack() as running:
-        server = running.enter_context(polyhead(default_artifact, {}))
+        server = running.enter_context(polyhead(artifact, {}))
         try:
-            prometheus = running.enter_context(scraping([server.address], tmp_path))
+            prometheus = running.enter_context(scraping([server.address], folder))
         except NoPrometheus as missing:
             pytest.skip(str(missing))
+        yield server.address, prometheus
+
+
+def test_every_panel_shows_data(default_artifact: Path, tmp_path: Path) -> None:
+    requests = one_of_each(Artifact.open(default_artifact))
+    with watched(default_artifact, tmp_path) as (address, prometheus):
         start = time.time()
-        run_closed_loop(server.address, requests, connections=8, seconds=SECONDS, warmup=0)
+        run_closed_loop(address, requests, connections=8, seconds=SECONDS, warmup=0)
         check(prometheus, start, time.time())
+
+
+def test_the_overview_shows_the_load_of_the_compose_file(default_artifact: Path, tmp_path: Path) -> None:
+    with watched(default_artifact, tmp_path) as (address, prometheus):
+        start = time.time()
+        found = send_load(f"{address.host}:{address.port}", rate=20, seconds=SECONDS, seed=0)
+        assert found["200"] > 0
+        overview = [panel for panel in read_panels() if panel.row == "Overview"]
+        assert overview
+        for panel in overview:
+            for expression, shown in answers(prometheus, panel, start, time.time()).items():
+                assert any(series.is_finite for series in shown), f"{panel.title}: {expression}"
 
 
 def check(prometheus: Prometheus, start: float, end: float) -> None:

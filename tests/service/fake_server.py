@@ -1,7 +1,7 @@
 """The real process with a fake backend: `python -m tests.service.fake_server --model DIR ...`.
 
 Told through the environment, because every flag is the service's own: FAKE_LOAD_SECONDS, FAKE_LOAD_UNTIL (a file is
-there), FAKE_RUN_SECONDS, FAKE_LOAD_ERROR, FAKE_DESCRIPTORS (as `ulimit -n`).
+there), FAKE_RUN_SECONDS, FAKE_LOAD_ERROR, FAKE_DESCRIPTORS (as `ulimit -n`), FAKE_CONTROL_GROUP (a directory to join).
 """
 
 import os
@@ -32,4 +32,6 @@ def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
 if __name__ == "__main__":
     if descriptors := int(os.environ.get("FAKE_DESCRIPTORS", "0")):
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    if group := os.environ.get("FAKE_CONTROL_GROUP"):
+        Path(group, "cgroup.procs").write_text(str(os.getpid()))
     sys.exit(main(load=load))
