@@ -10,16 +10,18 @@ if TYPE_CHECKING:
     from model.manifest import ArtifactError
     from service.answers.comparison import Explained
     from service.answers.encoded import Encoded
+    from service.answers.scores import Ranked
     from service.engine import Engine
     from service.errors import ServiceError
 
-__all__ = ["ArtifactError", "Encoded", "Engine", "Explained", "ServiceError"]
+__all__ = ["ArtifactError", "Encoded", "Engine", "Explained", "Ranked", "ServiceError"]
 
 _MODULES = {
     "ArtifactError": "model.artifact",
     "Encoded": "service.answers.encoded",
     "Engine": "service.engine",
     "Explained": "service.answers.comparison",
+    "Ranked": "service.answers.scores",
     "ServiceError": "service.errors",
 }
 

@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import orjson
@@ -84,8 +83,7 @@ def table(explained: Explained, top: int) -> Iterator[str]:
 def as_json(explained: Explained) -> str:
     """All of it, as `POST /explain` answers it."""
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    answer: dict[str, Any] = {name: getattr(explained, name) for name in ("similarity", "contributions", "a", "b")}
-    return orjson.dumps(answer, option=options).decode()
+    return orjson.dumps(explained.document(), option=options).decode()
 
 
 def _share(value: float, similarity: float) -> str:

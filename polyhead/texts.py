@@ -7,18 +7,24 @@ from pathlib import Path
 from typing import Any
 
 STANDARD_INPUT = "-"
+PAIR_SEPARATOR = "\t"  # between the two texts of a line
+
+Row = str | tuple[str, str]
+"""A text, or a pair of texts."""
 
 
 class InputError(Exception):
     """A file that holds no texts; the message names the file, the line and what was expected."""
 
 
-def read_texts(source: str, field: str) -> Iterator[str]:
+def read_texts(source: str, field: str, pair_field: str | None = None) -> Iterator[Row]:
     """The texts of a file: `.jsonl`, `.parquet`, or one text a line; `-` is standard input, one text a line.
 
     Args:
         source: path of the file.
         field: name of the text in JSON lines, or of the Parquet column.
+        pair_field: the same of a pair's second text; in other files the two stand in a line, a tab between them. None
+            for single texts.
 
     Raises:
         InputError: the file cannot be read, or holds something else.
@@ -26,16 +32,19 @@ def read_texts(source: str, field: str) -> Iterator[str]:
     if source == STANDARD_INPUT:
         if sys.stdin is None:  # closed before we came
             raise InputError("standard input is closed")
-        yield from _lines(sys.stdin.buffer, "standard input")
+        yield from _rows(sys.stdin.buffer, "standard input", is_paired=pair_field is not None)
         return
     path = Path(source)
     try:
         ending = path.suffix.lower()
         if ending == ".parquet":
-            yield from _column(path, field)
+            yield from _columns(path, field, pair_field)
             return
         with path.open("rb") as file:
-            yield from _fields(file, source, field) if ending in (".jsonl", ".ndjson") else _lines(file, source)
+            if ending in (".jsonl", ".ndjson"):
+                yield from _fields(file, source, field, pair_field)
+            else:
+                yield from _rows(file, source, is_paired=pair_field is not None)
     except OSError as error:
         raise InputError(f"cannot read {source}: {error.strerror or error}") from error
 
@@ -49,7 +58,18 @@ def _lines(file: Any, name: str) -> Iterator[str]:
             raise InputError(f"{name}, line {number}: not UTF-8 (byte {error.start + 1} of the line)") from error
 
 
-def _fields(file: Any, name: str, field: str) -> Iterator[str]:
+def _rows(file: Any, name: str, *, is_paired: bool) -> Iterator[Row]:
+    if not is_paired:
+        yield from _lines(file, name)
+        return
+    for number, line in enumerate(_lines(file, name), 1):
+        texts = line.split(PAIR_SEPARATOR)
+        if len(texts) != 2:
+            raise InputError(f"{name}, line {number}: expected two texts with a tab between them, got {len(texts)}")
+        yield texts[0], texts[1]
+
+
+def _fields(file: Any, name: str, field: str, pair_field: str | None) -> Iterator[Row]:
     for number, line in enumerate(_lines(file, name), 1):
         if not line.strip():
             continue
@@ -57,10 +77,19 @@ def _fields(file: Any, name: str, field: str) -> Iterator[str]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{name}, line {number}: not JSON: {error}") from error
-        text = row if isinstance(row, str) else row.get(field) if isinstance(row, dict) else None
-        if not isinstance(text, str):
-            raise InputError(f"{name}, line {number}: {_fault(row, field)}; name another with --field")
-        yield text
+        if isinstance(row, str) and pair_field is None:
+            yield row
+            continue
+        place = f"{name}, line {number}"
+        text = _text_of(row, field, place, "--field")
+        yield text if pair_field is None else (text, _text_of(row, pair_field, place, "--pair-field"))
+
+
+def _text_of(row: Any, field: str, place: str, flag: str) -> str:
+    text = row.get(field) if isinstance(row, dict) else None
+    if not isinstance(text, str):
+        raise InputError(f"{place}: {_fault(row, field)}; name another with {flag}")
+    return text
 
 
 def _fault(row: Any, field: str) -> str:
@@ -71,22 +100,26 @@ def _fault(row: Any, field: str) -> str:
     return f"has {', '.join(sorted(row)) or 'nothing'}; expected the text as {field!r}"
 
 
-def _column(path: Path, field: str) -> Iterator[str]:
+def _columns(path: Path, field: str, pair_field: str | None) -> Iterator[Row]:
     try:
         from pyarrow import ArrowException, parquet  # noqa: PLC0415 - an extra, needed for these files only
     except ImportError as error:
         raise InputError("reading Parquet needs pyarrow: install the cli extra, pip install '.[cli]'") from error
     try:
         with parquet.ParquetFile(path) as file:
-            yield from _strings(file, path, field)
+            if pair_field is None:
+                yield from _strings(file, path, field, "--field")
+            else:
+                seconds = _strings(file, path, pair_field, "--pair-field")
+                yield from zip(_strings(file, path, field, "--field"), seconds, strict=True)
     except ArrowException as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
 
 
-def _strings(file: Any, path: Path, field: str) -> Iterator[str]:
+def _strings(file: Any, path: Path, field: str, flag: str) -> Iterator[str]:
     if field not in file.schema_arrow.names:
         columns = ", ".join(file.schema_arrow.names)
-        raise InputError(f"{path} has columns {columns}; name the one with the texts with --field")
+        raise InputError(f"{path} has columns {columns}; name the one with the texts with {flag}")
     for batch in file.iter_batches(columns=[field]):
         for text in batch.column(0).to_pylist():
             if not isinstance(text, str):

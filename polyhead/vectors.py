@@ -14,10 +14,12 @@ import orjson
 from numpy.typing import NDArray
 
 from polyhead import Encoded
+from polyhead.texts import Row
 
 Vectors = NDArray[np.float32]
-Write = Callable[[Sequence[str], Encoded], None]
+Write = Callable[[Sequence[Row], Encoded], None]
 
+PAIR_COLUMNS = ("text", "text_pair")  # of the two texts of a pair
 _NPY_HEADER_BYTES = 128
 _COLUMNS = {"embeddings": "embedding", "scores": "scores", "sparse": "sparse"}  # what a row of each is called
 
@@ -76,13 +78,17 @@ def _on_standard_output() -> Iterator[Write]:
 
 @contextmanager
 def _to_lines(file: IO[bytes]) -> Iterator[Write]:
-    def write(texts: Sequence[str], encoded: Encoded) -> None:
-        for text, value in zip(texts, encoded.values, strict=True):
-            line = {"text": text, **_named(value, encoded)}
+    def write(rows: Sequence[Row], encoded: Encoded) -> None:
+        for row, value in zip(rows, encoded.values, strict=True):
+            line = {**_texts_of(row), **_named(value, encoded)}
             file.write(orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
 
     yield write
     file.flush()
+
+
+def _texts_of(row: Row) -> dict[str, str]:
+    return {"text": row} if isinstance(row, str) else dict(zip(PAIR_COLUMNS, row, strict=True))
 
 
 def _named(value: Any, encoded: Encoded) -> dict[str, Any]:
@@ -103,7 +109,7 @@ def _to_npy(file: IO[bytes]) -> Iterator[Write]:
     shape = [0, 0]
     file.write(bytes(_NPY_HEADER_BYTES))
 
-    def write(_texts: Sequence[str], encoded: Encoded) -> None:
+    def write(_rows: Sequence[Row], encoded: Encoded) -> None:
         vectors = _one_array(encoded)
         shape[0] += len(vectors)
         shape[1] = vectors.shape[1]
@@ -131,11 +137,13 @@ def _to_parquet(file: IO[bytes]) -> Iterator[Write]:
         raise OutputError("writing Parquet needs pyarrow: install the cli extra, pip install '.[cli]'") from error
     opened: list[Any] = []
 
-    def write(texts: Sequence[str], encoded: Encoded) -> None:
+    def write(rows: Sequence[Row], encoded: Encoded) -> None:
         vectors = _one_array(encoded)
         flat = pyarrow.array(vectors.ravel(), pyarrow.float32())
         column = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
-        table = pyarrow.table({"text": pyarrow.array(texts, pyarrow.string()), _COLUMNS[encoded.kind]: column})
+        named = [_texts_of(row) for row in rows]
+        texts = {name: pyarrow.array([row[name] for row in named], pyarrow.string()) for name in named[0]}
+        table = pyarrow.table({**texts, _COLUMNS[encoded.kind]: column})
         if not opened:
             opened.append(parquet.ParquetWriter(file, table.schema))
         opened[0].write_table(table)

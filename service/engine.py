@@ -6,6 +6,7 @@
         encoded = engine.encode(["The cat sat on the mat."], attention={"layers": "all"})
         encoded.embeddings          # float32 [1, 384]
         encoded.attention[0]        # {"tokens": [...], "weights": [one array [heads, queries, keys] a layer], ...}
+        engine.rerank("Where did the cat sit?", ["It rained.", "The cat sat on the mat."])  # best first
 
 The same validation, scheduling and arithmetic as `POST /encode`, so the same bits; but no limit on how much one call
 may ask for: long lists go through the queue in portions.
@@ -13,51 +14,51 @@ may ask for: long lists go through the queue in portions.
 
 import asyncio
 import atexit
-import os
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from functools import partial
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from model.artifact import Artifact
-from service.answers.answer import build_answer
 from service.answers.comparison import Explained, compare
-from service.answers.encoded import Encoded, empty_result
+from service.answers.encoded import Encoded
+from service.answers.scores import Ranked, labelled, rank
 from service.batching.batcher import Batcher
-from service.batching.jobs import JobResult
-from service.batching.token_semaphore import TokenSemaphore
-from service.errors import NotReady
-from service.requests.calls import read_call, read_explain_call
+from service.inference.backend import Float32Array
+from service.local.call_loop import CallLoop
+from service.local.encode_call import EncodeCall, Progress, Queueing
+from service.local.score_call import ScoreCall
+from service.requests.calls import (
+    read_call,
+    read_classify_call,
+    read_explain_call,
+    read_rerank_call,
+    read_score_call,
+)
 from service.requests.explain_plan import ExplainPlan, plan_explaining
-from service.requests.plan import EncodePlan, plan_encoding
+from service.requests.plan import plan_encoding
+from service.requests.schemas import EncodeRequest
 from service.runner import Runner
 from service.runtime import Runtime
-from service.tokenization.inputs import InputNames, refuse_empty
-from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.inputs import INPUTS, PAIRS, Inputs
 from service.tokenization.tokenizer import Tokenizer
 
-PORTION_TEXTS = 256  # tokenised at once, while the workers run the portion before
-QUEUED_TOKENS = 32_768  # of one engine's calls, in the queue at once: enough to find texts of equal length among
 CLOSE_SECONDS = 30.0
 
-Progress = Callable[[int], object]
-T = TypeVar("T")
+Texts = str | Iterable[str]
 
 
 class Engine(Runner):
-    """A loaded artifact. `encode` may be called from any number of threads at once, but not on an event loop."""
+    """A loaded artifact. Its methods may be called from any number of threads at once, but not on an event loop.
+
+    Each raises a `ServiceError`: options or inputs are not what the model takes (`Invalid`, `TooLarge`), another task's
+    model would be needed (`WrongTask`), it failed (`InferenceFailed`), or the engine is closed or of the process that
+    this one was forked from (`NotReady`).
+    """
 
     def __init__(self, artifact: Artifact, tokenizer: Tokenizer, batcher: Batcher, runtime: Runtime) -> None:
         super().__init__(artifact, tokenizer, batcher, runtime)
-        self._starting = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._is_closed = False
-        self._process = os.getpid()
-        self._queued_tokens = min(QUEUED_TOKENS, batcher.max_queue_tokens)
-        self._space = TokenSemaphore(self._queued_tokens)
+        self._calls = CallLoop()
+        self._queueing = Queueing.of(self, batcher.max_queue_tokens)
         atexit.register(self.close, 0.0)  # where nobody closed it, as after Ctrl-C: see `BatchExecutor.close`
 
     def encode(
@@ -77,16 +78,9 @@ class Engine(Runner):
                 each.
             progress: called now and then with how many more inputs are done, on another thread.
             **options: `POST /encode`'s: normalize, truncate, dimensions, output, attention, head_mask, prompt_name,
-                prompt, raw_scores, pair_truncation.
-
-        Raises:
-            ServiceError: the options or inputs are not what the model takes (`Invalid`, `TooLarge`), it failed
-                (`InferenceFailed`), or the engine is closed or of the process that this one was forked from
-                (`NotReady`).
+                prompt, raw_scores, pair_truncation, long_texts, spans, and encoding_format for vectors in fewer bits.
         """
-        request, given = read_call(inputs, pairs, options)
-        plan = plan_encoding(request, given, self.manifest)
-        return self._result(lambda: self._encode(plan, progress or _ignore))
+        return self._encode(*read_call(inputs, pairs, options), progress)
 
     def explain(self, a: str, b: str, **options: Any) -> Explained:
         """Says why two texts are similar: what each pair of their tokens adds to it.
@@ -95,29 +89,76 @@ class Engine(Runner):
             a: a text.
             b: another.
             **options: `POST /explain`'s: similarity, dimensions, truncate, prompt_name, prompt, head_mask.
-
-        Raises:
-            ServiceError: as of `encode`; `WrongTask` where the model gives no vector of a text.
         """
         plan = plan_explaining(read_explain_call(a, b, options), self.manifest)
-        return self._result(lambda: self._explain(plan))
+        return self._calls.result(lambda: self._explain(plan))
+
+    def score(
+        self, queries: Texts, documents: Texts, *, progress: Progress | None = None, **options: Any
+    ) -> Float32Array:
+        """One score a document, float32 [N]: a cross-encoder's own, the cosine of two embeddings, or MaxSim.
+
+        Args:
+            queries: a text for all documents, or one for each.
+            documents: any number of texts.
+            progress: as of `encode`.
+            **options: raw_scores, truncate, max_tokens_per_doc and head_mask, as of `POST /rerank`.
+        """
+        call = ScoreCall(self._queueing, read_score_call(queries, documents, options), progress)
+        return self._calls.result(call.run)[0]
+
+    def rerank(
+        self,
+        query: str,
+        documents: Texts,
+        *,
+        top_n: int | None = None,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> list[Ranked]:
+        """Documents in the order of their scores, best first.
+
+        Args:
+            query: what they are compared with.
+            documents: any number of texts.
+            top_n: only the best so many.
+            progress: as of `encode`.
+            **options: those of `score`; and `attention`, of a cross-encoder, as of `POST /rerank`.
+        """
+        scoring, most = read_rerank_call(query, documents, {**options, "top_n": top_n})
+        scores, attention = self._calls.result(ScoreCall(self._queueing, scoring, progress).run)
+        return rank(scores, scoring.documents, attention, most)
+
+    def classify(
+        self,
+        inputs: Texts | None = None,
+        *,
+        pairs: Iterable[Sequence[str]] | None = None,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> list[list[dict[str, Any]]]:
+        """A classifier's `{"score", "label"}` of every label, best first, for each input.
+
+        Args:
+            inputs: a text, or any number of texts.
+            pairs: in place of inputs, two texts each.
+            progress: as of `encode`.
+            **options: raw_scores, truncate and the others of `encode`.
+        """
+        encoded = self._encode(*read_classify_call(inputs, pairs, options, self.manifest), progress)
+        return labelled(encoded.scores, encoded.labels)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> bool:
         """As `Runner.close`; ends the engine's own thread too. A call not wholly queued yet fails with `NotReady`.
 
         In a forked process it does nothing: the threads, and whatever they hold, are the parent's.
         """
-        if os.getpid() != self._process:
+        if not self._calls.is_of_this_process:
             return True
         atexit.unregister(self.close)
-        with self._starting:
-            self._is_closed = True
+        self._calls.refuse_more()
         done = super().close(timeout)
-        with self._starting:
-            loop, self._loop = self._loop, None
-        if loop is not None and self._thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            self._thread.join(CLOSE_SECONDS)  # it is a caller's `progress` that may take for ever
+        self._calls.stop()
         return done
 
     def __enter__(self) -> Self:
@@ -128,123 +169,13 @@ class Engine(Runner):
         """Closes it."""
         self.close()
 
-    def _result(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What a call returns, once it has."""
-        running = self._start(call)
-        try:
-            return running.result()
-        except CancelledError:
-            raise NotReady("the engine was closed") from None
-        except BaseException:  # Ctrl-C: nobody waits for the rest
-            running.cancel()
-            raise
-
-    def _start(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Starts a call on the event loop where calls wait, on a thread of its own; the service has its own loop."""
-        if os.getpid() != self._process:  # a call would wait forever for threads that stayed behind
-            raise NotReady("the engine was loaded before a fork, and its threads are the parent's: load it here")
-        with self._starting:  # `close` stops the loop after what was started before
-            if self._is_closed:
-                raise NotReady("the engine is closed")
-            if self._loop is None:
-                self._loop, self._thread = _start_loop()
-            return asyncio.run_coroutine_threadsafe(call(), self._loop)
+    def _encode(self, request: EncodeRequest, given: Inputs, progress: Progress | None) -> Encoded:
+        plan = plan_encoding(request, given, self.manifest)
+        call = EncodeCall(self._queueing, plan, PAIRS if given.is_paired else INPUTS, progress)
+        return self._calls.result(call.run)
 
     async def _explain(self, plan: ExplainPlan) -> Explained:
         texts = await self.tokenize(plan.inputs, truncate=True)
         plan.check_texts(texts, self.tokenizer.max_sequence_length)
         results = await self.run(texts, **plan.run_options)
         return await asyncio.to_thread(compare, plan, texts, results, self)
-
-    async def _encode(self, plan: EncodePlan, progress: Progress) -> Encoded:
-        encoded, start = empty_result(plan, self.manifest), 0
-        try:
-            async with asyncio.TaskGroup() as group:
-                async for portion in self._portions(plan):
-                    for run, tokens in _cut(portion, self._queued_tokens):
-                        await self._space.acquire(tokens)
-                        running = group.create_task(self._run(plan, run, encoded, start, progress))
-                        running.add_done_callback(partial(self._release, tokens))
-                        start += len(run)
-        except BaseExceptionGroup as failed:
-            error = failed.exceptions[0]
-            raise error from error.__cause__  # and not from the group
-        return encoded
-
-    def _release(self, tokens: int, _run: asyncio.Task[None]) -> None:
-        self._space.release(tokens)
-
-    async def _portions(self, plan: EncodePlan) -> AsyncIterator[list[TokenizedInput]]:
-        """The inputs as tokens, a portion at a time."""
-        for start in range(0, len(plan.inputs), PORTION_TEXTS):
-            names = InputNames(listed="pairs" if plan.inputs.is_paired else "inputs", start=start)
-            portion = await self.tokenize(
-                plan.inputs[start : start + PORTION_TEXTS],
-                truncate=plan.request.truncate,
-                pair_truncation=plan.request.pair_truncation,
-                names=names,
-                ids_only=plan.selection is None,
-            )
-            refuse_empty(portion, names=names)
-            yield portion
-
-    async def _run(
-        self, plan: EncodePlan, inputs: list[TokenizedInput], encoded: Encoded, start: int, progress: Progress
-    ) -> None:
-        """Runs a part of the inputs and puts it in its place at once: results take several times what is kept."""
-        results = await self.run(inputs, **plan.run_options)
-        await asyncio.to_thread(self._put, plan, inputs, results, encoded, slice(start, start + len(inputs)))
-        progress(len(inputs))
-
-    def _put(
-        self, plan: EncodePlan, inputs: list[TokenizedInput], results: list[JobResult], encoded: Encoded, place: slice
-    ) -> None:
-        answer = build_answer(plan, inputs, results, plan.plan_attention(inputs, self.tokenizer), self)
-        encoded.values[place] = answer[encoded.kind]
-        encoded.items[place] = answer["items"]
-        if encoded.attention is not None:
-            encoded.attention[place] = answer["attention"]
-
-
-def _cut(portion: list[TokenizedInput], most: int) -> Iterator[tuple[list[TokenizedInput], int]]:
-    """A portion as runs of at most `most` tokens, each with how many it has; a longer text is a run alone."""
-    run: list[TokenizedInput] = []
-    tokens = 0
-    for item in portion:
-        length = len(item.input_ids)
-        if run and tokens + length > most:
-            yield run, tokens
-            run, tokens = [], 0
-        run.append(item)
-        tokens += length
-    if run:
-        yield run, tokens
-
-
-def _start_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
-    """An event loop that runs on a thread of its own.
-
-    Raises:
-        RuntimeError: the system gives no thread.
-    """
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=_run_loop, args=(loop,), name="engine", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        loop.close()
-        raise
-    return loop, thread
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    with ThreadPoolExecutor(thread_name_prefix="engine") as threads:  # the loop would need one more to end its own
-        loop.set_default_executor(threads)
-        loop.run_forever()
-        if left := asyncio.all_tasks(loop):  # none is cancelled: one may hold its results, the others find all closed
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-    loop.close()
-
-
-def _ignore(_count: int) -> None:
-    pass

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, RootModel
+from pydantic import BaseModel
 
 from service.errors import InternalError, NotReady, Overloaded, ServiceError
 from service.wire import AnswerModel
@@ -35,10 +35,6 @@ class TeiFailure(AnswerModel):
 
     error: str
     error_type: Literal["Unhealthy", "Backend", "Overloaded", "Validation"]
-
-
-class RerankFailure(RootModel[TeiFailure | FailureAnswer]):
-    """A failure of `POST /rerank`: TEI's where the body has no `documents`, else ours."""
 
 
 class InferenceFailure(AnswerModel):
@@ -82,6 +78,5 @@ def _cohere_body(error: ServiceError) -> dict[str, Any]:
 
 OURS = ErrorShape(FailureAnswer, ServiceError.body)
 TEI = ErrorShape(TeiFailure, _tei_body)
-RERANK = ErrorShape(RerankFailure, _tei_body)
 INFERENCE_PROTOCOL = ErrorShape(InferenceFailure, _inference_body)
 COHERE = ErrorShape(CohereFailure, _cohere_body)

@@ -6,10 +6,10 @@ It knows the limits and their defaults, not who enforces them. Nothing else in t
 import difflib
 import re
 import sys
-from argparse import SUPPRESS, ArgumentParser
+from argparse import SUPPRESS, Action, ArgumentParser
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, create_model, model_validator
 from pydantic_settings import BaseSettings, CliApp, CliSettingsSource, SettingsConfigDict
@@ -180,11 +180,18 @@ def read_settings(
 
 def cli_source(kind: type[Settings], program: str) -> CliSettingsSource[ArgumentParser]:
     """The command line of settings: a flag each, and the artifact as an argument too."""
-    source = CliSettingsSource[ArgumentParser](kind, cli_prog_name=program)
-    source.root_parser.add_argument(
+    return CliSettingsSource[ArgumentParser](kind, cli_prog_name=program, add_argument_method=_add_argument)
+
+
+def _add_argument(parser: ArgumentParser, *names: str, **options: Any) -> Action:
+    """Adds a flag, and beside `--model` the argument that says the same: one of the two may be given."""
+    if "--model" not in names:
+        return parser.add_argument(*names, **options)
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
         "model", nargs="?", default=SUPPRESS, metavar="ARTIFACT", help="the same as --model, without its name"
     )
-    return source
+    return either.add_argument(*names, **options)
 
 
 def _with_default(model: Path) -> type[Settings]:

@@ -15,6 +15,7 @@ from export.errors import UnsupportedModel
 from export.families import bert
 from export.families.naming import QKV, TRANSFORMERS_LAYER, rename
 from export.families.settings import Rope, read_rope, require_settings
+from export.families.task_layers import NORM, ReadSettings, TaskLayers
 from model.config import EncoderConfig, Pooling
 
 MODEL_TYPES = ("nomic_bert",)
@@ -36,6 +37,27 @@ NAMES: Mapping[str, str | tuple[str, ...]] = {
 }
 PREFIXES = ("bert.", "nomic_bert.", "model.")
 IGNORED = ("pooler.", "cls.", "classifier.")
+
+
+def _in_words_of_transformers(read: ReadSettings) -> ReadSettings:
+    """Refuses heads of the model's own code, which is never run: those of `transformers` are what these are held to."""
+
+    def checked(config: Mapping[str, Any]) -> dict[str, Any]:
+        if "n_embd" in config:
+            raise UnsupportedModel(
+                "layers for another task than embedding of NomicBERT's own code are not supported: those of "
+                "transformers 5 are, whose config.json says hidden_size in place of n_embd"
+            )
+        return read(config)
+
+    return checked
+
+
+CLASSIFIER = TaskLayers(bert.CLASSIFIER.names, _in_words_of_transformers(bert.CLASSIFIER.read_settings))
+MASKED_LM = TaskLayers(
+    {**bert.MASKED_LM.names, "cls.predictions.transform.layer_norm": NORM},
+    _in_words_of_transformers(bert.MASKED_LM.read_settings),
+)
 
 OWN_SETTINGS: Mapping[str, str] = {
     "hidden_size": "n_embd",

@@ -5,6 +5,7 @@ Arrays still arrays; it knows neither HTTP nor JSON.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,10 @@ class ExplainedTokens:
     saliency: Float32Array
     truncated: bool
 
+    def document(self) -> dict[str, Any]:
+        """Its part of what `POST /explain` answers."""
+        return {"tokens": self.tokens, "offsets": self.offsets, "saliency": self.saliency, "truncated": self.truncated}
+
 
 @dataclass(frozen=True, slots=True)
 class Explained:
@@ -46,6 +51,9 @@ class Explained:
         a: the first text.
         b: the second.
         prompt: what was put in front of both, or None.
+        prompt_name: the model's name of that prompt, or None.
+        model: what read them.
+        num_tokens: of both.
     """
 
     similarity: np.float32
@@ -53,6 +61,22 @@ class Explained:
     a: ExplainedTokens
     b: ExplainedTokens
     prompt: str | None
+    prompt_name: str | None
+    model: str
+    num_tokens: int
+
+    def document(self) -> dict[str, Any]:
+        """What `POST /explain` answers, arrays still arrays."""
+        named = {"prompt_name": self.prompt_name, "prompt": self.prompt}
+        return {
+            "model": self.model,
+            "similarity": self.similarity,
+            "contributions": self.contributions,
+            "a": self.a.document(),
+            "b": self.b.document(),
+            "usage": {"tokens": self.num_tokens},
+            **{name: value for name, value in named.items() if value is not None},
+        }
 
 
 def compare(
@@ -79,8 +103,10 @@ def compare(
         _explained_tokens(text, _saliency(result, token_shares(part, pooling)), runner)
         for text, result, part in zip(texts, results, hidden, strict=True)
     )
-    prompt = plan.prompt.text if plan.prompt else None
-    return Explained(np.float32(pooled[0] @ pooled[1]), cells, first, second, prompt)
+    prompt, name = (plan.prompt.text, plan.prompt.name) if plan.prompt else (None, None)
+    tokens = sum(len(text.input_ids) for text in texts)
+    similarity = np.float32(pooled[0] @ pooled[1])
+    return Explained(similarity, cells, first, second, prompt, name, runner.manifest.model, tokens)
 
 
 def _explained_tokens(text: TokenizedInput, shares: Float32Array, runner: Runner) -> ExplainedTokens:

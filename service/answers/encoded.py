@@ -6,14 +6,16 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from model.manifest import Manifest
 from model.tasks.settings import Task
+from service.answers.quantize import empty_vectors
 from service.inference.backend import Float32Array
 from service.requests.plan import EncodePlan
 
 Kind = Literal["embeddings", "scores", "sparse"]
-Values = Float32Array | list[Any]
+Values = NDArray[Any] | list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,10 @@ class Encoded:
 
     @property
     def embeddings(self) -> Values:
-        """float32 [N, dimensions]; of a multi-vector model, and with `output="tokens"`, a list of [n, dimensions]."""
+        """float32 [N, dimensions], or int8 and uint8 where `encoding_format` says so.
+
+        Of a multi-vector model, with `output="tokens"` and with `spans` a list of [n, dimensions].
+        """
         return self._of("embeddings")
 
     @property
@@ -64,7 +69,9 @@ def empty_result(plan: EncodePlan, manifest: Manifest) -> Encoded:
     kind: Kind = "embeddings" if plan.request.output == "tokens" else _KINDS.get(plan.task, "embeddings")
     return Encoded(
         kind,
-        np.empty((count, plan.dimensions), np.float32) if plan.is_one_array else [np.empty(0, np.float32)] * count,
+        empty_vectors(count, plan.dimensions, plan.request.encoding_format)
+        if plan.is_one_array
+        else [np.empty(0, np.float32)] * count,
         [{}] * count,
         [{}] * count if plan.selection else None,
         plan.prompt.text if plan.prompt else None,

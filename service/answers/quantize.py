@@ -44,6 +44,14 @@ def refuse_format(plan: EncodePlan, manifest: Manifest) -> None:
     check_format(name, manifest, dimensions=plan.dimensions, normalize=request.normalize, param=param)
 
 
+def empty_vectors(count: int, dimensions: int, name: str) -> NDArray[Any]:
+    """Room for one vector each of so many inputs, in a format of `encoding_format`."""
+    if not is_quantized(name):
+        return np.empty((count, dimensions), np.float32)
+    size = dimensions // 8 if name in {"binary", "ubinary"} else dimensions
+    return np.empty((count, size), np.uint8 if name in {"uint8", "ubinary"} else np.int8)
+
+
 def quantize_all(
     vectors: Float32Array | Sequence[Float32Array], name: VectorFormat, manifest: Manifest
 ) -> NDArray[Any] | list[NDArray[Any]]:

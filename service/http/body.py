@@ -14,19 +14,17 @@ from service.http.validation import explain_validation
 M = TypeVar("M", bound=BaseModel)
 
 
-def check_media(headers: Mapping[bytes, bytes], answers: Sequence[str]) -> None:
-    """Checks that the body is JSON and that the caller accepts one of `answers`.
+def check_media(headers: Mapping[bytes, bytes]) -> None:
+    """Checks that the body is JSON.
 
     Raises:
         UnsupportedMedia: the body is of another type or compressed.
-        NotAcceptable: the caller accepts none of the types.
     """
     content_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if content_type != JSON.encode("ascii"):
         raise UnsupportedMedia("Content-Type: expected application/json", param="Content-Type")
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise UnsupportedMedia("Content-Encoding: the body must not be compressed", param="Content-Encoding")
-    check_accept(headers, answers)
 
 
 def check_accept(headers: Mapping[bytes, bytes], answers: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ Routing, keys, ports, early refusals, failures, CORS, OpenAPI, metrics and traci
 a list of its own. A new API is a file of declarations and a line in `service.routes.table`.
 """
 
+import re
 import typing
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -130,8 +131,12 @@ class Route:
         )
 
     def error_shape_of(self, body: bytes) -> ErrorShape:
-        """How a failure of a request with this body is written; looks for field names, valid JSON or not."""
-        found = (shape for name, shape in self.body_error_shapes.items() if f'"{name}"'.encode() in body)
+        """How a failure of a request with this body is written; looks for field names, valid JSON or not.
+
+        A text never holds such a name: the quotes in it are escaped.
+        """
+        shapes = self.body_error_shapes.items()
+        found = (shape for name, shape in shapes if re.search(rf'"{re.escape(name)}"\s*:'.encode(), body))
         return next(found, self.error_shape)
 
     def is_on_port(self, *, is_admin: bool) -> bool:

@@ -3,15 +3,29 @@
 import difflib
 import typing
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from service.errors import Invalid, MalformedBody, ServiceError
 
+M = TypeVar("M", bound=BaseModel)
+
 _PROBLEMS_SHOWN = 5
 _PROBLEMS_READ = 1000
 _NAME_SHOWN = 64  # characters of a field name, which may be a caller's own
+
+
+def validate_value(model: type[M], value: Any) -> M:
+    """Validates what is parsed already.
+
+    Raises:
+        Invalid: the model does not take it. The message never holds a value that was sent.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise explain_validation(error, model) from None
 
 
 def explain_validation(error: ValidationError, model: type[BaseModel]) -> ServiceError:

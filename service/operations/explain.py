@@ -5,15 +5,14 @@ run, in one batch where they fit. It knows no HTTP.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
-from service.answers.comparison import Explained, ExplainedTokens, compare
+from service.answers.comparison import compare
 from service.answers.serialize import serialize
 from service.context import RequestContext
 from service.errors import TooLarge
 from service.operations.encode import check_tokens, count, observe_results, offload, timed
 from service.requests.axes import plan_axes
-from service.requests.explain_plan import NAMES, SIDES, ExplainPlan, plan_explaining
+from service.requests.explain_plan import NAMES, SIDES, plan_explaining
 from service.requests.explain_schemas import ExplainRequest
 from service.requests.plan import Sizes
 from service.requests.selection import FLOAT_BYTES, AttentionSelection
@@ -45,7 +44,7 @@ async def explain(services: Services, context: RequestContext, request: ExplainR
     with timed(metrics, "postprocess"):
         explained = await offload(lambda: compare(plan, texts, results, runner), sizes.built_from)
     with timed(metrics, "serialize"):
-        body = await serialize(_answer(explained, plan, texts, runner), floats=sizes.floats)
+        body = await serialize(explained.document(), floats=sizes.floats)
     count(metrics, context, texts, attention_bytes=sizes.attention_bytes)
     return body
 
@@ -74,24 +73,3 @@ def _check_sizes(
         attention_bytes=FLOAT_BYTES * sum(lengths),
         work_bytes=work,
     )
-
-
-def _answer(explained: Explained, plan: ExplainPlan, texts: Sequence[TokenizedInput], runner: Runner) -> dict[str, Any]:
-    return {
-        "model": runner.manifest.model,
-        "similarity": explained.similarity,
-        "contributions": explained.contributions,
-        "a": _side(explained.a),
-        "b": _side(explained.b),
-        "usage": {"tokens": sum(len(text.input_ids) for text in texts)},
-        **(plan.prompt.document() if plan.prompt else {}),
-    }
-
-
-def _side(text: ExplainedTokens) -> dict[str, Any]:
-    return {
-        "tokens": text.tokens,
-        "offsets": text.offsets,
-        "saliency": text.saliency,
-        "truncated": text.truncated,
-    }

@@ -4,7 +4,7 @@ It knows the model's manifest and tokenizer, neither HTTP nor threads; whoever r
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from model.graph_names import NORM_LAYERS
@@ -71,6 +71,10 @@ class EncodePlan:
     dimensions: int
     task: Task = "embedding"
     spans: SpanPlan | None = None
+
+    def of(self, place: slice) -> "EncodePlan":
+        """The plan of some of the inputs, for what is made of their results."""
+        return self if self.spans is None else replace(self, spans=self.spans.of(place))
 
     @property
     def is_one_array(self) -> bool:
@@ -141,14 +145,14 @@ def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
     return EncodePlan(request, prompted, prompt, selection, head_gates, dimensions, manifest.task, spans)
 
 
-def check_dimensions(dimensions: int | None, size: int) -> int:
-    """How many dimensions of vectors of this size are wanted.
+def check_dimensions(dimensions: int | None, size: int, *, name: str = "dimensions") -> int:
+    """How many dimensions of vectors of this size are wanted; `name` is what the caller calls them.
 
     Raises:
         Invalid: more than there are.
     """
     if dimensions is not None and dimensions > size:
-        raise Invalid(f"dimensions: expected 1 to {size}, the size of the vectors", param="dimensions")
+        raise Invalid(f"{name}: expected 1 to {size}, the size of the vectors", param=name)
     return dimensions or size
 
 

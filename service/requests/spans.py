@@ -5,7 +5,7 @@ These have read the whole text, unlike those of a part that is embedded by itsel
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -31,13 +31,19 @@ class SpanPlan:
     Attributes:
         spans: [start, end) in characters of the text as it was sent, by input.
         hidden_size: numbers of a token's last hidden state.
+        start: number of the first input, where these are a part of them.
     """
 
     spans: Spans
     hidden_size: int
+    start: int = 0
 
     def __len__(self) -> int:
         return sum(map(len, self.spans))
+
+    def of(self, place: slice) -> "SpanPlan":
+        """The spans of some of the inputs."""
+        return replace(self, spans=self.spans[place], start=self.start + (place.start or 0))
 
     def work_bytes(self, lengths: Sequence[int]) -> int:
         """Of the hidden states that are computed for the spans, for texts of these lengths in tokens."""
@@ -57,7 +63,7 @@ class SpanPlan:
         """
         return [
             _find_tokens(spans, item, prompt_characters, index)
-            for index, (spans, item) in enumerate(zip(self.spans, tokenized, strict=True))
+            for index, (spans, item) in enumerate(zip(self.spans, tokenized, strict=True), self.start)
         ]
 
 

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import ConfigDict, Field, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.answers.scores import labelled
 from service.error_shapes import TEI
 from service.errors import Invalid, WrongTask
 from service.http.route import Route
@@ -105,11 +105,7 @@ async def answer_classify(request: Request, body: ClassifyRequest) -> Response:
 
 def predictions(encoded: EncodeResult) -> list[list[dict[str, Any]]]:
     """Every label with its score, best first, of each input."""
-    labels = encoded.answer["labels"]
-    return [
-        [{"score": float(row[at]), "label": labels[at]} for at in np.argsort(-row, kind="stable")]
-        for row in encoded.answer["scores"]
-    ]
+    return labelled(encoded.answer["scores"], encoded.answer["labels"])
 
 
 def _read(inputs: Any) -> tuple[list[str] | None, list[list[str]] | None, bool]:

@@ -10,7 +10,8 @@ from starlette.responses import Response
 from service.context import context_of
 from service.errors import Invalid, WrongTask
 from service.http.route import Route
-from service.operations.score import Scoring, score
+from service.operations.score import score
+from service.requests.scoring import Scoring
 from service.routes.compatible.adapter import embeddings_document, json_response
 from service.services import services_of
 from service.tokenization.inputs import InputNames
@@ -81,13 +82,13 @@ class ScoreAnswer(AnswerModel):
 async def answer_score(request: Request, body: ScoreRequest) -> Response:
     """One score a document."""
     queries, documents = _listed(body.queries or body.text_1), _listed(body.documents or body.text_2)
-    name = "documents" if body.documents is not None else "text_2"
+    asked, name = ("queries", "documents") if body.documents is not None else ("text_1", "text_2")
     if len(queries) not in {1, len(documents)}:
         raise Invalid(
             f"{name}: {len(queries)} queries and {len(documents)} documents: send one query, or one for each",
             param=name,
         )
-    wanted = Scoring(queries, documents, names=InputNames(listed=name), raw_scores=body.raw_scores)
+    wanted = Scoring(queries, documents, names=InputNames(name), query_name=asked, raw_scores=body.raw_scores)
     scored = await score(services_of(request), context_of(request.scope), wanted)
     answer = {
         "id": context_of(request.scope).request_id,

@@ -20,7 +20,7 @@ from service.routes import (
     similarity,
     tokenize,
 )
-from service.routes.compatible import cohere, inference_protocol, infinity, openai, tei
+from service.routes.compatible import cohere, inference_protocol, infinity, openai, tei, tei_host
 from service.services import services_of
 
 ROUTES: tuple[Route, ...] = (
@@ -39,6 +39,7 @@ ROUTES: tuple[Route, ...] = (
     *openai.ROUTES,
     *infinity.ROUTES,
     *tei.ROUTES,
+    *tei_host.ROUTES,
     *cohere.ROUTES,
     *inference_protocol.ROUTES,
 )

@@ -1,7 +1,7 @@
 """What a request wants encoded, checked: texts or token ids, at least one, and not more than the limits allow."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,11 +59,13 @@ class InputNames:
         listed: the list of them; empty where each has a name of its own.
         singles: names of those that come before the list.
         start: number of the first, where these are a part of the list.
+        places: the number of each, where these are not all of the list.
     """
 
     listed: str = "inputs"
     singles: tuple[str, ...] = ()
     start: int = 0
+    places: Sequence[int] | None = None
 
     @property
     def all(self) -> str:
@@ -75,11 +77,18 @@ class InputNames:
         """What `param` calls all of them: one field."""
         return self.listed or self.singles[0]
 
+    def after(self, count: int) -> "InputNames":
+        """The names of those behind so many."""
+        if not count:
+            return self
+        places = None if self.places is None else self.places[count:]
+        return replace(self, singles=(), start=self.start + count - len(self.singles), places=places)
+
     def of(self, index: int) -> tuple[str, str]:
         """What messages and what `param` call one of them."""
         if index < len(self.singles):
             return self.singles[index], self.singles[index]
-        place = index - len(self.singles) + self.start
+        place = index - len(self.singles) + self.start if self.places is None else self.places[index]
         return f"{self.listed}[{place}]", f"{self.listed}.{place}"
 
 

@@ -22,14 +22,16 @@ def test_token_vectors(url: str, encode: Any) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_sentence_similarity(url: str, encode: Any, texts: list[str]) -> None:
-    found = InferenceClient(model=f"{url}/similarity").sentence_similarity(texts[0], other_sentences=texts[1:])
+@pytest.mark.parametrize("path", ["", "/similarity"])
+def test_sentence_similarity(url: str, encode: Any, texts: list[str], path: str) -> None:
+    found = InferenceClient(model=url + path).sentence_similarity(texts[0], other_sentences=texts[1:])
     vectors = encode(texts)
     np.testing.assert_allclose(found, vectors[1:] @ vectors[0], atol=1e-6)
 
 
-def test_text_classification(classifier_url: str) -> None:
-    found: Any = InferenceClient(model=f"{classifier_url}/predict").text_classification("the cat")
+@pytest.mark.parametrize("path", ["", "/predict"])
+def test_text_classification(classifier_url: str, path: str) -> None:
+    found: Any = InferenceClient(model=classifier_url + path).text_classification("the cat")
     expected = httpx.post(f"{classifier_url}/encode", json={"inputs": "the cat"}).json()
     best = int(np.argmax(expected["scores"][0]))
     assert found.label == expected["labels"][best]

@@ -74,6 +74,24 @@ def test_blocks_follow_the_head_and_the_rollout(open_viewer: OpenViewer, viewer_
 
 
 @ON_A_RERANKER
+@pytest.mark.parametrize("reduce", ["mean", "max"])
+def test_blocks_of_all_heads_of_a_layer(open_viewer: OpenViewer, viewer_server: ServerProcess, reduce: str) -> None:
+    viewer = open_viewer("mode=pair&layer=1")
+    show_pair(viewer)
+    mass = viewer.page.locator("#across-blocks [data-mass]").first
+    viewer.page.locator(f"#blocks input[value={reduce}]").check(force=True)
+    expected = rerank(viewer_server, attention={"layers": [1], "reduce": reduce})["attention"]
+    expect(mass).to_have_attribute("data-mass", str(expected["query_to_document_mass"][0][0]))
+    maps = np.array(rerank(viewer_server, attention={"layers": [1]})["attention"]["query_to_document"][0])
+    reduced = maps.mean(axis=0) if reduce == "mean" else maps.max(axis=0)
+    assert float(mass.get_attribute("data-mass") or "nan") == pytest.approx(reduced.sum(axis=1).mean(), abs=1e-5)
+    expect(viewer.page.locator("#across-table")).to_be_hidden()
+    expect(viewer.page.locator("#across-title-of-map")).to_contain_text("of its heads")
+    viewer.page.locator("#blocks input[value=head]").check(force=True)
+    expect(viewer.page.locator("#across-table")).to_be_visible()
+
+
+@ON_A_RERANKER
 def test_heads_are_ranked_by_the_score(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     viewer = open_viewer()
     viewer.show(QUERY)

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from examples import cluster, search_folder, why_similar
+from examples import cluster, rerank_over_http, search_folder, why_similar
 from polyhead import Encoded, Engine
+from tests.service.process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 ANIMALS = ["The cat sleeps on the sofa.", "The dog chases the cat.", "The kitten drinks milk."]
@@ -194,3 +195,27 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         with pytest.raises(SystemExit, match="130"):
             module.main(arguments)
         assert capsys.readouterr().err.endswith(": interrupted\n")
+
+
+def test_lines_are_ranked_by_a_server(
+    server: ServerProcess, default_artifact: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines, url = folder / "animals.txt", "http://{}:{}".format(*server.address)
+    rerank_over_http.main([str(lines), "a young pet is thirsty", "--url", url, "--top", "2"])
+    with Engine.load(default_artifact) as engine:
+        expected = engine.rerank("a young pet is thirsty", ANIMALS, top_n=2)
+    assert capsys.readouterr().out.splitlines() == [f"{one.score:.4f}  {one.document}" for one in expected]
+
+
+def test_an_embedder_has_no_heads_across_a_pair(
+    server: ServerProcess, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "http://{}:{}".format(*server.address)
+    with pytest.raises(SystemExit, match="1"):
+        rerank_over_http.main([str(folder / "animals.txt"), "a pet", "--url", url, "--heads", "1"])
+    assert "reads query and document apart" in capsys.readouterr().err
+
+
+def test_the_heads_that_look_most_at_the_document() -> None:
+    attention = {"layers": [0, 3], "heads": [[0, 1], [2]], "query_to_document_mass": [[0.2, 0.7], [0.5]]}
+    assert rerank_over_http.strongest_heads(attention, 2) == [(0.7, 0, 1), (0.5, 3, 2)]

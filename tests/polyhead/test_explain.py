@@ -36,6 +36,8 @@ def test_json_holds_every_pair(
     assert np.sum(answer["contributions"]) == pytest.approx(answer["similarity"], abs=1e-5)
     assert np.shape(answer["contributions"]) == (len(answer["a"]["tokens"]), len(answer["b"]["tokens"]))
     assert sum(answer["a"]["saliency"]) == pytest.approx(1, abs=1e-5)
+    assert answer["model"] == "drawn"
+    assert answer["usage"] == {"tokens": sum(np.shape(answer["contributions"]))}
 
 
 def test_another_task_is_one_line(reranker: TaskArtifact, capsys: pytest.CaptureFixture[str]) -> None:

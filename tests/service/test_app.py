@@ -59,6 +59,7 @@ STATUSES = {
     ("/v2/models/{model}/ready", "get"): READING | {404},
     ("/v2/models/{model}/infer", "post"): ENCODING | {404},
 }
+OF_TWO_SHAPES = {"Compare one text with many", "Order documents by a query, as TEI and Infinity"}
 MODELS = {(route.path.replace(":path}", "}"), route.method.lower()): route.error_shape.model for route in ROUTES}
 
 
@@ -97,7 +98,7 @@ def test_every_failure_in_the_document_has_the_body_of_its_api_and_examples(docu
                 content = response["content"]["application/json"]
                 schemas = content["schema"].get("anyOf", [content["schema"]])
                 assert schemas[0] == {"$ref": f"#/components/schemas/{model.__name__}"}
-                assert len(schemas) == 1 or operation["summary"] == "Compare one text with many"
+                assert len(schemas) == 1 or operation["summary"] in OF_TWO_SHAPES
                 for code, example in content["examples"].items():
                     failure = model.model_validate(example["value"])
                     assert not isinstance(failure, FailureAnswer) or failure.error.code == code

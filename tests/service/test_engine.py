@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from service.batching.jobs import JobResult
-from service.engine import PORTION_TEXTS, QUEUED_TOKENS, Engine
-from service.errors import InferenceFailed, Invalid, NotReady, ServiceError, TooLarge
+from service.engine import Engine
+from service.errors import InferenceFailed, Invalid, NotReady, ServiceError, TooLarge, WrongTask
+from service.local.encode_call import PORTION_TEXTS, QUEUED_TOKENS
 from service.runner import Runner
 from service.settings import Settings
 from tests.service.conftest import Served
@@ -171,8 +172,14 @@ def test_long_texts_are_cut_into_runs_that_the_queue_takes(settings: Settings, b
         (lambda engine: engine.encode(TEXT, encoding_format="base64"), Invalid),
         (lambda engine: engine.encode(TEXT, encoding_format="float16"), Invalid),
         (lambda engine: engine.encode(TEXT, encoding_format="int8"), Invalid),
-        (lambda engine: engine.encode(TEXT, long_texts="mean"), Invalid),
-        (lambda engine: engine.encode(TEXT, spans=[[[0, 3]]]), Invalid),
+        (lambda engine: engine.encode([TEXT, TEXT], spans=[[[0, 3]]]), Invalid),
+        (lambda engine: engine.encode([[CLS, SEP]], long_texts="mean"), Invalid),
+        (lambda engine: engine.classify(TEXT), WrongTask),
+        (lambda engine: engine.score([TEXT] * 2, [TEXT] * 3), Invalid),
+        (lambda engine: engine.score([TEXT, 3], [TEXT] * 2), Invalid),
+        (lambda engine: engine.rerank(TEXT, [TEXT], top_n=0), Invalid),
+        (lambda engine: engine.rerank(TEXT, [TEXT], attention={}), Invalid),
+        (lambda engine: engine.rerank([TEXT], [TEXT]), Invalid),
         (lambda engine: engine.encode([TEXT, 3]), Invalid),
         (lambda engine: engine.encode(bytes([CLS, 5, SEP])), Invalid),  # no token ids
         (lambda engine: engine.encode(None), Invalid),
@@ -321,7 +328,7 @@ def test_closing_answers_every_call_that_was_queued(settings: Settings, backend:
 def test_a_callback_that_never_returns_does_not_keep_the_engine_open(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.engine.CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("service.local.call_loop.STOP_SECONDS", 0.05)
     stuck, free = threading.Event(), threading.Event()
 
     def block(_: int) -> None:

@@ -54,6 +54,13 @@ def test_the_artifact_is_an_argument_or_a_flag(arguments: list[str], monkeypatch
     assert read_settings([], model=Path("default")).model == Path("of the variable")
 
 
+@pytest.mark.parametrize("arguments", [["mine", "--model", "yours"], ["--model", "mine", "yours"]])
+def test_two_artifacts_are_one_too_many(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        read_settings(arguments)
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -35,7 +35,7 @@ async def run_for(request: Request, wanted: EncodeRequest, *, names: InputNames 
 async def json_response(request: Request, answer: Any, encoded: EncodeResult) -> Response:
     """An answer made from `encoded`, arrays still arrays, as JSON."""
     with timed(services_of(request).metrics, "serialize"):
-        pieces = await serialize_in_pieces(answer, floats=encoded.sizes.floats)
+        pieces = await serialize_in_pieces(answer, floats=encoded.sizes.built_from)
     return respond(pieces, JSON, truncation_header(request))
 
 

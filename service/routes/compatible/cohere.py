@@ -16,11 +16,13 @@ from service.error_shapes import COHERE
 from service.errors import WrongTask
 from service.http.route import Route
 from service.operations.encode import offload
-from service.operations.score import Scoring, score
+from service.operations.score import score
+from service.requests.plan import check_dimensions
 from service.requests.prompts import choose_prompt
+from service.requests.rerank_schemas import Documents, plain_texts
 from service.requests.schemas import EncodeRequest
+from service.requests.scoring import Scoring
 from service.routes.compatible.adapter import embeddings_document, json_response, require_task, run_for
-from service.routes.rerank import Documents, plain_texts, ranked
 from service.runner import Runner
 from service.services import services_of
 from service.tokenization.inputs import InputNames
@@ -112,7 +114,7 @@ async def answer_embed(request: Request, body: CohereEmbedRequest) -> Response:
     require_task(request, "embedding")
     runner = services_of(request).readiness.runner()
     forms = list(dict.fromkeys(body.embedding_types or ("float",)))
-    dimensions = body.output_dimension or runner.config.embedding_size
+    dimensions = check_dimensions(body.output_dimension, runner.config.embedding_size, name="output_dimension")
     for form in forms:
         check_format(form, runner.manifest, dimensions=dimensions, normalize=True, param="embedding_types")
     prompt = choose_prompt(runner.manifest.defaults, name=_prompt_name(body, runner), text=None)
@@ -142,9 +144,7 @@ async def answer_rerank(request: Request, body: CohereRerankRequest) -> Response
     scored = await score(services_of(request), context_of(request.scope), wanted)
     answer = {
         "id": context_of(request.scope).request_id,
-        "results": [
-            {"index": at, "relevance_score": float(scored.scores[at])} for at in ranked(scored.scores, body.top_n)
-        ],
+        "results": [{"index": at, "relevance_score": float(scored.scores[at])} for at in scored.best(body.top_n)],
         "meta": _meta(search_units=1),
     }
     return await json_response(request, answer, scored.encoded)

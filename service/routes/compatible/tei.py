@@ -1,4 +1,4 @@
-"""text-embeddings-inference's `POST /embed`, `POST /` (the same), `POST /embed_all` and `GET /health`.
+"""text-embeddings-inference's `POST /embed`, `POST /embed_all`, `POST /embed_sparse` and `GET /health`.
 
 Bare arrays out, and its shape of errors. Its `/embeddings` is Infinity's here; its `/info` and `/tokenize` are ours.
 """
@@ -125,17 +125,6 @@ ROUTES = (
         error_shape=TEI,
         tag=TAG,
         summary="Embeddings, as TEI's",
-        answer=VECTORS,
-        raises=(WrongTask,),
-    ),
-    Route(
-        "POST",
-        "/",
-        answer_embed,
-        is_queued=True,
-        error_shape=TEI,
-        tag=TAG,
-        summary="The same: TEI's clients that know only a host",
         answer=VECTORS,
         raises=(WrongTask,),
     ),

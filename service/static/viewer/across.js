@@ -10,7 +10,8 @@ import { Turn } from "./turns.js";
 
 const [QUERY, DOCUMENT] = [0, 1]; // as the service numbers the texts of a pair
 const LONGEST_FOR_ALL_HEADS = 1000; // characters of both texts; the maps of longer ones are large
-const SHOWN = ["layer", "head", "map", "level", "hide", "renormalise"];
+const REDUCED = { mean: "the mean of its heads", max: "the largest of its heads" };
+const SHOWN = ["layer", "head", "map", "blocks", "level", "hide", "renormalise"];
 
 export class AcrossView {
   #state;
@@ -62,9 +63,7 @@ export class AcrossView {
 
   #wanted(length) {
     const { values } = this.#state;
-    const heads = length > LONGEST_FOR_ALL_HEADS ? [values.head] : "all";
-    const selection = values.map === "rollout" ? { reduce: "rollout" } : { layers: [values.layer], heads };
-    return { ...selection, ...attentionOptions(values, "weights") };
+    return { ...selectHeads(values, length), ...attentionOptions(values, "weights") };
   }
 
   #show() {
@@ -93,8 +92,9 @@ export class AcrossView {
   }
 
   get #title() {
-    const { map, layer, head } = this.#state.values;
-    return map === "rollout" ? "Rollout through all layers" : `Layer ${layer}, head ${head}`;
+    const { map, blocks, layer, head } = this.#state.values;
+    if (map === "rollout") return "Rollout through all layers";
+    return `Layer ${layer}, ${blocks === "head" ? `head ${head}` : REDUCED[blocks]}`;
   }
 
   #rowsOfHeads({ heads, query_to_document_mass: [forward], document_to_query_mass: [back] }) {
@@ -121,4 +121,11 @@ export class AcrossView {
     Object.assign(byId("across-failure"), { hidden: false, textContent: describeFailure(error) });
     this.onFailure(error);
   }
+}
+
+/** The maps that are asked for: a rollout, a layer's heads, or what these are reduced to. */
+function selectHeads({ map, blocks, layer, head }, length) {
+  if (map === "rollout") return { reduce: "rollout" };
+  if (blocks !== "head") return { layers: [layer], reduce: blocks };
+  return { layers: [layer], heads: length > LONGEST_FOR_ALL_HEADS ? [head] : "all" };
 }

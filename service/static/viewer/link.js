@@ -17,6 +17,7 @@ const READERS = {
   mode: choice("one", "pair"),
   side: choice("a", "b"),
   map: choice("head", "rollout"),
+  blocks: choice("head", "mean", "max"),
   layer: whole(999),
   head: whole(9999),
   view: choice("lines", "matrix", "both"),

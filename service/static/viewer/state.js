@@ -6,6 +6,7 @@ export const DEFAULTS = Object.freeze({
   a: "",
   b: "",
   map: "head", // or "rollout"
+  blocks: "head", // between two texts, or "mean", "max" of the layer's heads
   layer: 0,
   head: 0,
   view: "both", // "lines", "matrix"

@@ -19,7 +19,7 @@ from tests.family_models import MODELS, FamilyModel, draw, ids_and_types, read, 
 TOLERANCE = 1e-5
 NAMES = (
     *("bert", "roberta", "roberta-with-types", "xlm-roberta", "camembert", "distilbert", "electra", "electra-as-wide"),
-    *("mpnet", "modernbert", "modernbert-with-biases", "gte"),
+    *("mpnet", "modernbert", "modernbert-with-biases", "nomic", "gte"),
 )
 FAMILIES = [model for model in MODELS if model.name in NAMES]
 BATCHES = [[7], [1], [5, 2, 1], [3, 9, 4]]
@@ -160,3 +160,14 @@ def test_a_cross_encoder_as_sentence_transformers_saves_it(folder: Path, tmp_pat
         with torch.inference_mode():
             found = checkpoint.encoder(ids, torch.tensor([ids.shape[1]]), token_type_ids=types).task_output
         np.testing.assert_allclose(found[0, 0], expected, atol=TOLERANCE, rtol=0)
+
+
+def test_heads_of_nomics_own_code_are_refused(tmp_path: Path) -> None:
+    model = next(model for model in FAMILIES if model.name == "nomic")
+    made = save(draw(model, auto=AutoModelForSequenceClassification, num_labels=2), model, tmp_path)
+    described = json.loads((made / "config.json").read_text())
+    own = {"n_embd": described["hidden_size"], "n_head": 4, "n_layer": 2, "n_inner": 64, "layer_norm_epsilon": 1e-12}
+    rest = {"rotary_emb_fraction": 1, "rotary_emb_base": 1000, "activation_function": "swiglu", "n_positions": 64}
+    biases = dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), False)
+    with pytest.raises(UnsupportedModel, match=r"NomicBERT's own code are not supported: those of transformers 5 are"):
+        read(change_config(made, **own, **rest, **biases))

@@ -19,7 +19,7 @@ from tests.family_models import MODELS, FamilyModel, draw, ids_and_types, read, 
 TOLERANCE = 1e-5
 NAMES = (
     *("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "mpnet"),
-    *("modernbert", "modernbert-with-biases", "gte"),
+    *("modernbert", "modernbert-with-biases", "nomic", "gte"),
 )
 FAMILIES = {model.name: model for model in MODELS if model.name in NAMES}
 MODULES = (

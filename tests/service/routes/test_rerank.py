@@ -229,3 +229,45 @@ def test_a_text_beyond_the_limit_is_refused_before_it_is_read(client: Client, de
     response = client(default_artifact).post("/rerank", json={"query": "a", "texts": ["cat " * 40_000]})
     assert response.status_code == 413
     assert "160000 characters, at most 131072 a text are taken" in response.json()["error"]
+
+
+def test_a_query_beyond_the_limit_is_named_as_the_query(
+    client: Client, default_artifact: Path, reranker: TaskArtifact
+) -> None:
+    long = "cat " * 40_000
+    for artifact in (default_artifact, reranker.artifact):
+        asked = client(artifact)
+        ours = asked.post("/rerank", json={"query": long, "documents": ["a"]}).json()["error"]
+        assert (ours["param"], ours["message"][:7]) == ("query", "query: ")
+        several = asked.post("/score", json={"queries": ["a", "a", long], "documents": ["a", "b", "c"]}).json()["error"]
+        assert (several["param"], several["message"][:12]) == ("queries.2", "queries[2]: ")
+
+
+def test_a_query_that_may_not_be_cut_is_named_as_the_query(client: Client, default_artifact: Path) -> None:
+    body = {"query": "cat " * 900, "texts": ["a"], "truncate": False}
+    response = client(default_artifact).post("/rerank", json=body)
+    assert response.json()["error"].startswith("query: 902 tokens, the model takes 256")
+
+
+def test_an_embedder_s_tokenising_is_a_stage_of_its_own(client: Client, default_artifact: Path) -> None:
+    asked = client(default_artifact)
+    post(asked, "/rerank", query="a", texts=["b"])
+    count = 'polyhead_stage_duration_seconds_count{stage="tokenize"} 1.0'
+    assert count in asked.get("/metrics").text
+
+
+@pytest.mark.parametrize("field", ["texts", "documents"])
+def test_texts_that_were_cut_are_counted_in_a_header(client: Client, reranker: TaskArtifact, field: str) -> None:
+    asked = client(reranker.artifact)
+    cut = asked.post("/rerank", json={"query": "a", field: ["cat " * 90, "b"]})
+    assert cut.headers["x-truncated-inputs"] == "1"
+    assert "x-truncated-inputs" not in asked.post("/rerank", json={"query": "a", field: ["b"]}).headers
+
+
+def test_every_failure_of_a_body_has_the_shape_of_its_api(client: Client, reranker: TaskArtifact) -> None:
+    asked = client(reranker.artifact)
+    headers = {"accept": "text/csv", "content-type": "application/json"}
+    for content in (b'{"query": "a", "documents": ["b"]}', b'{"query": "a", "documents": ['):
+        assert "code" in asked.post("/rerank", content=content, headers=headers).json()["error"]
+    for content in (b'{"query": "a", "texts": ["documents"]}', b'{"texts": ["\\"documents\\": "'):
+        assert asked.post("/rerank", content=content, headers=headers).json()["error_type"] == "Validation"

@@ -44,7 +44,7 @@ def test_only_what_was_asked_for_is_answered(client: Client, default_artifact: P
     [
         ({"embedding_types": ["int8"], "output_dimension": 64}, "embedding_types: int8 is for vectors of length 1"),
         ({"embedding_types": ["binary"], "output_dimension": 60}, "embedding_types: binary packs eight dimensions"),
-        ({"output_dimension": 1000}, "dimensions: expected 1 to 384"),
+        ({"output_dimension": 1000}, "output_dimension: expected 1 to 384"),
         ({"truncate": "NONE", "texts": ["cat " * 600]}, "texts[0]: 602 tokens"),
     ],
 )

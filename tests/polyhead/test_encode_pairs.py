@@ -1,0 +1,86 @@
+"""`polyhead encode --pairs`: two texts together, from arguments and files, by a drawn cross-encoder."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+
+from polyhead import Engine
+from polyhead.cli import main
+from tests.task_artifacts import TaskArtifact
+
+ROWS = [("the cat", "a dog"), ("a cat", "the cat sat on the mat."), ("one", "two")]
+
+
+@pytest.fixture(scope="module")
+def model(reranker: TaskArtifact) -> Iterator[Engine]:
+    with Engine.load(reranker.artifact) as engine:
+        yield engine
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(reranker: TaskArtifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYHEAD_MODEL", str(reranker.artifact))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("pairs.txt", "".join(f"{first}\t{second}\n" for first, second in ROWS), []),
+        ("pairs.jsonl", "".join(json.dumps({"text": a, "text_pair": b}) + "\n" for a, b in ROWS), []),
+        (
+            "pairs.jsonl",
+            "".join(json.dumps({"q": a, "d": b}) + "\n" for a, b in ROWS),
+            ["--field", "q", "--pair-field", "d"],
+        ),
+    ],
+)
+def test_pairs_are_read_together(
+    model: Engine, name: str, content: str, options: list[str], capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    Path(name).write_text(content)
+    assert main(["encode", "--pairs", "--input", name, *options]) == 0
+    lines = [json.loads(line) for line in capsysbinary.readouterr().out.splitlines()]
+    scores = model.encode(pairs=ROWS).scores[:, 0]
+    for line, row, score in zip(lines, ROWS, scores, strict=True):
+        assert (line["text"], line["text_pair"]) == row
+        assert line["scores"]["LABEL_0"] == pytest.approx(score, abs=1e-6)
+
+
+def test_pairs_of_the_command_line_become_parquet(model: Engine) -> None:
+    texts = [text for row in ROWS for text in row]
+    assert main(["encode", "--pairs", *texts, "--output", "out.parquet"]) == 0
+    table = parquet.read_table("out.parquet")
+    columns = table["text"].to_pylist(), table["text_pair"].to_pylist()
+    assert list(zip(*columns, strict=True)) == ROWS
+    np.testing.assert_allclose(table["scores"].to_pylist(), model.encode(pairs=ROWS).scores, atol=1e-6)
+    assert main(["encode", "--pairs", "--input", "out.parquet", "--output", "again.npy"]) == 0
+    np.testing.assert_allclose(np.load("again.npy"), table["scores"].to_pylist(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("one\ttwo\nthree\n", "pairs.txt, line 2: expected two texts with a tab between them, got 1"),
+        ("one\ttwo\tthree\n", "pairs.txt, line 1: expected two texts with a tab between them, got 3"),
+    ],
+)
+def test_lines_that_are_no_pairs(model: Engine, content: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("pairs.txt").write_text(content)
+    assert main(["encode", "--pairs", "--input", "pairs.txt"]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_an_odd_number_of_texts_is_no_pairs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["encode", "--pairs", "one", "two", "three"])
+    assert "--pairs: 3 texts are no pairs: give two for each" in capsys.readouterr().err
+
+
+def test_an_embedder_takes_no_pairs(embedder: TaskArtifact, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["encode", "--model", str(embedder.artifact), "--pairs", "one", "two"]) == 1
+    assert "reads one text at a time" in capsys.readouterr().err

@@ -1,0 +1,51 @@
+"""Scores by vectors against plain loops, and what a multi-vector model leaves out of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from model.artifact import Artifact
+from model.tasks.settings import MultiVectorSettings
+from service.answers.scores import best, rank, similarities
+from tests.task_artifacts import TaskArtifact
+
+FULL_STOP = 9
+
+
+@pytest.mark.parametrize("skipped_in", [(), ("query",), ("document",), ("query", "document")])
+def test_max_sim_leaves_out_what_the_model_skips(
+    multi_vector_encoder: TaskArtifact, generator: np.random.Generator, skipped_in: tuple[str, ...]
+) -> None:
+    manifest = Artifact.open(multi_vector_encoder.artifact).manifest
+    settings = MultiVectorSettings(size=4, skipped_ids=(FULL_STOP,), skipped_in=skipped_in)
+    manifest = replace(manifest, config=replace(manifest.config, task_settings=settings))
+    ids = [np.array([1, 5, FULL_STOP]), np.array([FULL_STOP, 6])], [np.array([7, FULL_STOP]), np.array([8, 8, 8])]
+    queries, documents = ([generator.standard_normal((len(row), 4), np.float32) for row in kind] for kind in ids)
+    found = similarities(queries, documents, ids, manifest)
+    for place, score in enumerate(found):
+        expected = 0.0
+        for token, vector in zip(ids[0][place], queries[place], strict=True):
+            if token == FULL_STOP and "query" in skipped_in:
+                continue
+            kept = [
+                float(vector @ other)
+                for other_id, other in zip(ids[1][place], documents[place], strict=True)
+                if not (other_id == FULL_STOP and "document" in skipped_in)
+            ]
+            expected += max(kept)
+        assert score == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_embedder_s_score_is_the_cosine(embedder: TaskArtifact, generator: np.random.Generator) -> None:
+    manifest = Artifact.open(embedder.artifact).manifest
+    a, b = (row / np.linalg.norm(row, axis=1, keepdims=True) for row in generator.standard_normal((2, 5, 8)))
+    found = similarities(a, b, ([], []), manifest)
+    np.testing.assert_allclose(found, [float(np.dot(x, y)) for x, y in zip(a, b, strict=True)], rtol=1e-6)
+    assert similarities(a[:0], b[:0], ([], []), manifest).shape == (0,)
+
+
+def test_equal_scores_keep_their_order() -> None:
+    scores = np.array([0.5, 0.9, 0.5, 0.9], dtype=np.float32)
+    assert best(scores, None) == [1, 3, 0, 2]
+    assert [one.index for one in rank(scores, ["a", "b", "c", "d"], None, 3)] == [1, 3, 0]

@@ -1,0 +1,58 @@
+"""Spans and windows of what has none: other poolings, a dense layer behind the mean, and pairs."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from model.artifact import Artifact
+from model.config import Projection
+from model.manifest import Manifest
+from service.errors import Invalid
+from service.requests.plan import plan_encoding
+from service.requests.schemas import EncodeRequest
+from service.tokenization.inputs import Inputs
+from tests.task_artifacts import TaskArtifact
+
+TEXT = "the cat sat"
+SPANS = [[[0, 3]]]
+
+
+def manifest(artifact: TaskArtifact, **config: Any) -> Manifest:
+    found = Artifact.open(artifact.artifact).manifest
+    return replace(found, config=replace(found.config, **config))
+
+
+@pytest.mark.parametrize(
+    ("config", "way"),
+    [
+        ({"pooling": "cls"}, "cls"),
+        ({"pooling": "max"}, "max"),
+        ({"pooling": "last"}, "last"),
+        ({"projection": Projection(size=16)}, "mean and a dense layer"),
+    ],
+)
+def test_spans_are_of_models_that_take_the_mean(embedder: TaskArtifact, config: dict[str, Any], way: str) -> None:
+    request, inputs = EncodeRequest(inputs=TEXT, spans=SPANS), Inputs(texts=[TEXT])
+    with pytest.raises(Invalid, match=f"drawn pools by {way}; leave spans out") as raised:
+        plan_encoding(request, inputs, manifest(embedder, **config))
+    assert raised.value.param == "spans"
+    plan = plan_encoding(request, inputs, manifest(embedder))
+    assert plan.spans is not None
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"spans": SPANS}, "spans: only texts have spans of characters, not token ids or pairs; send texts"),
+        ({"long_texts": "mean"}, "long_texts: only texts are read in windows, not token ids or pairs; send texts"),
+    ],
+)
+@pytest.mark.parametrize("pairs", [Inputs(text_pairs=[[TEXT, TEXT]]), Inputs(id_pairs=[[[5], [6]]])])
+def test_pairs_have_neither_spans_nor_windows(
+    reranker: TaskArtifact, option: dict[str, Any], message: str, pairs: Inputs
+) -> None:
+    request = EncodeRequest(pairs=pairs.text_pairs or pairs.id_pairs, **option)
+    with pytest.raises(Invalid) as raised:
+        plan_encoding(request, pairs, manifest(reranker))
+    assert raised.value.message == message
