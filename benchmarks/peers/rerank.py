@@ -35,6 +35,7 @@ from model.artifact import TOKENIZER, Artifact
 
 ROUTE = "/rerank"
 SAME_ORDER = 0.9  # Spearman's rho of two lists of scores; int8 stays above it, other documents do not
+PEERS = ("cross-encoder", *(flag.removeprefix("--") for flag in INFINITY_FLAGS))
 CROSS_ENCODER = "CrossEncoder.predict"
 
 
@@ -147,9 +148,11 @@ def main() -> None:
         ways: dict[str, Way] = {}
         for directory, precision in zip(arguments.model, precisions, strict=True):
             ways |= rerankers.service_ways(directory, precision)
-        ways |= peers.attempt(CROSS_ENCODER, rerankers.cross_encoder_ways)
+        if "cross-encoder" in arguments.peers:
+            ways |= peers.attempt(CROSS_ENCODER, rerankers.cross_encoder_ways)
         for flag in INFINITY_FLAGS:
-            ways |= peers.attempt(f"Infinity {flag}", partial(rerankers.infinity_ways, flag))
+            if flag.removeprefix("--") in arguments.peers:
+                ways |= peers.attempt(f"Infinity {flag}", partial(rerankers.infinity_ways, flag))
         title = f"{arguments.documents} documents a query; a request is a query, texts are documents"
         table = compare("rates", title, ways, arguments.rounds)
     others = [("CrossEncoder",), *((f"Infinity {flag}",) for flag in INFINITY_FLAGS)]
@@ -161,6 +164,7 @@ def main() -> None:
 def _parse() -> argparse.Namespace:
     parser = parser_of(__doc__, takes="about five minutes on two cores, and before that, once, to install the peers")
     add_peer_arguments(parser)
+    parser.add_argument("--peers", choices=PEERS, nargs="+", default=PEERS, help="who is measured, Infinity by its engine (default: everyone)")
     parser.add_argument("--documents", type=whole, default=100, help="of each query")
     parser.add_argument("--queries", type=whole, default=16, help="different ones")
     parser.add_argument("--corpus", choices=get_args(Corpus), default="short", help="which texts")
