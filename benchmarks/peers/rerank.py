@@ -164,7 +164,13 @@ def main() -> None:
 def _parse() -> argparse.Namespace:
     parser = parser_of(__doc__, takes="about five minutes on two cores, and before that, once, to install the peers")
     add_peer_arguments(parser)
-    parser.add_argument("--peers", choices=PEERS, nargs="+", default=PEERS, help="who is measured, Infinity by its engine (default: everyone)")
+    parser.add_argument(
+        "--peers",
+        choices=PEERS,
+        nargs="+",
+        default=PEERS,
+        help="who is measured, Infinity by its engine (default: all)",
+    )
     parser.add_argument("--documents", type=whole, default=100, help="of each query")
     parser.add_argument("--queries", type=whole, default=16, help="different ones")
     parser.add_argument("--corpus", choices=get_args(Corpus), default="short", help="which texts")
