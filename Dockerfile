@@ -16,6 +16,7 @@ COPY model model
 COPY export export
 COPY polyhead polyhead
 COPY service service
+COPY train train
 RUN /opt/build/bin/python -m hatchling build --target wheel --directory /wheels
 
 # torch comes after the hashed packages and by its exact version; deploy/locks/compile says why it has no hash. Where

@@ -75,6 +75,7 @@ class MultiHeadAttention(nn.Module):
     """
 
     null_context: Tensor | None  # [H*V], the context that adds nothing, where that is not 0
+    output_bias: Tensor  # [D], where no head is left
     value_factor: Tensor | None  # [H, V, R], in place of the output's rows where norms are computed
 
     def __init__(
@@ -101,7 +102,14 @@ class MultiHeadAttention(nn.Module):
             self.value = nn.Linear(hidden_size, num_heads * d_v, bias=bias)
             self.output = nn.Linear(num_heads * d_v, hidden_size, bias=output_bias)
         else:
-            self.output_bias = nn.Parameter(torch.zeros(hidden_size), requires_grad=output_bias)
+            self._add_output_bias(torch.zeros(hidden_size), is_trained=output_bias)
+
+    def _add_output_bias(self, zeros: Tensor, *, is_trained: bool) -> None:
+        """What a layer without heads adds; no parameter where the family has none, so that training leaves it 0."""
+        if is_trained:
+            self.output_bias = nn.Parameter(zeros)
+        else:
+            self.register_buffer("output_bias", zeros)
 
     def forward(
         self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms = NO_TERMS

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from model.attention import MultiHeadAttention
 from model.config import EncoderConfig
 from model.dot_product import Implementation
+from model.dropout import Dropout
 from model.feed_forward import FeedForward
 from model.head_gates import HeadOutputs, LayerRequest, check_gates
 from model.norms import make_norm
@@ -20,7 +21,7 @@ from model.packing import Packing, packing
 from model.positions import AttentionPositions, PositionTerms, sinusoids
 from model.tasks.definition import Encoded
 from model.tasks.registry import TASKS
-from model.value_stream import make_value_stream
+from model.value_stream import ValueStream, make_value_stream
 
 
 class EncoderOutput(NamedTuple):
@@ -61,6 +62,7 @@ class Embeddings(nn.Module):
             self.register_buffer("sinusoids", sinusoids(config.max_positions, size), persistent=False)
         self.token_type = nn.Embedding(config.type_vocab_size, size) if config.type_vocab_size else None
         self.norm = _norm(config, size) if config.embedding_norm else nn.Identity()
+        self.dropout = Dropout()
         self.to_hidden = nn.Linear(size, config.hidden_size) if config.token_size else None
 
     def forward(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
@@ -72,7 +74,7 @@ class Embeddings(nn.Module):
             hidden = hidden + self.position(positions)
         if self.has_sinusoids:
             hidden = hidden + self.sinusoids.index_select(0, positions)
-        normed: Tensor = self.norm(hidden)
+        normed: Tensor = self.dropout(self.norm(hidden))
         return normed if self.to_hidden is None else self.to_hidden(normed)
 
 
@@ -82,6 +84,7 @@ class EncoderLayer(nn.Module):
     def __init__(self, config: EncoderConfig, layer: int) -> None:
         super().__init__()
         self.pre_norm = config.pre_norm
+        self.dropout = Dropout()
         self.attention = MultiHeadAttention(
             hidden_size=config.hidden_size,
             num_heads=config.num_heads[layer],
@@ -108,12 +111,12 @@ class EncoderLayer(nn.Module):
         """[T, D] -> [T, D] and what this layer's heads show."""
         if self.pre_norm:
             attended, heads = self.attention(self.attention_norm(hidden), tokens, request, terms)
-            hidden = hidden + attended
-            hidden = hidden + self.feed_forward(self.feed_forward_norm(hidden))
+            hidden = hidden + self.dropout(attended)
+            hidden = hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
         else:
             attended, heads = self.attention(hidden, tokens, request, terms)
-            hidden = self.attention_norm(hidden + attended)
-            hidden = self.feed_forward_norm(hidden + self.feed_forward(hidden))
+            hidden = self.attention_norm(hidden + self.dropout(attended))
+            hidden = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
         return hidden, heads
 
     def values(self, hidden: Tensor) -> Tensor:
@@ -139,6 +142,20 @@ class Encoder(nn.Module):
         for module in (module for part in parts for module in part.modules()):
             if hasattr(module, "implementation"):
                 setattr(module, "implementation", implementation)  # noqa: B010 - torch types attributes as tensors
+        return self
+
+    def set_dropout(self, *, hidden: float = 0.0, heads: float = 0.0) -> "Encoder":
+        """Sets what training leaves out from now on, and returns the encoder; evaluation leaves out nothing.
+
+        Args:
+            hidden: share of the values behind the embeddings, each attention and each feed-forward.
+            heads: share of the heads, in place of the configuration's.
+        """
+        for module in self.modules():
+            if isinstance(module, Dropout):
+                module.share = hidden
+            elif isinstance(module, ValueStream):
+                module.head_dropout = heads
         return self
 
     def forward(

@@ -53,6 +53,13 @@ def heads(arguments: list[str]) -> int:
     return run(arguments, "polyhead heads", default_artifact())
 
 
+def train(arguments: list[str]) -> int:
+    """Heal a network that loses heads, or learn another one."""
+    from train.cli import main as run  # noqa: PLC0415 - imported when it is wanted
+
+    return run(arguments)
+
+
 def tune(arguments: list[str]) -> int:
     """Measure which use of this machine's cores suits an artifact."""
     from polyhead.tune import main as run  # noqa: PLC0415 - imported when it is wanted
@@ -96,7 +103,10 @@ def completion(arguments: list[str]) -> int:
 
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
-    {command.__name__: command for command in (serve, encode, explain, export, info, verify, heads, tune, completion)}
+    {
+        command.__name__: command
+        for command in (serve, encode, explain, export, train, info, verify, heads, tune, completion)
+    }
 )
 
 

@@ -13,6 +13,7 @@ from polyhead.info import parser as info_parser
 from polyhead.tune import parser as tune_parser
 from polyhead.verify import parser as verify_parser
 from service.settings import Settings, cli_source
+from train.cli import parser as train_parser
 
 SHELLS = ("bash", "zsh", "tcsh")
 INSTALL = """\
@@ -56,6 +57,7 @@ def whole_parser() -> argparse.ArgumentParser:
         "encode": encode_parser(),
         "export": export_parser(),
         "heads": heads_parser(),
+        "train": train_parser(),
         "tune": tune_parser(),
         "explain": explain_parser(),
         "info": info_parser(),

@@ -17,10 +17,17 @@ from model.manifest import ArtifactError, Manifest
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A network, and the artifact that serves it, where there is one."""
+    """A network, and the artifact that serves it, where there is one.
+
+    Attributes:
+        checkpoint: the network, without the heads that the artifact lost.
+        artifact: None where a checkpoint was named.
+        whole: the network with all its heads.
+    """
 
     checkpoint: Checkpoint
     artifact: Artifact | None
+    whole: Checkpoint
 
     @property
     def pruned(self) -> list[list[int]] | None:
@@ -44,7 +51,8 @@ def find_subject(model: str | None, *, weights: str | None = None, revision: str
     if model is None or not (Path(model) / MANIFEST).is_file():
         if weights:
             raise SourceError(f"--weights names the weights of an artifact, and {model or DEFAULT_MODEL} is none")
-        return Subject(read_checkpoint(find_folder(model, revision)), None)
+        checkpoint = read_checkpoint(find_folder(model, revision))
+        return Subject(checkpoint, None, checkpoint)
     if revision is not None:
         raise SourceError(f"--revision {revision} is of a model on the hub, and {model} is an artifact")
     try:
@@ -52,10 +60,10 @@ def find_subject(model: str | None, *, weights: str | None = None, revision: str
     except ArtifactError as error:
         raise SourceError(str(error)) from error
     folder = _folder_of(artifact.manifest, weights)
-    checkpoint = read_checkpoint(folder, name=artifact.manifest.model)
-    checkpoint = _as_pruned(artifact.manifest, checkpoint)
+    whole = read_checkpoint(folder, name=artifact.manifest.model)
+    checkpoint = _as_pruned(artifact.manifest, whole)
     _check_same(artifact.manifest, checkpoint)
-    return Subject(checkpoint, artifact)
+    return Subject(checkpoint, artifact, whole)
 
 
 def _folder_of(manifest: Manifest, weights: str | None) -> Folder:

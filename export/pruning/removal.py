@@ -20,7 +20,7 @@ BIASED = ("alibi", "relative")  # positions with a bias a head, made once for al
 
 
 def remove_heads(encoder: Encoder, removed: Collection[int]) -> Encoder:
-    """The encoder without some heads; the original is left as it was, and tensors that stay whole are shared.
+    """The encoder without some heads; the original is left as it was and shares nothing with it: either may be trained.
 
     Args:
         encoder: the network.
@@ -39,7 +39,7 @@ def remove_heads(encoder: Encoder, removed: Collection[int]) -> Encoder:
         tuple(head for head in range(heads) if config.head_span(layer).start + head not in removed)
         for layer, heads in enumerate(config.num_heads)
     ]
-    state = dict(encoder.state_dict())
+    state = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     for layer, heads in enumerate(kept):
         if len(heads) < config.num_heads[layer]:
             _cut_layer(state, f"layers.{layer}.attention", heads, config)

@@ -1,0 +1,53 @@
+"""First weights of a network that is trained from nothing.
+
+torch draws embeddings with a deviation of 1, which no encoder begins with. BERT and those after it draw every matrix
+from N(0, 0.02) and set biases to 0 and norms to 1. Without norms behind the additions the residual stream grows with
+depth, so pre-norm networks scale what is added by 1 / sqrt(2 L) (Radford et al. 2019, section 2.3).
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from model.attention import MultiHeadAttention
+from model.encoder import Encoder
+from model.feed_forward import FeedForward
+
+DEVIATION = 0.02
+
+
+def initialise(encoder: Encoder, seed: int) -> Encoder:
+    """Draws every weight anew, the same for the same seed, and returns the encoder.
+
+    Parameters of the value residual keep what the configuration begins them with.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for module in encoder.modules():
+            _draw(module, generator)
+        if encoder.config.pre_norm:
+            for weight in _added_to_the_stream(encoder):
+                weight.mul_(1 / math.sqrt(2 * encoder.config.num_layers))
+    return encoder
+
+
+def _draw(module: nn.Module, generator: torch.Generator) -> None:
+    for name, parameter in module.named_parameters(recurse=False):
+        if name == "mix":
+            continue
+        if parameter.ndim > 1:
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * DEVIATION)
+        else:
+            parameter.fill_(1.0 if name == "weight" else 0.0)  # a norm's factor; a bias
+
+
+def _added_to_the_stream(encoder: Encoder) -> list[Tensor]:
+    """The weights of the last product of each attention and feed-forward."""
+    added: list[Tensor] = []
+    for module in encoder.modules():
+        if isinstance(module, MultiHeadAttention) and module.num_heads:
+            added.append(module.output.weight)
+        elif isinstance(module, FeedForward):
+            added.append(module.down.weight)
+    return added

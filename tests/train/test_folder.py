@@ -1,0 +1,100 @@
+"""What a run writes, `export` reads back to the bit."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from export.checkpoint import Checkpoint, read_checkpoint
+from export.sources import Folder
+from model.artifact import Defaults
+from model.config import Projection
+from model.encoder import Encoder
+from model.tasks.settings import ClassificationSettings, MultiVectorSettings, SparseSettings
+from tests.networks import TINY, draw_weights
+from train.errors import RunError
+from train.folder import CHECKPOINT, load_checkpoint, require_new, save_checkpoint, write_network
+
+NETWORKS = {
+    "embedding": TINY,
+    "pooled otherwise": replace(TINY, pooling="last", projection=Projection(size=7)),
+    "alibi, cut": replace(
+        TINY, num_heads=(2, 3), attention_positions="alibi", original_heads=4, kept_heads=((0, 3), (0, 1, 2))
+    ),
+    "no output bias": replace(TINY, output_bias=False),
+    "classification": replace(TINY, task="classification", task_settings=ClassificationSettings(labels=("a", "b"))),
+    "sparse": replace(TINY, task="sparse", task_settings=SparseSettings()),
+    "multi_vector": replace(TINY, task="multi_vector", task_settings=MultiVectorSettings(size=5)),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_network_comes_back_to_the_bit(network: str, tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    encoder = draw_weights(Encoder(replace(NETWORKS[network], head_dropout=0.2)))
+    defaults = Defaults(
+        pooling=encoder.config.pooling, normalize=True, prompts={"query": "find: "}, default_prompt_name="query"
+    )
+    like = replace(tiny_checkpoint, max_sequence_length=31, defaults=defaults)
+    write_network(tmp_path / "made", encoder, like)
+    back = read_checkpoint(Folder(tmp_path / "made", "made"))
+    assert back.encoder.config == NETWORKS[network]  # the head dropout is training's
+    state = encoder.state_dict()
+    assert back.encoder.state_dict().keys() == state.keys()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in back.encoder.state_dict().items())
+    assert back.tokenizer.to_str() == like.tokenizer.to_str()
+    assert back.max_sequence_length == 31
+    if encoder.config.task == "embedding":
+        assert back.defaults == defaults
+    assert back.pairs == (encoder.config.task == "classification")
+    if back.pairs:
+        assert back.tokenizer.encode("the cat", "sat").type_ids == like.tokenizer.encode("the cat", "sat").type_ids
+
+
+def test_a_model_without_normalisation_stays_one(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    defaults = Defaults(pooling="mean", normalize=False, prompts={}, default_prompt_name=None)
+    write_network(tmp_path / "made", tiny_checkpoint.encoder, replace(tiny_checkpoint, defaults=defaults))
+    assert read_checkpoint(Folder(tmp_path / "made", "made")).defaults == defaults
+
+
+def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
+    tensors = {"a": torch.randn(3, 4), "random": torch.get_rng_state()}
+    save_checkpoint(tmp_path, tensors, {"step": 7, "name": "é"})
+    found, state = load_checkpoint(tmp_path)
+    assert state == {"step": 7, "name": "é"}
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path, {"a": torch.ones(2)}, {"step": 1})
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", fail)
+        with pytest.raises(RunError, match="No space left on device.*make room, and go on with --resume"):
+            save_checkpoint(tmp_path, {"a": torch.zeros(2)}, {"step": 2})
+    assert load_checkpoint(tmp_path)[1] == {"step": 1}
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04not a checkpoint", b"\x00" * 64])
+def test_a_broken_checkpoint_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / CHECKPOINT).write_bytes(content)
+    with pytest.raises(RunError, match=r"checkpoint.safetensors cannot be read"):
+        load_checkpoint(tmp_path)
+
+
+def test_folders_that_hold_something_are_not_written_into(tmp_path: Path) -> None:
+    require_new(tmp_path / "new")
+    require_new(tmp_path)
+    with pytest.raises(RunError, match="begin without --resume"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(RunError, match="not empty: name another --output"):
+        require_new(tmp_path)
+    (tmp_path / CHECKPOINT).write_text("")
+    with pytest.raises(RunError, match="go on with --resume"):
+        require_new(tmp_path)

@@ -1,0 +1,135 @@
+"""The loop on a tiny network: resumed equals uninterrupted, the best is kept, and every ending is in order."""
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from export.checkpoint import read_checkpoint
+from export.sources import Folder
+from train import loop
+from train.distillation import Weights
+from train.errors import Diverged, RunError
+from train.folder import CHECKPOINT, RECORD
+from train.heal import Heal, HealSettings
+from train.settings import RunSettings, head_dropout_at, rate_at
+
+pytestmark = pytest.mark.usefixtures("interruptible")
+
+
+class Stopping(Heal):
+    """Is asked to stop in the middle of a step, as Ctrl-C would."""
+
+    stop_at = 5
+
+    def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
+        if step == self.stop_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().backward(places, step=step, share=share)
+
+
+@pytest.fixture
+def settings(tiny_folder: Path, text_file: Path) -> HealSettings:
+    return HealSettings(model=str(tiny_folder), texts=(text_file,), remove=0.4, weights=Weights(substitute=0.2))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunSettings:
+    return RunSettings(
+        output=tmp_path / "run",
+        epochs=2,
+        batch_size=8,
+        learning_rate=1e-2,
+        dropout=0.1,
+        head_dropout=0.3,
+        evaluations=3,
+    )
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return read_checkpoint(Folder(folder, "run")).encoder.state_dict()
+
+
+def test_a_resumed_run_ends_in_the_bits_of_an_uninterrupted_one(settings: HealSettings, run: RunSettings) -> None:
+    whole = replace(run, output=run.output.with_name("whole"))
+    loop.train(Heal(settings, whole), whole)
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(Stopping(settings, run), run)
+    stopped = json.loads((run.output / RECORD).read_text())
+    assert not stopped["is_done"]
+    assert json.loads((whole.output / RECORD).read_text())["steps"] > 6
+    assert (run.output / CHECKPOINT).is_file()
+    again = replace(run, resume=True)
+    recipe = Heal(settings, again)
+    loop.train(recipe, again)
+    assert not (run.output / CHECKPOINT).exists()
+    records = [json.loads((folder / RECORD).read_text()) for folder in (whole.output, run.output)]
+    for name in ("best", "steps", "tokens", "evaluations", "losses", "removed", "settings", "texts"):
+        assert records[0][name] == records[1][name], name
+    assert records[0]["is_done"]
+    expected = weights(whole.output)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(run.output).items())
+
+
+def test_the_best_network_is_kept_and_healing_helps(settings: HealSettings, run: RunSettings) -> None:
+    run = replace(run, dropout=0.0, head_dropout=0.0, learning_rate=2e-3, epochs=4)
+    recipe = Heal(settings, run)
+    progress = loop.train(recipe, run)
+    scores = [figures["cosine_mean"] for figures in progress.evaluations]
+    assert len(scores) == 4
+    assert progress.best == max(scores) > scores[0]
+    recipe.encoder.load_state_dict(weights(run.output))
+    assert round(recipe.evaluate()["cosine_mean"], 6) == progress.best
+    assert sum(recipe.encoder.config.num_heads) == 8 - 3
+
+
+def test_the_teacher_is_left_as_it_was(settings: HealSettings, run: RunSettings, tiny_folder: Path) -> None:
+    recipe = Heal(settings, run)
+    loop.train(recipe, run)
+    before = weights(tiny_folder)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in recipe.teacher.state_dict().items())
+
+
+def test_a_loss_that_is_no_number_ends_the_run(settings: HealSettings, run: RunSettings) -> None:
+    recipe = Heal(settings, run)
+
+    class Broken(Heal):
+        def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
+            loss = super().backward(places, step=step, share=share)
+            return float("nan") if step == 2 else loss
+
+    recipe.__class__ = Broken
+    with pytest.raises(Diverged, match="step 3: the loss is nan.*lower --learning-rate"):
+        loop.train(recipe, run)
+    assert all(tensor.isfinite().all() for tensor in weights(run.output).values())
+
+
+def test_a_run_goes_on_only_as_it_began(settings: HealSettings, run: RunSettings) -> None:
+    with pytest.raises(RunError, match="nothing to go on from"):
+        Heal(settings, replace(run, resume=True))
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(Stopping(settings, run), run)
+    for changed in (replace(run, seed=1), replace(run, learning_rate=1e-3)):
+        with pytest.raises(RunError, match="run with other settings: (seed|learning_rate) was"):
+            loop.train(Heal(settings, replace(changed, resume=True)), replace(changed, resume=True))
+    other = replace(settings, weights=Weights(hidden_weight=0.7))
+    with pytest.raises(RunError, match="run with other data: distillation was"):
+        loop.train(Heal(other, replace(run, resume=True)), replace(run, resume=True))
+    with pytest.raises(RunError, match="holds a checkpoint: go on with --resume"):
+        loop.train(Heal(settings, run), run)
+
+
+def test_the_rate_rises_and_falls() -> None:
+    settings = RunSettings(output=Path(), warm_up=0.1, head_dropout=0.4)
+    rates = [rate_at(step, 100, settings) for step in range(100)]
+    assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[55] == pytest.approx(0.5)
+    assert rates[99] < 1e-3
+    dropped = [head_dropout_at(step, 101, settings) for step in (0, 25, 50, 100)]
+    assert dropped == pytest.approx([0.4, 0.2, 0.0, 0.4])

@@ -1,0 +1,1 @@
+"""Making networks: healing, gates, distillation, contrast, classification. Writes folders that `export` reads."""

@@ -1,0 +1,55 @@
+"""The flags of `polyhead train heal`."""
+
+import argparse
+import sys
+
+from train.cli_distillation import add_material, weights
+from train.cli_options import run_settings, share, whole
+
+EXAMPLE = """\
+example:
+  polyhead train heal --remove 0.45 --texts texts.txt --output healed
+  polyhead export healed --output artifacts/healed"""
+
+
+def add_heal(made: argparse.ArgumentParser) -> None:
+    """Adds what is healed, and with what."""
+    made.epilog = EXAMPLE
+    made.set_defaults(**HEAL_DEFAULTS)
+    made.add_argument(
+        "model", nargs="?", metavar="MODEL", help="artifact, folder or Hugging Face id (default: the default model)"
+    )
+    made.add_argument("--remove", type=share, metavar="SHARE", help="share of the heads to remove first")
+    add_material(made)
+    made.add_argument(
+        "--fitting-texts", type=whole, default=4000, metavar="N", help="texts of the closed-form fit (default: 4000)"
+    )
+
+
+HEAL_DEFAULTS = {"learning_rate": 4e-4, "embedding_rate": 0.3}
+
+
+def heal(options: argparse.Namespace) -> None:
+    """Heal a network that loses heads.
+
+    What is left learns to give the whole network's vectors again, from texts without labels.
+    """
+    # torch takes seconds to import: --help and a wrong command line answer without it.
+    from train.heal import Heal, HealSettings  # noqa: PLC0415
+    from train.loop import require_folder, train  # noqa: PLC0415
+
+    settings = HealSettings(
+        model=options.model,
+        texts=tuple(options.texts),
+        held_out=options.held_out,
+        remove=options.remove,
+        fitting_texts=options.fitting_texts,
+        weights=weights(options),
+    )
+    run = run_settings(options)
+    require_folder(run)
+    progress = train(Heal(settings, run), run)
+    sys.stderr.write(
+        f"wrote {run.output}: cosine {progress.best:.4f} on average at step {progress.best_step}\n"
+        f"export it: polyhead export {run.output} --output artifacts/{run.output.name}\n"
+    )

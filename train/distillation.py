@@ -1,0 +1,158 @@
+"""A student learns to give its teacher's vectors, from texts without labels."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from export.checkpoint import Checkpoint
+from model.encoder import Encoder
+from train.batching import TokenBatch, tokenize_texts
+from train.embedding import embed_ids, layer_outputs, run
+from train.losses import cosine_loss, hidden_loss, similarity_loss
+from train.seeds import generator_of
+from train.settings import RunSettings
+from train.similarity import cosine_figures
+from train.substitution import ordinary_tokens, substitute
+from train.text_files import DataFile, read_texts
+
+LONGEST = 128  # tokens of a text; attention to more costs more than it teaches
+MOST_HELD_OUT = 1000
+HELD_OUT_SHARE = 0.02
+SEED = 0  # of the texts that are held out; the same in every run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Weights:
+    """What counts how much in the loss, beside the cosine to the teacher's vectors.
+
+    Attributes:
+        similarity_weight: of the similarities within a batch.
+        hidden_weight: of the hidden states at the start; it falls to 0 at the end.
+        substitute: share of the tokens replaced in every other text.
+    """
+
+    similarity_weight: float = 1.0
+    hidden_weight: float = 0.2
+    substitute: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Texts:
+    """Texts to learn from, in an order drawn once, and texts to judge by, which share none with them.
+
+    Attributes:
+        learned: to learn from.
+        held_out: to judge by.
+        described: the files, for the record.
+    """
+
+    learned: Sequence[str]
+    held_out: Sequence[str]
+    described: Mapping[str, Any]
+
+
+def read_material(paths: Sequence[Path], held_out: Path | None) -> Texts:
+    """Reads the files; without `held_out` a part of the texts is for judging.
+
+    Raises:
+        DataError: a file cannot be used.
+    """
+    texts, files = read_texts(paths)
+    texts = list(dict.fromkeys(texts))  # a text that comes twice would be on both sides
+    order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(SEED)).tolist()
+    shuffled = [texts[place] for place in order]
+    if held_out is None:
+        count = min(MOST_HELD_OUT, max(2, round(HELD_OUT_SHARE * len(texts))))
+        described = {"texts": _listed(files), "held_out": f"{count} of the texts"}
+        return Texts(learned=shuffled[count:], held_out=shuffled[:count], described=described)
+    judged, judged_files = read_texts([held_out])
+    judged = judged[:MOST_HELD_OUT]
+    learned = [text for text in shuffled if text not in set(judged)]
+    return Texts(
+        learned=learned, held_out=judged, described={"texts": _listed(files), "held_out": _listed(judged_files)}
+    )
+
+
+class Distillation:
+    """A recipe: cosine to the teacher's vectors, similarities within a batch, hidden states.
+
+    Attributes: see `train.recipe.Recipe`.
+    """
+
+    command = "distil"
+    score = "cosine_mean"
+
+    def __init__(
+        self,
+        student: Encoder,
+        teacher: Checkpoint,
+        material: Texts,
+        weights: Weights,
+        settings: RunSettings,
+        *,
+        described: Mapping[str, Any],
+        layers: Sequence[int],
+    ) -> None:
+        """Puts everything where the device is, and embeds the texts to judge by.
+
+        Args:
+            student: what is trained.
+            teacher: what it learns from; its tokenizer reads the texts.
+            material: the texts.
+            weights: of the loss.
+            settings: of the run.
+            described: what was done before, for the record.
+            layers: of the teacher, whose hidden states those of the student's layers are pulled towards, one a layer.
+        """
+        self.like, self.weights, self.seed, self.layers = teacher, weights, settings.seed, layers
+        self.device = torch.device(settings.device)
+        self.encoder = self.module = student.requires_grad_(True).to(self.device)
+        self.teacher = teacher.encoder.to(self.device)
+        longest = min(LONGEST, teacher.max_sequence_length)
+        self.tokens = tokenize_texts(material.learned, teacher.tokenizer, longest)
+        self.lengths: Sequence[int] = self.tokens.lengths
+        self.ordinary = ordinary_tokens(teacher.tokenizer)
+        self.held_out = tokenize_texts(material.held_out, teacher.tokenizer, longest)
+        self.expected = embed_ids(self.teacher, self.held_out, self.device)
+        self.described: Mapping[str, Any] = {**material.described, **described, "distillation": asdict(weights)}
+
+    def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
+        """The gradient of the distillation loss."""
+        loss = self.loss(self.batch(places, step), share)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    def batch(self, places: Sequence[int], step: int) -> TokenBatch:
+        """Some texts, with tokens replaced where that was asked for."""
+        batch = self.tokens.batch(places)
+        if self.weights.substitute:
+            batch = substitute(batch, self.ordinary, self.weights.substitute, generator_of(self.seed, step))
+        return batch.to(self.device)
+
+    def loss(self, batch: TokenBatch, share: float, head_gates: Tensor | None = None) -> Tensor:
+        """How far the student is from the teacher on a batch; `share` of the run is over."""
+        with layer_outputs(self.teacher) as expected, torch.no_grad():
+            target = run(self.teacher, batch).float()
+        with layer_outputs(self.encoder) as hidden:
+            found = run(self.encoder, batch, head_gates).float()
+        loss = cosine_loss(found, target) + self.weights.similarity_weight * similarity_loss(found, target)
+        if self.weights.hidden_weight:
+            matched = [expected[layer] for layer in self.layers]
+            loss = loss + self.weights.hidden_weight * (1 - share) * hidden_loss(hidden, matched)
+        return loss
+
+    def evaluate(self) -> dict[str, float]:
+        """Cosines to the teacher's vectors, on texts that are not trained on."""
+        return cosine_figures(embed_ids(self.network(), self.held_out, self.device), self.expected)
+
+    def network(self) -> Encoder:
+        """The student as it stands."""
+        return self.encoder
+
+
+def _listed(files: Sequence[DataFile]) -> list[dict[str, Any]]:
+    return [file._asdict() for file in files]

@@ -1,0 +1,65 @@
+"""Embeddings of many texts with a network as it stands, and what a network's layers give on the way."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from model.encoder import Encoder
+from train.batching import TokenBatch, TokenIds
+
+MOST_TOKENS = 4096  # of one batch
+
+
+def embed_ids(encoder: Encoder, texts: TokenIds, device: torch.device) -> Tensor:
+    """Normalised embeddings [texts, D] on the CPU, in evaluation mode, in the order of the texts."""
+    was_training = encoder.training
+    encoder.eval()
+    found = torch.zeros(len(texts.ids), encoder.config.embedding_size)
+    with torch.inference_mode():
+        for places in batches_by_length(texts.lengths):
+            found[places] = normalize(run(encoder, texts.batch(places).to(device)), dim=-1).cpu()
+    encoder.train(was_training)
+    return found.clone()
+
+
+def run(encoder: Encoder, batch: TokenBatch, head_gates: Tensor | None = None) -> Tensor:
+    """The task's output of a batch."""
+    output = encoder.use("sdpa")(
+        batch.input_ids, batch.lengths, token_type_ids=batch.token_type_ids, head_gates=head_gates
+    )
+    found: Tensor = output.task_output
+    return found
+
+
+def batches_by_length(lengths: list[int]) -> Iterator[list[int]]:
+    """Places of all texts, shortest first, in batches of at most 4096 tokens with padding."""
+    batch: list[int] = []
+    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and (len(batch) + 1) * lengths[place] > MOST_TOKENS:
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
+
+
+@contextmanager
+def layer_outputs(encoder: Encoder) -> Iterator[list[Tensor]]:
+    """While this holds, the list has the last run's hidden states [T, D], a layer each."""
+    found: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: tuple[object, ...], output: tuple[Tensor, object]) -> None:
+        del inputs
+        if module is encoder.layers[0]:
+            found.clear()
+        found.append(output[0])
+
+    hooks = [layer.register_forward_hook(keep) for layer in encoder.layers]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()

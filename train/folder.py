@@ -1,0 +1,120 @@
+"""The folder that a run writes: a network that `export` reads back to the bit, its record, and a checkpoint.
+
+Every file is replaced whole, so that an interruption or a full disk leaves what was there. Nothing is a pickle.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from export.checkpoint import Checkpoint
+from export.heads.install import write_whole
+from model.artifact import TOKENIZER
+from model.encoder import Encoder
+from train.errors import RunError
+
+WEIGHTS, RECORD, CURVES, CHECKPOINT = "model.safetensors", "training.json", "training.svg", "checkpoint.safetensors"
+MODULES = ("Transformer", "Pooling", "Normalize")
+STATE = "state"  # the name of the JSON in a checkpoint's metadata
+
+
+def write_network(folder: Path, encoder: Encoder, like: Checkpoint) -> None:
+    """Writes what `export` reads: the network, its tokenizer, and what surrounds it in another checkpoint.
+
+    Args:
+        folder: to write into; made where it is not there.
+        encoder: the network. Its head dropout is training's and is not written.
+        like: gives tokenizer, longest text, normalisation and prompts.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config = replace(encoder.config, head_dropout=0.0)
+    inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if config.type_vocab_size > 1 else [])]
+    described: dict[str, Any] = {
+        "config.json": {"model_type": "polyhead", **config.to_dict()},
+        "tokenizer_config.json": {"model_max_length": like.max_sequence_length, "model_input_names": inputs},
+    }
+    if config.task == "embedding":
+        described |= _around(like, config.pooling)
+    weights = {name: tensor.detach().contiguous().cpu() for name, tensor in encoder.state_dict().items()}
+    for name, content in described.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        write_whole(folder / name, _json(content))
+    write_whole(folder / TOKENIZER, like.tokenizer.to_str(pretty=True).encode())
+    write_whole(folder / WEIGHTS, save(weights))
+
+
+def write_record(folder: Path, record: Mapping[str, Any], curves: str) -> None:
+    """Writes the run's record and its curves."""
+    write_whole(folder / RECORD, _json(record))
+    write_whole(folder / CURVES, curves.encode())
+
+
+def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Writes everything that the run needs to go on.
+
+    Raises:
+        RunError: it could not be written; an earlier checkpoint is as it was.
+    """
+    contents = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    try:
+        write_whole(folder / CHECKPOINT, save(contents, {STATE: json.dumps(state)}))
+    except OSError as error:
+        raise RunError(
+            f"{folder / CHECKPOINT} could not be written: {error.strerror or error}. An earlier checkpoint and the "
+            "best network so far are as they were: make room, and go on with --resume"
+        ) from error
+
+
+def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and state of the last checkpoint.
+
+    Raises:
+        RunError: there is none, or it is broken.
+    """
+    path = folder / CHECKPOINT
+    if not path.is_file():
+        raise RunError(f"{path} is not there: nothing to go on from; begin without --resume")
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            return tensors, json.loads(file.metadata()[STATE])
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def require_new(folder: Path) -> None:
+    """Refuses to begin in a folder that holds anything.
+
+    Raises:
+        RunError: says how to go on from what is there.
+    """
+    if (folder / CHECKPOINT).is_file():
+        raise RunError(f"{folder} holds a checkpoint: go on with --resume, or name another --output")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder} exists and is not empty: name another --output")
+
+
+def _around(like: Checkpoint, pooling: str) -> dict[str, Any]:
+    """What sentence-transformers keeps around an embedding's network."""
+    kinds = MODULES if like.defaults.normalize else MODULES[:2]
+    paths = {kind: f"{index}_{kind}" if index else "" for index, kind in enumerate(kinds)}
+    modules = [
+        {"idx": index, "name": str(index), "path": paths[kind], "type": f"sentence_transformers.models.{kind}"}
+        for index, kind in enumerate(kinds)
+    ]
+    prompts = {"prompts": like.defaults.prompts, "default_prompt_name": like.defaults.default_prompt_name}
+    return {
+        "modules.json": modules,
+        f"{paths['Pooling']}/config.json": {"pooling_mode": {"last": "lasttoken"}.get(pooling, pooling)},
+        "config_sentence_transformers.json": prompts,
+    }
+
+
+def _json(content: Any) -> bytes:
+    return json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,105 @@
+"""Heals a network that loses heads: what is left learns to give the whole network's vectors again.
+
+Heads are removed, the rest is fitted in closed form (`train.reconstruct`), and then all of it is trained towards the
+whole network. The aim is an encoder whose vectors fit an index that the whole network filled.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from export.checkpoint import Checkpoint, require_embedding
+from export.heads.subject import find_subject
+from export.pruning.removal import apply_removal
+from export.tokens import batches, tokenize
+from model.encoder import Encoder
+from train.choose import order_by_reconstruction
+from train.distillation import LONGEST, Distillation, Weights, read_material
+from train.errors import RunError
+from train.folder import load_checkpoint
+from train.reconstruct import reconstruct
+from train.settings import RunSettings
+
+CHOOSING_TEXTS = 500
+
+Places = list[list[int]]
+"""Heads as [layer, head]."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealSettings:
+    """What is removed, and what the rest learns from.
+
+    Attributes:
+        model: artifact, folder or hub id; None for the default model.
+        texts: files with one text a line.
+        held_out: file of texts to judge by; None for a part of `texts`.
+        remove: share of the heads; None where the artifact has lost some already.
+        fitting_texts: texts of the closed-form fit; 0 leaves it out.
+        weights: of the loss.
+    """
+
+    model: str | None
+    texts: tuple[Path, ...]
+    held_out: Path | None = None
+    remove: float | None = None
+    fitting_texts: int = 4000
+    weights: Weights = field(default_factory=Weights)
+
+
+class Heal(Distillation):
+    """The recipe of `polyhead train heal`."""
+
+    command = "heal"
+
+    def __init__(self, settings: HealSettings, run: RunSettings) -> None:
+        """Reads everything, removes heads and fits the rest; on `--resume` the checkpoint's heads are removed.
+
+        Raises:
+            SourceError: the model or a file cannot be used.
+            RunError: there is nothing to remove, or nothing to go on from.
+        """
+        material = read_material(settings.texts, settings.held_out)
+        subject = find_subject(settings.model)
+        require_embedding(subject.whole, "healing is judged")
+        removed, chosen_by = _choose(subject.whole, subject.pruned, settings, material.learned, run)
+        student = apply_removal(subject.whole.encoder, removed)
+        if settings.fitting_texts and not run.resume:
+            fit(student, subject.whole, material.learned[: settings.fitting_texts])
+        super().__init__(
+            student,
+            subject.whole,
+            material,
+            settings.weights,
+            run,
+            described={"removed": removed, "chosen_by": chosen_by, "fitting_texts": settings.fitting_texts},
+            layers=range(student.config.num_layers),
+        )
+
+
+def fit(student: Encoder, whole: Checkpoint, texts: Sequence[str]) -> None:
+    """The closed-form fit of a network without some heads."""
+    tokens = tokenize(texts, whole.tokenizer, min(LONGEST, whole.max_sequence_length))
+    reconstruct(student, whole.encoder, list(batches(tokens, 0)))
+
+
+def _choose(
+    whole: Checkpoint, pruned: Places | None, settings: HealSettings, texts: Sequence[str], run: RunSettings
+) -> tuple[Places, str]:
+    """The heads to remove, and what they were chosen by."""
+    if run.resume:
+        _, state = load_checkpoint(run.output)
+        return state["recipe"]["removed"], state["recipe"]["chosen_by"]
+    if settings.remove is None:
+        if not pruned:
+            raise RunError("no head is missing, and none was asked to be removed: say --remove SHARE")
+        return pruned, "artifact"
+    if pruned:
+        raise RunError("the artifact has lost heads already: heal it without --remove, or name the whole network")
+    config = whole.encoder.config
+    count = round(settings.remove * sum(config.num_heads))
+    if not count:
+        raise RunError(f"--remove {settings.remove:g} of {sum(config.num_heads)} heads is none: give a larger share")
+    tokens = tokenize(texts[:CHOOSING_TEXTS], whole.tokenizer, min(LONGEST, whole.max_sequence_length))
+    order = order_by_reconstruction(whole.encoder, tokens)
+    return [list(config.head_place(head)) for head in order[:count]], "reconstruction"
