@@ -54,7 +54,7 @@ def heads(arguments: list[str]) -> int:
 
 
 def train(arguments: list[str]) -> int:
-    """Heal a network that loses heads, or learn another one."""
+    """Train: heal a network that loses heads, distil one, or learn from pairs and labels."""
     from train.cli import main as run  # noqa: PLC0415 - imported when it is wanted
 
     return run(arguments)

@@ -1,1 +1,1 @@
-"""Making networks: healing, gates, distillation, contrast, classification. Writes folders that `export` reads."""
+"""Making networks: recipes for one training loop, which writes folders that `export` reads."""

@@ -7,8 +7,11 @@ from types import MappingProxyType
 
 from export.command import run_command
 from export.threads import wait_asleep
+from train.cli_distil import add_distil, distil
+from train.cli_gates import add_gates, gates
 from train.cli_heal import add_heal, heal
 from train.cli_options import add_run_options
+from train.cli_rows import add_classify, add_contrast, classify, contrast
 
 PROGRAM = "polyhead train"
 DESCRIPTION = """\
@@ -18,7 +21,15 @@ its tokenizer, training.json (settings, hashes of the data, versions, curves) an
 Add = Callable[[argparse.ArgumentParser], None]
 Run = Callable[[argparse.Namespace], None]
 
-COMMANDS: Mapping[str, tuple[Add, Run]] = MappingProxyType({"heal": (add_heal, heal)})
+COMMANDS: Mapping[str, tuple[Add, Run]] = MappingProxyType(
+    {
+        "heal": (add_heal, heal),
+        "gates": (add_gates, gates),
+        "distil": (add_distil, distil),
+        "contrast": (add_contrast, contrast),
+        "classify": (add_classify, classify),
+    }
+)
 
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -50,8 +61,23 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
     _, run = COMMANDS[options.command]
     saved = f"what was saved is in {options.output}; to go on, give the same command with --resume"
     return run_command(
-        lambda: run(options), name=f"{program} {options.command}", left_behind=saved, debug=options.debug
+        lambda: _run(run, options), name=f"{program} {options.command}", left_behind=saved, debug=options.debug
     )
+
+
+def _run(run: Run, options: argparse.Namespace) -> None:
+    """Trains, and exports the result where that was asked for."""
+    if options.artifact is None:
+        run(options)
+        return
+    from export.checkpoint import read_checkpoint  # noqa: PLC0415 - torch takes seconds to import
+    from export.exporter import export_artifact, require_free  # noqa: PLC0415
+    from export.sources import find_folder  # noqa: PLC0415
+
+    require_free(options.artifact, force=False)
+    run(options)
+    export_artifact(read_checkpoint(find_folder(str(options.output))), options.artifact)
+    sys.stderr.write(f"wrote {options.artifact}; serve it: polyhead serve --model {options.artifact}\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 from train.cli_distillation import add_material, weights
 from train.cli_options import run_settings, share, whole
@@ -19,7 +20,14 @@ def add_heal(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "model", nargs="?", metavar="MODEL", help="artifact, folder or Hugging Face id (default: the default model)"
     )
-    made.add_argument("--remove", type=share, metavar="SHARE", help="share of the heads to remove first")
+    which = made.add_mutually_exclusive_group()
+    which.add_argument("--remove", type=share, metavar="SHARE", help="share of the heads to remove first")
+    which.add_argument(
+        "--heads",
+        type=Path,
+        metavar="JSON",
+        help="heads to remove first: a record of `gates`, or {removed: [[layer, head]]}",
+    )
     add_material(made)
     made.add_argument(
         "--fitting-texts", type=whole, default=4000, metavar="N", help="texts of the closed-form fit (default: 4000)"
@@ -43,6 +51,7 @@ def heal(options: argparse.Namespace) -> None:
         texts=tuple(options.texts),
         held_out=options.held_out,
         remove=options.remove,
+        heads=options.heads,
         fitting_texts=options.fitting_texts,
         weights=weights(options),
     )

@@ -13,6 +13,7 @@ def add_run_options(made: argparse.ArgumentParser) -> None:
     of = RunSettings(output=Path())
     group = made.add_argument_group("the run")
     group.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write")
+    group.add_argument("--artifact", type=Path, metavar="DIR", help="in the end, export the best network into DIR")
     group.add_argument("--resume", action="store_true", help="go on from the checkpoint in DIR, with the same flags")
     group.add_argument(
         "--seed", type=whole, default=of.seed, help="decides the order of the data (default: %(default)s)"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from export.checkpoint import Checkpoint
 from model.encoder import Encoder
@@ -85,6 +85,7 @@ class Distillation:
 
     command = "distil"
     score = "cosine_mean"
+    rate_factors: Mapping[str, float] = {}
 
     def __init__(
         self,
@@ -106,11 +107,13 @@ class Distillation:
             weights: of the loss.
             settings: of the run.
             described: what was done before, for the record.
-            layers: of the teacher, whose hidden states those of the student's layers are pulled towards, one a layer.
+            layers: of the teacher, whose hidden states those of the student's layers are pulled towards, one a layer;
+                empty where they are of another size.
         """
         self.like, self.weights, self.seed, self.layers = teacher, weights, settings.seed, layers
         self.device = torch.device(settings.device)
-        self.encoder = self.module = student.requires_grad_(True).to(self.device)
+        self.encoder = student.requires_grad_(True).to(self.device)
+        self.module: nn.Module = self.encoder
         self.teacher = teacher.encoder.to(self.device)
         longest = min(LONGEST, teacher.max_sequence_length)
         self.tokens = tokenize_texts(material.learned, teacher.tokenizer, longest)
@@ -140,7 +143,7 @@ class Distillation:
         with layer_outputs(self.encoder) as hidden:
             found = run(self.encoder, batch, head_gates).float()
         loss = cosine_loss(found, target) + self.weights.similarity_weight * similarity_loss(found, target)
-        if self.weights.hidden_weight:
+        if self.weights.hidden_weight and len(self.layers):
             matched = [expected[layer] for layer in self.layers]
             loss = loss + self.weights.hidden_weight * (1 - share) * hidden_loss(hidden, matched)
         return loss
@@ -152,6 +155,10 @@ class Distillation:
     def network(self) -> Encoder:
         """The student as it stands."""
         return self.encoder
+
+    def findings(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
 
 
 def _listed(files: Sequence[DataFile]) -> list[dict[str, Any]]:

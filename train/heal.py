@@ -4,6 +4,7 @@ Heads are removed, the rest is fitted in closed form (`train.reconstruct`), and 
 whole network. The aim is an encoder whose vectors fit an index that the whole network filled.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from export.checkpoint import Checkpoint, require_embedding
 from export.heads.subject import find_subject
 from export.pruning.removal import apply_removal
 from export.tokens import batches, tokenize
+from model.config import EncoderConfig
 from model.encoder import Encoder
 from train.choose import order_by_reconstruction
 from train.distillation import LONGEST, Distillation, Weights, read_material
@@ -34,7 +36,8 @@ class HealSettings:
         model: artifact, folder or hub id; None for the default model.
         texts: files with one text a line.
         held_out: file of texts to judge by; None for a part of `texts`.
-        remove: share of the heads; None where the artifact has lost some already.
+        remove: share of the heads, chosen by reconstruction; None where the artifact has lost some already.
+        heads: JSON file whose `removed` lists the heads, as [layer, head], such as the record of `gates`; or None.
         fitting_texts: texts of the closed-form fit; 0 leaves it out.
         weights: of the loss.
     """
@@ -43,6 +46,7 @@ class HealSettings:
     texts: tuple[Path, ...]
     held_out: Path | None = None
     remove: float | None = None
+    heads: Path | None = None
     fitting_texts: int = 4000
     weights: Weights = field(default_factory=Weights)
 
@@ -90,16 +94,33 @@ def _choose(
     if run.resume:
         _, state = load_checkpoint(run.output)
         return state["recipe"]["removed"], state["recipe"]["chosen_by"]
-    if settings.remove is None:
-        if not pruned:
-            raise RunError("no head is missing, and none was asked to be removed: say --remove SHARE")
-        return pruned, "artifact"
-    if pruned:
-        raise RunError("the artifact has lost heads already: heal it without --remove, or name the whole network")
     config = whole.encoder.config
+    if pruned and (settings.remove or settings.heads):
+        raise RunError("the artifact has lost heads already: heal it without --remove and --heads, or name the whole")
+    if pruned:
+        return pruned, "artifact"
+    if settings.heads is not None:
+        return _read_heads(settings.heads, config), settings.heads.name
+    if settings.remove is None:
+        raise RunError("no head is missing, and none was asked to be removed: say --remove SHARE")
     count = round(settings.remove * sum(config.num_heads))
     if not count:
         raise RunError(f"--remove {settings.remove:g} of {sum(config.num_heads)} heads is none: give a larger share")
     tokens = tokenize(texts[:CHOOSING_TEXTS], whole.tokenizer, min(LONGEST, whole.max_sequence_length))
     order = order_by_reconstruction(whole.encoder, tokens)
     return [list(config.head_place(head)) for head in order[:count]], "reconstruction"
+
+
+def _read_heads(path: Path, config: EncoderConfig) -> Places:
+    try:
+        places = [[int(layer), int(head)] for layer, head in json.loads(path.read_bytes())["removed"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunError(f"{path} has no list `removed` of [layer, head]: {error!r:.200}") from error
+    for layer, head in places:
+        if not (0 <= layer < config.num_layers and 0 <= head < config.num_heads[layer]):
+            raise RunError(
+                f"{path} removes head {head} of layer {layer}: the network has {list(config.num_heads)} heads"
+            )
+    if not places:
+        raise RunError(f"{path} removes no head")
+    return places

@@ -41,7 +41,7 @@ def train(recipe: Recipe, settings: RunSettings) -> Progress:
     require_folder(settings)
     torch.manual_seed(settings.seed)
     groups = parameter_groups(recipe, weight_decay=settings.weight_decay, embedding_rate=settings.embedding_rate)
-    optimizer = AdamW(list(groups), lr=settings.learning_rate, betas=BETAS, eps=EPSILON, fused=True)
+    optimizer = AdamW(groups, lr=settings.learning_rate, betas=BETAS, eps=EPSILON, fused=True)
     progress = _resume(recipe, optimizer, settings) if settings.resume else Progress()
     epoch_of = lru_cache(1)(
         lambda epoch: epoch_batches(recipe.lengths, settings.batch_size, seed=settings.seed, epoch=epoch)

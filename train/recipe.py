@@ -1,6 +1,6 @@
 """What the loop asks of a training command."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import nn
@@ -19,6 +19,7 @@ class Recipe(Protocol):
         like: the checkpoint whose tokenizer, length and defaults the network keeps.
         lengths: tokens of each example; their number is that of the examples.
         score: the name of the figure of `evaluate` by which the best network is kept; larger is better.
+        rate_factors: factor on the learning rate of parts of the module, by the first part of a parameter's name.
         described: for the record: data with hashes, where the network came from, what was done before training.
     """
 
@@ -28,6 +29,7 @@ class Recipe(Protocol):
     like: Checkpoint
     lengths: Sequence[int]
     score: str
+    rate_factors: Mapping[str, float]
     described: Mapping[str, Any]
 
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
@@ -44,21 +46,25 @@ class Recipe(Protocol):
         """The network that is written and judged, as it stands."""
         ...
 
+    def findings(self) -> dict[str, Any]:
+        """What the run has found so far beside weights, for the record."""
+        ...
+
     def evaluate(self) -> dict[str, float]:
         """Figures of the network as it stands, on examples that are not trained on."""
         ...
 
 
-def parameter_groups(recipe: Recipe, *, weight_decay: float, embedding_rate: float) -> Iterator[dict[str, Any]]:
+def parameter_groups(recipe: Recipe, *, weight_decay: float, embedding_rate: float) -> list[dict[str, Any]]:
     """Parameters for AdamW: matrices decay, biases and norms do not, embeddings have a rate of their own.
 
-    `scale` is the factor on the learning rate.
+    `scale` is the factor on the learning rate; what it is 0 for is not trained.
     """
     embeddings = {id(parameter) for parameter in recipe.encoder.embeddings.parameters() if parameter.ndim > 1}
-    trained = [parameter for parameter in recipe.module.parameters() if parameter.requires_grad]
-    if embedding_rate:
-        rows = [parameter for parameter in trained if id(parameter) in embeddings]
-        yield {"params": rows, "weight_decay": 0.0, "scale": embedding_rate}
-    others = [parameter for parameter in trained if id(parameter) not in embeddings]
-    yield {"params": [p for p in others if p.ndim > 1], "weight_decay": weight_decay, "scale": 1.0}
-    yield {"params": [p for p in others if p.ndim <= 1], "weight_decay": 0.0, "scale": 1.0}
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in recipe.module.named_parameters():
+        scale = embedding_rate if id(parameter) in embeddings else recipe.rate_factors.get(name.partition(".")[0], 1.0)
+        decays = parameter.ndim > 1 and id(parameter) not in embeddings
+        if parameter.requires_grad and scale:
+            groups.setdefault((scale, weight_decay if decays else 0.0), []).append(parameter)
+    return [{"params": own, "weight_decay": decay, "scale": scale} for (scale, decay), own in groups.items()]

@@ -29,6 +29,7 @@ def describe_run(recipe: Recipe, settings: RunSettings, progress: Progress, *, i
         },
         "settings": settings.record(),
         **recipe.described,
+        **recipe.findings(),
         "examples": len(recipe.lengths),
         "score": recipe.score,
         "best": {"step": progress.best_step, recipe.score: progress.best},

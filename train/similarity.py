@@ -26,11 +26,11 @@ def spearman(left: Tensor, right: Tensor, ratings: Float64Array) -> float:
     return 100 * float(rank_correlations(row_cosines(left.numpy(), right.numpy()), ratings))
 
 
-def recall(queries: Tensor, documents: Tensor) -> float:
-    """Percent of the normalised queries whose own document, that of the same place, is among the ten nearest."""
+def recall(queries: Tensor, documents: Tensor, *, depth: int = DEPTH) -> float:
+    """Percent of the normalised queries whose own document, that of the same place, is among the `depth` nearest."""
     found = 0
     for start in range(0, len(queries), QUERIES_AT_ONCE):
         scores = queries[start : start + QUERIES_AT_ONCE] @ documents.T
         own = scores[torch.arange(len(scores)), torch.arange(start, start + len(scores))]
-        found += int(((scores >= own[:, None]).sum(dim=1) <= DEPTH).sum())
+        found += int(((scores >= own[:, None]).sum(dim=1) <= depth).sum())
     return 100 * found / len(queries)

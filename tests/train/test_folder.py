@@ -8,9 +8,9 @@ import torch
 
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.sources import Folder
-from model.artifact import Defaults
 from model.config import Projection
 from model.encoder import Encoder
+from model.manifest import Defaults
 from model.tasks.settings import ClassificationSettings, MultiVectorSettings, SparseSettings
 from tests.networks import TINY, draw_weights
 from train.errors import RunError

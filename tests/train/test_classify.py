@@ -1,0 +1,89 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from export.checkpoint import read_checkpoint
+from export.sources import Folder
+from model.tasks.settings import ClassificationSettings
+from tests.train.conftest import draw_texts
+from train import loop
+from train.classify import Classify, ClassifySettings
+from train.errors import DataError
+from train.settings import RunSettings
+
+RUN = {"epochs": 12, "batch_size": 8, "learning_rate": 3e-3, "evaluations": 3}
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    path = tmp_path / "labelled.csv"
+    path.write_text("".join(f"{text},{'yes' if 'cat' in text else 'no'}\n" for text in draw_texts(160)))
+    return path
+
+
+@pytest.fixture
+def rated(tmp_path: Path) -> Path:
+    path = tmp_path / "rated.csv"
+    pairs = zip(draw_texts(160), draw_texts(160, 1), strict=True)
+    rows = [(a, b, len(set(a.split()) & set(b.split()))) for a, b in pairs]
+    path.write_text("".join(f"{a},{b},{score}\n" for a, b, score in rows))
+    return path
+
+
+def test_labels_are_learned_and_exported(tiny_folder: Path, labelled: Path, tmp_path: Path) -> None:
+    run = RunSettings(output=tmp_path / "run", **RUN)  # type: ignore[arg-type]
+    recipe = Classify(ClassifySettings(model=str(tiny_folder), rows=labelled), run)
+    progress = loop.train(recipe, run)
+    assert progress.best is not None
+    assert progress.best > 80
+    back = read_checkpoint(Folder(run.output, "run"))
+    settings = back.encoder.config.task_settings
+    assert isinstance(settings, ClassificationSettings)
+    assert settings.labels == ("no", "yes")
+    ids = [back.tokenizer.encode(text).ids for text in ("the cat sat", "the dog ran")]
+    logits = torch.cat([back.encoder(torch.tensor([row]), torch.tensor([len(row)])).task_output for row in ids])
+    assert logits.argmax(dim=1).tolist() == [1, 0]
+
+
+def test_scores_of_pairs_are_learned(tiny_folder: Path, rated: Path, tmp_path: Path) -> None:
+    run = RunSettings(output=tmp_path / "run", **RUN)  # type: ignore[arg-type]
+    settings = ClassifySettings(model=str(tiny_folder), rows=rated, held_out=rated, pairs=True, kind="scores")
+    recipe = Classify(settings, run)
+    progress = loop.train(recipe, run)
+    assert progress.best is not None
+    assert progress.best > 100 * progress.evaluations[0]["spearman"] / 100 + 10
+    back = read_checkpoint(Folder(run.output, "run"))
+    assert back.pairs
+    logits = []
+    for line in rated.read_text().splitlines():
+        row = back.tokenizer.encode(*line.split(",")[:2])
+        found = back.encoder(
+            torch.tensor([row.ids]), torch.tensor([len(row.ids)]), token_type_ids=torch.tensor([row.type_ids])
+        )
+        logits.append(float(found.task_output))
+    scores = np.array([float(line.split(",")[2]) for line in rated.read_text().splitlines()])
+    assert 100 * spearmanr(logits, scores)[0] == pytest.approx(progress.best, abs=0.1)
+
+
+FAULTS = {
+    "a score that is a word": (
+        "a,b,3\n" * 8 + "a,b,many\n",
+        "scores",
+        "line 9: the score is 'many', expected a number",
+    ),
+    "scores all alike": ("a,b,3\n" * 9, "scores", "every score is 3; nothing can be learned"),
+    "one label": ("a,b,same\n" * 9, "labels", "1 different labels; expected 2 to 1000"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_targets_that_teach_nothing_are_named(fault: str, tiny_folder: Path, tmp_path: Path) -> None:
+    content, kind, message = FAULTS[fault]
+    path = tmp_path / "rows.csv"
+    path.write_text(content)
+    settings = ClassifySettings(model=str(tiny_folder), rows=path, held_out=path, pairs=True, kind=kind)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=message):
+        Classify(settings, RunSettings(output=tmp_path / "run"))

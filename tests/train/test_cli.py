@@ -1,0 +1,83 @@
+"""The commands as a person gives them: help, what was written, and failures in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from export.checkpoint import read_checkpoint
+from export.sources import Folder
+from model.artifact import Artifact
+from polyhead.cli import main
+from train.cli import COMMANDS
+from train.folder import RECORD
+
+SHORT = ["--epochs", "0.2", "--batch-size", "8", "--evaluations", "1"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_shows_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", name, "--help"])
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: polyhead train {name} ")
+    assert f"example:\n  polyhead train {name} " in shown
+
+
+def test_healing_from_the_command_line(
+    tiny_folder: Path, text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "healed"
+    given = ["train", "heal", str(tiny_folder), "--remove", "0.4", "--texts", str(text_file), "--output", str(output)]
+    artifact = tmp_path / "artifact"
+    assert main([*given, *SHORT, "--artifact", str(artifact)]) == 0
+    assert Artifact.open(artifact).manifest.config == read_checkpoint(Folder(output, "healed")).encoder.config
+    assert f"export it: polyhead export {output} --output artifacts/healed" in capsys.readouterr().err
+    assert {path.name for path in output.iterdir()} >= {"config.json", "model.safetensors", RECORD, "training.svg"}
+    assert main([*given, *SHORT]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("polyhead train heal failed: RunError: ")
+
+
+def test_what_the_other_commands_write_is_said(
+    tiny_folder: Path, text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text(
+        "".join(
+            f"{line},{line[::-1]},{index % 5}\n" for index, line in enumerate(text_file.read_text().split("\n")[:40])
+        )
+    )
+    texts, model = ["--texts", str(text_file)], str(tiny_folder)
+    commands = {
+        "gates": [model, "--remove", "0.4", *texts],
+        "distil": [model, "--layers", "2", "--heads", "2", *texts],
+        "contrast": [model, "--pairs", str(rows), "--chunk", "5"],
+        "classify": [model, "--rows", str(rows), "--pairs", "--scores"],
+    }
+    assert {*commands, "heal"} == {*COMMANDS}
+    for name, given in commands.items():
+        output = tmp_path / name
+        assert main(["train", name, *given, "--output", str(output), *SHORT]) == 0, name
+        assert f"wrote {output}: " in capsys.readouterr().err
+        assert (output / RECORD).is_file()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--remove", "1.5"], "argument --remove: '1.5' is no share of at least 0 and below 1"),
+        (["--remove", "0.4", "--epochs", "0"], "argument --epochs: '0' is not above 0"),
+        (["--remove", "0.4", "--heads", "x.json"], "argument --heads: not allowed with argument --remove"),
+    ],
+)
+def test_wrong_flags_are_named(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "heal", "--texts", "x", "--output", "y", *given])
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_named_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["train", "heal", "--remove", "0.4", "--texts", "nowhere.txt", "--output", str(tmp_path / "run")]
+    assert main(given) == 1
+    assert capsys.readouterr().err.startswith("polyhead train heal failed: DataError: cannot read nowhere.txt: ")

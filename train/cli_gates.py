@@ -1,0 +1,49 @@
+"""The flags of `polyhead train gates`."""
+
+import argparse
+import sys
+
+from train.cli_distillation import add_material, weights
+from train.cli_options import positive, run_settings, share
+
+EXAMPLE = """\
+example:
+  polyhead train gates --remove 0.45 --texts texts.txt --output gated
+  polyhead export gated --output artifacts/gated"""
+
+
+def add_gates(made: argparse.ArgumentParser) -> None:
+    """Adds the network, the target and the texts."""
+    made.epilog = EXAMPLE
+    made.add_argument("model", nargs="?", metavar="MODEL", help="folder or hub id (default: the default model)")
+    made.add_argument("--remove", type=share, required=True, metavar="SHARE", help="share of the heads that goes")
+    made.add_argument(
+        "--gate-rate", type=positive, default=100.0, help="factor on the learning rate for gates (default: %(default)g)"
+    )
+    add_material(made)
+
+
+def gates(options: argparse.Namespace) -> None:
+    """Learn which heads to keep, and remove the others.
+
+    Every head has a gate that learns to be open or closed while the network learns to do without.
+    """
+    # torch takes seconds to import: --help and a wrong command line answer without it.
+    from train.gates import Gates, GateSettings  # noqa: PLC0415
+    from train.loop import require_folder, train  # noqa: PLC0415
+
+    settings = GateSettings(
+        model=options.model,
+        texts=tuple(options.texts),
+        held_out=options.held_out,
+        remove=options.remove,
+        gate_rate=options.gate_rate,
+        weights=weights(options),
+    )
+    run = run_settings(options)
+    require_folder(run)
+    progress = train(Gates(settings, run), run)
+    sys.stderr.write(
+        f"wrote {run.output}: cosine {progress.best:.4f} on average at step {progress.best_step}\n"
+        f"export it: polyhead export {run.output} --output artifacts/{run.output.name}\n"
+    )
