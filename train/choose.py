@@ -14,6 +14,7 @@ from export.heads.importance import drift, embed
 from export.pruning.removal import remove_heads
 from export.tokens import TokenizedText, batches
 from model.encoder import Encoder
+from train.embedding import encoder_layers
 from train.least_squares import LeastSquares, removal_costs
 from train.reconstruct import LayerRunner, token_weights
 
@@ -66,7 +67,7 @@ def _contexts(encoder: Encoder, texts: Sequence[TokenizedText]) -> dict[int, Lea
 
 def _weights(encoder: Encoder, layer: int) -> Tensor:
     """The output projection as [H*V (+ 1 for the bias), D]."""
-    output = encoder.layers[layer].attention.output
+    output = encoder_layers(encoder)[layer].attention.output
     rows = [output.weight.T] if output.bias is None else [output.weight.T, output.bias[None]]
     return torch.cat(rows).double()
 
@@ -80,7 +81,7 @@ def _without(encoder: Encoder, layer: int, heads: Sequence[int], fit: LeastSquar
     kept = torch.tensor([row for row in range(len(fit.gram)) if row // config.d_v not in heads])
     gram = fit.ridged()
     fitted = torch.linalg.solve(gram[kept][:, kept], gram[kept] @ _weights(encoder, layer)).float()
-    output = cut.layers[layer].attention.output
+    output = encoder_layers(cut)[layer].attention.output
     with torch.no_grad():
         if output.bias is not None:
             output.bias.copy_(fitted[-1])

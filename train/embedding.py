@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from model.encoder import Encoder
+from model.encoder import Encoder, EncoderLayer
 from train.batching import TokenBatch, TokenIds
 
 MOST_TOKENS = 4096  # of one batch
@@ -44,6 +45,11 @@ def batches_by_length(lengths: list[int]) -> Iterator[list[int]]:
         batch.append(place)
     if batch:
         yield batch
+
+
+def encoder_layers(encoder: Encoder) -> list[EncoderLayer]:
+    """The layers, typed as what they are."""
+    return [cast(EncoderLayer, layer) for layer in encoder.layers]
 
 
 @contextmanager

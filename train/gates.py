@@ -17,6 +17,7 @@ from export.heads.subject import find_subject
 from export.pruning.removal import remove_heads
 from model.encoder import Encoder
 from train.distillation import Distillation, Weights, read_material
+from train.embedding import encoder_layers
 from train.errors import RunError
 from train.hard_concrete import HardConcreteGates
 from train.seeds import generator_of
@@ -117,7 +118,7 @@ class Gates(Distillation):
 def fold_gates(encoder: Encoder, gates: Tensor) -> Encoder:
     """A copy whose output projections hold the gates [H] of their heads; gates of 0 are left as 1."""
     folded = remove_heads(encoder, ())
-    for layer, attention in enumerate(module.attention for module in folded.layers):
+    for layer, attention in enumerate(module.attention for module in encoder_layers(folded)):
         if attention.num_heads:
             own = gates[encoder.config.head_span(layer)]
             columns = torch.where(own > 0, own, 1.0).repeat_interleave(encoder.config.d_v)

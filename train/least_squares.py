@@ -32,7 +32,8 @@ class LeastSquares:
 
     def solve(self, ridge: float = RIDGE) -> Tensor:
         """The change of the weights [n (+ 1 for the bias), m]."""
-        return torch.linalg.solve(self.ridged(ridge), self.cross)
+        change: Tensor = torch.linalg.solve(self.ridged(ridge), self.cross)
+        return change
 
     def ridged(self, ridge: float = RIDGE) -> Tensor:
         """The Gram matrix with the ridge on its diagonal."""
@@ -43,8 +44,8 @@ class LeastSquares:
         change = self.solve().to(layer.weight.dtype)
         with torch.no_grad():
             if layer.bias is not None:
-                layer.bias += change[-1]
-            layer.weight += change[: layer.in_features].T
+                layer.bias.add_(change[-1])
+            layer.weight.add_(change[: layer.in_features].T)
 
 
 def removal_costs(gram: Tensor, weights: Tensor, *, blocks: int, size: int) -> tuple[list[int], list[float]]:
@@ -78,4 +79,5 @@ def removal_costs(gram: Tensor, weights: Tensor, *, blocks: int, size: int) -> t
 
 
 def _cost(inverse: Tensor, weights: Tensor, rows: Tensor) -> Tensor:
-    return (weights[rows] * torch.linalg.solve(inverse[rows][:, rows], weights[rows])).sum()
+    cost: Tensor = (weights[rows] * torch.linalg.solve(inverse[rows][:, rows], weights[rows])).sum()
+    return cost

@@ -7,14 +7,15 @@ others for quantisation; Kwon et al. 2022, "A Fast Post-Training Pruning Framewo
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from export.tokens import TextBatch
-from model.encoder import Encoder, EncoderLayer
+from model.encoder import Encoder
+from train.embedding import encoder_layers
 from train.least_squares import LeastSquares
 
 
@@ -41,7 +42,7 @@ class LayerRunner:
 
     def __init__(self, encoder: Encoder, batches: Sequence[TextBatch]) -> None:
         """Runs the network once, to see what its layers are called with."""
-        self.layers = [cast(EncoderLayer, layer) for layer in encoder.layers]
+        self.layers = encoder_layers(encoder)
         self._calls: list[list[tuple[Any, ...]]] = [[] for _ in self.layers]
         hooks = [layer.register_forward_pre_hook(self._keeper(index)) for index, layer in enumerate(self.layers)]
         with torch.inference_mode():
@@ -122,7 +123,7 @@ def _fit_bias(own: LayerRunner, layer: int, expected: Sequence[LayerTrace]) -> N
         sums += weights @ (whole.attention_sum - own.trace(layer, batch).attention_sum)
         total += float(weights.sum())
     with torch.no_grad():
-        bias += sums / total
+        bias.add_(sums / total)
 
 
 def _fit_feed_forward(own: LayerRunner, layer: int, expected: Sequence[LayerTrace]) -> None:

@@ -59,7 +59,8 @@ def test_scores_of_pairs_are_learned(tiny_folder: Path, rated: Path, tmp_path: P
     assert back.pairs
     logits = []
     for line in rated.read_text().splitlines():
-        row = back.tokenizer.encode(*line.split(",")[:2])
+        left, right, _ = line.split(",")
+        row = back.tokenizer.encode(left, right)
         found = back.encoder(
             torch.tensor([row.ids]), torch.tensor([len(row.ids)]), token_type_ids=torch.tensor([row.type_ids])
         )

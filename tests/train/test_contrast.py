@@ -62,7 +62,8 @@ def test_chunks_give_the_gradient_of_the_whole_batch(chunk: int) -> None:
 
 def test_what_is_left_out_is_the_same_in_both_passes_of_a_chunk() -> None:
     layer, drop = torch.nn.Linear(6, 4, dtype=torch.float64), torch.nn.Dropout(0.5)
-    x, seen = draw(10, 6), []
+    x = draw(10, 6)
+    seen: list[torch.Tensor] = []
 
     def embed(part: object) -> torch.Tensor:
         seen.append(drop(layer(x[list(part)])))  # type: ignore[call-overload]
