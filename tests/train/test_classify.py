@@ -14,7 +14,7 @@ from train.classify import Classify, ClassifySettings
 from train.errors import DataError
 from train.settings import RunSettings
 
-RUN = {"epochs": 12, "batch_size": 8, "learning_rate": 3e-3, "evaluations": 3}
+RUN = {"epochs": 8, "batch_size": 8, "learning_rate": 4e-3, "evaluations": 2}
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def labelled(tmp_path: Path) -> Path:
 def rated(tmp_path: Path) -> Path:
     path = tmp_path / "rated.csv"
     pairs = zip(draw_texts(160), draw_texts(160, 1), strict=True)
-    rows = [(a, b, len(set(a.split()) & set(b.split()))) for a, b in pairs]
+    rows = [(a, b, b.split().count("cat") - a.split().count("cat")) for a, b in pairs]  # which text is which counts
     path.write_text("".join(f"{a},{b},{score}\n" for a, b, score in rows))
     return path
 
@@ -54,7 +54,7 @@ def test_scores_of_pairs_are_learned(tiny_folder: Path, rated: Path, tmp_path: P
     recipe = Classify(settings, run)
     progress = loop.train(recipe, run)
     assert progress.best is not None
-    assert progress.best > 100 * progress.evaluations[0]["spearman"] / 100 + 10
+    assert progress.best > 60
     back = read_checkpoint(Folder(run.output, "run"))
     assert back.pairs
     logits = []
