@@ -14,13 +14,16 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from service.lifecycle import FAILED, Load
 from service.machine.heap import bound_heap
-from service.machine.listener import StartFailure
+from service.machine.listener import FAILED, StartFailure
 from service.observability import logs
-from service.server import serve
+from service.processes.shares import processes_of
 from service.settings import PROGRAM, Settings, SettingsError, misspelt_variables, read_settings
+
+if TYPE_CHECKING:  # a parent of several processes needs neither it nor what it imports
+    from service.lifecycle import Load
 
 WRONG_SETTINGS = 2
 
@@ -29,11 +32,14 @@ logger = logging.getLogger("service")
 
 def main(
     arguments: Sequence[str] | None = None,
-    load: Load | None = None,
+    load: "Load | None" = None,
     program: str = PROGRAM,
     model: Path | None = None,
 ) -> int:
-    """Runs the service, or `tune`; returns the exit code. A test may load another engine."""
+    """Runs the service, or `tune`; returns the exit code.
+
+    A test may load another engine. Several processes find the function by its name, so it is at the top of a module.
+    """
     if sys.stderr is None:  # closed before we came: nobody reads the log
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process
     given = sys.argv[1:] if arguments is None else list(arguments)
@@ -50,9 +56,19 @@ def main(
     _report(settings)
     try:
         with log.in_background():
-            return serve(settings, load)
+            return _serve(settings, load, program)
     except StartFailure as error:
         return _complain(program, error, FAILED)
+
+
+def _serve(settings: Settings, load: "Load | None", program: str) -> int:
+    if (processes := processes_of(settings)) > 1:
+        from service.processes.parent import supervise  # noqa: PLC0415 - what is not used is not loaded
+
+        return supervise(settings, processes, load, program)
+    from service.server import serve  # noqa: PLC0415 - likewise
+
+    return serve(settings, load)
 
 
 def _tune(arguments: list[str]) -> int:

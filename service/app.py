@@ -7,6 +7,7 @@ from starlette.types import ASGIApp
 from service.byte_budget import ByteBudget
 from service.errors import InternalError, ServiceError
 from service.http.cross_origin import CrossOriginPolicy
+from service.http.early_refusal import EarlyRefusals
 from service.http.host_and_port import HostAndPortPolicy
 from service.http.keys import KeyRing
 from service.http.middleware import RequestMiddleware
@@ -33,7 +34,10 @@ def create_app(
     metrics.watch_readiness(readiness.is_ready)
     bodies = ByteBudget(settings.max_held_body_bytes, "request bodies")
     answers = ByteBudget(settings.max_held_answer_bytes, "answers")
-    services = Services(settings, readiness, metrics, table, bodies, answers)
+    ports = HostAndPortPolicy(settings.admin_port, split_list(settings.allowed_hosts))
+    origins = _origins(split_list(settings.cors_origins), table)
+    early = EarlyRefusals(table, readiness, keys, ports, metrics, is_read_by_browsers=origins is not None)
+    services = Services(settings, readiness, metrics, table, bodies, answers, early)
     middleware = RequestMiddleware(
         table,
         {route: make_handler(route, services) for route in table},
@@ -41,8 +45,9 @@ def create_app(
         process=readiness,
         metrics=metrics,
         keys=keys,
-        ports=HostAndPortPolicy(settings.admin_port, split_list(settings.allowed_hosts)),
-        origins=_origins(split_list(settings.cors_origins), table),
+        ports=ports,
+        early=early,
+        origins=origins,
         tracing=tracing,
     )
     return middleware, services

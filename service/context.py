@@ -3,7 +3,7 @@
 import random
 import re
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from service.byte_budget import ByteBudget, Share
@@ -69,7 +69,7 @@ class RequestContext:
         self.method = method
         self.error_shape = error_shape
         self.headers = _by_name(headers)
-        self.request_id = _request_id(self.headers.get(b"x-request-id"))
+        self.request_id = request_id_of(self.headers)
         self.trace_id = _trace_id(self.headers.get(b"traceparent"))
         self.status = 0
         self.error_code: str | None = None
@@ -125,7 +125,9 @@ def _by_name(headers: Collection[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     return found
 
 
-def _request_id(given: bytes | None) -> str:
+def request_id_of(headers: Mapping[bytes, bytes]) -> str:
+    """The caller's where it is short and plain, else one made here."""
+    given = headers.get(b"x-request-id")
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
     return f"{_ids.getrandbits(128):032x}"

@@ -20,7 +20,7 @@ import uvicorn
 from service.errors import one_line
 from service.http.uvicorn_parts import HttpServer
 from service.machine.cpu import core_limit
-from service.machine.listener import StartFailure, address_of
+from service.machine.listener import FAILED, StartFailure
 from service.machine.loop_lag import watch_loop_lag
 from service.machine.memory import memory_limit
 from service.observability.batch_record import BatchRecord
@@ -28,7 +28,6 @@ from service.runner import Runner
 from service.services import Services
 from service.settings import Settings
 
-FAILED = 1
 LAST_ANSWERS_SECONDS = 1.0  # for requests cut off by the shutdown limit to say so
 FORCED_END_SECONDS = 2.0  # after a second signal, whatever still loads or runs
 
@@ -43,16 +42,23 @@ class Server(HttpServer):
     Attributes:
         failure: why the process ends before it was ready, or None.
         was_forced: whether a second signal cut the end short.
+
+    Args:
+        config: uvicorn's.
+        services: of the app.
+        load: makes the runner, on a thread.
+        address: where clients reach it, for the log.
+        check_interval: seconds between two looks at every connection.
     """
 
     def __init__(
-        self, config: uvicorn.Config, services: Services, load: Load, listener: socket.socket, check_interval: float
+        self, config: uvicorn.Config, services: Services, load: Load, address: str, check_interval: float
     ) -> None:
         super().__init__(config)
         self._services = services
-        self._readiness = services.readiness
+        self.readiness = services.readiness
         self._load = load
-        self._listener = listener
+        self._address = address
         self._check_interval = check_interval
         services.metrics.set_limits(
             cores=core_limit(), memory_bytes=memory_limit(), queue_tokens=services.settings.max_queue_tokens
@@ -63,14 +69,12 @@ class Server(HttpServer):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Opens the port, then starts to load."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
+        self.handle_signals()
         await super().startup(sockets)
-        logger.info("loading %s; probes are answered on %s", self._services.settings.model, address_of(self._listener))
-        self._start(self._become_ready())
-        self._start(self._check_connections())
-        self._start(watch_loop_lag(self._services.metrics.loop_lag.observe))
+        logger.info("loading %s; probes are answered on %s", self._services.settings.model, self._address)
+        self.in_background(self._become_ready())
+        self.in_background(self._check_connections())
+        self.in_background(watch_loop_lag(self._services.metrics.loop_lag.observe))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Closes the port, waits for running requests, then for the workers."""
@@ -78,13 +82,22 @@ class Server(HttpServer):
         await super().shutdown(sockets)
         if self.requests:
             await asyncio.wait(self.requests, timeout=LAST_ANSWERS_SECONDS)
-        runner = self._readiness.loaded_runner
+        runner = self.readiness.loaded_runner
         if runner is not None:
             timeout = 0.0 if self.was_forced else self._services.settings.shutdown_timeout
             await asyncio.to_thread(runner.close, timeout)
         logger.info("ended")
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def handle_signals(self) -> None:
+        """Has SIGTERM and SIGINT drain the process, and a second one end it."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+
+    def on_ready(self) -> None:
+        """The process takes traffic from now on."""
+        logger.info("listening on %s", self._address)
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs something that nobody awaits; where it fails, the process ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
@@ -102,6 +115,7 @@ class Server(HttpServer):
         while True:
             await asyncio.sleep(self._check_interval)
             self._check_each(loop.time())
+            self._services.early_refusals.report()
 
     def _check_each(self, now: float) -> None:
         """Not in the loop above, which would hold on to the last connection of all until the next one comes."""
@@ -120,13 +134,13 @@ class Server(HttpServer):
             self._report_model(runner, time.monotonic() - started)
             gc.collect()
             gc.freeze()  # what was loaded stays: no collection needs to look at it again
-            self._readiness.start(runner)
+            self.readiness.start(runner)
         except Exception as error:
             logger.debug("loading failed", exc_info=error)
             self.failure = StartFailure(f"cannot load {settings.model}: {one_line(error)}")
             self.should_exit = True
             return
-        logger.info("listening on %s", address_of(self._listener))
+        self.on_ready()
 
     def _report_model(self, runner: Runner, load_seconds: float) -> None:
         manifest, runtime, metrics = runner.manifest, runner.runtime, self._services.metrics
@@ -144,13 +158,13 @@ class Server(HttpServer):
         logger.info("model loaded", extra={"fields": {**labels, **threads, "load_s": round(load_seconds, 3)}})
 
     def _on_signal(self) -> None:
-        if self._readiness.is_draining:
+        if self.readiness.is_draining:
             logger.warning("second signal: ending at once")
             self.was_forced = self.force_exit = self.should_exit = True
             asyncio.get_running_loop().call_later(FORCED_END_SECONDS, _end_now)  # no thread is waited for
             return
-        self._readiness.drain()
-        self._start(self._drain())
+        self.readiness.drain()
+        self.in_background(self._drain())
 
     async def _drain(self) -> None:
         delay = self._services.settings.drain_delay

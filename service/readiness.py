@@ -6,6 +6,7 @@ It holds the runner once there is one. It does not know probes or signals.
 from typing import Literal
 
 from service.errors import NotReady
+from service.process_group import Alone, ProcessGroup
 from service.runner import Runner
 
 State = Literal["starting", "ready", "draining"]
@@ -15,9 +16,14 @@ RETRY_AFTER_SECONDS = 1.0
 
 
 class Readiness:
-    """The one place that says whether the runner may be used. Changed on the event loop only."""
+    """The one place that says whether the runner may be used. Changed on the event loop only.
 
-    def __init__(self) -> None:
+    Attributes:
+        group: the other processes behind the same port. Probes are answered for all.
+    """
+
+    def __init__(self, group: ProcessGroup | None = None) -> None:
+        self.group = group or Alone()
         self._state: State = "starting"
         self._runner: Runner | None = None
 
@@ -61,25 +67,32 @@ class Readiness:
         self.runner().refuse_early()
 
     def is_ready(self) -> bool:
-        """Whether traffic should come."""
+        """Whether traffic should come to this process."""
         return self._state == "ready" and self._runner is not None and self._runner.is_alive()
+
+    def is_alive(self) -> bool:
+        """Whether the workers of this process answer, once there are any."""
+        return self._state != "ready" or self.is_ready()
 
     def check_ready(self) -> None:
         """What `/readyz` answers.
 
         Raises:
-            NotReady: starting, draining, or the workers do not answer.
+            NotReady: starting, draining, or the workers do not answer, here or in another process.
         """
         if self._state == "draining":
             raise NotReady("draining: this process is about to end", retry_after=RETRY_AFTER_SECONDS)
         self.runner()
         self.check_alive()
+        self.group.check_ready()
 
     def check_alive(self) -> None:
         """What `/healthz` answers: the event loop does by answering, the workers are asked once there are any.
 
         Raises:
-            NotReady: a worker hangs or is gone for good. While draining they come to their end and are not asked.
+            NotReady: a worker hangs or is gone for good, here or in another process. While draining they come to their
+                end and are not asked.
         """
-        if self._state == "ready" and not self.is_ready():
+        if not self.is_alive():
             raise NotReady("the workers do not answer", retry_after=RETRY_AFTER_SECONDS)
+        self.group.check_alive()

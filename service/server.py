@@ -19,15 +19,19 @@ from service.http.connection_limit import (
     ConnectionSlots,
 )
 from service.http.keys import KeysError
-from service.lifecycle import FAILED, Load, Server
+from service.lifecycle import Load, Server
+from service.listeners import open_listeners, remove_socket, with_admin_port
 from service.machine.descriptors import make_room
-from service.machine.listener import StartFailure, address_of, bind
+from service.machine.listener import FAILED, StartFailure, address_of
 from service.observability.batch_record import BatchRecord
 from service.observability.request_trace import Tracing, TracingUnavailable, open_tracing
 from service.readiness import Readiness
 from service.runner import Runner
 from service.services import Services
 from service.settings import Settings
+
+MakeServer = Callable[[uvicorn.Config, Services, ConnectionSlots, float], Server]
+"""Makes the server, of uvicorn's configuration, the app's services, its slots and seconds between looks at them."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,15 +49,26 @@ def serve(settings: Settings, load: Load | None = None) -> int:
     Raises:
         StartFailure: the port is taken, the model does not load, or the system gives no thread or descriptor.
     """
-    listener = bind(settings.host, settings.port)
-    admin = None if settings.admin_port is None else bind(settings.host, settings.admin_port, flag="--admin-port")
-    tracing = _open_tracing(settings)
-    app, services = _create_app(settings, Readiness(), admin, tracing)
-    limits = _connection_limits(settings)
-    config = _uvicorn_config(app, settings, limits, _connection_slots(settings, admin), services)
-    server = Server(config, services, load or _load_runner, listener, limits.check_interval)
+    listeners = open_listeners(settings)
+    settings = with_admin_port(settings, listeners)
+
+    def make(config: uvicorn.Config, services: Services, _slots: ConnectionSlots, interval: float) -> Server:
+        return Server(config, services, load or load_runner, address_of(listeners[0]), interval)
+
     try:
-        server.run(sockets=[listener] if admin is None else [listener, admin])
+        return run_server(settings, Readiness(), make, listeners)
+    finally:
+        remove_socket(settings)
+
+
+def run_server(settings: Settings, readiness: Readiness, make: MakeServer, listeners: list[socket.socket]) -> int:
+    """Runs a server until it ends. As `serve`, but for where its connections come from."""
+    tracing = _open_tracing(settings)
+    app, services = _create_app(settings, readiness, tracing)
+    limits, slots = _connection_limits(settings), _connection_slots(settings)
+    server = make(_uvicorn_config(app, settings, limits, slots, services), services, slots, limits.check_interval)
+    try:
+        server.run(sockets=listeners)
     except (OSError, RuntimeError) as error:  # no descriptor for the loop, or no thread, which it needs to end too
         logger.error("the server failed", exc_info=error)
         raise server.failure or StartFailure(f"cannot serve: {one_line(error)}") from error
@@ -86,7 +101,11 @@ def _uvicorn_config(
     return uvicorn.Config(
         app,
         http=functools.partial(  # type: ignore[arg-type]  # called as a class would be
-            ConnectionLimitProtocol, slots=slots, limits=limits, on_refused=services.metrics.count_refusal
+            ConnectionLimitProtocol,
+            slots=slots,
+            limits=limits,
+            on_refused=services.metrics.count_refusal,
+            early=services.early_refusals,
         ),
         ws="none",
         loop="auto",
@@ -100,25 +119,18 @@ def _uvicorn_config(
     )
 
 
-def _connection_slots(settings: Settings, admin: socket.socket | None) -> ConnectionSlots:
-    if admin is None:
-        return ConnectionSlots(make_room(settings.max_connections, besides=REFUSED_CONNECTIONS))
-    most = make_room(settings.max_connections, besides=REFUSED_CONNECTIONS + ADMIN_CONNECTIONS)
-    return ConnectionSlots(most, admin.getsockname()[1])
+def _connection_slots(settings: Settings) -> ConnectionSlots:
+    besides = REFUSED_CONNECTIONS + (0 if settings.admin_port is None else ADMIN_CONNECTIONS)
+    return ConnectionSlots(make_room(settings.max_connections, besides=besides), settings.admin_port)
 
 
-def _create_app(
-    settings: Settings, readiness: Readiness, admin: socket.socket | None, tracing: Tracing | None
-) -> tuple[ASGIApp, Services]:
-    """The app, which has to know which admin port a 0 became."""
-    if admin is not None:
-        settings = settings.model_copy(update={"admin_port": admin.getsockname()[1]})
-        logger.info("metrics and documentation are on %s", address_of(admin))
+def _create_app(settings: Settings, readiness: Readiness, tracing: Tracing | None) -> tuple[ASGIApp, Services]:
     try:
         return create_app(settings, readiness, tracing)
     except KeysError as error:
         raise StartFailure(str(error)) from error
 
 
-def _load_runner(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Runner:
+def load_runner(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Runner:
+    """What `load` is unless a test has its own."""
     return Runner.load(settings.model, settings, on_batch=on_batch)

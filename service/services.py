@@ -6,6 +6,7 @@ from starlette.requests import Request
 
 from service.byte_budget import ByteBudget
 from service.context import SERVICES_KEY
+from service.http.early_refusal import EarlyRefusals
 from service.http.route_table import RouteTable
 from service.observability.metrics import Metrics
 from service.readiness import Readiness
@@ -22,6 +23,7 @@ class Services:
     routes: RouteTable
     body_budget: ByteBudget
     answer_budget: ByteBudget
+    early_refusals: EarlyRefusals
 
 
 def services_of(request: Request) -> Services:

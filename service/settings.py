@@ -46,6 +46,8 @@ class Settings(BaseSettings):
     """address to listen on; 0.0.0.0 is every IPv4 address of the machine, :: every address it has"""
     port: int = Field(8000, ge=0, le=65535)
     """port to listen on; 0 takes a free one"""
+    uds: Path | None = None
+    """Unix socket to listen on, in place of host and port; only programs on this machine reach it"""
     admin_port: int | None = Field(None, ge=0, le=65535)
     """second port for /metrics, /docs and /openapi.json, which are not on the first one then; 0 takes a free one"""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -57,8 +59,11 @@ class Settings(BaseSettings):
 
     provider: Literal["cpu", "cuda"] = "cpu"
     """where the model runs; never falls back to another one"""
+    processes: int = Field(1, ge=0, le=256)
+    """processes that serve, each with a model of its own and its share of cores, connections, queue and held bytes;
+    0 chooses by cores and precision"""
     workers: int = Field(0, ge=0, le=1024)
-    """threads that run the model; 0 is one for each usable core, or one for cuda"""
+    """threads of each process that run the model; 0 is one for each of its cores, or one for cuda"""
     intra_op_threads: int = Field(1, ge=1, le=1024)
     """threads of ONNX Runtime inside one run"""
     max_batch_tokens: int = Field(512, ge=1)

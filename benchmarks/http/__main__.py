@@ -3,4 +3,4 @@
 from benchmarks.lib.command import choose
 
 if __name__ == "__main__":
-    choose(__doc__, "benchmarks.http", ("closed", "open", "cost", "gzip", "versions"))
+    choose(__doc__, "benchmarks.http", ("closed", "open", "storm", "cost", "gzip", "versions"))

@@ -1,11 +1,13 @@
-"""Servers that leave something out, to see what the rest costs: `python -m benchmarks.http.servers bare|no-model ...`.
+"""Servers that leave something out, to see what the rest costs: `python -m benchmarks.http.servers KIND ...`.
 
 `bare` speaks HTTP by uvicorn alone and answers the same bytes whatever it is asked. `no-model` is the service, with
-every setting, but for a model that computes nothing.
+every setting, but for a model that computes nothing. The model of `waiting` takes TEXT_SECONDS for each text, and no
+processor: with it a machine has as many cores for the model as there are workers.
 """
 
 import os
 import sys
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -16,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from model.artifact import TOKENIZER, Artifact
 from service.__main__ import main as serve
 from service.engine import Engine
-from service.inference.backend import Batch, BatchOutput
+from service.inference.backend import Backend, Batch, BatchOutput
 from service.observability.batch_record import BatchRecord
 from service.runner import make_batcher
 from service.runtime import plan_runtime
@@ -39,12 +41,37 @@ class NoModel:
         """Holds nothing."""
 
 
+class WaitingModel(NoModel):
+    """A backend that waits: the same vector for every text, after its time.
+
+    Args:
+        seconds: for each text.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def run(self, batch: Batch) -> BatchOutput:
+        """See `service.inference.backend.Backend`."""
+        time.sleep(self._seconds * len(batch.lengths))
+        return super().run(batch)
+
+
 def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
     """The engine of `no-model`."""
+    return _engine_with(NoModel(), settings, on_batch)
+
+
+def load_waiting(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
+    """The engine of `waiting`."""
+    return _engine_with(WaitingModel(float(os.environ["TEXT_SECONDS"])), settings, on_batch)
+
+
+def _engine_with(backend: Backend, settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
     artifact, runtime = Artifact.open(settings.model), plan_runtime(settings)
     path, longest = artifact.path(TOKENIZER), artifact.manifest.max_sequence_length
     tokenizer = Tokenizer.load(path, longest, threads=runtime.workers)
-    batcher = make_batcher(NoModel(), settings, workers=runtime.workers, on_batch=on_batch)
+    batcher = make_batcher(backend, settings, workers=runtime.workers, on_batch=on_batch)
     batcher.start()
     return Engine(artifact, tokenizer, batcher, runtime)
 
@@ -69,5 +96,7 @@ if __name__ == "__main__":
         serve_bare()
     elif sys.argv[1:2] == ["no-model"]:
         sys.exit(serve(sys.argv[2:], load))
+    elif sys.argv[1:2] == ["waiting"]:
+        sys.exit(serve(sys.argv[2:], load_waiting))
     else:
-        sys.exit("expected: bare, or no-model with the service's flags")
+        sys.exit("expected: bare, or no-model or waiting with the service's flags")

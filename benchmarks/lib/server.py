@@ -72,6 +72,12 @@ class Server:
         """Threads of all its processes now."""
         return None if self.session is None else sum(int(stat[17]) for stat in _session_stats(self.session))
 
+    def processes(self) -> list[int]:
+        """The ids of all its processes, that of the first one first."""
+        if self.session is None:
+            return []
+        return [self.session, *sorted(set(_session_pids(self.session)) - {self.session})]
+
     def pause(self) -> None:
         """Stops all its processes where they are."""
         if self.session is not None:
@@ -220,10 +226,18 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def _session_stats(session: int) -> Iterator[list[str]]:
     """Fields 3 and later of /proc/PID/stat (proc(5)) of every process in a session."""
+    return (fields for _, fields in _session_processes(session))
+
+
+def _session_pids(session: int) -> Iterator[int]:
+    return (pid for pid, _ in _session_processes(session))
+
+
+def _session_processes(session: int) -> Iterator[tuple[int, list[str]]]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it ended meanwhile
         if int(fields[3]) == session:
-            yield fields
+            yield int(path.parent.name), fields

@@ -1,16 +1,18 @@
 """What a connection and its requests know of each other, and what one client may hold."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from service.error_shapes import OURS, ErrorShape
 from service.errors import ServiceError
 from service.http.headers import SECURITY_HEADERS, retry_after_seconds
 
 CONNECTION_KEY = "polyhead.connection"
+_HEAD = b"".join(b"%s: %s\r\n" % header for header in ((b"content-type", b"application/json"), *SECURITY_HEADERS))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,16 +66,26 @@ class Connection:
             self.running.cancel()
 
 
-def refusal_bytes(error: ServiceError) -> bytes:
-    """A whole HTTP/1.1 answer for what never became a request."""
-    body = orjson.dumps(error.body())
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"connection", b"close"),
-        *SECURITY_HEADERS,
-    ]
+def refusal_bytes(
+    error: ServiceError,
+    *,
+    shape: ErrorShape = OURS,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+    closes: bool = True,
+) -> bytes:
+    """A whole HTTP/1.1 answer for what never became a request.
+
+    Args:
+        error: what is answered.
+        shape: how the body is written.
+        headers: beside those that every refusal has.
+        closes: whether the connection ends behind it.
+    """
+    body = orjson.dumps(shape.body(error))
+    lines = [b"HTTP/1.1 %d %s\r\n" % (error.status, error.reason.encode("ascii")), _HEAD]
+    lines += [b"%s: %s\r\n" % header for header in headers]
+    if closes:
+        lines.append(b"connection: close\r\n")
     if error.retry_after is not None:
-        headers.append((b"retry-after", b"%d" % retry_after_seconds(error)))
-    head = b"".join(b"%s: %s\r\n" % header for header in headers)
-    return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (error.status, error.reason.encode("ascii"), head, body)
+        lines.append(b"retry-after: %d\r\n" % retry_after_seconds(error))
+    return b"".join([*lines, b"content-length: %d\r\n\r\n" % len(body), body])

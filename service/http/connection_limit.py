@@ -4,9 +4,11 @@ The admin port has slots of its own, so that probes and scrapes get through howe
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Literal
 
 from service.errors import TooManyConnections
+from service.http.paced import PacedProtocol
 from service.http.protocol import BoundedProtocol
 
 ADMIN_CONNECTIONS = 64
@@ -20,12 +22,18 @@ Slot = Literal["first port", "admin port"]
 class ConnectionSlots:
     """Open connections of a process.
 
+    Attributes:
+        on_closed: called for each connection that is over; None where nobody counts them.
+        on_idle: given each connection some time after it was answered; None where all of them stay.
+
     Args:
         most: to the first port.
         admin_port: the other one, or None.
     """
 
     def __init__(self, most: int, admin_port: int | None = None) -> None:
+        self.on_closed: Callable[[], None] | None = None
+        self.on_idle: Callable[[BoundedProtocol], None] | None = None
         self._admin_port = admin_port
         self._free: dict[Slot, int] = {"first port": most, "admin port": ADMIN_CONNECTIONS}
         self._refused: dict[BoundedProtocol, None] = {}  # in the order of their refusal
@@ -55,7 +63,7 @@ class ConnectionSlots:
         self._refused.pop(connection, None)
 
 
-class ConnectionLimitProtocol(BoundedProtocol):
+class ConnectionLimitProtocol(PacedProtocol):
     """One connection of a limited number.
 
     Args:
@@ -83,3 +91,11 @@ class ConnectionLimitProtocol(BoundedProtocol):
         else:
             self._slots.release(self._slot)
             self._slot = None
+        if self._slots.on_closed is not None:
+            self._slots.on_closed()
+
+    def on_response_complete(self) -> None:
+        """Offers the connection to whoever wants idle ones, once the answer is written."""
+        super().on_response_complete()
+        if self._slots.on_idle is not None:
+            self.loop.call_soon(self._slots.on_idle, self)

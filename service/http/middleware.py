@@ -14,9 +14,10 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from service.context import SCOPE_KEY, SERVICES_KEY, RequestContext, context_of
-from service.errors import ClientLeft, InternalError, NotReady, ServiceError
+from service.errors import ClientLeft, InternalError, NotReady, Overloaded, ServiceError
 from service.http.connection import CONNECTION_KEY, Connection
 from service.http.cross_origin import CrossOriginPolicy, is_preflight
+from service.http.early_refusal import EarlyRefusals
 from service.http.failures import failure_response
 from service.http.headers import SECURITY_HEADERS
 from service.http.host_and_port import HostAndPortPolicy
@@ -59,6 +60,7 @@ class RequestMiddleware:
         metrics: of the app.
         keys: that are accepted.
         ports: and hosts that requests may come for.
+        early: told when the queue refuses.
         origins: whose pages may call; None keeps all out.
         tracing: starts traces; None traces nothing.
     """
@@ -73,6 +75,7 @@ class RequestMiddleware:
         metrics: Metrics,
         keys: KeyRing,
         ports: HostAndPortPolicy,
+        early: EarlyRefusals,
         origins: CrossOriginPolicy | None = None,
         tracing: Tracing | None = None,
     ) -> None:
@@ -83,6 +86,7 @@ class RequestMiddleware:
         self._metrics = metrics
         self._keys = keys
         self._ports = ports
+        self._early = early
         self._origins = origins
         self._tracing = tracing
 
@@ -135,7 +139,11 @@ class RequestMiddleware:
         if route.access == "key":
             self._keys.check(context.headers)
         if route.is_queued:
-            self._process.refuse_early()
+            try:
+                self._process.refuse_early()
+            except Overloaded:
+                self._early.note()
+                raise
 
     def _sender(self, context: RequestContext, connection: Connection, send: Send, trace: RequestTrace | None) -> Send:
         async def send_with_headers(message: Message) -> None:

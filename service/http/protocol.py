@@ -49,7 +49,7 @@ class BoundedProtocol(HttpProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
         """Begins to wait for the first request."""
         super().connection_made(transport)
-        self._writer = AnswerWriter(transport, self._lingering_close)
+        self._writer = AnswerWriter(transport, self.linger_and_close)
         self._connection = Connection(self._writer.hold_head)
         self._waiting_since = self.loop.time()
 
@@ -83,8 +83,8 @@ class BoundedProtocol(HttpProtocol):
         else:
             if self._reading in ("head", "body") and self._unparsed_bytes > self._limits.max_header_bytes:
                 self._refuse(self._too_large())
-            elif self._reading == "between requests" and not self.is_answering and self._waiting_since is None:
-                self._waiting_since = self.loop.time()  # what came ended uvicorn's wait, and began no request
+            elif self._reading == "between requests" and not (self.is_answering or self.has_idle_timer):
+                self._waiting_since = self._waiting_since or self.loop.time()  # what came began no request
 
     def on_message_begin(self) -> None:
         """Hands the connection to the request through its scope, and starts its clock."""
@@ -113,10 +113,14 @@ class BoundedProtocol(HttpProtocol):
             if (wrong_host := host_problem(self.parser.get_http_version(), self.headers)) is not None:
                 self._abort_parse(MalformedRequest(wrong_host, param="Host"))
             self.url = with_path(self.url)
-            self.expect_100_continue &= self.parser.get_http_version() != "1.0"  # takes it for the answer
-            super().on_headers_complete()
-            self.write_through(self._writer)
             self._reading = "body"
+            self.begin_request()
+
+    def begin_request(self) -> None:
+        """Has the request answered whose head is whole, when its turn comes."""
+        self.expect_100_continue &= self.parser.get_http_version() != "1.0"  # takes it for the answer
+        super().on_headers_complete()
+        self.write_through(self._writer)
 
     def on_body(self, body: bytes) -> None:
         """Takes a piece of the body; what follows and is none is counted anew: trailers, extensions of chunks."""
@@ -157,6 +161,13 @@ class BoundedProtocol(HttpProtocol):
         if self._read_deadline is not None:
             self._send_seconds = min(self._send_seconds, self._read_deadline - self.loop.time())
             self._read_deadline = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way: no request has begun, and every answer is written."""
+        is_between = self._reading in ("nothing yet", "between requests") and not self.requests_waiting
+        is_over = self.transport.is_closing() or self._discards_input
+        return is_between and not is_over and not self.is_answering and not self.transport.get_write_buffer_size()
 
     def enforce_timeouts(self, now: float) -> None:
         """Cuts the client off where its time is up."""
@@ -225,9 +236,9 @@ class BoundedProtocol(HttpProtocol):
         if not self.transport.is_closing():
             self._on_refused(error.code)
             self.transport.write(refusal_bytes(error))
-            self._lingering_close()
+            self.linger_and_close()
 
-    def _lingering_close(self) -> None:
+    def linger_and_close(self) -> None:
         """Closes for writing, and drops what still comes for a moment.
 
         Closed with bytes unread, the socket would be reset, and the client lose the answer, or not even look for it.

@@ -52,6 +52,26 @@ class HttpProtocol(HttpToolsProtocol):
         """Ends the wait for the next request. uvicorn's `data_received` does so, and ours replaces that."""
         self._unset_keepalive_if_required()
 
+    def start_idle_timer(self) -> None:
+        """Begins the wait for the next request behind one that uvicorn did not see."""
+        self.stop_idle_timer()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    @property
+    def has_idle_timer(self) -> bool:
+        """Whether the next request is waited for."""
+        return self.timeout_keep_alive_task is not None
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a piece of the body; uvicorn drops one whose request is answered, but not of one that it never saw."""
+        if self.cycle is not None:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Ends a request, likewise."""
+        if self.cycle is not None:
+            super().on_message_complete()
+
     def write_through(self, writer: AnswerWriter) -> None:
         """Has the answer to the last request written by ours. uvicorn uses a writer's three methods and no other."""
         self.cycle.transport = writer  # type: ignore[assignment]  # not a whole transport
@@ -74,6 +94,12 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Installs nothing: uvicorn would end the process with the signal's own code, and we end it with 0."""
         yield
+
+    def make_protocol(self) -> asyncio.Protocol:
+        """The protocol of a connection that came by another way than a listener. For a server that has started."""
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
     @property
     def connections(self) -> list[Any]:

@@ -3,9 +3,11 @@
 import errno
 import os
 import socket
+from pathlib import Path
 
 BACKLOG = 2048  # connections the kernel holds for us while the event loop is busy
 ANY_IPV6 = "::"
+FAILED = 1  # exit code of a process that could not start, could not go on, or was ended at once
 
 
 class StartFailure(Exception):
@@ -33,10 +35,43 @@ def bind(host: str, port: int, *, flag: str = "--port") -> socket.socket:
         raise StartFailure(f"cannot listen on {host}:{port}: {_reason(error, flag)}") from error
 
 
+def bind_unix(path: Path) -> socket.socket:
+    """The same on a Unix socket; the file of a server that is gone is replaced.
+
+    Raises:
+        StartFailure: something else is there, or another server listens.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_stale(path)
+        listener.bind(str(path))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise StartFailure(f"cannot listen on {path}: {_reason(error, '--uds')}") from error
+    return listener
+
+
 def address_of(listener: socket.socket) -> str:
     """Where a socket listens, as a URL."""
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _remove_stale(path: Path) -> None:
+    """Removes the file of a socket that nobody listens on.
+
+    Raises:
+        OSError: the path is no socket, or in use.
+    """
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+    path.unlink()
 
 
 def _reason(error: OSError, flag: str) -> str:

@@ -12,7 +12,7 @@ import select
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -36,18 +36,21 @@ class JsonHandler(logging.Handler):
 
     Args:
         stream: unbuffered; a reader that is gone fails no request.
+        fields: of every line.
     """
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes], fields: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         self._stream = stream
+        self._fields = dict(fields or {})
+        self._most = select.PIPE_BUF if fields else sys.maxsize  # bytes a write; see `_portions`
         self._waiting: SimpleQueue[bytes | Event] | None = None
         self._is_urgent = Event()
         self._lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes one record, or has it written."""
-        line = _line_of(record)
+        line = _line_of(record, self._fields)
         if self._waiting is None:
             _write_all(self._stream, line)
         elif self._waiting.qsize() >= MAX_WAITING:
@@ -97,7 +100,8 @@ class JsonHandler(logging.Handler):
             while not waiting.empty():  # nobody else takes from it
                 group.append(waiting.get())
             lines = [entry for entry in group if isinstance(entry, bytes)]
-            _write_all(self._stream, b"".join([*lines, *self._describe_loss()]))
+            for whole_lines in _portions([*lines, *self._describe_loss()], self._most):
+                _write_all(self._stream, whole_lines)
             for entry in group:
                 if isinstance(entry, Event):
                     entry.set()
@@ -106,7 +110,7 @@ class JsonHandler(logging.Handler):
         """The line that says how many were left out; none where none was."""
         with self.lock or contextlib.nullcontext():
             lost, self._lost = self._lost, 0
-        fields = {"time": timestamp(time.time()), "level": "warning", "logger": __name__}
+        fields = {"time": timestamp(time.time()), "level": "warning", "logger": __name__, **self._fields}
         message = f"{lost} lines were left out: nobody read the ones before them"
         return [_to_json({**fields, "message": message})] if lost else []
 
@@ -123,12 +127,26 @@ def _write_all(stream: IO[bytes], data: bytes) -> None:
                 rest = rest[written:]
 
 
-def _line_of(record: logging.LogRecord) -> bytes:
+def _portions(lines: Iterable[bytes], most: int) -> Iterator[bytes]:
+    """Lines in few writes of at most so many bytes: what a pipe keeps whole (pipe(7), PIPE_BUF) never mixes."""
+    portion: list[bytes] = []
+    size = 0
+    for line in lines:
+        if portion and size + len(line) > most:
+            yield b"".join(portion)
+            portion, size = [], 0
+        portion.append(line)
+        size += len(line)
+    yield b"".join(portion)
+
+
+def _line_of(record: logging.LogRecord, fields: Mapping[str, Any]) -> bytes:
     line: dict[str, Any] = {
         "time": timestamp(record.created),
         "level": record.levelname.lower(),
         "logger": record.name,
         "message": record.getMessage(),
+        **fields,
     }
     line.update(getattr(record, "fields", {}))
     if record.exc_info and record.exc_info[1] is not None:
@@ -143,10 +161,16 @@ def _to_json(line: dict[str, Any]) -> bytes:
         return json.dumps(line, default=str).encode() + b"\n"
 
 
-def configure(level: str, stream: IO[bytes] | None = None) -> JsonHandler:
-    """Makes every logger of the process write JSON lines, to standard error unless told otherwise."""
+def configure(level: str, stream: IO[bytes] | None = None, *, fields: Mapping[str, Any] | None = None) -> JsonHandler:
+    """Makes every logger of the process write JSON lines, to standard error unless told otherwise.
+
+    Args:
+        level: least severe that is written.
+        stream: where to.
+        fields: of every line: which of several processes writes it.
+    """
     _skip_unused_fields()
-    handler = JsonHandler(_standard_error() if stream is None else stream)
+    handler = JsonHandler(_standard_error() if stream is None else stream, fields)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -38,3 +38,6 @@ INTRA_OP_THREADS = "polyhead_intra_op_threads"
 CPU_LIMIT = "polyhead_cpu_limit_cores"
 MEMORY_LIMIT = "polyhead_memory_limit_bytes"
 LOOP_LAG = "polyhead_event_loop_lag_seconds"
+
+PROCESSES = "polyhead_processes"  # these two only where there are several
+PROCESS_RESTARTS = "polyhead_process_restarts_total"

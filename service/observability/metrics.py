@@ -17,6 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from service.context import RequestContext
 from service.observability import metric_names as names
 from service.observability.batch_record import BatchRecord
+from service.observability.snapshots import Snapshot, SnapshotCollector
 
 Stage = Literal["tokenize", "queue", "inference", "postprocess", "serialize"]
 
@@ -147,13 +148,17 @@ class Metrics:
             registry=registry,
         )
 
-    def write(self, accept: str) -> tuple[bytes, str]:
+    def write(self, accept: str, whole: Snapshot | None = None) -> tuple[bytes, str]:
         """The page and its content type: Prometheus' text format, or OpenMetrics where `accept` names it.
 
         Takes 20 microseconds a line. Called on a thread: the event loop has no time for a thousand lines.
+
+        Args:
+            accept: header of the request.
+            whole: what is written in place of this process's own metrics: those of all processes.
         """
         encode, content_type = choose_encoder(accept)
-        return encode(self.registry), content_type
+        return encode(self.registry if whole is None else SnapshotCollector(whole)), content_type
 
     def watch_readiness(self, is_ready: Callable[[], bool]) -> None:
         """Reads `polyhead_ready` from here at each scrape."""
@@ -203,6 +208,11 @@ class Metrics:
         """Counts a refused request, also one that never became a request."""
         if (refused := self._rejected.get(code)) is not None:
             refused.inc()
+
+    def count_early_refusal(self, route: str, method: str, code: str) -> None:
+        """Counts a request that was refused from its head alone, which took no time."""
+        self._duration_of(route, method, 429).observe(0)
+        self.count_refusal(code)
 
     def observe_context(self, context: RequestContext, seconds: float) -> None:
         """Counts one finished request."""

@@ -11,9 +11,11 @@ from service.services import services_of
 
 
 async def answer_metrics(request: Request) -> Response:
-    """Prometheus' text format, or OpenMetrics where that is accepted."""
+    """Prometheus' text format, or OpenMetrics where that is accepted; of all processes behind this port."""
+    services = services_of(request)
     accept = context_of(request.scope).headers.get(b"accept", b"").decode("latin-1")
-    page, content_type = await asyncio.to_thread(services_of(request).metrics.write, accept)
+    whole = await services.readiness.group.snapshot()
+    page, content_type = await asyncio.to_thread(services.metrics.write, accept, whole)
     return Response(page, headers={"content-type": content_type})
 
 

@@ -1,5 +1,6 @@
 """A small artifact with a fake backend at the seam: everything else of the service is real."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -154,9 +155,12 @@ def make_tokenizer() -> FastTokenizer:
 
 
 def load_fake_engine(
-    settings: Settings, on_batch: Callable[[BatchRecord], None] | None = None, backend: FakeBackend | None = None
+    settings: Settings,
+    on_batch: Callable[[BatchRecord], None] | None = None,
+    backend: FakeBackend | None = None,
+    max_queue_delay: float = math.inf,
 ) -> Engine:
-    """As `Engine.load`, but for the backend."""
+    """As `Engine.load`, but for the backend, and for a queue that refuses nobody unless told to."""
     artifact = Artifact.open(settings.model)
     runtime = plan_runtime(settings)
     tokenizer = Tokenizer.load(artifact.path(TOKENIZER), MAX_LENGTH, threads=1)
@@ -165,6 +169,7 @@ def load_fake_engine(
         workers=runtime.workers,
         max_batch_tokens=settings.max_batch_tokens,
         max_queue_tokens=settings.max_queue_tokens,
+        max_queue_delay=max_queue_delay,
         on_batch=on_batch,
     )
     batcher.start()

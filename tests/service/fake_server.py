@@ -1,7 +1,8 @@
 """The real process with a fake backend: `python -m tests.service.fake_server --model DIR ...`.
 
 Told through the environment, because every flag is the service's own: FAKE_LOAD_SECONDS, FAKE_LOAD_UNTIL (a file is
-there), FAKE_RUN_SECONDS, FAKE_LOAD_ERROR, FAKE_DESCRIPTORS (as `ulimit -n`), FAKE_CONTROL_GROUP (a directory to join).
+there), FAKE_LOAD_WHILE (a file is there; else loading fails), FAKE_RUN_SECONDS, FAKE_QUEUE_DELAY, FAKE_LOAD_ERROR,
+FAKE_DESCRIPTORS (as `ulimit -n`), FAKE_CONTROL_GROUP (a directory to join).
 """
 
 import os
@@ -22,11 +23,13 @@ def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
     time.sleep(float(os.environ.get("FAKE_LOAD_SECONDS", "0")))
     while (awaited := os.environ.get("FAKE_LOAD_UNTIL")) and not Path(awaited).exists():
         time.sleep(0.01)
+    if (needed := os.environ.get("FAKE_LOAD_WHILE")) and not Path(needed).exists():
+        raise ValueError("the model is gone")
     if error := os.environ.get("FAKE_LOAD_ERROR"):
         raise ValueError(error)
     backend = FakeBackend()
     backend.seconds = float(os.environ.get("FAKE_RUN_SECONDS", "0"))
-    return load_fake_engine(settings, on_batch, backend)
+    return load_fake_engine(settings, on_batch, backend, float(os.environ.get("FAKE_QUEUE_DELAY", "inf")))
 
 
 if __name__ == "__main__":

@@ -283,7 +283,7 @@ def test_nothing_is_sent_to_a_telemetry_collector(fake_artifact: Path, variables
 
 def test_service_loads_neither_torch_nor_onnx() -> None:
     script = (
-        "import sys, service.__main__\n"
+        "import sys, service.server\n"
         "loaded = {'torch', 'onnx', 'onnxscript', 'transformers', 'export'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
         "assert 'onnxruntime' in sys.modules\n"
@@ -299,3 +299,13 @@ def test_engine_is_loaded_in_the_order_of_trust(fake_artifact: Path, served: Ser
     finally:
         assert engine.close(5)
     assert not engine.is_alive()
+
+
+def test_the_parent_of_processes_loads_no_model_and_no_framework() -> None:
+    script = (
+        "import sys, service.__main__, service.processes.parent\n"
+        "loaded = {'onnxruntime', 'tokenizers', 'fastapi', 'starlette', 'uvicorn'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)  # noqa: S603 - our own script
+    assert ended.returncode == 0, ended.stderr

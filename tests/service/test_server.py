@@ -17,7 +17,7 @@ import pytest
 import uvicorn
 
 import service.lifecycle
-import service.server
+import service.listeners
 from service.lifecycle import Server
 from service.machine.listener import StartFailure
 from service.server import serve
@@ -156,7 +156,6 @@ def test_a_process_whose_timeouts_or_measurements_end_does_not_go_on(monkeypatch
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            server._listener = listener
             await server.startup([listener])
             for _ in range(1000):
                 if server.should_exit:
@@ -201,7 +200,7 @@ def test_a_system_without_descriptors_is_said_in_one_line(fake_artifact: Path, m
 
     monkeypatch.setattr(Server, "run", refuse)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        monkeypatch.setattr(service.server, "bind", lambda *_: listener)
+        monkeypatch.setattr(service.listeners, "bind", lambda *_: listener)
         with pytest.raises(StartFailure, match=r"^cannot serve: .*Too many open files$"):
             serve(read_settings(["--model", str(fake_artifact)]))
 
@@ -236,6 +235,18 @@ def test_port_that_is_taken(fake_artifact: Path) -> None:
             assert server.wait() == 1
             assert f"cannot listen on 127.0.0.1:{port}: Address already in use; " in server.lines[-1]
             assert server.lines[-1].endswith("listens there, choose another --port")
+
+
+def test_a_unix_socket_in_place_of_a_port(fake_artifact: Path, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with fake_server(fake_artifact, "--uds", str(path)) as server:
+        server.wait_for_line(f"listening on unix:{path}")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.connect(str(path))
+            client.sendall(b"GET /readyz HTTP/1.1\r\nHost: any\r\nConnection: close\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert server.stop() == 0
+        assert not path.exists()
 
 
 def test_every_line_of_the_log_is_json_and_none_holds_a_text(fake_artifact: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.machine.listener import address_of, bind
+from service.machine.listener import StartFailure, address_of, bind, bind_unix
 
 INTERFACES = Path("/proc/net/if_inet6")  # address, index, length, scope, flags, name
 LINK_SCOPE = "20"
@@ -40,3 +40,21 @@ def is_reached(address: str, port: int) -> bool:
     except ConnectionRefusedError:
         return False
     return True
+
+
+def test_a_unix_socket_replaces_the_file_of_one_that_is_gone_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    bind_unix(path).close()  # a process that was killed leaves its file
+    with bind_unix(path) as listener:
+        assert address_of(listener) == f"unix:{path}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.connect(str(path))
+        with pytest.raises(StartFailure, match=f"cannot listen on {path}: Address already in use; .* another --uds"):
+            bind_unix(path)
+    path.unlink()
+    path.write_text("a file of somebody's")
+    with pytest.raises(StartFailure, match="Address already in use"):
+        bind_unix(path)
+    assert path.read_text() == "a file of somebody's"
+    with pytest.raises(StartFailure, match="No such file or directory"):
+        bind_unix(tmp_path / "nowhere" / "socket")

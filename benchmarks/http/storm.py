@@ -1,0 +1,137 @@
+"""What is left of the service while clients that are refused ask again at once, and do probes get through?
+
+A closed loop of more and more clients that stay connected and send the next request as soon as they are answered, 429
+or not. Meanwhile a process of its own opens a connection for every probe, on the first port and on the admin port, and
+counts from the attempt to connect. Load generator and probes run on the server's cores.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from benchmarks.http.prober import Probed
+from benchmarks.lib.client import Request
+from benchmarks.lib.command import CannotMeasure, new_file, parser_of, positive, program, whole
+from benchmarks.lib.curves import Curve, CurvePanel, draw_curves
+from benchmarks.lib.load import Tally, run_closed_loop
+from benchmarks.lib.payloads import encode_requests
+from benchmarks.lib.report import Table, emit
+from benchmarks.lib.server import Server, add_setting_argument, free_port, polyhead, settings_of
+from benchmarks.lib.texts import fingerprint, load_texts
+from benchmarks.lib.timing import Spread, in_turns
+from benchmarks.lib.tokens import tokenize
+from model.artifact import Artifact
+
+COLUMNS = (
+    "clients",
+    "goodput_per_s",
+    "of_best_%",
+    "refused_per_s",
+    "failed",
+    "probe_p50_ms",
+    "probe_p99_ms",
+    "admin_p50_ms",
+    "admin_p99_ms",
+    "probes_failed",
+    "server_cores",
+    "client_cores",
+)
+WARMUP = 2.0  # seconds before each measurement: the queue fills, pauses grow
+Sample = tuple[Tally, Probed, Probed, float]
+
+
+def measure(server: Server, admin: int, requests: Sequence[Request], clients: int, seconds: float) -> Sample:
+    """One storm: what was answered, the probes on both ports, cores that the server kept busy."""
+    ports = f"{server.address.port},{admin}"
+    command = [sys.executable, "-m", "benchmarks.http.prober", ports, str(WARMUP), str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as prober:  # noqa: S603 - our own program
+        cores = server.count_cores()
+        tally = run_closed_loop(server.address, requests, connections=clients, seconds=seconds, warmup=WARMUP)
+        busy = cores()
+        output, _ = prober.communicate()
+    if prober.returncode:
+        raise CannotMeasure("the probes ended early")
+    first, second = (Probed(**found) for found in json.loads(output))
+    return tally, first, second, busy or 0.0
+
+
+def describe(clients: int, samples: Sequence[Sample], seconds: float) -> dict[str, object]:
+    """A row of the table, but for the share of the best."""
+    probes, admin = (Probed.of([sample[port] for sample in samples]) for port in (1, 2))
+    return {
+        "clients": clients,
+        "goodput_per_s": Spread.of([tally.requests / seconds for tally, *_ in samples]).median,
+        "refused_per_s": Spread.of([tally.statuses[429] / seconds for tally, *_ in samples]).median,
+        "failed": sum(tally.failed for tally, *_ in samples),
+        "probe_p50_ms": probes.percentile(50),
+        "probe_p99_ms": probes.percentile(99),
+        "admin_p50_ms": admin.percentile(50),
+        "admin_p99_ms": admin.percentile(99),
+        "probes_failed": probes.failed + admin.failed,
+        "server_cores": Spread.of([busy for *_, busy in samples]).median,
+        "client_cores": Spread.of([tally.client_cpu / seconds for tally, *_ in samples]).median,
+    }
+
+
+def draw(table: Table) -> str:
+    """Goodput and probes over clients."""
+    clients = [row["clients"] for row in table.rows]
+
+    def curve(label: str, column: str) -> Curve:
+        return Curve(label, [row[column] for row in table.rows])
+
+    return draw_curves(
+        "Goodput and latency of probes by the number of clients that ask again at once",
+        [
+            CurvePanel(
+                "Answers a second, by clients that ask again at once", clients, [curve("answered", "goodput_per_s")]
+            ),
+            CurvePanel(
+                "Probes on new connections, 99th percentile in ms",
+                clients,
+                [curve("first port", "probe_p99_ms"), curve("admin port", "admin_p99_ms")],
+            ),
+        ],
+    )
+
+
+@program
+def main() -> None:
+    """Starts the server, lets the storms come in turns, prints and draws."""
+    arguments = _parse()
+    texts = load_texts("short", 2000, 0)
+    requests = encode_requests(texts, tokenize(Artifact.open(arguments.model), texts), 1)
+    admin = free_port()
+    settings = {"POLYHEAD_ADMIN_PORT": str(admin), **settings_of(arguments)}
+    with polyhead(arguments.model, settings, checkout=arguments.checkout) as server:
+        ways = {
+            count: partial(measure, server, admin, requests, count, arguments.seconds) for count in arguments.clients
+        }
+        results = in_turns(ways, arguments.rounds, warmup=0)
+    table = Table("storm", "clients that ask again as soon as they are answered, one text a request", COLUMNS)
+    rows = [describe(count, samples, arguments.seconds) for count, samples in results.items()]
+    best = max(float(str(row["goodput_per_s"])) for row in rows)
+    for row in rows:
+        table.add(**row, **{"of_best_%": 100 * float(str(row["goodput_per_s"])) / best})
+    if arguments.plot is not None:
+        arguments.plot.write_text(draw(table))
+    emit("http storm", [table], texts=fingerprint(texts), server_settings=arguments.set)
+
+
+def _parse() -> argparse.Namespace:
+    parser = parser_of(__doc__, takes="about two minutes")
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact")
+    parser.add_argument("--clients", type=whole, nargs="+", default=[16, 64, 128, 512, 2000], help="ascending")
+    parser.add_argument("--seconds", type=positive, default=8.0, help="length of each measurement")
+    parser.add_argument("--rounds", type=whole, default=2, help="measurements of each number of clients")
+    parser.add_argument("--checkout", type=Path, help="folder of another version of this project, to measure that one")
+    parser.add_argument("--plot", type=new_file, metavar="FILE", help="draw the figures as SVG")
+    add_setting_argument(parser)
+    arguments = parser.parse_args()
+    if arguments.clients != sorted(set(arguments.clients)):
+        parser.error("--clients: expected ascending numbers")
+    return arguments

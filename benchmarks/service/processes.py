@@ -1,0 +1,214 @@
+"""What do several processes behind one port give, how do they share connections, and what memory do they take?
+
+Requests a second are those of a model that waits instead of computing, so that a machine of two cores has sixteen
+"cores" for it: what is left to measure is what event loops carry. The load generator runs on the same cores. The parent
+shares out connections; beside it stands the kernel's own way, `SO_REUSEPORT`, with plain sockets. Memory is that of the
+real model; PSS counts what processes share once.
+"""
+
+import argparse
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.lib.client import Request
+from benchmarks.lib.command import parser_of, positive, program, whole
+from benchmarks.lib.comparison import Sample, over_http, require_answers, resumed
+from benchmarks.lib.payloads import encode_requests
+from benchmarks.lib.report import Table, emit
+from benchmarks.lib.server import Server, free_port, polyhead, started
+from benchmarks.lib.texts import fingerprint, load_texts
+from benchmarks.lib.timing import Spread, in_turns
+from benchmarks.lib.tokens import tokenize
+from model.artifact import Artifact
+
+RATE_COLUMNS = (
+    "processes",
+    "workers",
+    "requests_per_s",
+    "spread",
+    "times_one",
+    "p99_ms",
+    "server_cores",
+    "client_cores",
+)
+DRAWS = 200  # of the kernel's, for each number of clients
+Layout = tuple[int, int]  # processes, workers of all of them
+
+
+def measure_rates(arguments: argparse.Namespace, requests: Sequence[Request]) -> Table:
+    """Requests a second by processes and workers, all layouts in turns."""
+    layouts = [(count, workers) for workers in arguments.workers for count in arguments.processes if count <= workers]
+    with ExitStack() as stack:
+        ways = {}
+        for layout in layouts:
+            server = stack.enter_context(_waiting(arguments, layout))
+            server.pause()
+            measure = over_http(server, requests, arguments.connections, arguments.seconds)
+            ways[layout] = partial(resumed, server, measure)
+        results = in_turns(ways, arguments.rounds)
+    title = f"a model that waits {1000 * arguments.text_seconds:g} ms a text, {arguments.connections} connections"
+    table = Table("rates", title, RATE_COLUMNS)
+    for layout, samples in results.items():
+        require_answers(str(layout), samples)
+        table.add(**_describe(layout, samples, results[1, layout[1]]))
+    return table
+
+
+def _describe(layout: Layout, samples: Sequence[Sample], of_one: Sequence[Sample]) -> dict[str, object]:
+    rates, ones = ([sample.requests_per_s or 0.0 for sample in some] for some in (samples, of_one))
+    latencies = [latency for sample in samples for latency in sample.latencies]
+    return {
+        "processes": layout[0],
+        "workers": layout[1],
+        "requests_per_s": Spread.of(rates).median,
+        "spread": str(Spread.of(rates)),
+        "times_one": float(np.median([rate / one for rate, one in zip(rates, ones, strict=True)])),
+        "p99_ms": 1000 * float(np.percentile(latencies, 99)),
+        "server_cores": Spread.of([sample.server_cores or 0.0 for sample in samples]).median,
+        "client_cores": Spread.of([sample.client_cores or 0.0 for sample in samples]).median,
+    }
+
+
+@contextmanager
+def _waiting(arguments: argparse.Namespace, layout: Layout) -> Iterator[Server]:
+    processes, workers = layout
+    port = free_port()
+    flags = ("--model", str(arguments.model), "--processes", str(processes), "--workers", str(workers // processes))
+    environment = {
+        "POLYHEAD_HOST": "127.0.0.1",
+        "POLYHEAD_PORT": str(port),
+        "TEXT_SECONDS": str(arguments.text_seconds),
+    }
+    command = [sys.executable, "-m", "benchmarks.http.servers", "waiting", *flags]
+    with started(command, port, "/readyz", environment) as server:
+        yield server
+
+
+def measure_balance(arguments: argparse.Namespace) -> Table:
+    """The share of connections that the busiest process has: the parent's way, and the kernel's."""
+    columns = ("clients", "processes", "parent_busiest_%", "kernel_busiest_%", "kernel_all_in_one_%")
+    table = Table("balance", "connections of the busiest process", columns)
+    for processes in [count for count in arguments.processes if count > 1]:
+        with _waiting(arguments, (processes, processes)) as server:
+            for clients in arguments.clients:
+                shares = [_kernel_share(clients, processes) for _ in range(DRAWS)]
+                table.add(
+                    clients=clients,
+                    processes=processes,
+                    **{
+                        "parent_busiest_%": 100 * _parent_share(server, clients),
+                        "kernel_busiest_%": 100 * float(np.mean(shares)),
+                        "kernel_all_in_one_%": 100 * float(np.mean([share == 1 for share in shares])),
+                    },
+                )
+    return table
+
+
+def _parent_share(server: Server, clients: int) -> float:
+    """Of the connections that this opens; a request on each, so that they have arrived."""
+    children = server.processes()[1:]
+    before = [_sockets(pid) for pid in children]
+    with ExitStack() as stack:
+        for _ in range(clients):
+            client = stack.enter_context(socket.create_connection((server.address.host, server.address.port)))
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: benchmark\r\n\r\n")
+            client.recv(1)
+        opened = [_sockets(pid) - was for pid, was in zip(children, before, strict=True)]
+    return max(opened) / sum(opened)
+
+
+def _sockets(pid: int) -> int:
+    links = (Path(f"/proc/{pid}/fd") / name.name for name in Path(f"/proc/{pid}/fd").iterdir())
+    return sum(str(link.readlink()).startswith("socket:") for link in links)
+
+
+def _kernel_share(clients: int, processes: int) -> float:
+    """The same of sockets that listen on one port with `SO_REUSEPORT`."""
+    with ExitStack() as stack:
+        first = stack.enter_context(socket.create_server(("127.0.0.1", 0), reuse_port=True))
+        rest = [socket.create_server(first.getsockname(), reuse_port=True) for _ in range(processes - 1)]
+        for other in rest:
+            stack.enter_context(other)
+        for _ in range(clients):
+            stack.enter_context(socket.create_connection(first.getsockname()))
+        return max(_accepted(listener, stack) for listener in (first, *rest)) / clients
+
+
+def _accepted(listener: socket.socket, stack: ExitStack) -> int:
+    listener.setblocking(False)
+    count = 0
+    while True:
+        try:
+            stack.enter_context(listener.accept()[0])
+        except BlockingIOError:
+            return count
+        count += 1
+
+
+def measure_memory(arguments: argparse.Namespace, requests: Sequence[Request]) -> Table:
+    """Memory of the real service when it is ready and has answered, by processes."""
+    table = Table("memory", "MB, one worker a process", ("processes", "resident_mb", "pss_mb", "pss_of_parent_mb"))
+    for count in arguments.processes:
+        settings = {"POLYHEAD_PROCESSES": str(count), "POLYHEAD_WORKERS": "1"}
+        with polyhead(arguments.model, settings) as server:
+            over_http(server, requests[:64], 8, 1.0)()
+            found = [_pss(pid) for pid in server.processes()]
+            table.add(
+                processes=count,
+                resident_mb=(server.resident_bytes() or 0) / 1e6,
+                pss_mb=sum(found),
+                pss_of_parent_mb=found[0] if count > 1 else None,
+            )
+    return table
+
+
+def _pss(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
+
+
+@program
+def main() -> None:
+    """Measures what was asked for, prints."""
+    arguments = _parse()
+    texts = load_texts("short", 640, 0)
+    requests = encode_requests(texts, tokenize(Artifact.open(arguments.model), texts), 1)
+    tables = {
+        "rates": partial(measure_rates, arguments, requests),
+        "balance": partial(measure_balance, arguments),
+        "memory": partial(measure_memory, arguments, requests),
+    }
+    emit("service processes", [tables[name]() for name in arguments.table], texts=fingerprint(texts))
+
+
+def _parse() -> argparse.Namespace:
+    parser = parser_of(__doc__, takes="about three minutes")
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact")
+    parser.add_argument(
+        "--table",
+        nargs="+",
+        choices=("rates", "balance", "memory"),
+        default=["rates", "balance", "memory"],
+        help="what to measure",
+    )
+    parser.add_argument(
+        "--processes", type=whole, nargs="+", default=[1, 2, 4], help="numbers of processes; 1 among them"
+    )
+    parser.add_argument(
+        "--workers", type=whole, nargs="+", default=[4, 8, 16], help="workers of all processes together"
+    )
+    parser.add_argument("--clients", type=whole, nargs="+", default=[2, 4, 16], help="connections that stay")
+    parser.add_argument("--text-seconds", type=positive, default=0.002, help="what a text takes a worker")
+    parser.add_argument("--connections", type=whole, default=64, help="requests under way at any time")
+    parser.add_argument("--seconds", type=positive, default=4.0, help="length of each measurement")
+    parser.add_argument("--rounds", type=whole, default=3, help="measured rounds; one more warms up")
+    arguments = parser.parse_args()
+    if 1 not in arguments.processes:
+        parser.error("--processes: 1 is what the others are compared with")
+    return arguments

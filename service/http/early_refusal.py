@@ -1,0 +1,131 @@
+"""Refuses requests from their head alone while the queue refuses: before a task, a body or a log line of theirs exists.
+
+Under a storm of retries most requests are refused, and what that costs is missing for the others. The first refusal
+takes the usual way, with its own log line. For a second after any refusal the queue is asked as soon as a head is
+there. Such refusals are counted in the metrics, each of them, and logged in sums.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from service.context import request_id_of
+from service.errors import Overloaded, ServiceError
+from service.http.connection import refusal_bytes
+from service.http.headers import retry_after_seconds
+from service.http.host_and_port import HostAndPortPolicy
+from service.http.keys import KeyRing
+from service.http.request_head import Headers
+from service.http.route_table import RouteTable
+from service.observability.metrics import Metrics
+
+ALERT_SECONDS = 1.0  # after a refusal, that the next ones are refused early
+_WAITS_FOR_ANSWER = b"expect"  # a client that sends this header sends its body later, or never
+
+logger = logging.getLogger(__name__)
+
+
+class Queue(Protocol):
+    """What may refuse."""
+
+    def refuse_early(self) -> None:
+        """Raises `Overloaded` for a request that the queue would refuse."""
+        ...
+
+
+class EarlyRefusals:
+    """Knows whether the queue refuses at present, and writes refusals. On the event loop only.
+
+    Args:
+        routes: where a request finds its route.
+        queue: what may refuse.
+        keys: that are accepted.
+        ports: and hosts that requests may come for.
+        metrics: of the app.
+        is_read_by_browsers: whether answers have headers for pages of other origins; they take the usual way then.
+    """
+
+    def __init__(
+        self,
+        routes: RouteTable,
+        queue: Queue,
+        keys: KeyRing,
+        ports: HostAndPortPolicy,
+        metrics: Metrics,
+        *,
+        is_read_by_browsers: bool,
+    ) -> None:
+        self._routes = routes
+        self._queue = queue
+        self._keys = keys
+        self._ports = ports
+        self._metrics = metrics
+        self._usual_way = {_WAITS_FOR_ANSWER, *([b"origin"] if is_read_by_browsers else [])}
+        self._alert_until = 0.0
+        self._refused: Counter[str] = Counter()
+
+    @property
+    def is_alert(self) -> bool:
+        """Whether the queue refused somebody a moment ago."""
+        return time.monotonic() < self._alert_until
+
+    def note(self) -> None:
+        """Notes that the queue has refused a request."""
+        self._alert_until = time.monotonic() + ALERT_SECONDS
+
+    def refuse(
+        self,
+        method: str,
+        path: str,
+        headers: Headers,
+        server: Any,
+        *,
+        default_headers: Sequence[tuple[bytes, bytes]],
+        keeps_alive: bool,
+    ) -> tuple[bytes, int] | None:
+        """The whole answer and its `Retry-After`; None for a request that is to take its usual way.
+
+        Args:
+            method: of the request.
+            path: without its query.
+            headers: names in lower case.
+            server: address and port that it came to.
+            default_headers: of every answer.
+            keeps_alive: whether the connection stays.
+        """
+        route, _ = self._routes.find(method, path)
+        by_name = dict(headers)
+        if not route.is_queued or not self._usual_way.isdisjoint(by_name):
+            return None
+        try:
+            self._ports.check(route, server, by_name.get(b"host"))
+            if route.access == "key":
+                self._keys.check(by_name)
+            self._queue.refuse_early()
+        except Overloaded as error:
+            self.note()
+            self._count(route.path, method, error.code)
+            named = (*default_headers, (b"x-request-id", request_id_of(by_name).encode("ascii")))
+            answer = refusal_bytes(error, shape=route.error_shape, headers=named, closes=not keeps_alive)
+            return answer, retry_after_seconds(error)
+        except ServiceError:  # the usual way says it
+            return None
+        return None
+
+    def report(self) -> None:
+        """Logs how many were refused since the last report, where any was."""
+        if self._refused:
+            refused, self._refused = dict(self._refused), Counter()
+            logger.info("requests refused early", extra={"fields": {"refused": refused}})
+
+    def _count(self, route: str, method: str, code: str) -> None:
+        self._refused[route] += 1
+        self._metrics.count_early_refusal(route, method, code)
+
+
+def path_of(target: bytes) -> str | None:
+    """The path of a plain request target; None for one that has to be decoded."""
+    path = target.partition(b"?")[0]
+    return path.decode("ascii") if path.isascii() and b"%" not in path and path.startswith(b"/") else None

@@ -1,0 +1,92 @@
+"""Paces clients that were refused and ask again at once: their connection is read again after a moment that grows.
+
+The first refusal on a connection holds nothing up: a balancer has other clients behind it. From the second in a row on,
+the next request is read 0.1, 0.2, 0.4 seconds later, and so on, never later than the `Retry-After` that the client was
+given. Who waits for that long itself is never held up, and begins anew.
+"""
+
+import asyncio
+from typing import Any
+
+from service.http.early_refusal import EarlyRefusals, path_of
+from service.http.protocol import BoundedProtocol
+
+FIRST_PAUSE = 0.1  # seconds
+AT_ONCE = 0.05  # seconds; what comes so soon after a pause was sent during it
+
+
+class PacedProtocol(BoundedProtocol):
+    """One connection whose requests may be refused from their head.
+
+    Args:
+        early: refuses.
+    """
+
+    def __init__(self, *args: Any, early: EarlyRefusals, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._early = early
+        self._is_refused = False  # the request that is being read
+        self._refused_in_a_row = 0
+        self._retry_after = 0
+        self._may_ask_again = 0.0  # by the loop's clock
+        self._pause: asyncio.TimerHandle | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forgets to read again."""
+        super().connection_lost(exc)
+        if self._pause is not None:
+            self._pause.cancel()
+
+    def begin_request(self) -> None:
+        """Refuses the request, or has it answered."""
+        is_free = self._pause is None and not self.is_answering and not self.requests_waiting
+        self._is_refused = is_free and self._early.is_alert and self._refuse_from_head()
+        if not self._is_refused:
+            self._refused_in_a_row = 0
+            super().begin_request()
+
+    def on_message_complete(self) -> None:
+        """Behind a refused request, waits before the next one is read."""
+        super().on_message_complete()
+        if self._is_refused:
+            self._is_refused = False
+            self._wait_before_next()
+
+    def _refuse_from_head(self) -> bool:
+        """Writes a refusal where the queue would refuse; whether it did."""
+        path = path_of(self.url)
+        if path is None:
+            return False
+        keeps_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        refusal = self._early.refuse(
+            self.parser.get_method().decode("ascii"),
+            path,
+            self.headers,
+            self.server,
+            default_headers=self.server_state.default_headers,
+            keeps_alive=keeps_alive,
+        )
+        if refusal is None:
+            return False
+        answer, self._retry_after = refusal
+        self.transport.write(answer)
+        if not keeps_alive:
+            self.linger_and_close()
+        return True
+
+    def _wait_before_next(self) -> None:
+        now = self.loop.time()
+        if now >= self._may_ask_again:
+            self._refused_in_a_row = 0
+        self._refused_in_a_row += 1
+        self._may_ask_again = now + self._retry_after
+        self.start_idle_timer()
+        if self._refused_in_a_row > 1 and not self.transport.is_closing():
+            pause = min(float(self._retry_after), FIRST_PAUSE * 2.0 ** (self._refused_in_a_row - 2))
+            self.flow.pause_reading()
+            self._pause = self.loop.call_later(pause, self._read_again)
+
+    def _read_again(self) -> None:
+        self._pause = None
+        self._may_ask_again = max(self._may_ask_again, self.loop.time() + AT_ONCE)
+        self.flow.resume_reading()

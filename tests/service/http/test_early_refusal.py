@@ -1,0 +1,238 @@
+"""Clients that ask again at once while the queue refuses."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from benchmarks.lib.client import Address, Request
+from benchmarks.lib.load import run_closed_loop
+from service.errors import Overloaded
+from service.http.connection import ConnectionLimits
+from service.http.early_refusal import ALERT_SECONDS, EarlyRefusals, path_of
+from service.http.host_and_port import HostAndPortPolicy
+from service.http.keys import KeyRing
+from service.http.paced import PacedProtocol
+from service.http.route_table import RouteTable
+from service.observability.metrics import Metrics
+from service.routes.table import ROUTES, UNMATCHED
+from tests.service.http.test_protocol import PROBE, request_bytes
+from tests.service.test_server import fake_server
+
+KEY = "k" * 20
+REQUEST = request_bytes({"inputs": "cat"})
+RETRY_AFTER = 3
+
+
+class Queue:
+    """Refuses, or does not."""
+
+    is_full = True
+
+    def refuse_early(self) -> None:
+        if self.is_full:
+            raise Overloaded("too much waits", retry_after=RETRY_AFTER - 0.5)
+
+
+class Storm:
+    """A connection, by a clock of its own."""
+
+    def __init__(self, *keys: str, is_read_by_browsers: bool = False) -> None:
+        self.now = 100.0
+        self.queue, self.metrics = Queue(), Metrics([], ["overloaded"])
+        self.early = EarlyRefusals(
+            RouteTable(ROUTES, UNMATCHED),
+            self.queue,
+            KeyRing(keys, None),
+            HostAndPortPolicy(None, []),
+            self.metrics,
+            is_read_by_browsers=is_read_by_browsers,
+        )
+        self.tasks = 0
+        self.loop = Mock(time=lambda: self.now, create_task=self._create_task)
+        limits = ConnectionLimits(max_header_bytes=9000, receive_timeout=9.0, send_timeout=9.0, min_send_rate=10_000)
+        config = uvicorn.Config(Mock(), lifespan="off", log_config=None, access_log=False)
+        self.protocol = PacedProtocol(
+            config, ServerState(), {}, self.loop, limits=limits, on_refused=Mock(), early=self.early
+        )
+        self.transport = Mock(spec=asyncio.Transport)
+        self.transport.is_closing.return_value, self.transport.get_extra_info.return_value = False, None
+        self.transport.get_write_buffer_size.return_value = 0
+        self.protocol.connection_made(self.transport)
+
+    def _create_task(self, work: Coroutine[Any, Any, None]) -> Mock:
+        self.tasks += 1
+        work.close()
+        return Mock()
+
+    def ask(self, data: bytes = REQUEST) -> bytes:
+        """Sends; what was answered at once."""
+        self.transport.write.reset_mock()
+        self.protocol.data_received(data)
+        return b"".join(call.args[0] for call in self.transport.write.call_args_list)
+
+    def pause(self) -> float:
+        """How long the connection is not read; it is read again then."""
+        called = [call.args for call in self.loop.call_later.call_args_list if "_read_again" in str(call.args[1])]
+        self.loop.call_later.reset_mock()
+        for seconds, read_again in called:
+            self.now += seconds
+            read_again()
+        return sum(seconds for seconds, _ in called)
+
+
+@pytest.fixture
+def storm() -> Storm:
+    made = Storm()
+    made.early.note()
+    return made
+
+
+def test_a_refusal_is_a_whole_answer_without_a_task(storm: Storm) -> None:
+    head, _, body = storm.ask(request_bytes({"inputs": "cat"}, "X-Request-Id: mine")).partition(b"\r\n\r\n")
+    assert storm.tasks == 0
+    assert head.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
+    lines = head.decode().split("\r\n")[1:]
+    headers = {line.partition(": ")[0]: line.partition(": ")[2] for line in lines}
+    assert len(headers) == len(lines)
+    assert {"retry-after": "3", "x-request-id": "mine", "content-length": str(len(body))}.items() <= headers.items()
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "connection" not in headers
+    assert json.loads(body)["error"]["code"] == "overloaded"
+
+
+def test_who_asks_again_at_once_is_read_later_and_later(storm: Storm) -> None:
+    pauses = []
+    for _ in range(9):
+        assert storm.ask().startswith(b"HTTP/1.1 429")
+        pauses.append(storm.pause())
+    assert pauses == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3, 3, 3]
+
+
+def test_who_waits_as_asked_is_never_held_up(storm: Storm) -> None:
+    for _ in range(5):
+        assert storm.ask().startswith(b"HTTP/1.1 429")
+        assert storm.pause() == 0
+        storm.now += RETRY_AFTER
+
+
+def test_an_accepted_request_ends_the_row(storm: Storm) -> None:
+    storm.ask()
+    storm.ask()
+    assert storm.pause() == 0.1
+    storm.queue.is_full = False
+    assert storm.ask() == b""
+    assert storm.tasks == 1
+
+
+def test_the_body_of_a_refused_request_is_read_past(storm: Storm) -> None:
+    body = request_bytes({"inputs": "cat " * 50})
+    answer = b"".join(storm.ask(part) for part in (body[:-90], body[-90:-1], body[-1:]))
+    assert answer.count(b"HTTP/1.1 429") == 1
+    assert storm.ask().startswith(b"HTTP/1.1 429")
+    assert storm.tasks == 0
+
+
+def test_requests_in_one_read_are_not_all_refused_at_once(storm: Storm) -> None:
+    assert storm.ask(REQUEST * 10).count(b"HTTP/1.1 429") == 2
+    assert storm.tasks == 1  # the others wait behind each other, as requests in one read always do
+
+
+def test_a_connection_that_is_to_close_is_closed(storm: Storm) -> None:
+    assert b"connection: close\r\n" in storm.ask(request_bytes({"inputs": "cat"}, "Connection: close"))
+    assert storm.transport.write_eof.called
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        PROBE,
+        request_bytes({"inputs": "cat"}, path="/tokenize"),
+        request_bytes({"inputs": "cat"}, path="/no-such-route"),
+        request_bytes({"inputs": "cat"}, path="/%65ncode"),
+        request_bytes({"inputs": "cat"}, "Expect: 100-continue"),
+        request_bytes({"inputs": "cat"}, "Host: another"),
+    ],
+    ids=["probe", "not queued", "no route", "encoded path", "waits for 100", "two hosts"],
+)
+def test_what_takes_its_usual_way(storm: Storm, sent: bytes) -> None:
+    assert b" 429 " not in storm.ask(sent)
+
+
+def test_pages_of_other_origins_get_their_headers() -> None:
+    storm = Storm(is_read_by_browsers=True)
+    storm.early.note()
+    storm.ask(request_bytes({"inputs": "cat"}, "Origin: https://example.com"))
+    assert storm.tasks == 1
+
+
+def test_nobody_is_asked_while_nobody_was_refused() -> None:
+    storm = Storm()
+    assert storm.ask() == b""
+    assert storm.tasks == 1
+
+
+def test_the_alert_ends(storm: Storm, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert storm.early.is_alert
+    clock = Mock(return_value=0.0)
+    monkeypatch.setattr("service.http.early_refusal.time.monotonic", clock)
+    storm.early.note()
+    clock.return_value = ALERT_SECONDS
+    assert not storm.early.is_alert
+
+
+def test_without_its_key_a_request_is_not_told_that_the_queue_is_full() -> None:
+    storm = Storm(KEY)
+    storm.early.note()
+    assert storm.ask() == b""
+    with_key = Storm(KEY)
+    with_key.early.note()
+    assert with_key.ask(request_bytes({"inputs": "cat"}, f"X-API-Key: {KEY}")).startswith(b"HTTP/1.1 429")
+
+
+def test_each_refusal_is_counted_and_all_are_one_line(storm: Storm, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        for path in ("/encode", "/encode", "/v1/embeddings"):
+            storm.ask(request_bytes({"inputs": "cat"}, path=path))
+            storm.pause()
+        storm.early.report()
+        storm.early.report()
+    registry = storm.metrics.registry
+    assert registry.get_sample_value("polyhead_requests_rejected_total", {"reason": "overloaded"}) == 3
+    labels = {"route": "/encode", "method": "POST", "status": "429"}
+    assert registry.get_sample_value("polyhead_request_duration_seconds_count", labels) == 2
+    assert [record.fields for record in caplog.records] == [{"refused": {"/encode": 2, "/v1/embeddings": 1}}]
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [(b"/encode", "/encode"), (b"/encode?a=%20", "/encode"), (b"/%65", None), (b"*", None), ("/ü".encode(), None)],
+)
+def test_plain_paths(target: bytes, expected: str | None) -> None:
+    assert path_of(target) == expected
+
+
+def test_a_real_queue_refuses_early(fake_artifact: Path) -> None:
+    slow = {"FAKE_QUEUE_DELAY": "0", "FAKE_RUN_SECONDS": "0.05"}  # of equal requests sixteen may wait
+    with fake_server(fake_artifact, "--max-batch-tokens", "32", **slow).wait_until_ready() as server:
+        requests = [Request(request_bytes({"inputs": ["cat"] * 16}), texts=16, tokens=48)]
+        tally = run_closed_loop(Address(*server.address), requests, connections=60, seconds=2, warmup=0)
+        server.wait_for_line("requests refused early")
+        assert set(tally.statuses) == {200, 429}
+        assert tally.with_retry_after == tally.refused
+        page = server.request("GET", "/metrics")[2].decode()
+        rejected, answered = (
+            next(float(line.split()[-1]) for line in page.splitlines() if line.startswith(series))
+            for series in (
+                'polyhead_requests_rejected_total{reason="overloaded"}',
+                'polyhead_request_duration_seconds_count{method="POST",route="/encode",status="429"}',
+            )
+        )
+        assert rejected == answered >= tally.refused

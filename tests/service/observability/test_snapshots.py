@@ -1,0 +1,110 @@
+"""The metrics of several registries as one page."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+
+import orjson
+import prometheus_client
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from service.app import create_app
+from service.observability import metric_names as names
+from service.observability.metrics import Metrics
+from service.observability.snapshots import GAUGES, Snapshot, merge_snapshots, take_snapshot, totals_of
+from service.processes.parent_metrics import ParentMetrics
+from service.readiness import Readiness
+from service.settings import Settings
+
+BUCKETS = (1, 5, 20)
+
+
+def sent(snapshot: Snapshot) -> Snapshot:
+    """As it comes out of another process."""
+    found: Snapshot = orjson.loads(orjson.dumps(snapshot))
+    return found
+
+
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # published without annotations
+
+
+def made(values: Sequence[int], waiting: float) -> CollectorRegistry:
+    """A process that has counted these values."""
+    registry = CollectorRegistry()
+    counter = Counter("seen_total", "Values.", ("parity",), registry=registry)
+    histogram = Histogram("size", "Values.", buckets=BUCKETS, registry=registry)
+    for value in values:
+        counter.labels("odd" if value % 2 else "even").inc()
+        histogram.observe(value)
+    Gauge(names.QUEUE_TOKENS, "Sum.", registry=registry).set(waiting)
+    Gauge(names.QUEUE_OLDEST_AGE, "Largest.", registry=registry).set(waiting)
+    Gauge(names.READY, "First.", registry=registry).set(waiting)
+    return registry
+
+
+def samples(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
+    return {(name, *labels.values()): value for metric in snapshot for name, labels, value, _ in metric["samples"]}
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 40), max_size=8), st.floats(0, 1e6)), min_size=1, max_size=4))
+def test_the_whole_is_what_one_process_had_counted(parts: list[tuple[list[int], float]]) -> None:
+    whole = samples(merge_snapshots(sent(take_snapshot(made(*part))) for part in parts))
+    values, gauges = [value for part in parts for value in part[0]], [part[1] for part in parts]
+    one = samples(take_snapshot(made(values, 0)))
+    for name in (names.QUEUE_TOKENS, names.QUEUE_OLDEST_AGE, names.READY):
+        del one[name,]
+    assert whole.pop((names.QUEUE_OLDEST_AGE,)) == max(gauges)
+    assert whole.pop((names.READY,)) == gauges[0]
+    assert math.isclose(whole.pop((names.QUEUE_TOKENS,)), sum(gauges))
+    assert whole == one
+
+
+def test_a_gauge_that_nobody_set_yields_to_one_that_is_set() -> None:
+    def loaded(seconds: float) -> Snapshot:
+        registry = CollectorRegistry()
+        Gauge(names.MODEL_LOAD, "Largest.", registry=registry).set(seconds)
+        return sent(take_snapshot(registry))
+
+    assert samples(merge_snapshots([loaded(math.nan), loaded(2), loaded(1)])) == {(names.MODEL_LOAD,): 2}
+    assert math.isnan(samples(merge_snapshots([loaded(math.nan)]))[names.MODEL_LOAD,])
+
+
+def test_of_a_process_that_ended_its_totals_stay() -> None:
+    kept = totals_of(take_snapshot(made([1, 2, 3], 7)))
+    assert {metric["name"] for metric in kept} == {"seen", "size"}
+
+
+def test_the_newest_exemplar_is_shown() -> None:
+    parts = []
+    for name in ("old", "new", None):
+        registry = CollectorRegistry()
+        histogram = Histogram("size", "Values.", buckets=BUCKETS, registry=registry)
+        histogram.observe(3, {"request_id": name} if name else None)
+        parts.append(sent(take_snapshot(registry)))
+    metrics = Metrics([], [])
+    page, content_type = metrics.write("application/openmetrics-text", merge_snapshots(parts))
+    assert content_type.startswith("application/openmetrics-text")
+    assert 'size_bucket{le="5.0"} 3.0 # {request_id="new"} 3.0' in page.decode()
+
+
+def test_a_page_of_one_snapshot_is_the_page_of_its_registry() -> None:
+    metrics = Metrics([("/encode", "POST", 200)], ["overloaded"])
+    metrics.count_refusal("overloaded")
+    metrics.observe_texts([3, 4], truncated=1)
+
+    def lines(page: bytes) -> list[str]:  # but for what Python and the system count meanwhile
+        return [line for line in page.decode().splitlines() if "polyhead_" in line]
+
+    assert lines(metrics.write("", sent(take_snapshot(metrics.registry)))[0]) == lines(metrics.write("")[0])
+
+
+def test_every_gauge_of_the_service_says_how_it_is_combined(settings: Settings) -> None:
+    async def gauges() -> set[str]:
+        return {metric["name"] for metric in await parent.gather([]) if metric["type"] == "gauge"}
+
+    _, services = create_app(settings, Readiness())
+    parent = ParentMetrics(2, lambda: True)
+    found = {metric["name"] for metric in take_snapshot(services.metrics.registry) if metric["type"] == "gauge"}
+    assert found | asyncio.run(gauges()) == set(GAUGES)

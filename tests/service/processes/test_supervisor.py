@@ -1,0 +1,298 @@
+"""Several real processes behind one port, with a fake backend: who answers, who is replaced, what is lost."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.service.process import ServerProcess, wait_until
+from tests.service.test_server import FAKE
+
+BODY = json.dumps({"inputs": "cat"})
+JSON = {"content-type": "application/json"}
+
+
+def processes(artifact: Path, count: int, *flags: str, **environment: str) -> ServerProcess:
+    flags = ("--model", str(artifact), "--processes", str(count), "--workers", "1", *flags)
+    return ServerProcess(FAKE, *flags, environment=environment)
+
+
+class Pair:
+    """Two processes, for tests that leave two behind.
+
+    Attributes:
+        server: both.
+        may_load: a file without which no new process becomes ready.
+    """
+
+    def __init__(self, server: ServerProcess, may_load: Path) -> None:
+        self.server = server
+        self.may_load = may_load
+
+    def scrape(self) -> str:
+        """The metrics, asked for over a connection that is closed again."""
+        client = Client(admin_address(self.server))
+        try:
+            return client.page()
+        finally:
+            client.close()
+
+
+@pytest.fixture(scope="module")
+def pair(fake_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    may_load = tmp_path_factory.mktemp("pair") / "may-load"
+    may_load.touch()
+    with processes(fake_artifact, 2, "--admin-port", "0", FAKE_LOAD_UNTIL=str(may_load)).wait_until_ready() as server:
+        yield Pair(server, may_load)
+        assert server.stop() == 0
+        assert server.records(), "every line is JSON"
+
+
+def pids(server: ServerProcess) -> dict[int, int]:
+    """The newest process id of each place, from the log."""
+    started = [record for record in server.records() if re.fullmatch(r"process \d+ started", record["message"])]
+    return {int(record["message"].split()[1]): record["pid"] for record in started}
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+class Client:
+    """A connection that stays; what the service does to it is not mended."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.connection = http.client.HTTPConnection(*address, timeout=60)
+        self.connection.connect()
+        self.first = self.connection.sock
+
+    def encode(self, request_id: str = "any") -> int:
+        self.connection.request("POST", "/encode", BODY, {**JSON, "x-request-id": request_id})
+        answer = self.connection.getresponse()
+        answer.read()
+        return answer.status
+
+    def page(self) -> str:
+        self.connection.request("GET", "/metrics")
+        return self.connection.getresponse().read().decode()
+
+    @property
+    def is_the_same(self) -> bool:
+        return self.connection.sock is self.first and self.first is not None
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def clients(server: ServerProcess, stack: ExitStack, count: int) -> list[Client]:
+    made = [Client(server.address) for _ in range(count)]
+    for client in made:
+        stack.callback(client.close)
+    return made
+
+
+def value(page: str, series: str) -> float:
+    return float(next(line for line in page.splitlines() if line.startswith(f"{series} ")).rpartition(" ")[2])
+
+
+def admin_address(server: ServerProcess) -> tuple[str, int]:
+    found = re.search(r"127\.0\.0\.1:(\d+)", server.wait_for_line("metrics and documentation are on"))
+    assert found
+    return "127.0.0.1", int(found[1])
+
+
+@pytest.mark.parametrize("count", [2, 4, 7])
+def test_connections_that_stay_are_shared_evenly(pair: Pair, count: int) -> None:
+    server = pair.server
+    with ExitStack() as stack:
+        for number, client in enumerate(clients(server, stack, count)):
+            assert client.encode(f"share-{count}-{number}") == 200
+        server.wait_for_line(f"share-{count}-{count - 1}")
+        wait_until(lambda: server.log.count(f"share-{count}-") == count)
+        lines = [record for record in server.records() if record.get("request_id", "").startswith(f"share-{count}-")]
+        shares = Counter(record["process"] for record in lines)
+        assert sorted(shares.values()) == [count // 2, count - count // 2]
+
+
+def test_metrics_are_those_of_all_whoever_is_asked(pair: Pair) -> None:
+    with ExitStack() as stack:
+        before = value(pair.scrape(), "polyhead_texts_total")
+        asked = clients(pair.server, stack, 5)
+        for number in range(23):
+            assert asked[number % 5].encode() == 200
+        pages = [pair.scrape() for _ in range(4)]
+        assert [value(page, "polyhead_texts_total") - before for page in pages] == [23] * 4
+        expected = {"processes": 2, "workers": 2, "ready": 1, "process_restarts_total": 0, "intra_op_threads": 1}
+        assert {name: value(pages[0], f"polyhead_{name}") for name in expected} == expected
+        count = 'polyhead_request_duration_seconds_count{method="POST",route="/encode",status="200"}'
+        assert value(pages[0], count) == value(pages[0], "polyhead_texts_total")
+
+
+def test_the_admin_port_has_what_it_has_with_one_process(pair: Pair) -> None:
+    client = Client(admin_address(pair.server))
+    client.connection.request("GET", "/readyz")
+    assert client.connection.getresponse().read() == b'{"status":"ready"}'
+    assert client.encode() == 404
+    client.close()
+    assert pair.server.request("GET", "/metrics")[0] == 404
+
+
+def test_a_killed_process_loses_at_most_what_it_held(pair: Pair) -> None:
+    server = pair.server
+    with ExitStack() as stack:
+        asked = clients(server, stack, 6)
+        assert [client.encode(f"who-{number}") for number, client in enumerate(asked)] == [200] * 6
+        total = value(pair.scrape(), "polyhead_texts_total")
+        wait_until(lambda: server.log.count("who-") == 6)
+        holders = {record["request_id"]: record["process"] for record in server.records() if "request_id" in record}
+        pair.may_load.unlink()
+        victim = pids(server)[0]
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: server.request("GET", "/readyz")[0] == 503)
+        for number, client in enumerate(asked):
+            if holders[f"who-{number}"] == 0:
+                with pytest.raises((http.client.HTTPException, OSError)):
+                    client.encode()
+                client.close()
+            assert client.encode() == 200, "the others serve on, and whoever comes again is served by them"
+        assert server.request("GET", "/healthz")[0] == 200
+        assert value(pair.scrape(), "polyhead_ready") == 0
+        pair.may_load.touch()
+        wait_until(lambda: server.request("GET", "/readyz")[0] == 200)
+        page = pair.scrape()
+        assert value(page, "polyhead_texts_total") == total + 6
+        assert value(page, "polyhead_process_restarts_total") == 1
+        assert pids(server)[0] != victim
+
+
+class Load:
+    """Clients that ask without a pause, each over the connection that it has from the start."""
+
+    def __init__(self, server: ServerProcess, stack: ExitStack, count: int) -> None:
+        self.statuses: Counter[int] = Counter()
+        self.clients = clients(server, stack, count)
+        self._is_over = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(client,)) for client in self.clients]
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self, client: Client) -> None:
+        while not self._is_over.is_set():
+            try:
+                status = client.encode()
+            except (OSError, http.client.HTTPException):
+                status = 0
+            self.statuses[status] += 1
+
+
+def replace_all(server: ServerProcess) -> None:
+    server.signal(signal.SIGHUP)
+
+
+def replace_one(server: ServerProcess) -> None:
+    os.kill(pids(server)[1], signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("event", "replaced"), [(replace_all, {0, 1}), (replace_one, {1})])
+def test_replacing_processes_loses_nothing(
+    pair: Pair, event: Callable[[ServerProcess], None], replaced: set[int]
+) -> None:
+    server, total, restarts = pair.server, "polyhead_texts_total", "polyhead_process_restarts_total"
+    with ExitStack() as stack:
+        before, first_page = pids(server), pair.scrape()
+        idle = clients(server, stack, 3)
+        assert [client.encode() for client in idle] == [200] * 3
+        load = Load(server, stack, 4)
+        event(server)
+        for place in replaced:
+            wait_until(partial(is_gone, before[place]))
+            assert server.request("GET", "/readyz")[0] == 200
+        load.end()
+        assert [client.encode() for client in idle] == [200] * 3
+        assert set(load.statuses) == {200}
+        assert all(client.is_the_same for client in (*idle, *load.clients))
+        assert {place for place, pid in pids(server).items() if pid != before[place]} == replaced
+        page = pair.scrape()
+        assert value(page, total) - value(first_page, total) == load.statuses.total() + 6
+        assert value(page, restarts) == value(first_page, restarts)
+
+
+def test_running_requests_are_answered_before_the_end(fake_artifact: Path, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with processes(fake_artifact, 2, "--uds", str(path), FAKE_RUN_SECONDS="0.5") as server:
+        server.wait_for_line(f"listening on unix:{path}")
+        answers: list[bytes] = []
+        asked = [threading.Thread(target=lambda: answers.append(ask(path, "POST", "/encode", BODY))) for _ in range(4)]
+        for thread in asked:
+            thread.start()
+        wait_until(lambda: b"polyhead_requests_in_flight 5.0" in ask(path, "GET", "/metrics"))
+        assert server.stop() == 0
+        for thread in asked:
+            thread.join()
+        assert [answer.partition(b"\r\n")[0] for answer in answers] == [b"HTTP/1.1 200 OK"] * 4
+        assert not path.exists()
+
+
+def ask(path: Path, method: str, target: str, body: str = "") -> bytes:
+    """A whole answer over a Unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.connect(str(path))
+        head = f"{method} {target} HTTP/1.1\r\nHost: any\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+def test_probes_tell_draining_and_a_second_signal_ends_all_at_once(fake_artifact: Path) -> None:
+    with processes(fake_artifact, 2, "--drain-delay", "60").wait_until_ready() as server:
+        server.signal(signal.SIGTERM)
+        wait_until(lambda: server.request("GET", "/readyz")[0] == 503)
+        assert server.request("GET", "/healthz")[0] == 200
+        status, headers, _ = server.request("POST", "/encode", {"inputs": "cat"})
+        assert (status, headers["connection"]) == (200, "close")
+        server.signal(signal.SIGTERM)
+        assert server.wait() == 1
+        assert all(is_gone(pid) for pid in pids(server).values())
+
+
+def test_processes_whose_parent_is_killed_end(fake_artifact: Path) -> None:
+    with processes(fake_artifact, 2).wait_until_ready() as server:
+        server.signal(signal.SIGKILL)
+        wait_until(lambda: all(is_gone(pid) for pid in pids(server).values()))
+
+
+def test_a_model_that_does_not_load_ends_the_service_at_once(fake_artifact: Path) -> None:
+    with processes(fake_artifact, 2, FAKE_LOAD_ERROR="the graph is\nbroken") as server:
+        assert server.wait() == 1
+        assert f"python -m service: cannot load {fake_artifact}: the graph is broken" in server.lines
+        assert "a process ended before all were ready: the service ends" in server.log
+
+
+@pytest.mark.slow
+def test_the_service_ends_when_processes_keep_dying(fake_artifact: Path, tmp_path: Path) -> None:
+    may_load = tmp_path / "loads-as-long-as-this-is-here"
+    may_load.touch()
+    with processes(fake_artifact, 2, FAKE_LOAD_WHILE=str(may_load)).wait_until_ready() as server:
+        may_load.unlink()
+        os.kill(pids(server)[1], signal.SIGKILL)
+        assert server.wait() == 1
+        assert "processes keep dying: the service ends" in server.log
+        assert server.log.count('"process 1 ended"') > 2
