@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -41,11 +42,27 @@ COLUMNS = (
     "client_cores",
 )
 WARMUP = 2.0  # seconds before each measurement: the queue fills, pauses grow
-Sample = tuple[Tally, Probed, Probed, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measured storm.
+
+    Attributes:
+        tally: what was answered.
+        first: probes on the first port.
+        admin: probes on the admin port.
+        server_cores: that the server kept busy.
+    """
+
+    tally: Tally
+    first: Probed
+    admin: Probed
+    server_cores: float
 
 
 def measure(server: Server, admin: int, requests: Sequence[Request], clients: int, seconds: float) -> Sample:
-    """One storm: what was answered, the probes on both ports, cores that the server kept busy."""
+    """One storm."""
     ports = f"{server.address.port},{admin}"
     command = [sys.executable, "-m", "benchmarks.http.prober", ports, str(WARMUP), str(seconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as prober:  # noqa: S603 - our own program
@@ -56,24 +73,25 @@ def measure(server: Server, admin: int, requests: Sequence[Request], clients: in
     if prober.returncode:
         raise CannotMeasure("the probes ended early")
     first, second = (Probed(**found) for found in json.loads(output))
-    return tally, first, second, busy or 0.0
+    return Sample(tally, first, second, busy or 0.0)
 
 
 def describe(clients: int, samples: Sequence[Sample], seconds: float) -> dict[str, object]:
     """A row of the table, but for the share of the best."""
-    probes, admin = (Probed.of([sample[port] for sample in samples]) for port in (1, 2))
+    tallies = [sample.tally for sample in samples]
+    probes, admin = Probed.of([sample.first for sample in samples]), Probed.of([sample.admin for sample in samples])
     return {
         "clients": clients,
-        "goodput_per_s": Spread.of([tally.requests / seconds for tally, *_ in samples]).median,
-        "refused_per_s": Spread.of([tally.statuses[429] / seconds for tally, *_ in samples]).median,
-        "failed": sum(tally.failed for tally, *_ in samples),
+        "goodput_per_s": Spread.of([tally.requests / seconds for tally in tallies]).median,
+        "refused_per_s": Spread.of([tally.statuses[429] / seconds for tally in tallies]).median,
+        "failed": sum(tally.failed for tally in tallies),
         "probe_p50_ms": probes.percentile(50),
         "probe_p99_ms": probes.percentile(99),
         "admin_p50_ms": admin.percentile(50),
         "admin_p99_ms": admin.percentile(99),
         "probes_failed": probes.failed + admin.failed,
-        "server_cores": Spread.of([busy for *_, busy in samples]).median,
-        "client_cores": Spread.of([tally.client_cpu / seconds for tally, *_ in samples]).median,
+        "server_cores": Spread.of([sample.server_cores for sample in samples]).median,
+        "client_cores": Spread.of([tally.client_cpu / seconds for tally in tallies]).median,
     }
 
 

@@ -85,7 +85,7 @@ class Storm:
         for seconds, read_again in called:
             self.now += seconds
             read_again()
-        return sum(seconds for seconds, _ in called)
+        return float(sum(seconds for seconds, _ in called))
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_each_refusal_is_counted_and_all_are_one_line(storm: Storm, caplog: pyte
     assert registry.get_sample_value("polyhead_requests_rejected_total", {"reason": "overloaded"}) == 3
     labels = {"route": "/encode", "method": "POST", "status": "429"}
     assert registry.get_sample_value("polyhead_request_duration_seconds_count", labels) == 2
-    assert [record.fields for record in caplog.records] == [{"refused": {"/encode": 2, "/v1/embeddings": 1}}]
+    assert [vars(record)["fields"] for record in caplog.records] == [{"refused": {"/encode": 2, "/v1/embeddings": 1}}]
 
 
 @pytest.mark.parametrize(
