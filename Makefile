@@ -45,7 +45,7 @@ test-slow: $(BIN)/.dev tools ## run the long-running tests that need no machine 
 test-alone: $(BIN)/.dev tools ## run the tests that measure, and so want the machine for themselves
 	@$(BIN)/python -m pytest --ignore=tests/clients -m alone
 
-test-all: test test-deploy test-clients test-slow test-alone ## run every test
+test-all: test test-deploy test-clients test-slow bulk-check test-alone ## run every test
 
 lint: $(BIN)/.dev ## format check, lint, types, dependency rule
 	@echo "==> ruff format"; $(BIN)/ruff format --check .
@@ -108,7 +108,7 @@ tools: .tools/.done ## install what checks deploy/: kubectl, hadolint, schemas
 # Ray, beside what the tests have: an environment that sees their packages, so that nothing of Ray's comes among them.
 bulk-check: $(BIN)/.test .bulk/.done ## install Ray in an environment of its own, run the tests of bulk encoding
 	@echo "==> running the tests of bulk encoding, with Ray"
-	@.bulk/bin/python -m pytest tests/deploy/test_bulk.py -p no:cacheprovider
+	@.bulk/bin/python -m pytest tests/deploy/test_bulk.py tests/deploy/test_bulk_kinds.py -p no:cacheprovider
 
 .bulk/.done: pyproject.toml constraints.txt | $(BIN)/.test
 	@echo "==> installing Ray in .bulk"

@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, one, machine, load in tqdm(runs, desc="simulating", unit="run", leave=False, disable=None):
         reports[name, load] = Simulation(one, machine, TRACES[load], seed=given.seed).run()
     lines = [COLUMNS, *(describe(name, load, report) for (name, load), report in reports.items())]
+    assumed = {name for name, _, machine, _ in runs if not machine.is_measured}
+    lines += [f"{name}: what one replica does is assumed, not measured" for name in sorted(assumed)]
     sys.stdout.write("\n".join(lines) + "\n")
     if given.picture is not None:
         draw(reports, given.picture)

@@ -28,6 +28,7 @@ class Machine:
         start_seconds: from a new replica to a ready one, with its image on the node.
         cpu_request: cores.
         cpu_besides: cores that the event loop and tokenising take at full load.
+        is_measured: whether its figures were measured; else they are assumed.
     """
 
     workers: int
@@ -36,12 +37,13 @@ class Machine:
     start_seconds: float
     cpu_request: float = 2.5
     cpu_besides: float = 0.3
+    is_measured: bool = True
 
 
 CPU = Machine(workers=2, tokens_per_second=11_000, run_seconds=0.0003, start_seconds=15)
 """fp32 on two cores, one text a request (deploy/README.md, Sizing). A start takes 2.5 s, the node takes the rest."""
-GPU = Machine(workers=1, tokens_per_second=230_000, run_seconds=0.003, start_seconds=45)
-"""Assumed, not measured: a card that encodes 230,000 tokens a second in full batches, and a start with CUDA."""
+GPU = Machine(workers=1, tokens_per_second=230_000, run_seconds=0.003, start_seconds=45, is_measured=False)
+"""A card that encodes 230,000 tokens a second in full batches, and a start with CUDA."""
 
 
 @dataclass(slots=True)

@@ -89,17 +89,20 @@ def shown(tally: Any, rows: int, terminal: TextIO) -> Iterator[None]:
         rows: to do.
         terminal: where to.
     """
-    over = threading.Event()
+    over, is_whole = threading.Event(), threading.Event()
 
     def draw() -> None:
         with tqdm(total=rows, desc="encoding", unit=" rows", unit_scale=True, file=terminal, disable=None) as bar:
             while not over.wait(INTERVAL):
                 bar.update(min(ray.get(tally.read.remote()).rows, rows) - bar.n)
+            if is_whole.is_set():
+                bar.update(rows - bar.n)  # since the last look
 
     thread = threading.Thread(target=draw, name="progress")
     thread.start()
     try:
         yield
+        is_whole.set()
     finally:
         over.set()
         thread.join()

@@ -10,10 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,10 +23,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.lib.server import free_port
 from deploy.bulk.encoder import TextEncoder
-from deploy.bulk.pipeline import Corpus, EncodeTexts
-from deploy.bulk.progress import Counts, Summary
-from service.errors import InferenceFailed
-from service.inference.backend import Float32Array
+from tests.deploy.bulk_command import command, encode
 from tests.deploy.tools import ROOT
 from tests.texts import varied_texts
 
@@ -49,17 +45,6 @@ def corpus(tmp_path: Path) -> Path:
         columns = {"id": [f"{number}-{row}" for row in range(ROWS)], "text": texts, "extra": list(range(ROWS))}
         pq.write_table(pa.table(columns), folder / f"{number}.parquet", row_group_size=25)
     return folder
-
-
-def command(model: Path, corpus: Path, output: Path, *more: str) -> list[str]:
-    places = ["--model", str(model), "--input", str(corpus), "--output", str(output)]
-    return [sys.executable, "-m", "deploy.bulk", *places, *more]
-
-
-def encode(model: Path, corpus: Path, output: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - our own program
-        command(model, corpus, output, *more), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
 
 
 def check(output: Path, corpus: Path, model: Path) -> None:
@@ -147,32 +132,6 @@ def test_takes_a_folder_of_text_files_on_a_machine_that_is_a_node_already(
     vectors = np.array([row["embedding"] for row in found], dtype=np.float32)
     expected = TextEncoder.load(default_artifact).encode(["a text of a", "a text of b"])
     np.testing.assert_array_equal(vectors, expected)
-
-
-class FailingEncoder:
-    """Cannot encode the word `bad`, nor anything beside it."""
-
-    dimensions = 2
-
-    def encode(self, texts: Sequence[str]) -> Float32Array:
-        if "bad" in texts:
-            raise InferenceFailed()
-        return np.array([[len(text), 1] for text in texts], dtype=np.float32)
-
-
-def test_a_text_that_fails_costs_its_own_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TextEncoder, "load", lambda *_, **__: FailingEncoder())
-    reported: list[tuple[int, int, list[str]]] = []
-    tally = SimpleNamespace(add=SimpleNamespace(remote=lambda *given: reported.append(given)))
-    corpus = Corpus((), "", "", id_column="id", text_column="text")
-    table = pa.table({"id": list("abcd"), "text": ["one", "bad", None, "three"]})
-    found = EncodeTexts(corpus, "artifact", tally)(table)["embedding"].to_pylist()
-    assert found == [[3, 1], None, None, [5, 1]]
-    assert reported == [(4, 1, ["b"])]
-    counts = Counts(rows=4, without_text=1, failed=1, failed_ids=["b"])
-    assert str(Summary.of(counts, 4, time.monotonic() - 1)).endswith(
-        "; 1 rows without text; 1 rows failed, the first: b"
-    )
 
 
 def test_rows_of_a_node_that_dies_are_encoded_by_another(tmp_path: Path, default_artifact: Path) -> None:

@@ -88,8 +88,9 @@ def test_seeds_differ_and_one_seed_does_not() -> None:
 def test_command_prints_a_table_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "autoscaling.png"
     assert main(["--loads", "steady70", "--compare", str(QUEUE_ALONE), "--picture", str(picture)]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
+    head, *lines, note = capsys.readouterr().out.splitlines()
     assert head.split() == ["rules", "load", "replicas", "turns", "refused", "worst", "p99"]
     assert [line.split()[0] for line in lines] == ["queue_alone", *SETTINGS]
+    assert note == "autoscale-gpu: what one replica does is assumed, not measured"
     with Image.open(picture) as drawn:
         assert drawn.width > drawn.height  # a row for the one load
