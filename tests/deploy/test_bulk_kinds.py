@@ -88,7 +88,7 @@ def broken_at(word: str, artifact: Path, copy: Path) -> Path:
     shutil.copytree(artifact, copy)
     ids = Tokenizer.from_file(str(copy / TOKENIZER)).encode(word, add_special_tokens=False).ids
     graph = onnx.load(copy / GRAPH)
-    (table,) = (one for one in graph.graph.initializer if "word_embeddings" in one.name)
+    table = next(one for one in graph.graph.initializer if one.name == "encoder.embeddings.token.weight")
     rows = numpy_helper.to_array(table).copy()
     rows[ids[-1]] = np.nan
     table.CopyFrom(numpy_helper.from_array(rows, table.name))
