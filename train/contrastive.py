@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from train.seeds import random_states, set_random_states
+
 Embed = Callable[[Sequence[int]], Tensor]
 """Embeds some examples of a batch, by their places in it, [n, D], with gradients."""
 
@@ -63,14 +65,14 @@ def backward_in_chunks(embed: Embed, count: int, chunk: int, loss_of: Callable[[
     states, found = [], []
     with torch.no_grad():
         for places in chunks:
-            states.append(torch.get_rng_state())
+            states.append(random_states())
             found.append(embed(places))
     embeddings = torch.cat(found).requires_grad_(True)
     loss = loss_of(embeddings)
     (gradient,) = torch.autograd.grad(loss, embeddings)
-    after = torch.get_rng_state()
+    after = random_states()
     for places, state in zip(chunks, states, strict=True):
-        torch.set_rng_state(state)
+        set_random_states(state)
         (embed(places) * gradient[places.start : places.stop]).sum().backward()  # type: ignore[no-untyped-call]
-    torch.set_rng_state(after)
+    set_random_states(after)
     return loss.item()

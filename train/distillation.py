@@ -70,11 +70,10 @@ def read_material(paths: Sequence[Path], held_out: Path | None) -> Texts:
         described = {"texts": _listed(files), "held_out": f"{count} of the texts"}
         return Texts(learned=shuffled[count:], held_out=shuffled[:count], described=described)
     judged, judged_files = read_texts([held_out])
-    judged = judged[:MOST_HELD_OUT]
-    learned = [text for text in shuffled if text not in set(judged)]
-    return Texts(
-        learned=learned, held_out=judged, described={"texts": _listed(files), "held_out": _listed(judged_files)}
-    )
+    judged = list(dict.fromkeys(judged))[:MOST_HELD_OUT]
+    kept_apart = set(judged)
+    described = {"texts": _listed(files), "held_out": _listed(judged_files)}
+    return Texts(learned=[text for text in shuffled if text not in kept_apart], held_out=judged, described=described)
 
 
 class Distillation:

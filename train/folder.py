@@ -77,15 +77,20 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         RunError: there is none, or it is broken.
     """
+    require_checkpoint(folder)
     path = folder / CHECKPOINT
-    if not path.is_file():
-        raise RunError(f"{path} is not there: nothing to go on from; begin without --resume")
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             return tensors, json.loads(file.metadata()[STATE])
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def require_checkpoint(folder: Path) -> None:
+    """Raises RunError where there is nothing to go on from."""
+    if not (folder / CHECKPOINT).is_file():
+        raise RunError(f"{folder / CHECKPOINT} is not there: nothing to go on from; begin without --resume")
 
 
 def require_new(folder: Path) -> None:

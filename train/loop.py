@@ -20,7 +20,15 @@ from tqdm import tqdm
 from train.batching import epoch_batches
 from train.curves import draw_curves
 from train.errors import Diverged, RunError
-from train.folder import CHECKPOINT, load_checkpoint, require_new, save_checkpoint, write_network, write_record
+from train.folder import (
+    CHECKPOINT,
+    load_checkpoint,
+    require_checkpoint,
+    require_new,
+    save_checkpoint,
+    write_network,
+    write_record,
+)
 from train.progress import Progress
 from train.recipe import Recipe, parameter_groups
 from train.record import describe_run
@@ -82,7 +90,7 @@ def train(recipe: Recipe, settings: RunSettings) -> Progress:
 def require_folder(settings: RunSettings) -> None:
     """Raises RunError where the run may not write into its folder, before anything costs time."""
     if settings.resume:
-        load_checkpoint(settings.output)
+        require_checkpoint(settings.output)
     else:
         require_new(settings.output)
 

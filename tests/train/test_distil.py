@@ -11,6 +11,7 @@ from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
 from train import loop
 from train.distil import Distil, DistilSettings
+from train.distillation import read_material
 from train.errors import RunError
 from train.settings import RunSettings
 from train.student import make_student, matched_layers, student_config
@@ -70,3 +71,17 @@ def test_a_run_brings_the_student_nearer_to_its_teacher(tiny_folder: Path, text_
     written = read_checkpoint(Folder(run.output, "small")).encoder
     assert written.config.num_heads == (3, 3)
     assert written.config.learned_value_residual
+
+
+def test_no_text_is_both_learned_from_and_judged_by(text_file: Path, tmp_path: Path) -> None:
+    twice = tmp_path / "twice.txt"
+    twice.write_text(text_file.read_text() * 2)
+    own = read_material([twice], None)
+    assert not {*own.learned} & {*own.held_out}
+    assert len(own.held_out) == 2
+    assert sorted([*own.learned, *own.held_out]) == sorted({*text_file.read_text().splitlines()})
+    judged = tmp_path / "judged.txt"
+    judged.write_text("\n".join([*text_file.read_text().splitlines()[:10], "new york"]))
+    given = read_material([twice], judged)
+    assert not {*given.learned} & {*given.held_out}
+    assert len(given.held_out) == 11
