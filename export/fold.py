@@ -19,15 +19,16 @@ def fold_biases(encoder: Encoder) -> tuple[Encoder, int]:
     """A copy without key and value biases that computes the same, and how many were removed.
 
     q (k + b_k) = q k + q b_k: the same for every key of a query, so the softmax cancels b_k; not so where rotary
-    positions turn b_k by another angle at every key, and it stays there. And since the weights of a query sum to 1,
-    sum_j a_j (v_j + b_v) = sum_j a_j v_j + b_v: b_v moves behind the output projection as W_o b_v; not so where values
-    are more than weighed (`model.value_stream`), and it stays there. What stays behind is where a head's context is 0:
-    at -b_v now, which is then its `null_context`.
+    positions turn b_k by another angle at every key, or where keys are normed, and it stays there. And since the
+    weights of a query sum to 1, sum_j a_j (v_j + b_v) = sum_j a_j v_j + b_v: b_v moves behind the output projection
+    as W_o b_v; not so where values are more than weighed (`model.value_stream`), and it stays there. What stays
+    behind is where a head's context is 0: at -b_v now, which is then its `null_context`.
     """
     folded = copy.deepcopy(encoder)
     attentions = [module for module in folded.modules() if isinstance(module, MultiHeadAttention) and module.num_heads]
-    keys = attentions if encoder.config.attention_positions != "rotary" else []
-    values = attentions if is_linear(encoder.config) else []
+    config = encoder.config
+    keys = attentions if config.attention_positions != "rotary" and not config.query_key_norm else []
+    values = attentions if is_linear(config) else []
     return folded, sum(map(_drop_key_bias, keys)) + sum(map(_move_value_bias, values))
 
 
@@ -44,7 +45,8 @@ def _move_value_bias(attention: MultiHeadAttention) -> bool:
     if attention.value.bias is None:
         return False
     attention.output.bias = nn.Parameter(_moved_bias(attention), requires_grad=False)
-    attention.null_context = -attention.value.bias.detach()  # without its bias a value of 0 is this
+    bias = attention.value.bias.detach()
+    attention.null_context = -attention.per_query_head(bias)  # without its bias a value of 0 is this
     attention.value.bias = None  # type: ignore[assignment]  # nn.Linear takes None for no bias
     return True
 
@@ -60,6 +62,6 @@ def reduce_factors(encoder: Encoder) -> int:
 
 def _moved_bias(attention: MultiHeadAttention) -> torch.Tensor:
     """b_o + W_o b_v in float64, so that folding adds no rounding of its own."""
-    moved = attention.output.weight.double() @ attention.value.bias.double()
+    moved = attention.output.weight.double() @ attention.per_query_head(attention.value.bias).double()
     own = attention.output.bias
     return (moved if own is None else own.double() + moved).to(attention.output.weight.dtype)

@@ -14,13 +14,18 @@ _polyhead = Opset(FUNCTIONS_DOMAIN, FUNCTIONS_VERSION)
 
 
 @script(_polyhead, default_opset=op)
-def Scores(query, key, num_heads: int, scale: float):  # noqa: N802 - an operator
-    """Q K^T * scale per head. query, key: [B, S, H*K]. Returns [B, H, S, S]."""
-    heads = op.Reshape(op.Constant(value_int=num_heads), op.Constant(value_ints=[1]))
-    shape = op.Concat(op.Constant(value_ints=[0, 0]), heads, op.Constant(value_ints=[-1]), axis=0)
-    q = op.Transpose(op.Reshape(query, shape), perm=[0, 2, 1, 3])
-    k_transposed = op.Transpose(op.Reshape(key, shape), perm=[0, 2, 3, 1])
-    return op.Mul(op.MatMul(q, k_transposed), op.CastLike(op.Constant(value_float=scale), query))
+def Scores(query, key, num_heads: int, num_key_value_heads: int, scale: float):  # noqa: N802 - an operator
+    """Q K^T * scale per head. query: [B, S, H*K]; key: [B, S, G*K], each read by H/G heads. Returns [B, H, S, S]."""
+    one = op.Constant(value_ints=[1])
+    kept, rest = op.Constant(value_ints=[0, 0]), op.Constant(value_ints=[-1])
+    heads = op.Reshape(op.Constant(value_int=num_heads), one)
+    shared = op.Reshape(op.Constant(value_int=num_key_value_heads), one)
+    size = op.Div(op.Shape(key, start=2, end=3), shared)
+    q = op.Transpose(op.Reshape(query, op.Concat(kept, shared, rest, size, axis=0)), perm=[0, 2, 3, 1, 4])
+    k_transposed = op.Transpose(op.Reshape(key, op.Concat(kept, shared, one, size, axis=0)), perm=[0, 2, 3, 4, 1])
+    scores = op.Mul(op.MatMul(q, k_transposed), op.CastLike(op.Constant(value_float=scale), query))
+    sequence = op.Shape(query, start=1, end=2)
+    return op.Reshape(scores, op.Concat(op.Constant(value_ints=[0]), heads, sequence, sequence, axis=0))
 
 
 @script(_polyhead, default_opset=op)
@@ -43,28 +48,29 @@ def NoWeights(like, num_heads: int):  # noqa: N802 - an operator
 
 
 @script(_polyhead, default_opset=op)
-def AttentionWeights(query, key, lengths, wanted, num_heads: int, scale: float):  # noqa: N802, PLR0917 - an operator
+def AttentionWeights(query, key, lengths, wanted, num_heads: int, num_key_value_heads: int, scale: float):  # noqa: N802, PLR0917 - an operator
     """softmax(Q K^T * scale) per head over the real keys, where wanted.
 
     query, key: [B, S, H*K]; lengths: int64 [B]; wanted: bool [1]. Returns [B, H, S, S], padded keys exactly 0, rows
     of padded queries anything; or [0, H, 0, 0] where not wanted.
     """
     if wanted:
-        weights = MaskedSoftmax(Scores(query, key, num_heads=num_heads, scale=scale), lengths)
+        scores = Scores(query, key, num_heads=num_heads, num_key_value_heads=num_key_value_heads, scale=scale)
+        weights = MaskedSoftmax(scores, lengths)
     else:
         weights = NoWeights(query, num_heads=num_heads)
     return weights
 
 
 @script(_polyhead, default_opset=op)
-def BiasedAttentionWeights(query, key, lengths, wanted, bias, num_heads: int, scale: float):  # noqa: N802, PLR0917 - an operator
+def BiasedAttentionWeights(query, key, lengths, wanted, bias, num_heads: int, num_key_value_heads: int, scale: float):  # noqa: N802, PLR0917 - an operator
     """softmax(Q K^T * scale + bias) per head over the real keys, where wanted; bias: [1, H or 1, S, S].
 
     Else as `AttentionWeights`: a function's body cannot tell whether an input is missing.
     """
     if wanted:
-        scores = op.Add(Scores(query, key, num_heads=num_heads, scale=scale), bias)
-        weights = MaskedSoftmax(scores, lengths)
+        scores = Scores(query, key, num_heads=num_heads, num_key_value_heads=num_key_value_heads, scale=scale)
+        weights = MaskedSoftmax(op.Add(scores, bias), lengths)
     else:
         weights = NoWeights(query, num_heads=num_heads)
     return weights
@@ -101,12 +107,17 @@ def GatedContext(context, packed, head_gates, null_context, num_heads: int, firs
 def ValueNorms(value, null_context, factor, wanted, num_heads: int):  # noqa: N802 - an operator
     """||(v - null_context) factor|| of each token and head, where wanted.
 
-    value: [B, S, H*V]; null_context: [H, V]; factor: [H, V, R]; wanted: bool [1]. Returns float32 [B, H, S], padded
-    tokens anything; or [0, H, 0] where not wanted.
+    value: [B, S, G*V], each of G heads read by H/G; null_context: [H, V]; factor: [H, V, R]; wanted: bool [1]. Returns
+    float32 [B, H, S], padded tokens anything; or [0, H, 0] where not wanted.
     """
     if wanted:
-        shape = op.Concat(op.Constant(value_ints=[0, 0]), op.Shape(null_context), axis=0)
-        split = op.Transpose(op.Sub(op.Reshape(value, shape), null_context), perm=[0, 2, 1, 3])
+        kept, size = op.Constant(value_ints=[0, 0]), op.Shape(null_context, start=1, end=2)
+        rest, one = op.Constant(value_ints=[-1]), op.Constant(value_ints=[1])
+        grouped = op.Reshape(value, op.Concat(kept, rest, one, size, axis=0))
+        shared = op.Shape(grouped, start=2, end=3)
+        null = op.Reshape(null_context, op.Concat(shared, rest, size, axis=0))
+        shape = op.Concat(kept, op.Shape(null_context), axis=0)
+        split = op.Transpose(op.Reshape(op.Sub(grouped, null), shape), perm=[0, 2, 1, 3])
         moved = op.Cast(op.MatMul(split, factor), to=1)
         norms = op.ReduceL2(moved, op.Constant(value_ints=[-1]), keepdims=0)
     else:

@@ -11,7 +11,8 @@ from torch import Tensor
 from export.errors import SourceError, UnsupportedModel
 from export.json_files import read_json
 from export.weights import read_weights
-from model.config import Pooling, ProjectionActivation
+from model.config import Pooling
+from model.config_parts import ProjectionActivation
 
 TEXT, TOKENS = "sentence_embedding", "token_embeddings"  # what modules read and write: one vector a text, or a token
 POOLING_MODES: Mapping[str, Pooling] = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from model.config_checks import (
-    MOST_LAYERS,
     ConfigError,
+    check_heads,
     check_kept_heads,
     check_positions,
     check_value_stream,
@@ -18,6 +18,7 @@ from model.config_checks import (
     require_flag,
     require_positive,
 )
+from model.config_parts import Projection, RopeScaling
 from model.tasks.settings import Task, TaskSettings, check_task, read_settings
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
@@ -25,7 +26,6 @@ Norm = Literal["layer_norm", "rms_norm"]
 Positions = Literal["learned", "sinusoidal", "none"]
 AttentionPositions = Literal["none", "rotary", "alibi", "relative"]
 Pooling = Literal["mean", "cls", "max", "last"]
-ProjectionActivation = Literal["identity", "tanh"]
 ValueActivation = Literal["identity", "gelu", "gelu_tanh", "relu", "silu"]
 
 _CHOICES = {
@@ -39,22 +39,9 @@ _CHOICES = {
 _ZERO_FOR_NONE = ("type_vocab_size", "token_size", "original_heads", "relative_buckets", "relative_distance")
 _FLAGS = (
     *("gated", "up_bias", "down_bias", "attention_bias", "output_bias"),
-    *("norm_bias", "pre_norm", "embedding_norm", "first_attention_norm", "final_norm"),
-    *("learned_value_residual", "output_gate"),
+    *("norm_bias", "pre_norm", "embedding_norm", "first_attention_norm", "sandwich_norm", "final_norm"),
+    *("query_key_norm", "causal", "learned_value_residual", "output_gate"),
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Projection:
-    """A dense layer after pooling: `pooled [B, D] -> activation(pooled W + b) [B, size]`."""
-
-    size: int
-    bias: bool = True
-    activation: ProjectionActivation = "tanh"
-
-    def __post_init__(self) -> None:
-        require("projection.size", self.size, minimum=1)
-        require_choice("projection.activation", self.activation, get_args(ProjectionActivation))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +55,14 @@ class EncoderConfig:
         hidden_size: D, the width of the residual stream.
         num_heads: heads of each layer, first layer first; its length is L. 0 is legal: such a layer's attention adds
             its output bias only.
+        num_key_value_heads: key and value heads of each layer, each read by as many query heads, which stand side by
+            side (Ainslie et al. 2023, grouped queries); empty: every query head has its own. What is called a head
+            elsewhere is a query head.
+        query_groups: how many query heads read each key and value head, a layer, where they differ; empty: as many.
         d_k: size of one query or key head. Free of `hidden_size / num_heads` (Vaswani et al. 2017, table 3 B).
         d_v: size of one value head, free of `d_k`.
+        score_scale: factor on the scores before the softmax; None: 1 / sqrt(d_k).
+        query_key_norm: whether every query and key head is normed by an RMSNorm, before positions turn it.
         intermediate_size: width of the feed-forward layer.
         max_positions: the longest sequence the network can take; rows of the learned position embedding.
         type_vocab_size: rows of the token type embedding; 0 where the family has none.
@@ -87,13 +80,16 @@ class EncoderConfig:
         pre_norm: norms stand before attention and feed-forward (x + f(norm(x))), not after (norm(x + f(x))).
         embedding_norm: whether the sum of the embeddings is normed.
         first_attention_norm: False where the first layer of a pre-norm network attends without a norm before it.
+        sandwich_norm: whether what attention and feed-forward add is normed too: x + norm(f(norm(x))).
         final_norm: whether the last layer's output is normed.
         positions: what is added to the embedding, learned rows or sinusoids (Vaswani et al. 2017, section 3.5).
         attention_positions: what positions change inside attention. `rotary` (Su et al. 2021) turns queries and keys;
             `alibi` (Press et al. 2022, in both directions) and `relative` (Raffel et al. 2020, buckets of distances
             shared by the layers) add to the scores.
+        causal: whether a token sees itself and those before it only.
         rope_theta: base of the rotary frequencies, theta^(-2i/K) for i < K/2.
         rope_divisor: what every rotary frequency is divided by (position interpolation).
+        rope_scaling: how frequencies are changed for longer texts than the first trained on; None: not.
         local_rope_theta: the base in local layers; None: the same.
         local_layers: layers whose attention is local, ascending.
         window: how many tokens away, on either side, a local layer's query sees; None where no layer is local.
@@ -120,6 +116,10 @@ class EncoderConfig:
     d_v: int
     intermediate_size: int
     max_positions: int
+    num_key_value_heads: tuple[int, ...] = ()
+    query_groups: tuple[tuple[int, ...], ...] = ()
+    score_scale: float | None = None
+    query_key_norm: bool = False
     type_vocab_size: int = 0
     token_size: int = 0
     activation: Activation = "gelu"
@@ -134,11 +134,14 @@ class EncoderConfig:
     pre_norm: bool = False
     embedding_norm: bool = True
     first_attention_norm: bool = True
+    sandwich_norm: bool = False
     final_norm: bool = False
     positions: Positions = "learned"
     attention_positions: AttentionPositions = "none"
+    causal: bool = False
     rope_theta: float = 10000.0
     rope_divisor: float = 1.0
+    rope_scaling: RopeScaling | None = None
     local_rope_theta: float | None = None
     local_layers: tuple[int, ...] = ()
     window: int | None = None
@@ -161,21 +164,18 @@ class EncoderConfig:
             require(name, getattr(self, name), minimum=1)
         for name in _ZERO_FOR_NONE:
             require(name, getattr(self, name), minimum=0)
-        if not 1 <= len(self.num_heads) <= MOST_LAYERS:
-            found = f"has {len(self.num_heads)} layers" if self.num_heads else "is empty"
-            raise ConfigError(f"num_heads {found}: give one head count a layer, from 1 to {MOST_LAYERS} layers")
-        for layer, heads in enumerate(self.num_heads):
-            require(f"num_heads[{layer}]", heads, minimum=0)
-            if heads > self.hidden_size:
-                raise ConfigError(f"num_heads[{layer}] is {heads}: at most hidden_size = {self.hidden_size} heads")
+        check_heads(self)
         for name, kind in _CHOICES.items():
             require_choice(name, getattr(self, name), get_args(kind))
         for name in _FLAGS:
             require_flag(name, getattr(self, name))
         for name in ("norm_eps", "rope_theta", "rope_divisor"):
             require_positive(name, getattr(self, name))
-        if self.local_rope_theta is not None:
-            require_positive("local_rope_theta", self.local_rope_theta)
+        for name in ("local_rope_theta", "score_scale"):
+            if getattr(self, name) is not None:
+                require_positive(name, getattr(self, name))
+        if self.sandwich_norm and not self.pre_norm:
+            raise ConfigError("sandwich_norm is a second norm behind those of pre_norm: set both")
         check_positions(self)
         check_kept_heads(self)
         check_value_stream(self)
@@ -185,6 +185,14 @@ class EncoderConfig:
     def num_layers(self) -> int:
         """L."""
         return len(self.num_heads)
+
+    def groups(self, layer: int) -> tuple[int, ...]:
+        """How many query heads read each key and value head of a layer."""
+        if self.query_groups:
+            return self.query_groups[layer]
+        heads = self.num_heads[layer]
+        shared = self.num_key_value_heads[layer] if self.num_key_value_heads else heads
+        return (heads // shared,) * shared if shared else ()
 
     def head_span(self, layer: int) -> slice:
         """Which of all heads, counted from the first layer's first, are a layer's."""
@@ -223,11 +231,13 @@ class EncoderConfig:
         values = dict(data)
         try:
             values["num_heads"] = tuple(values["num_heads"])
-            values["local_layers"] = tuple(values.get("local_layers", ()))
-            for name in ("kept_heads", "value_residual"):
+            for name in ("local_layers", "num_key_value_heads"):
+                values[name] = tuple(values.get(name, ()))
+            for name in ("kept_heads", "value_residual", "query_groups"):
                 values[name] = tuple(map(tuple, values.get(name, ())))
-            if values.get("projection") is not None:
-                values["projection"] = Projection(**values["projection"])
+            for name, part in (("projection", Projection), ("rope_scaling", RopeScaling)):
+                if values.get(name) is not None:
+                    values[name] = part(**values[name])
             values["task_settings"] = read_settings(values.get("task"), values.get("task_settings"))
             return cls(**values)
         except (KeyError, TypeError) as error:

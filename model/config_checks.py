@@ -16,6 +16,41 @@ class ConfigError(ValueError):
     """A configuration that describes no network: the message names the field, the value and what is allowed."""
 
 
+def check_heads(config: "EncoderConfig") -> None:
+    """Every layer has a number of heads, and as many key and value heads as can be shared out among them.
+
+    Raises:
+        ConfigError: naming the field, the value and what is allowed.
+    """
+    if not 1 <= len(config.num_heads) <= MOST_LAYERS:
+        found = f"has {len(config.num_heads)} layers" if config.num_heads else "is empty"
+        raise ConfigError(f"num_heads {found}: give one head count a layer, from 1 to {MOST_LAYERS} layers")
+    for layer, heads in enumerate(config.num_heads):
+        require(f"num_heads[{layer}]", heads, minimum=0)
+        if heads > config.hidden_size:
+            raise ConfigError(f"num_heads[{layer}] is {heads}: at most hidden_size = {config.hidden_size} heads")
+    if config.num_key_value_heads and len(config.num_key_value_heads) != config.num_layers:
+        raise ConfigError(
+            f"num_key_value_heads has {len(config.num_key_value_heads)} layers, num_heads {config.num_layers}"
+        )
+    if config.query_groups and len(config.query_groups) != len(config.num_key_value_heads):
+        raise ConfigError(f"query_groups has {len(config.query_groups)} layers: expected those of num_key_value_heads")
+    for layer, (heads, shared) in enumerate(zip(config.num_heads, config.num_key_value_heads, strict=False)):
+        _check_groups(config, layer, heads, shared)
+
+
+def _check_groups(config: "EncoderConfig", layer: int, heads: int, shared: int) -> None:
+    require(f"num_key_value_heads[{layer}]", shared, minimum=min(heads, 1), maximum=heads)
+    if config.query_groups:
+        groups = config.query_groups[layer]
+        for index, size in enumerate(groups):
+            require(f"query_groups[{layer}][{index}]", size, minimum=1)
+        if len(groups) != shared or sum(groups) != heads:
+            raise ConfigError(f"query_groups[{layer}] is {list(groups)}: expected {shared} that sum to {heads}")
+    elif shared and heads % shared:
+        raise ConfigError(f"num_heads[{layer}] is {heads}: expected a multiple of its {shared} key and value heads")
+
+
 def check_positions(config: "EncoderConfig") -> None:
     """Positions inside attention have what they need, and local layers a window.
 
@@ -87,7 +122,7 @@ def check_value_stream(config: "EncoderConfig") -> None:
     for layer, mix in enumerate(config.value_residual):
         if len(mix) != 2 or not all(map(_is_number, mix)):
             raise ConfigError(f"value_residual[{layer}] is {mix!r}: expected two numbers, a and b")
-    if len(set(config.num_heads)) > 1 or not config.num_heads[0]:
+    if len(set(config.num_heads)) > 1 or len(set(config.num_key_value_heads)) > 1 or not config.num_heads[0]:
         raise ConfigError("value_residual adds the first layer's heads to every layer's: all need as many, not 0")
 
 

@@ -1,7 +1,7 @@
 """Scaled dot-product attention over heads, in three interchangeable implementations.
 
 The reference, PyTorch's fused kernels, and the fused operator of a graph. Shape letters as in `model.config`: B batch,
-S sequence, H heads, K = d_k, V = d_v.
+S sequence, H heads, G key and value heads, K = d_k, V = d_v.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,13 +29,14 @@ class AttentionInputs(NamedTuple):
 
     Attributes:
         query: [B, S, H*K].
-        key: [B, S, H*K].
-        value: [B, S, H*V].
+        key: [B, S, G*K].
+        value: [B, S, G*V].
         lengths: [B], real tokens a row; keys at or after it get probability 0.
         wanted: bool [1], whether the weights will be read; an implementation may return them regardless.
         num_heads: H.
         scale: factor on the scores before the softmax.
         bias: [1, H or 1, S, S], added to the scores after scaling; None for none.
+        num_key_value_heads: G, each read by H/G query heads that stand side by side; None for H.
     """
 
     query: Tensor
@@ -46,11 +47,15 @@ class AttentionInputs(NamedTuple):
     num_heads: int
     scale: float
     bias: Tensor | None = None
+    num_key_value_heads: int | None = None
 
     def heads(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Query and key [B, H, S, K], value [B, H, S, V]."""
-        query, key, value = (split_heads(x, self.num_heads) for x in (self.query, self.key, self.value))
-        return query, key, value
+        """Query and key [B, H, S, K], value [B, H, S, V]: keys and values once for every query head."""
+        shared = self.num_key_value_heads or self.num_heads
+        key, value = (
+            split_heads(x, shared).repeat_interleave(self.num_heads // shared, dim=1) for x in (self.key, self.value)
+        )
+        return split_heads(self.query, self.num_heads), key, value
 
 
 # softmax(Q K^T * scale + bias + padding) V for every head (Vaswani et al. 2017, equation 1). Returns the context
@@ -85,20 +90,21 @@ def onnx_attention(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
     3-D inputs, whose input 3, `attn_mask`, is the bias and whose input 6, `nonpad_kv_seqlen`, is the right-padding. The
     weights are a computation of their own, so that asking for them cannot change the context.
     """
-    query, key, value, lengths, wanted, num_heads, scale, bias = inputs
+    query, key, value, lengths, wanted, num_heads, scale, bias, shared = inputs
+    shared = shared or num_heads
     batch, sequence, _ = query.shape
     context = torch.onnx.ops.symbolic(
         f"{FUSED_DOMAIN}::{FUSED_OP}" if FUSED_DOMAIN else FUSED_OP,
         [query, key, value, bias, None, None, lengths],
-        {"q_num_heads": num_heads, "kv_num_heads": num_heads, "scale": scale},
+        {"q_num_heads": num_heads, "kv_num_heads": shared, "scale": scale},
         dtype=query.dtype,
-        shape=(batch, sequence, value.shape[-1]),
+        shape=(batch, sequence, value.shape[-1] // shared * num_heads),
         version=FUSED_OP_VERSION,
     )
     weights = torch.onnx.ops.symbolic(
         f"{FUNCTIONS_DOMAIN}::{WEIGHTS_OP if bias is None else BIASED_WEIGHTS_OP}",
         [query, key, lengths, wanted, *([] if bias is None else [bias])],
-        {"num_heads": num_heads, "scale": scale},
+        {"num_heads": num_heads, "num_key_value_heads": shared, "scale": scale},
         dtype=query.dtype,
         shape=(batch, num_heads, sequence, sequence),
         version=FUNCTIONS_VERSION,

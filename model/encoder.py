@@ -90,6 +90,9 @@ class EncoderLayer(nn.Module):
             num_heads=config.num_heads[layer],
             d_k=config.d_k,
             d_v=config.d_v,
+            groups=config.groups(layer),
+            scale=config.score_scale,
+            norm_eps=config.norm_eps if config.query_key_norm else None,
             bias=config.attention_bias,
             output_bias=config.output_bias,
             stream=make_value_stream(config, layer),
@@ -104,6 +107,8 @@ class EncoderLayer(nn.Module):
             down_bias=config.down_bias,
         )
         self.feed_forward_norm = _norm(config)
+        self.attention_output_norm = _norm(config) if config.sandwich_norm else nn.Identity()
+        self.feed_forward_output_norm = _norm(config) if config.sandwich_norm else nn.Identity()
 
     def forward(
         self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms
@@ -111,8 +116,9 @@ class EncoderLayer(nn.Module):
         """[T, D] -> [T, D] and what this layer's heads show."""
         if self.pre_norm:
             attended, heads = self.attention(self.attention_norm(hidden), tokens, request, terms)
-            hidden = hidden + self.dropout(attended)
-            hidden = hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
+            hidden = hidden + self.dropout(self.attention_output_norm(attended))
+            added = self.feed_forward(self.feed_forward_norm(hidden))
+            hidden = hidden + self.dropout(self.feed_forward_output_norm(added))
         else:
             attended, heads = self.attention(hidden, tokens, request, terms)
             hidden = self.attention_norm(hidden + self.dropout(attended))
@@ -120,7 +126,7 @@ class EncoderLayer(nn.Module):
         return hidden, heads
 
     def values(self, hidden: Tensor) -> Tensor:
-        """What this layer's attention would weigh, [T, D] -> [T, H*V]."""
+        """What this layer's attention would weigh, [T, D] -> [T, G*V]."""
         return self.attention.values(self.attention_norm(hidden) if self.pre_norm else hidden)
 
 
@@ -229,7 +235,7 @@ class Encoder(nn.Module):
         ]
 
     def _first_values(self, hidden: Tensor) -> Tensor | None:
-        """The first layer's values [T, H*V], where other layers take a share of them."""
+        """The first layer's values [T, G*V], where other layers take a share of them."""
         first = self.layers[0]
         return first.values(hidden) if self.config.value_residual and isinstance(first, EncoderLayer) else None
 

@@ -13,28 +13,7 @@ from torch.nn.functional import embedding
 
 from model.config import EncoderConfig
 from model.packing import Packing
-
-HOST = "cpu"  # tables have values even where a network is laid out on the meta device
-
-
-class Rotation(NamedTuple):
-    """Turns pairs of dimensions by an angle that grows with the position (Su et al. 2021, equation 34).
-
-    Dimension i < K/2 is paired with i + K/2.
-
-    Attributes:
-        cos: [T, 1, K/2].
-        sin: [T, 1, K/2].
-    """
-
-    cos: Tensor
-    sin: Tensor
-
-    def turn(self, x: Tensor, num_heads: int) -> Tensor:
-        """[T, H*K] -> [T, H*K]."""
-        first, second = x.view(x.shape[0], num_heads, -1).chunk(2, dim=-1)  # [T, H, K/2] each
-        turned = (first * self.cos - second * self.sin, second * self.cos + first * self.sin)
-        return torch.cat(turned, dim=-1).flatten(1)
+from model.rotary import HOST, Rotary, Rotation
 
 
 class PositionTerms(NamedTuple):
@@ -62,6 +41,7 @@ class AttentionPositions(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.window = config.window
+        self.causal = config.causal
         heads = config.original_heads or config.num_heads[0]
         self.rotary: Rotary | None = None
         self.local_rotary: Rotary | None = None
@@ -87,35 +67,17 @@ class AttentionPositions(nn.Module):
             tokens: where the tokens stand.
             dtype: of the scores.
         """
-        if self.rotary is None and self.bias is None and self.window is None:
+        if self.rotary is None and self.bias is None and self.window is None and not self.causal:
             return PositionTerms(), PositionTerms()
         positions, offsets = tokens.positions(), _offsets(tokens)
         bias = None if self.bias is None else self.bias(offsets)
+        if self.causal:
+            bias = _hiding(offsets > 0, bias, dtype)
         far = PositionTerms(None if self.rotary is None else self.rotary(positions), bias)
         if self.window is None:
             return far, far
         rotation = None if self.local_rotary is None else self.local_rotary(positions)
-        return far, PositionTerms(rotation, _within(self.window, offsets, bias, dtype))
-
-
-class Rotary(nn.Module):
-    """Angles of every position, position * theta^(-2i/K) / divisor."""
-
-    cos: Tensor
-    sin: Tensor
-
-    def __init__(self, *, d_k: int, max_positions: int, theta: float, divisor: float = 1.0) -> None:
-        super().__init__()
-        powers = torch.arange(0, d_k, 2, dtype=torch.float32, device=HOST) / d_k
-        frequencies = 1.0 / (theta**powers) / divisor  # [K/2]
-        angles = torch.arange(max_positions, dtype=torch.float32, device=HOST)[:, None] * frequencies
-        self.register_buffer("cos", angles.cos(), persistent=False)  # [P, K/2]
-        self.register_buffer("sin", angles.sin(), persistent=False)
-
-    def forward(self, positions: Tensor) -> Rotation:
-        """Positions int64 [T] -> their rotation."""
-        cos, sin = (table.index_select(0, positions).unsqueeze(1) for table in (self.cos, self.sin))
-        return Rotation(cos, sin)
+        return far, PositionTerms(rotation, _hiding(offsets.abs() > self.window, bias, dtype))
 
 
 class AlibiBias(nn.Module):
@@ -180,7 +142,13 @@ def sinusoids(max_positions: int, size: int) -> Tensor:
 
 
 def _rotary(config: EncoderConfig, theta: float) -> Rotary:
-    return Rotary(d_k=config.d_k, max_positions=config.max_positions, theta=theta, divisor=config.rope_divisor)
+    return Rotary(
+        d_k=config.d_k,
+        max_positions=config.max_positions,
+        theta=theta,
+        divisor=config.rope_divisor,
+        scaling=config.rope_scaling,
+    )
 
 
 def _offsets(tokens: Packing) -> Tensor:
@@ -189,11 +157,10 @@ def _offsets(tokens: Packing) -> Tensor:
     return places - places[:, None]
 
 
-def _within(window: int, offsets: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """A bias that hides keys more than a window away, [1, 1 or H, S, S].
+def _hiding(hidden: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """A bias that hides keys from queries, bool [S, S] -> [1, 1 or H, S, S].
 
     The lowest finite value, not minus infinity: rows of padded queries may see no real key, and stay finite.
     """
-    seen = (offsets.abs() <= window)[None, None]
-    kept = torch.zeros((), dtype=dtype, device=offsets.device) if bias is None else bias
-    return torch.where(seen, kept, torch.full_like(kept, torch.finfo(dtype).min))
+    kept = torch.zeros((), dtype=dtype, device=hidden.device) if bias is None else bias
+    return torch.where(hidden[None, None], torch.full_like(kept, torch.finfo(dtype).min), kept)

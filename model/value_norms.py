@@ -18,7 +18,7 @@ def value_norms(value: Tensor, null_context: Tensor | None, factor: Tensor, want
     """||f(x_j)|| of every token and head.
 
     Args:
-        value: [B, S, H*V], what attention weighs.
+        value: [B, S, G*V], what attention weighs, for G value heads of as many query heads each.
         null_context: [H*V], the value that adds nothing, where a bias or an offset was folded out; None for 0.
         factor: [H, V, R], each head's rows of the output projection, or anything that makes vectors of the same length
             (`reduced_factor`).
@@ -31,9 +31,11 @@ def value_norms(value: Tensor, null_context: Tensor | None, factor: Tensor, want
         return _emit_norms(value, null_context, factor, wanted)
     if not wanted:
         return value.new_zeros(0, len(factor), 0)
-    moved = value if null_context is None else value - null_context
-    split = split_heads(moved, len(factor))  # [B, H, S, V]
-    norms: Tensor = torch.linalg.vector_norm(split @ factor, dim=-1)  # [B, H, S]
+    num_heads, d_v, _ = factor.shape
+    shared = value.shape[-1] // d_v
+    split = split_heads(value, shared).repeat_interleave(num_heads // shared, dim=1)  # [B, H, S, V]
+    moved = split if null_context is None else split - null_context.view(num_heads, 1, d_v)
+    norms: Tensor = torch.linalg.vector_norm(moved @ factor, dim=-1)  # [B, H, S]
     return norms
 
 
@@ -56,7 +58,7 @@ def _emit_norms(value: Tensor, null_context: Tensor | None, factor: Tensor, want
     num_heads = len(factor)
     norms: Tensor = torch.onnx.ops.symbolic(
         f"{FUNCTIONS_DOMAIN}::{NORMS_OP}",
-        [value, null_context_or_zeros(null_context, value, num_heads), factor, wanted],
+        [value, null_context_or_zeros(null_context, factor[..., 0].flatten(), num_heads), factor, wanted],
         {"num_heads": num_heads},
         dtype=torch.float32,
         shape=(value.shape[0], num_heads, value.shape[1]),

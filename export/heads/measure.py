@@ -48,7 +48,7 @@ class Behaviour:
 
 def measure_behaviour(encoder: Encoder, texts: Sequence[TokenizedText]) -> Behaviour:
     """Statistics and redundancy of every head over tokenised texts."""
-    statistics = CorpusStatistics(count_tokens(texts))
+    statistics = CorpusStatistics(count_tokens(texts), causal=encoder.config.causal)
     divergence, varied = RunningDivergence(), spread(texts, MOST_VARIED_TEXTS)
     compared = spread(texts, MOST_DIVERGENCE_TEXTS)
     for text, heads in each_text(encoder, texts, "statistics"):

@@ -30,9 +30,10 @@ FIRST_POSITIONS = 10  # as Vig & Belinkov: texts share few positions beyond them
 class CorpusStatistics:
     """Takes texts one by one and estimates each statistic of each head."""
 
-    def __init__(self, counts: Counter[int]) -> None:
-        """Starts with the corpus' token counts, which say what is rare."""
+    def __init__(self, counts: Counter[int], *, causal: bool = False) -> None:
+        """Starts with the corpus' token counts, which say what is rare, and whether queries see earlier keys only."""
         self._counts = counts
+        self._causal = causal
         self._means = {name: RunningMean() for name in REPORTED}
         self._corners: list[Float32Array] = []
 
@@ -54,7 +55,9 @@ class CorpusStatistics:
     def _of_text(self, text: TokenizedText, heads: HeadsOfText) -> dict[str, Float64Array | None]:
         weights = heads.weights
         counts = np.array([self._counts[token] for token in text.ids.tolist()])
-        common = head_statistics(weights, token_ids=text.ids, special=text.special, punctuation=text.punctuation)
+        common = head_statistics(
+            weights, token_ids=text.ids, special=text.special, punctuation=text.punctuation, causal=self._causal
+        )
         return {
             **{name: None if values is None else values.astype(np.float64) for name, values in common.items()},
             "sink": sink(weights),

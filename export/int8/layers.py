@@ -117,6 +117,11 @@ class QuantizedAttention(nn.Module):
         context, heads = attend(self, projected, tokens, request, terms.bias)
         return self.output(quantize(context)), heads
 
+    @property
+    def attended_heads(self) -> int:
+        """As `MultiHeadAttention.attended_heads`: every head has its own keys and values here."""
+        return self.num_heads
+
     def output_factor(self) -> Tensor:
         """As `MultiHeadAttention.output_factor`, for values in steps."""
         if self.value_factor is not None:

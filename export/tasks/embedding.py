@@ -8,7 +8,8 @@ from torch import Tensor
 from export.similarity import row_cosines
 from export.tasks.definition import Rows, TaskExport, Threshold
 from export.tasks.source import TaskSource
-from model.config import EncoderConfig, Projection
+from model.config import EncoderConfig
+from model.config_parts import Projection
 
 
 def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:

@@ -16,7 +16,8 @@ from typing import Literal
 import numpy as np
 
 from model.analysis.arrays import Float32Array, Float64Array
-from model.config import Pooling, Projection
+from model.config import Pooling
+from model.config_parts import Projection
 
 Similarity = Literal["cosine", "dot"]
 

@@ -4,7 +4,7 @@ In the formulas a_ij is the weight of query i on key j, n the number of tokens, 
 and t_i a token's id. Means are over all n queries, special ones included, unless said otherwise.
 
     entropy             mean_i of -sum_j a_ij ln a_ij with 0 ln 0 = 0, in nats (Clark et al. 2019, without smoothing)
-    normalized_entropy  entropy / ln n, 0 to 1
+    normalized_entropy  entropy / the largest it could be, 0 to 1: ln n, or mean_i ln i where query i sees i keys only
     confidence          mean_i of the largest a_ij with j not in S (Voita et al. 2019)
     signed_distance     sum_ij a_ij (i - j) / sum_ij a_ij, in tokens, above 0 looks back
     distance            sum_ij a_ij |i - j| / sum_ij a_ij, in tokens (Vig & Belinkov 2019)
@@ -49,7 +49,7 @@ _ROW_SUM_TOLERANCE = 1e-2
 
 
 def head_statistics(
-    weights: Float32Array, *, token_ids: IntArray, special: BoolArray, punctuation: BoolArray
+    weights: Float32Array, *, token_ids: IntArray, special: BoolArray, punctuation: BoolArray, causal: bool = False
 ) -> dict[str, Float32Array | None]:
     """Every one of `STATISTICS`, in that order, of each head of one layer on one text.
 
@@ -58,6 +58,7 @@ def head_statistics(
         token_ids: [n].
         special: [n], which tokens the tokenizer added.
         punctuation: [n], which tokens are punctuation.
+        causal: whether the network lets a query see itself and the tokens before it only.
 
     Returns:
         By name [H], or None where the text does not define it.
@@ -71,7 +72,7 @@ def head_statistics(
     entropy = mean_entropy(weights)
     statistics = {
         "entropy": entropy,
-        "normalized_entropy": entropy / math.log(num_tokens) if num_tokens > 1 else None,
+        "normalized_entropy": entropy / _largest_entropy(num_tokens, causal=causal) if num_tokens > 1 else None,
         "confidence": confidence(weights, special),
         "signed_distance": signed_distance(weights),
         "distance": distance(weights),
@@ -96,6 +97,11 @@ def mean_entropy(weights: Float32Array) -> Float64Array:
     """Mean entropy of the rows in nats, [..., Q, K] -> [...]."""
     mean: Float64Array = row_entropy(weights).mean(axis=-1)
     return mean
+
+
+def _largest_entropy(num_tokens: int, *, causal: bool) -> float:
+    """Mean entropy of rows that are uniform over the keys they may see, in nats."""
+    return math.lgamma(num_tokens + 1) / num_tokens if causal else math.log(num_tokens)  # ln n! = sum of ln i
 
 
 def confidence(weights: Float32Array, special: BoolArray) -> Float64Array | None:

@@ -71,6 +71,7 @@ def make_statistics(
             token_ids=input_ids,
             special=axes.special,
             punctuation=punctuation,
+            causal=selection.causal,
         )
         for layer in selection.layers
     ]

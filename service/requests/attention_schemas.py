@@ -103,7 +103,8 @@ class AttentionStatistics(AnswerModel):
     heads: list[list[int]]
     """which heads, of each of these layers"""
     statistics: dict[str, list[list[float]] | None]
-    """by name [layer][head]: `entropy` (nats), `normalized_entropy` (over ln n), `confidence` (largest weight on an
+    """by name [layer][head]: `entropy` (nats), `normalized_entropy` (of the largest there
+    can be), `confidence` (largest weight on an
     ordinary token), `signed_distance` and `distance` (tokens), `offset_previous`, `offset_self`, `offset_next`,
     `special_mass`, `special_to_special`, `other_to_special`, `punctuation_mass`, `repeated_token`; null where the text
     does not define it"""

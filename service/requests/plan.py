@@ -208,7 +208,7 @@ def _select(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> Atten
                 'ask for "weights"',
                 param="attention.form",
             )
-    return select_attention(request.attention, manifest.config.num_heads)
+    return select_attention(request.attention, manifest.config.num_heads, causal=manifest.config.causal)
 
 
 def _plan_spans(spans: Spans, request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> SpanPlan:

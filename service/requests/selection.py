@@ -24,12 +24,14 @@ class AttentionSelection:
         heads: indices of each of these layers; None where all of them are wanted.
         heads_per_layer: how many heads each of these layers has.
         options: the request, for what happens to the weights of these heads.
+        causal: whether a query of the model sees itself and the tokens before it only.
     """
 
     layers: tuple[int, ...]
     heads: tuple[int, ...] | None
     heads_per_layer: tuple[int, ...]
     options: AttentionRequest
+    causal: bool = False
 
     @property
     def computed_layers(self) -> tuple[int, ...]:
@@ -80,8 +82,10 @@ class AttentionSelection:
         return floats
 
 
-def select_attention(request: AttentionRequest, num_heads: Sequence[int]) -> AttentionSelection:
-    """Resolves a request against a model with `num_heads[l]` heads in layer l.
+def select_attention(
+    request: AttentionRequest, num_heads: Sequence[int], *, causal: bool = False
+) -> AttentionSelection:
+    """Resolves a request against a model with `num_heads[l]` heads in layer l, causal or not.
 
     Raises:
         Invalid: a layer or head that the model does not have, or fields that exclude each other.
@@ -92,7 +96,7 @@ def select_attention(request: AttentionRequest, num_heads: Sequence[int]) -> Att
         layers = tuple(range(len(num_heads)))
     counts = tuple(num_heads[layer] for layer in layers)
     heads = None if request.heads == "all" else _heads(request.heads, layers, counts)
-    return AttentionSelection(layers, heads, counts, request)
+    return AttentionSelection(layers, heads, counts, request, causal)
 
 
 def check_attention_size(

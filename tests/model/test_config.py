@@ -1,7 +1,8 @@
 import pytest
 
-from model.config import EncoderConfig, Projection
+from model.config import EncoderConfig
 from model.config_checks import ConfigError
+from model.config_parts import Projection
 
 CONFIG = EncoderConfig(
     vocab_size=100,
@@ -37,6 +38,18 @@ def test_derives_depth_and_embedding_size() -> None:
         ({"pooling": "median"}, "pooling is 'median'"),
         ({"norm_eps": 0.0}, "norm_eps is 0.0"),
         ({"surprise": 1}, "unknown fields surprise"),
+        ({"num_key_value_heads": [2]}, "num_key_value_heads has 1 layers, num_heads 3"),
+        ({"num_key_value_heads": [3, 0, 3]}, r"num_heads\[0\] is 4: expected a multiple of its 3 key and value heads"),
+        ({"num_key_value_heads": [0, 0, 3]}, r"num_key_value_heads\[0\] is 0: expected a whole number of at least 1"),
+        ({"num_key_value_heads": [5, 0, 3]}, r"num_key_value_heads\[0\] is 5: .* at most 4"),
+        ({"query_groups": [[4], [], [3]]}, "query_groups has 3 layers: expected those of num_key_value_heads"),
+        (
+            {"num_key_value_heads": [2, 0, 1], "query_groups": [[3, 2], [], [3]]},
+            r"query_groups\[0\] is \[3, 2\]: expected 2 that sum to 4",
+        ),
+        ({"score_scale": -1}, "score_scale is -1: expected a positive number"),
+        ({"sandwich_norm": True}, "sandwich_norm is a second norm behind those of pre_norm: set both"),
+        ({"causal": 1}, "causal is 1: expected true or false"),
         ({"projection": {"size": 0}}, "projection.size is 0"),
         ({"projection": {"width": 3}}, "incomplete encoder configuration"),
     ],

@@ -6,7 +6,8 @@ from transformers import BertConfig, BertModel
 
 from export.checkpoint import build_encoder
 from export.families import bert
-from model.config import EncoderConfig, Pooling, Projection
+from model.config import EncoderConfig, Pooling
+from model.config_parts import Projection
 from model.encoder import Encoder
 from tests.networks import BERT_CONFIG, TINY, draw_weights
 

@@ -40,6 +40,15 @@ CHANGES: dict[str, dict[str, Any]] = {
         "gated": True,
         **dict.fromkeys(("up_bias", "down_bias", "attention_bias", "output_bias", "norm_bias"), False),
     },
+    "grouped": {
+        **dict.fromkeys(("pre_norm", "sandwich_norm", "final_norm", "gated", "causal", "query_key_norm"), True),
+        "num_key_value_heads": (2, 1),
+        "positions": "none",
+        "attention_positions": "rotary",
+        "norm": "rms_norm",
+        "score_scale": 0.5,
+    },
+    "uneven groups": {"num_key_value_heads": (3, 1), "query_groups": ((1, 2, 1), (4,)), "causal": True},
     "root-mean-square": {"positions": "sinusoidal", "norm": "rms_norm", "activation": "silu", "gated": True},
 }
 NETWORKS = {name: vary(type_vocab_size=0, **change) for name, change in CHANGES.items()}
@@ -133,11 +142,19 @@ def test_a_text_gives_the_same_bits_alone_and_in_any_batch(
             "gated True, .*, norm_bias False, pre_norm True, first_attention_norm False, .* 'rotary'",
         ),
         ("root-mean-square", "gated True, norm 'rms_norm'"),
+        ("uneven groups", r"num_key_value_heads \(3, 1\), query_groups \(\(1, 2, 1\), \(4,\)\), causal True"),
     ],
 )
 def test_int8_refuses_what_it_has_no_form_of_by_name(name: str, message: str) -> None:
     with pytest.raises(UnsupportedModel, match=f"int8 knows no 8-bit form of {message}: export this network as fp32"):
         require_quantizable(NETWORKS[name])
+
+
+def test_gates_and_norms_of_every_head_verify(drawn: tuple[Encoder, Path]) -> None:
+    encoder, path = drawn
+    fused, parity = verify(path, encoder, tolerance=TOLERANCES["fp32"])
+    assert fused == {"ai.onnx.Attention": 2}
+    assert max(parity[kind] for kind in ("pooled", "attentions", "value_norms", "gated")) < 2e-5
 
 
 @pytest.mark.slow

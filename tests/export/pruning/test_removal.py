@@ -20,6 +20,9 @@ NETWORKS = {
     ),
     "values on their way": replace(EVEN, value_activation="silu", output_gate=True),
     "alibi": replace(EVEN, attention_positions="alibi"),
+    "groups of two": replace(EVEN, num_key_value_heads=(2, 2, 4)),
+    "uneven groups": replace(EVEN, num_key_value_heads=(2, 4, 1), query_groups=((1, 3), (1,) * 4, (4,))),
+    "causal, normed keys": replace(EVEN, num_key_value_heads=(1, 2, 2), causal=True, query_key_norm=True),
     "relative": replace(EVEN, attention_positions="relative", relative_buckets=8, relative_distance=16),
 }
 
@@ -49,6 +52,16 @@ def test_a_network_can_be_cut_again_and_stored() -> None:
     assert twice.config == together.config == EncoderConfig.from_dict(twice.config.to_dict())
     assert twice.config.kept_heads == ((0, 3), (), (0, 1, 2))
     assert torch.equal(twice(IDS, LENGTHS).pooled, together(IDS, LENGTHS).pooled)
+
+
+def test_keys_and_values_go_with_the_last_head_that_reads_them() -> None:
+    config = replace(EVEN, num_key_value_heads=(2, 2, 2))
+    pruned = remove_heads(draw_weights(Encoder(config)), {0, 1, 6, 8, 9, 10, 11})
+    assert (pruned.config.num_heads, pruned.config.num_key_value_heads) == ((2, 3, 0), (1, 2, 0))
+    assert pruned.config.query_groups == ((2,), (2, 1), ())
+    assert pruned.get_parameter("layers.0.attention.key.weight").shape == (config.d_k, config.hidden_size)
+    assert pruned.get_parameter("layers.1.attention.value.weight").shape == (2 * config.d_v, config.hidden_size)
+    assert remove_heads(pruned, {2, 3}).config.query_groups == ()  # the first layer's two and the second's one
 
 
 def test_every_single_head_matters_to_the_result() -> None:

@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 from export.checkpoint import read_checkpoint
 from export.errors import UnsupportedModel
 from export.sources import Folder
-from model.config import EncoderConfig, Projection
+from model.config import EncoderConfig
+from model.config_parts import Projection
 from model.encoder import Encoder
 from model.tasks.settings import ClassificationSettings, MultiVectorSettings, SparseSettings
 from tests.networks import TINY, draw_weights

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from model.analysis.arrays import Float32Array
 from model.analysis.contributions import contributions, pooled_parts, token_shares
-from model.config import Pooling, Projection
+from model.config import Pooling
+from model.config_parts import Projection
 from model.pooling import POOLINGS
 
 NAMES: tuple[Pooling, ...] = get_args(Pooling)

@@ -110,6 +110,20 @@ def test_against_the_definitions_term_by_term(text: Text) -> None:
                 assert float(values[head]) == pytest.approx(expected, abs=2e-6), name
 
 
+@pytest.mark.parametrize("tokens", [2, 3, 11])
+def test_a_causal_head_that_looks_at_all_it_may_see_has_the_largest_entropy(tokens: int) -> None:
+    seen = np.tri(tokens, dtype=np.float32)
+    text = plain(seen / seen.sum(axis=1, keepdims=True))
+    found = head_statistics(
+        text.weights, token_ids=text.token_ids, special=text.special, punctuation=text.punctuation, causal=True
+    )
+    assert found["entropy"] is not None
+    assert found["normalized_entropy"] is not None
+    logarithms = [math.log(keys) for keys in range(1, tokens + 1)]
+    assert float(found["entropy"][0]) == pytest.approx(sum(logarithms) / tokens, abs=1e-6)
+    assert float(found["normalized_entropy"][0]) == pytest.approx(1, abs=1e-6)
+
+
 @settings(deadline=None)
 @given(texts())
 def test_none_is_infinite_or_not_a_number(text: Text) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from model.config import EncoderConfig, Projection
+from model.config import EncoderConfig
 from model.config_checks import ConfigError
+from model.config_parts import Projection
 from model.tasks.settings import ClassificationSettings, MultiVectorSettings, SparseSettings, TaskSettings
 from tests.networks import TINY
 

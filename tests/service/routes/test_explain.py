@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.config import Projection
+from model.config_parts import Projection
 from service.requests.explain_schemas import ExplainAnswer
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, NUM_HEADS, SEP, attention_weights

@@ -1,0 +1,109 @@
+"""Settings of networks unlike BERT, alone and together, against `tests.loop_reference`."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.config import EncoderConfig
+from model.encoder import Encoder, EncoderOutput
+from tests.loop_reference import Found, run
+from tests.networks import draw_weights, vary
+
+ROUNDING = 1e-6  # rotary angles are float32 tables, as the networks were trained with; everything else is float64
+LENGTHS = (9, 5, 1)
+PLAIN = vary(num_heads=(6, 6), type_vocab_size=0, positions="none")
+ALONE: dict[str, dict[str, Any]] = {
+    "neutral": {},
+    "groups of three": {"num_key_value_heads": (2, 2)},
+    "one key head": {"num_key_value_heads": (1, 6)},
+    "uneven groups": {"num_key_value_heads": (3, 1), "query_groups": ((1, 3, 2), (6,))},
+    "normed queries and keys": {"query_key_norm": True},
+    "scale": {"score_scale": 1.0},
+    "causal": {"causal": True},
+    "causal window": {"causal": True, "local_layers": (1,), "window": 2},
+    "sandwich": {"pre_norm": True, "sandwich_norm": True, "final_norm": True},
+}
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> EncoderConfig:
+    """Networks with any of the settings."""
+    is_local, is_pre, is_rotary = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    groups = draw(st.sampled_from([(), ((6,), (2, 4)), ((1, 1, 4), (3, 3)), ((2, 2, 2), (1,) * 6)]))
+    return replace(
+        PLAIN,
+        d_k=draw(st.sampled_from([2, 6, 8])),
+        num_key_value_heads=tuple(map(len, groups)),
+        query_groups=groups,
+        query_key_norm=draw(st.booleans()),
+        score_scale=draw(st.sampled_from([None, 1.0, 0.3])),
+        causal=draw(st.booleans()),
+        local_layers=(1,) if is_local else (),
+        window=draw(st.integers(0, 4)) if is_local else None,
+        attention_positions="rotary" if is_rotary else "none",
+        local_rope_theta=50.0 if is_local and is_rotary else None,
+        pre_norm=is_pre,
+        sandwich_norm=is_pre and draw(st.booleans()),
+        final_norm=is_pre,
+        embedding_norm=draw(st.booleans()),
+        norm=draw(st.sampled_from(["layer_norm", "rms_norm"])),
+        gated=draw(st.booleans()),
+        activation=draw(st.sampled_from(["gelu", "silu", "relu"])),
+        attention_bias=draw(st.booleans()),
+        output_bias=draw(st.booleans()),
+    )
+
+
+def compare(config: EncoderConfig, seed: int = 0) -> None:
+    encoder = draw_weights(Encoder(config), seed).double()
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, config.vocab_size, (3, 10), generator=generator)
+    gates = torch.rand(3, sum(config.num_heads), generator=generator, dtype=torch.float64)
+    gates[0] = 1
+    asked = torch.tensor([True] * config.num_layers)
+    with torch.inference_mode():
+        eager, sdpa = (
+            encoder.use(name)(ids, torch.tensor(LENGTHS), head_gates=gates, norm_layers=asked)
+            for name in ("eager", "sdpa")
+        )
+    for row, length in enumerate(LENGTHS):
+        of_layers = [gates[row, config.head_span(layer)].tolist() for layer in range(config.num_layers)]
+        expected = run(config, encoder.state_dict(), ids[row, :length], of_layers)
+        torch.testing.assert_close(sdpa.last_hidden_state[row, :length], expected.hidden, atol=ROUNDING, rtol=0)
+        compare_row(eager, row, length, expected)
+
+
+def compare_row(found: EncoderOutput, row: int, length: int, expected: Found) -> None:
+    torch.testing.assert_close(found.last_hidden_state[row, :length], expected.hidden, atol=ROUNDING, rtol=0)
+    for layer, (weights, norms) in enumerate(zip(expected.weights, expected.norms, strict=True)):
+        of_layer, moved = found.attentions[layer], found.value_norms[layer]
+        assert of_layer is not None
+        assert moved is not None
+        torch.testing.assert_close(of_layer[row, :, :length, :length], weights, atol=ROUNDING, rtol=0)
+        assert not of_layer[row, :, :length, length:].any()
+        torch.testing.assert_close(moved[row, :, :length], norms, atol=ROUNDING, rtol=0)
+
+
+@pytest.mark.parametrize("change", ALONE.values(), ids=list(ALONE))
+def test_each_setting_alone(change: dict[str, Any]) -> None:
+    compare(replace(PLAIN, **change))
+
+
+@given(config=configs(), seed=st.integers(0, 1000))
+@settings(max_examples=settings().max_examples // 4)
+def test_settings_together(config: EncoderConfig, seed: int) -> None:
+    assert EncoderConfig.from_dict(config.to_dict()) == config
+    compare(config, seed)
+
+
+def test_a_causal_token_does_not_change_with_what_follows() -> None:
+    encoder = draw_weights(Encoder(replace(PLAIN, causal=True))).use("eager")
+    ids = torch.arange(12)[None]
+    whole = encoder(ids, torch.tensor([12]))
+    cut = encoder(ids[:, :7], torch.tensor([7]))
+    torch.testing.assert_close(whole.last_hidden_state[:, :7], cut.last_hidden_state, atol=1e-5, rtol=0)
+    assert all(weights is not None and not weights.triu(diagonal=1).any() for weights in whole.attentions)
