@@ -13,8 +13,26 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from export.adapters import merge_adapter
 from export.errors import SourceError, UnsupportedModel
-from export.families import bert, distilbert, electra, gte, jina_bert, modernbert, mpnet, nomic_bert, polyhead, roberta
+from export.families import (
+    albert,
+    bert,
+    distilbert,
+    electra,
+    eurobert,
+    gemma3,
+    gte,
+    jina_bert,
+    jina_v3,
+    modernbert,
+    mpnet,
+    nomic_bert,
+    polyhead,
+    qwen3,
+    roberta,
+    t5,
+)
 from export.families.settings import refuse_remote_code
 from export.json_files import read_json
 from export.pairs import prepare_pairs
@@ -35,8 +53,16 @@ ADAPTER = "adapter_config.json"  # sentence-transformers applies what it describ
 
 FAMILIES: Mapping[str, ModuleType] = {
     model_type: family
-    for family in (bert, distilbert, electra, gte, jina_bert, modernbert, mpnet, nomic_bert, polyhead, roberta)
+    for family in (
+        *(albert, bert, distilbert, electra, eurobert, gemma3, gte, jina_bert, jina_v3, modernbert, mpnet),
+        *(nomic_bert, polyhead, qwen3, roberta, t5),
+    )
     for model_type in family.MODEL_TYPES
+}
+
+RENAMED: Mapping[tuple[str, str], ModuleType] = {  # files that name another family: what tells them is their positions
+    ("bert", "alibi"): jina_bert,
+    ("xlm-roberta", "rotary"): jina_v3,
 }
 
 
@@ -66,7 +92,12 @@ class Checkpoint:
 
 
 def read_checkpoint(
-    folder: Folder, *, name: str | None = None, max_length: int | None = None, task: Task | None = None
+    folder: Folder,
+    *,
+    name: str | None = None,
+    max_length: int | None = None,
+    task: Task | None = None,
+    adapter: str | None = None,
 ) -> Checkpoint:
     """Reads a folder whole.
 
@@ -75,6 +106,7 @@ def read_checkpoint(
         name: name to serve it under; None for the folder's.
         max_length: the longest text to serve, in tokens; None for what the folder says.
         task: what to export; None for what the folder is for.
+        adapter: which of the folder's adapters is merged into the weights; None where it has none.
 
     Raises:
         SourceError: a file is missing, malformed, or not the one that was vouched for.
@@ -86,6 +118,7 @@ def read_checkpoint(
     tensors, sha256 = read_weights(pipeline.transformer)
     if folder.sha256 and sha256 != folder.sha256:
         raise SourceError(f"the weights of {folder.id} have SHA-256 {sha256}, expected {folder.sha256}")
+    tensors = merge_adapter(tensors, described, adapter)
     refuse_other_tasks(pipeline.found, task, tensors)
     config, task_state = read_task_layers(pipeline, described, family, tensors, config)
     encoder = build_encoder(config, {**family.read_state(tensors, described), **task_state})
@@ -99,7 +132,7 @@ def read_checkpoint(
         raise SourceError(f"tokenizer.json has ids up to {largest}, the network {config.vocab_size} tokens")
     return Checkpoint(
         name=name or folder.id,
-        source=Source(id=folder.id, revision=folder.revision, sha256=sha256),
+        source=Source(id=folder.id, revision=folder.revision, sha256=sha256, adapter=adapter),
         encoder=encoder,
         tokenizer=tokenizer,
         defaults=Defaults(
@@ -175,14 +208,14 @@ def build_encoder(config: EncoderConfig, state: Mapping[str, Tensor]) -> Encoder
     if odd := [name for name, tensor in state.items() if not tensor.is_floating_point()]:
         raise UnsupportedModel(f"{odd[0]} is made of {state[odd[0]].dtype}: weights are floating-point numbers")
     encoder.load_state_dict(dict(state), assign=True)
-    return encoder.eval().requires_grad_(False)
+    return encoder.share_weights().eval().requires_grad_(False)
 
 
 def _read_config(described: Mapping[str, Any], pipeline: Pipeline) -> tuple[ModuleType, EncoderConfig]:
     """The family that config.json names, and the network it describes."""
     path = pipeline.transformer / "config.json"
-    is_jina = described.get("model_type") == "bert" and described.get("position_embedding_type") == "alibi"
-    family = jina_bert if is_jina else FAMILIES.get(str(described.get("model_type")))
+    kind = str(described.get("model_type"))
+    family = RENAMED.get((kind, str(described.get("position_embedding_type")))) or FAMILIES.get(kind)
     if family is None:
         raise UnsupportedModel(
             f"{path} says model_type {described.get('model_type')!r}: this version knows {', '.join(FAMILIES)}"

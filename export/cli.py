@@ -75,6 +75,9 @@ def parser(program: str = PROGRAM, default_output: str = "") -> argparse.Argumen
         choices=get_args(Task),
         help="what to export where the checkpoint is for something else, or does not say (default: what it is for)",
     )
+    made.add_argument(
+        "--adapter", metavar="NAME", help="adapter to merge, where the checkpoint has several (jina-embeddings-v3)"
+    )
     add_options(made)
     made.add_argument("--revision", help="branch, tag or commit on the hub")
     made.add_argument("--force", action="store_true", help="replace DIR if it is an artifact")
@@ -115,7 +118,9 @@ def _export(options: argparse.Namespace, serve: str) -> None:
     require_free(options.output, force=options.force)
     folder = find_folder(options.model, options.revision)
     sys.stderr.write(f"reading {folder.id}\n")
-    checkpoint = read_checkpoint(folder, name=options.name, max_length=options.max_length, task=options.task)
+    checkpoint = read_checkpoint(
+        folder, name=options.name, max_length=options.max_length, task=options.task, adapter=options.adapter
+    )
     sys.stderr.write(_length_note(checkpoint))
     checkpoint, pruning = prune_as_asked(options, checkpoint)
     manifest = export_artifact(

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from export.checkpoint import Checkpoint
 from export.errors import OutputExists
 from export.graph import OPSET, input_names, output_names, trace
+from export.memory import available_bytes, require_memory
 from export.precision import Precision, judge, to_precision
 from export.ranges import measure_ranges
 from export.verify import verify
@@ -67,9 +68,10 @@ def export_artifact(
     Raises:
         OutputExists: the output is there and `force` is not set, or it is no artifact.
         SourceError: the calibration text cannot be used.
-        VerificationError: the graph is not what was asked for.
+        VerificationError: the graph is not what was asked for, or there is too little memory to find out.
     """
     require_free(output, force=force)
+    require_memory(checkpoint.encoder, available_bytes())
     with _parents(output), tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
         made = Path(directory) / output.name
         made.mkdir()

@@ -24,6 +24,7 @@ POOLING_FLAGS: Mapping[str, str] = {  # the names of releases before 6
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+ADAPTED = "custom_st.Transformer"
 DEFAULT_ACTIVATION = "torch.nn.Tanh"  # of a Dense module that names none
 DENSE_ACTIVATIONS: Mapping[str, ProjectionActivation] = {"Tanh": "tanh", "Identity": "identity"}
 
@@ -49,7 +50,7 @@ def read_modules(folder: Path) -> list[Module]:
 
     Raises:
         SourceError: modules.json is malformed, or leads out of the folder.
-        UnsupportedModel: a module with code of its own, or several of a kind.
+        UnsupportedModel: a module with code of its own, or several of a kind other than Dense.
     """
     path = folder / "modules.json"
     if not path.is_file():
@@ -61,11 +62,18 @@ def read_modules(folder: Path) -> list[Module]:
         raise SourceError(f"{path} is malformed: {error!r:.200}") from error
     if outside := [place for _, place in named if Path(place).is_absolute() or ".." in Path(place).parts]:
         raise SourceError(f"{path} names {outside[0]}, which is outside the folder")
-    if foreign := [kind for kind, _ in named if not kind.startswith("sentence_transformers.")]:
+    if foreign := [kind for kind, place in named if not _is_known(kind, folder / place)]:
         raise UnsupportedModel(f"{path} names {foreign[0]}: a module with code of its own, which is never run")
-    if repeated := {kind for kind in kinds if kinds.count(kind) > 1}:
+    if repeated := {kind for kind in kinds if kinds.count(kind) > 1 and kind != "Dense"}:
         raise UnsupportedModel(f"{path} has several modules {', '.join(sorted(repeated))}: one of a kind is supported")
     return [Module(kind, folder / place) for kind, (_, place) in zip(kinds, named, strict=True)]
+
+
+def _is_known(kind: str, folder: Path) -> bool:
+    """One of sentence-transformers', or the Transformer of jina-embeddings-v3, which adds the choice of an adapter."""
+    if kind == ADAPTED:
+        return bool(read_json(folder / "config.json", optional=True).get("lora_adaptations"))
+    return kind.startswith("sentence_transformers.")
 
 
 def read_pooling(folder: Path) -> Pooling:

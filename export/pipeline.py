@@ -67,7 +67,7 @@ class Pipeline:
         modules: those of modules.json behind the network, by the name of their class; none where they are another
             task's.
         pooling: how tokens become one vector.
-        dense: the dense layer after pooling, or on tokens; None for none.
+        dense: the dense layers after pooling, or the one on tokens.
         normalize: whether the pipeline ends in an L2 normalisation.
         settings: of the Transformer module; empty where there are none.
         around: config_sentence_transformers.json; empty where it does not count.
@@ -82,7 +82,7 @@ class Pipeline:
     found: Found
     modules: Mapping[str, Path] = field(default_factory=dict)
     pooling: Pooling = "mean"
-    dense: Dense | None = None
+    dense: tuple[Dense, ...] = ()
     normalize: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     around: Mapping[str, Any] = field(default_factory=dict)
@@ -129,15 +129,14 @@ def _require_modules(modules: list[Module], task: Task, path: Path) -> None:
         raise UnsupportedModel(f"{path} begins with {kinds[:2]}: expected {', '.join(known[:2])}")
     if unknown := [kind for kind in kinds if kind not in known]:
         raise UnsupportedModel(f"module {unknown[0]} is not supported for task {task}: {', '.join(known)} are")
-    if {"Dense", "Normalize"} <= set(kinds) and kinds.index("Normalize") < kinds.index("Dense"):
+    if "Normalize" in kinds and "Dense" in kinds[kinds.index("Normalize") :]:
         raise UnsupportedModel("a Dense layer after Normalize is not supported: only before it")
 
 
 def _read_modules(modules: list[Module], task: Task) -> dict[str, Any]:
     features = TEXT if task == "embedding" else TOKENS
-    folders = {module.kind: module.folder for module in modules[1:]}
-    values: dict[str, Any] = {"modules": folders}
-    for kind, folder in folders.items():
+    values: dict[str, Any] = {"modules": {module.kind: module.folder for module in modules[1:]}, "dense": ()}
+    for kind, folder in modules[1:]:
         try:
             if kind == "Normalize":
                 require_normalize(folder, features)
@@ -145,7 +144,7 @@ def _read_modules(modules: list[Module], task: Task) -> dict[str, Any]:
             elif kind == "Pooling":
                 values["pooling"] = read_pooling(folder)
             elif kind == "Dense":
-                values["dense"] = read_dense(folder, features)
+                values["dense"] += (read_dense(folder, features),)
         except (KeyError, TypeError, ValueError) as error:
             raise SourceError(f"{folder} is malformed: {error!r}") from error
     return values

@@ -188,7 +188,7 @@ class MultiHeadAttention(nn.Module):
         if len(self.groups) == self.num_heads:
             return x
         read = [head for head, size in enumerate(self.groups) for _ in range(size)]
-        return x.unflatten(-1, (len(self.groups), -1))[..., read, :].flatten(-2)
+        return x.view(*x.shape[:-1], len(self.groups), -1)[..., read, :].flatten(-2)
 
     def _for_attention(self, x: Tensor) -> Tensor:
         """Keys or values [T, G*C] with `attended_heads` heads."""
@@ -204,7 +204,7 @@ class MultiHeadAttention(nn.Module):
 def _norm_and_turn(x: Tensor, num_heads: int, norm: nn.Module | None, terms: PositionTerms) -> Tensor:
     """Queries or keys [T, heads*K], each head normed and then turned by its position."""
     if norm is not None:
-        x = norm(x.unflatten(-1, (num_heads, -1))).flatten(-2)
+        x = norm(x.view(*x.shape[:-1], num_heads, -1)).flatten(-2)
     return x if terms.rotation is None else terms.rotation.turn(x, num_heads)
 
 

@@ -12,13 +12,14 @@ from model.config_checks import (
     check_heads,
     check_kept_heads,
     check_positions,
+    check_shared_layers,
     check_value_stream,
     require,
     require_choice,
     require_flag,
     require_positive,
 )
-from model.config_parts import Projection, RopeScaling
+from model.config_parts import Projection, RopeScaling, read_parts, rename_older
 from model.tasks.settings import Task, TaskSettings, check_task, read_settings
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
@@ -104,7 +105,8 @@ class EncoderConfig:
         output_gate: whether each head's context is multiplied by a sigmoid of the layer's input.
         head_dropout: share of heads left out in training; nothing is left out otherwise.
         pooling: how `last_hidden_state [B, S, D]` becomes one vector a text, of an embedding and of a classification.
-        projection: dense layer after pooling, or None; an embedding's.
+        projections: dense layers after pooling, an embedding's, the first one first.
+        shared_layers: of each layer the first one that has the same weights; empty: each has its own.
         task: what stands on the encoder; `model.tasks.settings` names the graph's output for each.
         task_settings: describes the task's layers; None for an embedding.
     """
@@ -155,7 +157,8 @@ class EncoderConfig:
     output_gate: bool = False
     head_dropout: float = 0.0
     pooling: Pooling = "mean"
-    projection: Projection | None = None
+    projections: tuple[Projection, ...] = ()
+    shared_layers: tuple[int, ...] = ()
     task: Task = "embedding"
     task_settings: TaskSettings | None = None
 
@@ -179,6 +182,7 @@ class EncoderConfig:
         check_positions(self)
         check_kept_heads(self)
         check_value_stream(self)
+        check_shared_layers(self)
         check_task(self)
 
     @property
@@ -206,8 +210,8 @@ class EncoderConfig:
 
     @property
     def embedding_size(self) -> int:
-        """Width of `pooled`: the projection's size where there is one, else D."""
-        return self.projection.size if self.projection else self.hidden_size
+        """Width of `pooled`: the last projection's size where there is one, else D."""
+        return self.projections[-1].size if self.projections else self.hidden_size
 
     @property
     def output_size(self) -> int:
@@ -226,18 +230,11 @@ class EncoderConfig:
             ConfigError: a field is unknown, missing or out of range.
         """
         known = {field.name for field in fields(cls)}
+        data = rename_older(data)
         if unknown := sorted(set(data) - known):
             raise ConfigError(f"unknown fields {', '.join(unknown)}: this version knows {', '.join(sorted(known))}")
-        values = dict(data)
         try:
-            values["num_heads"] = tuple(values["num_heads"])
-            for name in ("local_layers", "num_key_value_heads"):
-                values[name] = tuple(values.get(name, ()))
-            for name in ("kept_heads", "value_residual", "query_groups"):
-                values[name] = tuple(map(tuple, values.get(name, ())))
-            for name, part in (("projection", Projection), ("rope_scaling", RopeScaling)):
-                if values.get(name) is not None:
-                    values[name] = part(**values[name])
+            values = read_parts(data)
             values["task_settings"] = read_settings(values.get("task"), values.get("task_settings"))
             return cls(**values)
         except (KeyError, TypeError) as error:

@@ -126,6 +126,33 @@ def check_value_stream(config: "EncoderConfig") -> None:
         raise ConfigError("value_residual adds the first layer's heads to every layer's: all need as many, not 0")
 
 
+def check_shared_layers(config: "EncoderConfig") -> None:
+    """Layers that share weights have shapes that allow it, and name the first of them.
+
+    Raises:
+        ConfigError: naming the field, the value and what is allowed.
+    """
+    if not config.shared_layers:
+        return
+    firsts = config.shared_layers
+    if len(firsts) != config.num_layers or any(
+        isinstance(first, bool) or not isinstance(first, int) or not 0 <= first <= layer or firsts[first] != first
+        for layer, first in enumerate(firsts)
+    ):
+        raise ConfigError(
+            f"shared_layers is {list(firsts)}: expected {config.num_layers} layers, of each the first alike"
+        )
+    if any(
+        (config.num_heads[layer], config.groups(layer)) != (config.num_heads[first], config.groups(first))
+        for layer, first in enumerate(firsts)
+    ):
+        raise ConfigError("shared_layers: layers of one weight need the same heads")
+    if config.value_residual or not config.first_attention_norm:
+        raise ConfigError(
+            "shared_layers: value_residual and first_attention_norm make the first layer unlike the others"
+        )
+
+
 def require(name: str, value: object, *, minimum: int, maximum: int = LARGEST) -> None:
     """A whole number.
 

@@ -1,7 +1,8 @@
 """Parts of an `EncoderConfig` that have fields of their own. Standard library only."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from model.config_checks import ConfigError, require, require_choice, require_flag, require_positive
 
@@ -11,16 +12,16 @@ RopeScalingKind = Literal["yarn", "llama3"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Projection:
-    """A dense layer after pooling: `pooled [B, D] -> activation(pooled W + b) [B, size]`."""
+    """A dense layer after pooling: `x [B, D] -> activation(x W + b) [B, size]`."""
 
     size: int
     bias: bool = True
     activation: ProjectionActivation = "tanh"
 
     def __post_init__(self) -> None:
-        require("projection.size", self.size, minimum=1)
-        require_flag("projection.bias", self.bias)
-        require_choice("projection.activation", self.activation, get_args(ProjectionActivation))
+        require("projections.size", self.size, minimum=1)
+        require_flag("projections.bias", self.bias)
+        require_choice("projections.activation", self.activation, get_args(ProjectionActivation))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,3 +58,26 @@ class RopeScaling:
             require_positive(f"rope_scaling.{name}", getattr(self, name))
         if self.low >= self.high:
             raise ConfigError(f"rope_scaling.low is {self.low}: expected less than high = {self.high}")
+
+
+def rename_older(data: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON types of an `EncoderConfig` in the names of this version: there was one `projection` once."""
+    renamed = dict(data)
+    if "projection" in renamed:
+        one = renamed.pop("projection")
+        renamed.setdefault("projections", [] if one is None else [one])
+    return renamed
+
+
+def read_parts(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of an `EncoderConfig` from JSON types: lists as tuples, objects as parts."""
+    values = dict(data)
+    values["num_heads"] = tuple(values["num_heads"])
+    for name in ("local_layers", "num_key_value_heads", "shared_layers"):
+        values[name] = tuple(values.get(name, ()))
+    for name in ("kept_heads", "value_residual", "query_groups"):
+        values[name] = tuple(map(tuple, values.get(name, ())))
+    values["projections"] = tuple(Projection(**entry) for entry in values.get("projections", ()))
+    if values.get("rope_scaling") is not None:
+        values["rope_scaling"] = RopeScaling(**values["rope_scaling"])
+    return values

@@ -141,6 +141,15 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(EncoderLayer(config, layer) for layer in range(config.num_layers))
         self.final_norm = _norm(config) if config.final_norm else nn.Identity()
         self.task_layers = TASKS[config.task].make_layers(config)
+        self.share_weights()
+
+    def share_weights(self) -> "Encoder":
+        """Gives layers that share weights the first one's parameters; needed again where a state was assigned."""
+        for layer, first in enumerate(self.config.shared_layers):
+            for name, parameter in list(self.layers[first].named_parameters()):
+                module, _, own_name = name.rpartition(".")
+                setattr(self.layers[layer].get_submodule(module), own_name, parameter)
+        return self
 
     def use(self, implementation: Implementation, layers: Iterable[int] | None = None) -> "Encoder":
         """Sets the attention implementation of these layers, or of every one, and returns the encoder."""

@@ -21,11 +21,12 @@ class ArtifactError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """Where the weights came from."""
+    """Where the weights came from; `adapter` is which of the checkpoint's adapters they hold, where it has any."""
 
     id: str
     revision: str | None
     sha256: str
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

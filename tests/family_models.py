@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTrainedModel
 
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.sources import Folder
@@ -25,9 +25,10 @@ class FamilyModel:
         name: of the test.
         model_type: as config.json says it.
         settings: what `transformers` is asked to build.
-        tokenizer: `wordpiece`, `bpe` or `unigram`.
+        tokenizer: a name of `tests.tokenizers.TOKENIZERS`.
         longest: longest sequence the parity grid uses.
         spread: standard deviation of its matrices; smaller where products of activations would blow rounding up.
+        auto: the class of `transformers` that builds it.
     """
 
     name: str
@@ -36,6 +37,7 @@ class FamilyModel:
     tokenizer: str = "wordpiece"
     longest: int = 40
     spread: float = 0.3
+    auto: Any = AutoModel
 
 
 SIZES: Mapping[str, Any] = {
@@ -65,6 +67,29 @@ MODERNBERT: Mapping[str, Any] = {
 BIASES: Mapping[str, Any] = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias"), True)
 NOMIC: Mapping[str, Any] = {**SIZES, "type_vocab_size": 2}
 GTE: Mapping[str, Any] = {**SIZES, "type_vocab_size": 1, "pad_token_id": 0}
+ALBERT: Mapping[str, Any] = {**SIZES, "embedding_size": 12, "num_hidden_layers": 5, "num_hidden_groups": 2}
+DECODER: Mapping[str, Any] = {**SIZES, "num_key_value_heads": 2, **dict.fromkeys(("pad_token_id", "bos_token_id"), 0)}
+QWEN3: Mapping[str, Any] = {**DECODER, "head_dim": 12}  # heads together wider than the network, as in Qwen3-0.6B
+FULL, LOCAL = "full_attention", "sliding_attention"
+GEMMA3: Mapping[str, Any] = {
+    **DECODER,
+    "num_key_value_heads": 1,
+    "head_dim": 10,
+    "query_pre_attn_scalar": 17,
+    "layer_types": [LOCAL, FULL, LOCAL],
+    "sliding_window": 8,
+    "use_bidirectional_attention": True,
+    "eos_token_id": 1,
+}
+T5: Mapping[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "d_model": 24,
+    "d_kv": 10,
+    "d_ff": 40,
+    "num_layers": 3,
+    "num_heads": 3,
+    "n_positions": 200,
+}
 MODELS = (
     FamilyModel("bert", "bert", SIZES),
     FamilyModel("roberta", "roberta", ROBERTA, "bpe"),
@@ -81,22 +106,49 @@ MODELS = (
     FamilyModel("nomic", "nomic_bert", NOMIC, spread=0.2),
     FamilyModel("gte", "gte", GTE, "unigram", spread=0.2),
     FamilyModel("gte-without-types", "gte", {**GTE, "type_vocab_size": 0}, spread=0.2),
+    FamilyModel("albert", "albert", ALBERT, "unigram"),
+    FamilyModel("albert-inner-layers", "albert", {**ALBERT, "num_hidden_layers": 2, "inner_group_num": 2}, "unigram"),
+    FamilyModel("jina-v3", "jina_embeddings_v3", {**SIZES, "type_vocab_size": 1, "pad_token_id": 1}, "unigram"),
+    FamilyModel("eurobert", "eurobert", {**DECODER, "eos_token_id": 0, "mask_token_id": 4}, "llama3", spread=0.2),
+    FamilyModel("qwen3", "qwen3", QWEN3, "qwen", spread=0.2),
+    FamilyModel(
+        "qwen3-windows",
+        "qwen3",
+        {**QWEN3, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 2, "attention_bias": True},
+        "qwen",
+        spread=0.2,
+    ),
+    FamilyModel("gemma3", "gemma3_text", GEMMA3, "gemma", spread=0.15),
+    FamilyModel("gemma3-causal", "gemma3_text", {**GEMMA3, "use_bidirectional_attention": False}, "gemma", spread=0.15),
+    FamilyModel("t5", "t5", T5, "t5", longest=200, auto=AutoModelForTextEncoding),
+    FamilyModel(
+        "t5-gated",
+        "t5",
+        {**T5, "feed_forward_proj": "gated-gelu", "relative_attention_num_buckets": 8},
+        "t5",
+        longest=200,
+        spread=0.2,
+        auto=AutoModelForTextEncoding,
+    ),
 )
-SERVED = ("roberta", "xlm-roberta", "distilbert", "electra", "mpnet", "modernbert", "nomic", "gte")
+SERVED = (
+    *("roberta", "xlm-roberta", "distilbert", "electra", "mpnet", "modernbert", "nomic", "gte"),
+    *("albert", "jina-v3", "eurobert", "qwen3", "gemma3", "t5"),
+)
 """Those that are exported and served too: one for each network."""
 
 
-def draw(model: FamilyModel, seed: int = 0, *, auto: Any = AutoModel, **settings: Any) -> PreTrainedModel:
+def draw(model: FamilyModel, seed: int = 0, *, auto: Any = None, **settings: Any) -> PreTrainedModel:
     """The network in evaluation mode, with biases and norms away from their neutral values.
 
     Args:
         model: which network.
         seed: of its weights.
-        auto: the class of `transformers` that builds it, with the layers of a task or without.
+        auto: the class of `transformers` that builds it, where it is to have the layers of a task.
         settings: of config.json, besides the network's own.
     """
     config = AutoConfig.for_model(model.model_type, **{**model.settings, **settings})
-    made: PreTrainedModel = auto.from_config(config, attn_implementation="eager")
+    made: PreTrainedModel = (auto or model.auto).from_config(config, attn_implementation="eager")
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in made.named_parameters():

@@ -5,7 +5,7 @@ rotary positions, norms before and behind.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,11 @@ from torch.nn import functional
 from model.config import EncoderConfig
 
 State = dict[str, Tensor]
-ACTIVATIONS = {"gelu": functional.gelu, "silu": functional.silu, "relu": functional.relu}
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "relu": functional.relu,
+}
 
 
 class Found(NamedTuple):

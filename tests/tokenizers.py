@@ -1,10 +1,21 @@
-"""Small trained tokenizers of the three kinds that encoders come with, put together as the families' own are."""
+"""Small trained tokenizers of the kinds that encoders come with, put together as the families' own are."""
 
+import json
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import MappingProxyType
 
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from tests.texts import PLAIN
 
@@ -71,6 +82,94 @@ def unigram() -> Tokenizer:
     return made
 
 
+GPT_4 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _byte_level(special: list[str], normalizer: normalizers.Normalizer | None, digits: str) -> Tokenizer:
+    """Byte-level BPE whose words are found by a pattern, as since GPT-4; `digits` is its part for numbers."""
+    made = Tokenizer(models.BPE())
+    made.normalizer = normalizer
+    pattern = GPT_4.replace(r"|\p{N}|", rf"|{digits}|")
+    split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    made.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(TEXTS, trainer)
+    return made
+
+
+@cache
+def qwen() -> Tokenizer:
+    """Qwen3-Embedding's: one token behind a text."""
+    made = _byte_level(["<|endoftext|>", "<|im_start|>", "<|im_end|>"], normalizers.NFC(), r"\p{N}")
+    made.post_processor = processors.TemplateProcessing(
+        single="$A <|endoftext|>", pair="$A <|endoftext|> $B <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
+    )
+    return made
+
+
+@cache
+def llama3() -> Tokenizer:
+    """EuroBERT's, made from Llama 3's: numbers in threes, one token before a text and one behind it."""
+    made = _byte_level(["<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"], None, r"\p{N}{1,3}")
+    template = processors.TemplateProcessing(
+        single="<|begin_of_text|> $A <|end_of_text|>",
+        pair="<|begin_of_text|> $A <|end_of_text|> $B <|end_of_text|>",
+        special_tokens=[("<|begin_of_text|>", 0), ("<|end_of_text|>", 1)],
+    )
+    made.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    return made
+
+
+@cache
+def gemma() -> Tokenizer:
+    """Gemma's: SentencePiece's BPE, `▁` for every space, bytes for what no piece has."""
+    made = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))  # noqa: S106 - a token
+    made.normalizer = normalizers.Replace(" ", "▁")
+    made.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    in_bytes = [AddedToken(f"<0x{byte:02X}>", special=False, normalized=False) for byte in range(256)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=[*special, *in_bytes], limit_alphabet=70, show_progress=False
+    )
+    made.train_from_iterator([text.replace(" ", "▁") for text in TEXTS], trainer)
+    described = json.loads(made.to_str())
+    described["added_tokens"] = [entry for entry in described["added_tokens"] if entry["content"] in special]
+    made = Tokenizer.from_str(json.dumps(described))  # bytes are pieces, not words to be found in a text
+    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    made.post_processor = processors.TemplateProcessing(
+        single="<bos> $A <eos>", pair="<bos> $A <eos> <bos> $B <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
+    )
+    return made
+
+
+@cache
+def t5() -> Tokenizer:
+    """T5's: SentencePiece pieces, one token behind a text."""
+    made = Tokenizer(models.Unigram())
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="always")]
+    )
+    trainer = trainers.UnigramTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<pad>", "</s>", "<unk>"],
+        unk_token=ROBERTA_TOKENS[3],
+        show_progress=False,
+    )
+    made.train_from_iterator(TEXTS, trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
+    )
+    return made
+
+
 TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = MappingProxyType(
-    {"wordpiece": wordpiece, "bpe": bpe, "unigram": unigram}
+    {"wordpiece": wordpiece, "bpe": bpe, "unigram": unigram, "qwen": qwen, "llama3": llama3, "gemma": gemma, "t5": t5}
 )

@@ -123,7 +123,7 @@ def classifier_config(config: EncoderConfig, labels: Sequence[str], kind: Kind) 
     settings = ClassificationSettings(
         labels=tuple(labels), activation="sigmoid" if kind == "scores" else "softmax", dense_activation="tanh"
     )
-    return replace(config, task="classification", task_settings=settings, projection=None)
+    return replace(config, task="classification", task_settings=settings, projections=())
 
 
 class _Targets:

@@ -12,7 +12,8 @@ from torch import Tensor
 from export.errors import UnsupportedModel
 from export.families import bert
 from export.families.naming import QKV, TRANSFORMERS_LAYER, rename
-from export.families.settings import Rope, positive, read_rope, require_settings
+from export.families.rope import Rope, read_rope
+from export.families.settings import positive, require_settings
 from export.families.task_layers import DECODER, DENSE, NORM, TaskLayers, fixed
 from model.config import EncoderConfig, Pooling
 
@@ -64,8 +65,7 @@ def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
         up_bias=False,
         positions="none",
         attention_positions="rotary",
-        rope_theta=rope.theta,
-        rope_divisor=rope.divisor,
+        **rope.settings(),
     )
 
 
@@ -82,7 +82,7 @@ def _read_rope(config: Mapping[str, Any], d_k: int) -> Rope:
     6; so that the lowest frequency is divided by f, and the highest hardly changes).
     """
     if config.get("rope_parameters") is not None:
-        return read_rope(config["rope_parameters"])
+        return read_rope(config["rope_parameters"], positions=config["max_position_embeddings"])
     theta, scaling = positive(config, "rope_theta"), config.get("rope_scaling")
     if scaling is None:
         return Rope(theta)

@@ -12,13 +12,13 @@ from torch import Tensor
 from export.errors import UnsupportedModel
 from export.families import bert
 from export.families.naming import QKV, rename
-from export.families.settings import Rope, read_rope, require_settings
+from export.families.rope import Rope, read_rope
+from export.families.settings import GLOBAL, LOCAL, local_layers, require_settings
 from export.families.task_layers import DECODER, DENSE, NORM, OUTPUT, TaskLayers
 from model.config import EncoderConfig, Pooling
 
 MODEL_TYPES = ("modernbert",)
 
-GLOBAL, LOCAL = "full_attention", "sliding_attention"
 REPRODUCED: Mapping[str, tuple[object, ...]] = {
     "position_embedding_type": ("absolute", "sans_pos", None),  # words that nobody reads; Ettin and mmBERT say sans_pos
     "rope_scaling": (None,),
@@ -71,9 +71,9 @@ def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     require_settings(config, REPRODUCED)
     renamed = {"hidden_act": config["hidden_activation"], "layer_norm_eps": config["norm_eps"], "type_vocab_size": 0}
     read = bert.read_config({**config, **renamed, "position_embedding_type": "absolute"}, pooling)
-    local_layers = _local_layers(config)
+    near_layers = _local_layers(config)
     far, near = _ropes(config)
-    if far.divisor != near.divisor and local_layers:
+    if near_layers and (far.divisor, far.scaling) != (near.divisor, near.scaling):
         raise UnsupportedModel("rotary positions of local and global layers are scaled by different factors")
     return replace(
         read,
@@ -88,11 +88,10 @@ def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
         final_norm=True,
         positions="none",
         attention_positions="rotary",
-        rope_theta=far.theta,
-        rope_divisor=far.divisor,
-        local_rope_theta=near.theta if local_layers else None,
-        local_layers=local_layers,
-        window=config["local_attention"] // 2 if local_layers else None,
+        **far.settings(),
+        local_rope_theta=near.theta if near_layers else None,
+        local_layers=near_layers,
+        window=config["local_attention"] // 2 if near_layers else None,
     )
 
 
@@ -109,9 +108,7 @@ def _local_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
     if kinds is None:
         period = config["global_attn_every_n_layers"]
         return tuple(layer for layer in layers if layer % period)
-    if len(kinds) != len(layers) or not set(kinds) <= {GLOBAL, LOCAL}:
-        raise UnsupportedModel(f"layer_types {kinds}: expected {GLOBAL} or {LOCAL} for each of {len(layers)} layers")
-    return tuple(layer for layer in layers if kinds[layer] == LOCAL)
+    return local_layers(kinds, len(layers))
 
 
 def _ropes(config: Mapping[str, Any]) -> tuple[Rope, Rope]:

@@ -92,3 +92,12 @@ def _strip(name: str, prefixes: Sequence[str]) -> str:
         if name.startswith(prefix):
             return name.removeprefix(prefix)
     return name
+
+
+def share_layers(state: Mapping[str, Tensor], firsts: Sequence[int]) -> dict[str, Tensor]:
+    """A state in which layers of one weight all have it (`EncoderConfig.shared_layers`); the tensors are shared."""
+    whole = dict(state)
+    for layer, first in enumerate(firsts):
+        for name in [name for name in state if layer != first and name.startswith(f"layers.{first}.")]:
+            whole.setdefault(f"layers.{layer}.{name.removeprefix(f'layers.{first}.')}", state[name])
+    return whole

@@ -14,7 +14,8 @@ from torch import Tensor
 from export.errors import UnsupportedModel
 from export.families import bert
 from export.families.naming import QKV, TRANSFORMERS_LAYER, rename
-from export.families.settings import Rope, read_rope, require_settings
+from export.families.rope import Rope, read_rope
+from export.families.settings import require_settings
 from export.families.task_layers import NORM, ReadSettings, TaskLayers
 from model.config import EncoderConfig, Pooling
 
@@ -105,8 +106,7 @@ def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
         down_bias=down_bias,
         positions="none",
         attention_positions="rotary",
-        rope_theta=rope.theta,
-        rope_divisor=rope.divisor,
+        **rope.settings(),
     )
 
 

@@ -5,14 +5,17 @@ apart from d_v, a value stream. `model_type` is `polyhead`; everything else has 
 `EncoderConfig.to_dict` gives them.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
+from export.families.naming import share_layers
 from model.config import EncoderConfig, Pooling
 
 MODEL_TYPES = ("polyhead",)
+OLDER = re.compile(r"^(task_layers\.)?projection\.")
 
 
 def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
@@ -26,6 +29,6 @@ def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
 
 
 def read_state(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors as they are; a projection has its name of before there were tasks, or its own."""
-    del config  # the names are the encoder's own
-    return {f"task_layers.{name}" if name.startswith("projection.") else name: t for name, t in tensors.items()}
+    """The tensors as they are; a projection may have its name of before there were several, or before tasks."""
+    state = {OLDER.sub("task_layers.projections.0.", name): tensor for name, tensor in tensors.items()}
+    return share_layers(state, config.get("shared_layers", ()))

@@ -1,18 +1,9 @@
 """Settings of config.json that make it another network than the one built here."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from export.errors import UnsupportedModel
-
-ROPE_SETTINGS = {"rope_type", "type", "rope_theta", "factor"}
-
-
-class Rope(NamedTuple):
-    """Rotary frequencies theta^(-2i/K) / divisor."""
-
-    theta: float
-    divisor: float = 1.0
 
 
 def require_settings(config: Mapping[str, Any], known: Mapping[str, tuple[object, ...]]) -> None:
@@ -47,27 +38,6 @@ def refuse_remote_code(config: Mapping[str, Any], reproduced: tuple[str, ...]) -
                 raise UnsupportedModel(f"auto_map names {name} as {role}: code of a model's own is never run")
 
 
-def read_rope(parameters: Mapping[str, Any], *, theta: object = None) -> Rope:
-    """Reads one entry of `rope_parameters`, as `transformers` writes it since release 5.
-
-    Args:
-        parameters: the entry.
-        theta: the base where the entry does not say.
-
-    Raises:
-        UnsupportedModel: frequencies of another kind than plain ones or linearly scaled ones.
-    """
-    kind = parameters.get("rope_type", parameters.get("type", "default"))
-    if kind not in ("default", "linear"):
-        raise UnsupportedModel(f"rope_type {kind!r}: default and linear are supported")
-    if unknown := sorted(set(parameters) - ROPE_SETTINGS):
-        raise UnsupportedModel(
-            f"rope_parameters has {', '.join(unknown)}: {', '.join(sorted(ROPE_SETTINGS))} are known"
-        )
-    divisor = positive(parameters, "factor") if kind == "linear" else 1.0
-    return Rope(positive({"rope_theta": theta, **parameters}, "rope_theta"), divisor)
-
-
 def positive(settings: Mapping[str, Any], name: str) -> float:
     """A positive number.
 
@@ -79,3 +49,17 @@ def positive(settings: Mapping[str, Any], name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
         raise UnsupportedModel(f"{name} {value!r}: expected a positive number")
     return float(value)
+
+
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+
+
+def local_layers(kinds: Sequence[str], layers: int) -> tuple[int, ...]:
+    """The layers that `layer_types` says see a window.
+
+    Raises:
+        UnsupportedModel: it names another kind, or another number of layers.
+    """
+    if len(kinds) != layers or not set(kinds) <= {GLOBAL, LOCAL}:
+        raise UnsupportedModel(f"layer_types {kinds}: expected {GLOBAL} or {LOCAL} for each of {layers} layers")
+    return tuple(layer for layer, kind in enumerate(kinds) if kind == LOCAL)

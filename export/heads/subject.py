@@ -60,7 +60,7 @@ def find_subject(model: str | None, *, weights: str | None = None, revision: str
     except ArtifactError as error:
         raise SourceError(str(error)) from error
     folder = _folder_of(artifact.manifest, weights)
-    whole = read_checkpoint(folder, name=artifact.manifest.model)
+    whole = read_checkpoint(folder, name=artifact.manifest.model, adapter=artifact.manifest.source.adapter)
     checkpoint = _as_pruned(artifact.manifest, whole)
     _check_same(artifact.manifest, checkpoint)
     return Subject(checkpoint, artifact, whole)

@@ -33,7 +33,7 @@ ANY_VALUE = {
     *("vocab_size", "hidden_size", "num_heads", "d_k", "d_v", "intermediate_size", "max_positions"),
     *("type_vocab_size", "token_size", "activation", "norm_eps", "positions", "local_layers", "window"),
     *("relative_buckets", "relative_distance", "original_heads", "kept_heads"),
-    *("head_dropout", "final_norm", "pooling", "projection", "task", "task_settings"),  # training; behind the layers
+    *("head_dropout", "final_norm", "pooling", "projections", "task", "task_settings"),  # training; behind the layers
     *("rope_theta", "rope_divisor", "local_rope_theta"),  # of rotary positions, which are refused
 }
 QUANTIZABLE: Mapping[str, tuple[object, ...]] = {"attention_positions": ("none", "alibi", "relative")}

@@ -93,6 +93,8 @@ def _places(heads: tuple[int, ...], size: int) -> Tensor:
 
 def _cut_config(config: EncoderConfig, kept: Kept) -> EncoderConfig:
     changes: dict[str, Any] = {"num_heads": tuple(map(len, kept))}
+    if changes["num_heads"] != config.num_heads:
+        changes["shared_layers"] = ()  # layers of one weight do not all lose the same heads
     if config.num_key_value_heads:
         readers = [_readers(layer, heads, config) for layer, heads in enumerate(kept)]
         groups = tuple(tuple(filter(None, sizes)) for sizes in readers)

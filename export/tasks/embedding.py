@@ -1,4 +1,4 @@
-"""One vector a text: reads the projection behind pooling, and judges by the cosine."""
+"""One vector a text: reads the projections behind pooling, and judges by the cosine."""
 
 from dataclasses import replace
 
@@ -13,13 +13,15 @@ from model.config_parts import Projection
 
 
 def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:
-    """The network with the projection after pooling, where there is one."""
-    dense = source.pipeline.dense
-    if dense is None:
-        return config, {}
-    projection = Projection(size=dense.size, bias=dense.bias, activation=dense.activation)
-    state = {f"task_layers.projection.{name}": tensor for name, tensor in dense.state.items()}
-    return replace(config, projection=projection), state
+    """The network with its dense layers after pooling."""
+    layers = source.pipeline.dense
+    projections = tuple(Projection(size=dense.size, bias=dense.bias, activation=dense.activation) for dense in layers)
+    state = {
+        f"task_layers.projections.{index}.{name}": tensor
+        for index, dense in enumerate(layers)
+        for name, tensor in dense.state.items()
+    }
+    return replace(config, projections=projections), state
 
 
 def measure(found: Rows, expected: Rows) -> dict[str, float]:

@@ -26,22 +26,23 @@ def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict
         UnsupportedModel: no such layer, or a setting that is not reproduced.
     """
     pipeline = source.pipeline
-    if pipeline.dense is None:
-        raise UnsupportedModel(f"task multi_vector needs a Dense module on tokens: {pipeline.found.sign}")
+    if len(pipeline.dense) != 1:
+        raise UnsupportedModel(f"task multi_vector needs one Dense module on tokens: {pipeline.found.sign}")
+    dense = pipeline.dense[0]
     require_settings(pipeline.around, {"similarity_fn_name": (None, "maxsim")})
     mask = pipeline.modules.get("MultiVectorMask")
     said: Mapping[str, Any] = read_json(mask / "config.json") if mask else {}
     require_settings(said, {"keep_only_token_ids": (None,)})
     settings = MultiVectorSettings(
-        size=pipeline.dense.size,
-        bias=pipeline.dense.bias,
-        dense_activation=pipeline.dense.activation,
+        size=dense.size,
+        bias=dense.bias,
+        dense_activation=dense.activation,
         skipped_ids=_skipped_ids(said.get("skiplist_words") or [], read_tokenizer(pipeline.transformer)),
         skipped_in=tuple(said.get("skiplist_tasks", ("document",))),
         query_length=pipeline.settings.get("query_length"),
         document_length=pipeline.settings.get("document_length"),
     )
-    state = {f"task_layers.dense.{name}": tensor for name, tensor in pipeline.dense.state.items()}
+    state = {f"task_layers.dense.{name}": tensor for name, tensor in dense.state.items()}
     return replace(config, task="multi_vector", task_settings=settings), state
 
 

@@ -50,9 +50,9 @@ def read_task_layers(
     """
     if family is polyhead and config.task != pipeline.task:
         raise UnsupportedModel(f"config.json says task {config.task}: it cannot be exported as {pipeline.task}")
-    if family is polyhead and config.projection and pipeline.dense:
-        raise UnsupportedModel("a projection stands in config.json and in modules.json: which one is right?")
-    if family is polyhead and pipeline.dense is None:
+    if family is polyhead and config.projections and pipeline.dense:
+        raise UnsupportedModel("projections stand in config.json and in modules.json: which are right?")
+    if family is polyhead and not pipeline.dense:
         return config, {}  # it says all of it itself, and holds the weights under our names
     try:
         return EXPORTS[pipeline.task].read(TaskSource(pipeline, described, family, tensors), config)

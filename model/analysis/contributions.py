@@ -11,6 +11,7 @@ all p_i . q_j, so the matrix of those is an exact account of the similarity; for
 Cells are what the pooled vectors were made of, not causes: a token's final vector holds what it read from the others.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -28,7 +29,7 @@ def contributions(
     *,
     pooling: Pooling,
     similarity: Similarity = "cosine",
-    projection: Projection | None = None,
+    projections: Sequence[Projection] = (),
 ) -> Float32Array:
     """What each pair of tokens adds to the similarity of two texts.
 
@@ -37,7 +38,7 @@ def contributions(
         b: [m, D], of the other.
         pooling: how the model pools.
         similarity: of the pooled vectors.
-        projection: the model's dense layer after pooling.
+        projections: the model's dense layers after pooling.
 
     Returns:
         [n, m]; the sum of its cells, taken in float64, is the similarity within 1e-5.
@@ -46,7 +47,7 @@ def contributions(
         ValueError: the model projects, a text has no tokens, the widths differ, or a cosine is undefined because a
             pooled vector is 0.
     """
-    _refuse_projection(projection)
+    _refuse_projections(projections)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or not len(a) or not len(b):
         raise ValueError(
             f"hidden states have shapes {a.shape} and {b.shape}, expected [n, D] and [m, D], n and m above 0"
@@ -91,9 +92,9 @@ def _length(parts: Float64Array) -> float:
     return length
 
 
-def _refuse_projection(projection: Projection | None) -> None:
-    if projection is not None:
+def _refuse_projections(projections: Sequence[Projection]) -> None:
+    if projections:
         raise ValueError(
-            f"the model projects its pooled vector to {projection.size} dimensions ({projection.activation}): the "
-            "similarity of what comes out is no sum over pairs of tokens"
+            f"the model projects its pooled vector to {projections[-1].size} dimensions "
+            f"({projections[-1].activation}): the similarity of what comes out is no sum over pairs of tokens"
         )

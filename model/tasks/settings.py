@@ -165,5 +165,5 @@ def check_task(config: "EncoderConfig") -> None:
         raise ConfigError(
             f"task {config.task} with task_settings {type(config.task_settings).__name__}: expected {expected.__name__}"
         )
-    if config.task != "embedding" and config.projection is not None:
-        raise ConfigError(f"projection is a dense layer after an embedding's pooling: task {config.task} has none")
+    if config.task != "embedding" and config.projections:
+        raise ConfigError(f"projections are dense layers after an embedding's pooling: task {config.task} has none")

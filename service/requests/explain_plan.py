@@ -84,8 +84,8 @@ def _refuse_other_models(manifest: Manifest) -> None:
             f"{manifest.model} is for {manifest.task.replace('_', '-')}: only the similarity of two embeddings can be "
             "explained by pairs of tokens; take a model for embedding"
         )
-    if (projection := manifest.config.projection) is not None:
+    if projections := manifest.config.projections:
         raise Invalid(
-            f"this model projects its pooled vector to {projection.size} dimensions; the similarity of "
+            f"this model projects its pooled vector to {projections[-1].size} dimensions; the similarity of "
             "what comes out is no sum over pairs of tokens, so it cannot be explained by one"
         )

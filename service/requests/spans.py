@@ -91,8 +91,8 @@ def _refuse_model(manifest: Manifest) -> None:
     config = manifest.config
     if manifest.task != "embedding":
         raise Invalid(f"{PARAM}: {manifest.model} gives no vector of a text (its task is {manifest.task})", param=PARAM)
-    if config.pooling != "mean" or config.projection is not None:
-        way = config.pooling if config.projection is None else "mean and a dense layer"
+    if config.pooling != "mean" or config.projections:
+        way = "mean and a dense layer" if config.projections else config.pooling
         raise Invalid(
             f"{PARAM}: a span's vector is the mean of its tokens, and {manifest.model} pools by {way}; leave spans out",
             param=PARAM,

@@ -172,3 +172,26 @@ def test_a_grid_of_layers_that_differ_in_heads(viewer: ViewerPage) -> None:
     assert seen == ["0.1", "0.1", "0.0", "2.0", "2.2"]  # the layer without heads is passed over
     assert off == ["0.0"]
     assert "no heads left" in text
+
+
+GRID = """
+const host = document.createElement("div");
+new module.HeadGrid(host, argument, () => {});
+const rows = [...host.querySelectorAll(".heads-row:not(.heading)")];
+return rows.map((row) => [...row.querySelectorAll(".tile")].map((tile) => {
+  return [tile.title, tile.classList.contains("group-start")];
+}));
+"""
+
+
+def test_heads_that_read_the_same_keys_and_values_stand_together(viewer: ViewerPage) -> None:
+    config = {"num_heads": [4, 3, 2], "num_key_value_heads": [2, 2, 2], "query_groups": [[2, 2], [1, 2], [1, 1]]}
+    grouped, uneven, single = viewer.module("grid", GRID, config)
+    assert [starts for _, starts in grouped] == [False, False, True, False]
+    assert [name for name, _ in uneven] == [f"Layer 1, head {h}, keys and values {g}" for h, g in enumerate((0, 1, 1))]
+    assert [starts for _, starts in uneven] == [False, True, False]
+    assert single == [["Layer 2, head 0", False], ["Layer 2, head 1", False]]  # each head has its own
+    even = viewer.module("grid", GRID, {**config, "num_heads": [4, 4, 2], "query_groups": []})
+    assert [starts for _, starts in even[1]] == [False, False, True, False]
+    (older,) = viewer.module("grid", GRID, {"num_heads": [2]})  # a manifest written before there were groups
+    assert older == [["Layer 0, head 0", False], ["Layer 0, head 1", False]]

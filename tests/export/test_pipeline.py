@@ -45,7 +45,7 @@ def dense(folder: Path, **change: object) -> None:
 
 def test_a_plain_folder_gets_mean_pooling_and_no_normalisation(tmp_path: Path) -> None:
     pipeline = read_pipeline(tmp_path)
-    assert (pipeline.pooling, pipeline.normalize, pipeline.dense) == ("mean", False, None)
+    assert (pipeline.pooling, pipeline.normalize, pipeline.dense) == ("mean", False, ())
     assert pipeline.max_sequence_length is None
 
 
@@ -58,9 +58,9 @@ def test_reads_every_module(tmp_path: Path) -> None:
     pipeline = read_pipeline(tmp_path)
     assert pipeline.pooling == "cls"
     assert pipeline.normalize
-    assert pipeline.dense is not None
-    assert pipeline.dense[:3] == (3, True, "tanh")
-    assert set(pipeline.dense.state) == {"weight", "bias"}
+    (layer,) = pipeline.dense
+    assert layer[:3] == (3, True, "tanh")
+    assert set(layer.state) == {"weight", "bias"}
     assert (pipeline.max_sequence_length, pipeline.do_lower_case) == (77, True)
     assert (pipeline.prompts, pipeline.default_prompt_name) == ({"query": "query: "}, "query")
 
@@ -211,8 +211,8 @@ def test_a_dense_layer_that_names_no_activation_has_that_of_its_class(tmp_path: 
     write(tmp_path, "2_Dense/config.json", {"in_features": 4, "out_features": 3})
     assert isinstance(Dense.load(str(tmp_path / "2_Dense")).activation_function, torch.nn.Tanh)
     pipeline = read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING, DENSE]))
-    assert pipeline.dense is not None
-    assert pipeline.dense[:3] == (3, True, "tanh")
+    (layer,) = pipeline.dense
+    assert layer[:3] == (3, True, "tanh")
 
 
 @pytest.mark.parametrize("name", ["module_input_name", "module_output_name"])

@@ -13,12 +13,20 @@ CONFIG = EncoderConfig(
     intermediate_size=64,
     max_positions=16,
     type_vocab_size=2,
-    projection=Projection(size=7),
+    projections=(Projection(size=7),),
 )
 
 
 def test_survives_a_round_trip_through_json_types() -> None:
     assert EncoderConfig.from_dict(CONFIG.to_dict()) == CONFIG
+
+
+def test_reads_the_one_projection_of_older_files() -> None:
+    data = CONFIG.to_dict()
+    (data["projection"],) = data.pop("projections")
+    assert EncoderConfig.from_dict(data) == CONFIG
+    del data["projection"]
+    assert EncoderConfig.from_dict({**data, "projection": None}).projections == ()
 
 
 def test_derives_depth_and_embedding_size() -> None:
@@ -50,8 +58,10 @@ def test_derives_depth_and_embedding_size() -> None:
         ({"score_scale": -1}, "score_scale is -1: expected a positive number"),
         ({"sandwich_norm": True}, "sandwich_norm is a second norm behind those of pre_norm: set both"),
         ({"causal": 1}, "causal is 1: expected true or false"),
-        ({"projection": {"size": 0}}, "projection.size is 0"),
-        ({"projection": {"width": 3}}, "incomplete encoder configuration"),
+        ({"projections": [{"size": 0}]}, "projections.size is 0"),
+        ({"shared_layers": [0, 0, 1]}, r"shared_layers is \[0, 0, 1\]: expected 3 layers, of each the first alike"),
+        ({"shared_layers": [0, 0, 0]}, "layers of one weight need the same heads"),
+        ({"projections": [{"width": 3}]}, "incomplete encoder configuration"),
     ],
 )
 def test_refuses_a_configuration_that_describes_no_network(change: dict[str, object], message: str) -> None:

@@ -64,15 +64,18 @@ def test_layers_that_differ_in_heads_agree_between_implementations(pooling: Pool
     assert [None if weights is None else weights.shape[1] for weights in eager.attentions] == [4, 3, 0, 1]
 
 
-def test_a_projection_is_applied_to_the_pooled_vector() -> None:
-    config = EncoderConfig.from_dict({**TINY.to_dict(), "projection": {"size": 3, "activation": "tanh"}})
+def test_projections_are_applied_to_the_pooled_vector() -> None:
+    config = EncoderConfig.from_dict(
+        {**TINY.to_dict(), "projections": [{"size": 3}, {"size": 5, "bias": False, "activation": "identity"}]}
+    )
     encoder = draw_weights(Encoder(config))
     without = Encoder(TINY)
     without.load_state_dict({name: t for name, t in encoder.state_dict().items() if not name.startswith("task_layers")})
     ids, lengths = torch.arange(8).reshape(1, 8), torch.tensor([8])
-    projection = encoder.get_submodule("task_layers.projection")
-    assert isinstance(projection, torch.nn.Linear)
-    expected = torch.tanh(without.eval()(ids, lengths).pooled @ projection.weight.T + projection.bias)
+    first, bias, second = (
+        encoder.get_parameter(f"task_layers.projections.{name}") for name in ("0.weight", "0.bias", "1.weight")
+    )
+    expected = torch.tanh(without.eval()(ids, lengths).pooled @ first.T + bias) @ second.T
     torch.testing.assert_close(encoder(ids, lengths).pooled, expected, atol=1e-6, rtol=0)
-    assert config.embedding_size == 3
-    assert config.projection == Projection(size=3)
+    assert config.embedding_size == 5
+    assert config.projections == (Projection(size=3), Projection(size=5, bias=False, activation="identity"))

@@ -8,7 +8,7 @@ import torch
 
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.sources import Folder
-from model.config import Projection
+from model.config_parts import Projection
 from model.encoder import Encoder
 from model.manifest import Defaults
 from model.tasks.settings import ClassificationSettings, MultiVectorSettings, SparseSettings
@@ -18,7 +18,7 @@ from train.folder import CHECKPOINT, load_checkpoint, require_new, save_checkpoi
 
 NETWORKS = {
     "embedding": TINY,
-    "pooled otherwise": replace(TINY, pooling="last", projection=Projection(size=7)),
+    "pooled otherwise": replace(TINY, pooling="last", projections=(Projection(size=7),)),
     "alibi, cut": replace(
         TINY, num_heads=(2, 3), attention_positions="alibi", original_heads=4, kept_heads=((0, 3), (0, 1, 2))
     ),

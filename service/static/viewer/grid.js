@@ -3,6 +3,15 @@
 import { element } from "./dom.js";
 import { shrink, toImage } from "./maps.js";
 
+/** Which key and value head each query head of a layer reads, by the network's configuration. */
+export function headGroups(config, layer) {
+  const count = config.num_heads[layer];
+  const shared = config.num_key_value_heads?.[layer] ?? count;
+  const even = Array.from({ length: shared }, () => count / shared);
+  const sizes = config.query_groups?.[layer] ?? even;
+  return sizes.flatMap((size, group) => Array.from({ length: size }, () => group));
+}
+
 const ROLLOUT = "Rollout through all layers";
 const TILE_CELLS = 64; // rows and columns of a small map at most
 
@@ -12,14 +21,18 @@ export class HeadGrid {
   #tiles = new Map(); // by "layer.head", and "rollout"
   #rows = [];
 
-  /** @param {(place: {map: string, layer?: number, head?: number}) => void} onOpen */
-  constructor(host, headCounts, onOpen) {
+  /**
+   * @param {object} config the network's: its heads, and which of them read the same keys and values
+   * @param {(place: {map: string, layer?: number, head?: number}) => void} onOpen
+   */
+  constructor(host, config, onOpen) {
     this.#host = host;
     this.#onOpen = onOpen;
+    const headCounts = config.num_heads;
     const columns = Math.max(...headCounts);
     const grid = element("div", { class: "heads", role: "grid", aria: { label: "Heads of all layers" } });
     grid.style.setProperty("--columns", columns);
-    grid.append(this.#heading(columns), ...headCounts.map((count, layer) => this.#row(layer, count)));
+    grid.append(this.#heading(columns), ...headCounts.map((_, layer) => this.#row(layer, headGroups(config, layer))));
     const rollout = this.#tile("rollout", ROLLOUT, { map: "rollout" });
     rollout.button.removeAttribute("role");
     rollout.button.append(element("span", { textContent: ROLLOUT }));
@@ -100,9 +113,15 @@ export class HeadGrid {
     return element("div", { class: "heads-row heading", role: "row" }, heading(""), ...names);
   }
 
-  #row(layer, count) {
-    const tiles = Array.from({ length: count }, (_, head) => {
-      return this.#tile(`${layer}.${head}`, `Layer ${layer}, head ${head}`, { map: "head", layer, head }).button;
+  #row(layer, groups) {
+    const count = groups.length;
+    const isGrouped = count > new Set(groups).size;
+    const tiles = groups.map((group, head) => {
+      const shared = isGrouped ? `, keys and values ${group}` : "";
+      const name = `Layer ${layer}, head ${head}${shared}`;
+      const { button } = this.#tile(`${layer}.${head}`, name, { map: "head", layer, head });
+      button.classList.toggle("group-start", isGrouped && head > 0 && groups[head - 1] !== group);
+      return button;
     });
     this.#rows.push(tiles);
     const name = element("span", { role: "rowheader", textContent: `L${layer}`, title: `Layer ${layer}` });

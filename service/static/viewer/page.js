@@ -29,7 +29,9 @@ export class Page {
     this.#state = state;
     this.#headCounts = info.manifest.config.num_heads;
     this.#notices = notices;
-    byId("model").textContent = `${info.model} · ${info.manifest.precision} · ${this.#headCounts.length} layers`;
+    const causal = info.manifest.config.causal ? " · causal: a token sees itself and those before it" : "";
+    const facts = [info.model, info.manifest.precision, `${this.#headCounts.length} layers`];
+    byId("model").textContent = facts.join(" · ") + causal;
     byId("report").hidden = !("heads.json" in info.manifest.files); // few artifacts have one
     this.#keepToModel();
     this.#build(info);
@@ -65,7 +67,7 @@ export class Page {
     const pointer = new Pointer();
     const figure = new Figure(byId("panes"), byId("readout"), pointer);
     const strip = new TokenStrip(byId("tokens"), pointer, { name: "Tokens of the text" });
-    this.#grid = new HeadGrid(byId("grid"), this.#headCounts, (place) => state.set(place));
+    this.#grid = new HeadGrid(byId("grid"), info.manifest.config, (place) => state.set(place));
     const measure = { embedding: embeddingEffect, scoring: scoreEffect, other: noEffect }[kindOf(info)];
     const [host, ranking] = [byId("effect"), byId("ranking")];
     this.#effect = new EffectPanel({ host, ranking, state, grid: this.#grid, measure });

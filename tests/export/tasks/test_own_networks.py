@@ -19,7 +19,7 @@ from model.tasks.settings import ClassificationSettings, MultiVectorSettings, Sp
 from tests.networks import TINY, draw_weights
 
 CONFIGS: list[EncoderConfig] = [
-    replace(TINY, projection=Projection(size=5)),
+    replace(TINY, projections=(Projection(size=5),)),
     replace(TINY, task="classification", task_settings=ClassificationSettings(labels=("score",)), pooling="mean"),
     replace(TINY, task="sparse", task_settings=SparseSettings(tied=False, bias=False)),
     replace(TINY, task="multi_vector", task_settings=MultiVectorSettings(size=7, bias=True)),
@@ -46,11 +46,15 @@ def test_a_network_with_a_task_is_read_as_it_was_saved(
     torch.testing.assert_close(*pair, atol=1e-6, rtol=0)
 
 
-def test_a_projection_saved_before_there_were_tasks_is_read(tokenizer: Tokenizer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["", "task_layers."])
+def test_a_projection_saved_before_there_were_several_or_tasks_is_read(
+    tokenizer: Tokenizer, tmp_path: Path, prefix: str
+) -> None:
     encoder = draw_weights(Encoder(CONFIGS[0]))
     folder = save(encoder, tokenizer, tmp_path)
-    state = {name.removeprefix("task_layers."): tensor for name, tensor in encoder.state_dict().items()}
-    assert "projection.weight" in state
+    older = {name: name.replace(".projections.0.", ".projection.") for name in encoder.state_dict()}
+    state = {older[name].removeprefix(prefix): tensor for name, tensor in encoder.state_dict().items()}
+    assert f"{'task_layers.' if not prefix else ''}projection.weight" in state
     save_file(state, tmp_path / "model.safetensors")
     found = read_checkpoint(folder).encoder.state_dict()
     assert all(torch.equal(tensor, found[name]) for name, tensor in encoder.state_dict().items())

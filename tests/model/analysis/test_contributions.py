@@ -120,7 +120,7 @@ def test_refuses_a_model_that_projects() -> None:
     with pytest.raises(
         ValueError, match=r"projects its pooled vector to 512 dimensions \(tanh\): .* no sum over pairs"
     ):
-        contributions(AXES, AXES, pooling="mean", projection=Projection(size=512))
+        contributions(AXES, AXES, pooling="mean", projections=(Projection(size=512),))
 
 
 def test_refuses_a_cosine_with_nothing() -> None:

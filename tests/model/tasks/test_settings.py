@@ -78,5 +78,5 @@ def test_settings_that_describe_no_layers_are_refused(task: str, change: dict[st
 
 
 def test_only_an_embedding_has_a_projection() -> None:
-    with pytest.raises(ConfigError, match="projection is a dense layer after an embedding's pooling: task sparse has"):
-        replace(TINY, task="sparse", task_settings=SparseSettings(), projection=Projection(size=3))
+    with pytest.raises(ConfigError, match="projections are dense layers after an embedding's pooling: task sparse has"):
+        replace(TINY, task="sparse", task_settings=SparseSettings(), projections=(Projection(size=3),))

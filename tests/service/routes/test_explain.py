@@ -111,7 +111,7 @@ def test_size_is_refused_before_anything_runs(serve: Serve, flag: str) -> None:
 
 def test_a_model_that_projects_says_that_it_cannot_be_explained(served: Served) -> None:
     manifest = served.engine.manifest
-    config = dataclasses.replace(manifest.config, projection=Projection(size=4))
+    config = dataclasses.replace(manifest.config, projections=(Projection(size=4),))
     artifact = dataclasses.replace(served.engine.artifact, manifest=dataclasses.replace(manifest, config=config))
     served.engine.artifact = artifact
     response = explain(served)

@@ -1,0 +1,96 @@
+"""Rotary positions as config.json describes them, in the words of `transformers` before and since release 5."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from export.errors import UnsupportedModel
+from export.families.settings import positive
+from model.config_parts import RopeScaling
+
+SETTINGS: Mapping[str, frozenset[str]] = {  # by kind, what an entry may say beside its kind and base
+    "default": frozenset({"factor"}),  # unread there, and left behind by older files
+    "linear": frozenset({"factor"}),
+    "yarn": frozenset({"factor", "attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "truncate"})
+    | {"original_max_position_embeddings"},
+    "llama3": frozenset({"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}),
+}
+ALWAYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+
+
+class Rope(NamedTuple):
+    """Rotary frequencies theta^(-2i/K) / divisor, or scaled otherwise."""
+
+    theta: float
+    divisor: float = 1.0
+    scaling: RopeScaling | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """As fields of an `EncoderConfig`."""
+        return {"rope_theta": self.theta, "rope_divisor": self.divisor, "rope_scaling": self.scaling}
+
+
+def find_rope(config: Mapping[str, Any]) -> Rope:
+    """The rotary positions of a network with one kind of layers.
+
+    Raises:
+        KeyError: config.json says no base.
+        UnsupportedModel: frequencies of a kind that is not reproduced.
+    """
+    entry = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return read_rope(entry, theta=config.get("rope_theta"), positions=config["max_position_embeddings"])
+
+
+def read_rope(parameters: Mapping[str, Any], *, theta: object = None, positions: int | None = None) -> Rope:
+    """Reads one entry of `rope_parameters`, as `transformers` writes it since release 5.
+
+    Args:
+        parameters: the entry.
+        theta: the base where the entry does not say.
+        positions: the longest text of the network, the original length where the entry does not say.
+
+    Raises:
+        UnsupportedModel: frequencies of a kind that is not reproduced, or a setting that its kind does not have.
+    """
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if kind not in SETTINGS:
+        raise UnsupportedModel(f"rope_type {kind!r}: {', '.join(SETTINGS)} are supported")
+    if unknown := sorted(set(parameters) - SETTINGS[kind] - ALWAYS):
+        raise UnsupportedModel(
+            f"rope_parameters of type {kind} has {', '.join(unknown)}: this type has no such setting"
+        )
+    if (share := parameters.get("partial_rotary_factor", 1.0)) != 1:
+        raise UnsupportedModel(f"partial_rotary_factor {share}: 1 is supported, every dimension is turned")
+    base = positive({"rope_theta": theta, **parameters}, "rope_theta")
+    if kind in ("default", "linear"):
+        return Rope(base, positive(parameters, "factor") if kind == "linear" else 1.0)
+    original = parameters.get("original_max_position_embeddings", positions)
+    return Rope(base, 1.0, _read_scaling(kind, {**parameters, "original_max_position_embeddings": original}))
+
+
+def _read_scaling(kind: str, parameters: Mapping[str, Any]) -> RopeScaling:
+    original, factor = parameters["original_max_position_embeddings"], positive(parameters, "factor")
+    if kind == "llama3":
+        low, high = positive(parameters, "low_freq_factor"), positive(parameters, "high_freq_factor")
+        return RopeScaling(kind="llama3", factor=factor, original_positions=original, low=low, high=high)
+    return RopeScaling(
+        kind="yarn",
+        factor=factor,
+        original_positions=original,
+        low=parameters.get("beta_slow") or 1.0,
+        high=parameters.get("beta_fast") or 32.0,
+        magnitude=_yarn_magnitude(parameters, factor),
+        whole_pairs=parameters.get("truncate", True),
+    )
+
+
+def _yarn_magnitude(parameters: Mapping[str, Any], factor: float) -> float:
+    """0.1 ln(factor) + 1 where the entry says nothing else (Peng et al. 2024, equation 22)."""
+    if (said := parameters.get("attention_factor")) is not None:
+        return float(said)
+
+    def magnitude(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    one, all_dimensions = parameters.get("mscale"), parameters.get("mscale_all_dim")
+    return magnitude(one) / magnitude(all_dimensions) if one and all_dimensions else magnitude(1.0)
