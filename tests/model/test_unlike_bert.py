@@ -25,6 +25,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "scale": {"score_scale": 1.0},
     "causal": {"causal": True},
     "causal window": {"causal": True, "local_layers": (1,), "window": 2},
+    "shared layers": {"shared_layers": (0, 0)},
     "sandwich": {"pre_norm": True, "sandwich_norm": True, "final_norm": True},
 }
 

@@ -59,7 +59,7 @@ def build(name: str, folder: Path) -> Path:
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
     kinds += [(f"{index}_Dense", "Dense") for index in range(2, 2 + len(case["dense"]))]
     kinds.append((f"{len(kinds)}_Normalize", "Normalize"))
-    modules = [
+    modules: list[dict[str, Any]] = [
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for index, (path, kind) in enumerate(kinds)
     ]

@@ -21,6 +21,7 @@ NETWORKS = {
     "values on their way": replace(EVEN, value_activation="silu", output_gate=True),
     "alibi": replace(EVEN, attention_positions="alibi"),
     "groups of two": replace(EVEN, num_key_value_heads=(2, 2, 4)),
+    "shared layers": replace(EVEN, shared_layers=(0, 0, 0)),
     "uneven groups": replace(EVEN, num_key_value_heads=(2, 4, 1), query_groups=((1, 3), (1,) * 4, (4,))),
     "causal, normed keys": replace(EVEN, num_key_value_heads=(1, 2, 2), causal=True, query_key_norm=True),
     "relative": replace(EVEN, attention_positions="relative", relative_buckets=8, relative_distance=16),

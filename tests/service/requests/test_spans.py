@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from model.artifact import Artifact
-from model.config import Projection
+from model.config_parts import Projection
 from model.manifest import Manifest
 from service.errors import Invalid
 from service.requests.plan import plan_encoding
@@ -29,7 +29,7 @@ def manifest(artifact: TaskArtifact, **config: Any) -> Manifest:
         ({"pooling": "cls"}, "cls"),
         ({"pooling": "max"}, "max"),
         ({"pooling": "last"}, "last"),
-        ({"projection": Projection(size=16)}, "mean and a dense layer"),
+        ({"projections": (Projection(size=16),)}, "mean and a dense layer"),
     ],
 )
 def test_spans_are_of_models_that_take_the_mean(embedder: TaskArtifact, config: dict[str, Any], way: str) -> None:
