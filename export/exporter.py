@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from export.checkpoint import Checkpoint
 from export.errors import OutputExists
+from export.explain import can_explain, write_explain_graph
 from export.graph import OPSET, input_names, output_names, trace
 from export.memory import available_bytes, require_memory
 from export.precision import Precision, judge, to_precision
@@ -24,7 +25,7 @@ from model.manifest import Manifest
 
 EXTERNAL_WEIGHTS_BYTES = 1 << 30  # a protobuf holds 2 GiB at most, and large files load faster beside it
 PACKAGES = ("polyhead", "torch", "onnx", "onnxscript", "onnx-ir", "onnxruntime", "tokenizers")
-STAGES = ("preparing", "tracing the graph", "writing", "verifying", "judging", "describing")
+STAGES = ("preparing", "tracing the graph", "writing", "verifying", "judging", "explaining", "describing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ def export_artifact(
     calibration: Path | None = None,
     force: bool = False,
     pruning: PruningRecord | None = None,
+    explains: bool = True,
 ) -> Manifest:
     """Writes a verified artifact.
 
@@ -61,6 +63,7 @@ def export_artifact(
         calibration: text for the ranges of int8 and of 8-bit vectors, one a line; None for what ships with the project.
         force: replace an artifact, or an empty directory, that has the output's name.
         pruning: which heads were removed before; None where none were.
+        explains: whether to make the graph that explains through the network too, where there can be one.
 
     Returns:
         The manifest that was written.
@@ -75,7 +78,7 @@ def export_artifact(
     with _parents(output), tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
         made = Path(directory) / output.name
         made.mkdir()
-        manifest = _make(checkpoint, made, precision, calibration, pruning or PruningRecord())
+        manifest = _make(checkpoint, made, precision, calibration, pruning or PruningRecord(), explains=explains)
         _put_in_place(made, output)
     return manifest
 
@@ -123,7 +126,13 @@ def _put_in_place(made: Path, output: Path) -> None:
 
 
 def _make(
-    checkpoint: Checkpoint, directory: Path, precision: Precision, calibration: Path | None, pruning: PruningRecord
+    checkpoint: Checkpoint,
+    directory: Path,
+    precision: Precision,
+    calibration: Path | None,
+    pruning: PruningRecord,
+    *,
+    explains: bool,
 ) -> Manifest:
     config, graph = checkpoint.encoder.config, directory / GRAPH
     with _Stages() as stages:
@@ -140,8 +149,11 @@ def _make(
         stages.enter("verifying")
         fused, parity = verify(graph, prepared.reference, tolerance=prepared.tolerance)
         stages.enter("judging")
-        figures = judge(graph, checkpoint, precision)
+        figures = dict(judge(graph, checkpoint, precision))
         ranges = measure_ranges(graph, checkpoint, calibration)
+        if explains and can_explain(config, precision):
+            stages.enter("explaining")
+            figures |= {"explain": write_explain_graph(checkpoint.encoder, directory)}
         stages.enter("describing")
         manifest = Manifest(
             model=checkpoint.name,

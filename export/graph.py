@@ -64,7 +64,7 @@ def trace(encoder: Encoder) -> onnx_ir.Model:
     dynamic[HEAD_GATES] = {0: GATED}  # B, or 0
     if TOKEN_TYPE_IDS in names:
         dynamic[TOKEN_TYPE_IDS] = {0: BATCH, 1: SEQUENCE}
-    with _quiet_exporter():
+    with quiet_exporter():
         program = torch.onnx.export(
             traced,
             example,
@@ -147,7 +147,7 @@ def _with_casts(value: onnx_ir.Value) -> Iterator[onnx_ir.Value]:
 
 
 @contextmanager
-def _quiet_exporter() -> Iterator[None]:
+def quiet_exporter() -> Iterator[None]:
     """Keeps the exporter's own remarks (torchvision is missing, axis names are shared) off the terminal."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level

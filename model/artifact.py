@@ -14,6 +14,7 @@ MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 4 << 20  # a thousand times what one takes
 GRAPH = "model.onnx"
 GRAPH_WEIGHTS = "model.onnx.data"
+EXPLAIN_GRAPH = "explain.onnx"
 TOKENIZER = "tokenizer.json"
 HEADS = "heads.json"
 HEADS_PAGE = "heads.html"

@@ -210,11 +210,9 @@ class Encoder(nn.Module):
         tokens = packing(lengths, input_ids.shape[1])
         types = None if token_type_ids is None else tokens.pack(token_type_ids)
         hidden = self.embeddings(tokens.pack(input_ids), tokens.positions(), types)
-        requests = self._requests(attention_layers, norm_layers, head_gates, self._first_values(hidden))
+        requests = self._requests(attention_layers, norm_layers, head_gates, self.first_values(hidden))
         shown: list[HeadOutputs] = []
-        for layer, request, terms in zip(
-            self.layers, requests, self._position_terms(tokens, hidden.dtype), strict=True
-        ):
+        for layer, request, terms in zip(self.layers, requests, self.position_terms(tokens, hidden.dtype), strict=True):
             hidden, heads = layer(hidden, tokens, request, terms)
             shown.append(heads)
         hidden = self.final_norm(hidden)
@@ -243,12 +241,12 @@ class Encoder(nn.Module):
             for layer, wanted in enumerate(torch.split(attention_layers, 1))
         ]
 
-    def _first_values(self, hidden: Tensor) -> Tensor | None:
-        """The first layer's values [T, G*V], where other layers take a share of them."""
+    def first_values(self, hidden: Tensor) -> Tensor | None:
+        """The first layer's values [T, G*V] from the embeddings, where other layers take a share of them."""
         first = self.layers[0]
         return first.values(hidden) if self.config.value_residual and isinstance(first, EncoderLayer) else None
 
-    def _position_terms(self, tokens: Packing, dtype: torch.dtype) -> list[PositionTerms]:
+    def position_terms(self, tokens: Packing, dtype: torch.dtype) -> list[PositionTerms]:
         """What positions change inside attention, a layer."""
         far, near = self.positions(tokens, dtype)
         terms = [near if layer in self.config.local_layers else far for layer in range(len(self.layers))]

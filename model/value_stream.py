@@ -9,12 +9,10 @@ Each is the identity at its neutral setting: no activation; a = 0 and b = 1; a g
 dropout. Attention itself is left alone, so that it stays one fused operator. Shape letters as in `model.config`.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
-from model.config import EncoderConfig
+from model.config import EncoderConfig, ValueActivation
 from model.feed_forward import ACTIVATIONS
 from model.head_gates import LayerRequest
 
@@ -29,7 +27,7 @@ class ValueStream(nn.Module):
         *,
         hidden_size: int,
         num_heads: int,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        activation: ValueActivation = "identity",
         mix: tuple[float, float] = NEUTRAL_MIX,
         mix_is_learned: bool = False,
         output_gate: bool = False,
@@ -40,7 +38,7 @@ class ValueStream(nn.Module):
         Args:
             hidden_size: D.
             num_heads: H.
-            activation: applied to the values, or None.
+            activation: applied to the values.
             mix: a and b of the value residual.
             mix_is_learned: whether they are parameters that begin there.
             output_gate: whether a gate follows attention.
@@ -48,7 +46,8 @@ class ValueStream(nn.Module):
         """
         super().__init__()
         self.num_heads = num_heads
-        self.activation = activation
+        self.activation_name = activation
+        self.activation = None if activation == "identity" else ACTIVATIONS[activation]
         self.fixed_mix = mix
         self.mix = nn.Parameter(torch.tensor(mix, dtype=torch.get_default_dtype())) if mix_is_learned else None
         self.gate = nn.Linear(hidden_size, num_heads) if output_gate else None
@@ -62,18 +61,26 @@ class ValueStream(nn.Module):
             first_values: [T, H*V], the first layer's values; None in the first layer and where no layer has a residual.
         """
         own = projected if self.activation is None else self.activation(projected)
+        return self.mix_with(first_values, own)
+
+    def mix_with(self, first_values: Tensor | None, own: Tensor) -> Tensor:
+        """`a V_1 + b V_l` of values [..., H*V]; the layer's own where there is nothing to mix."""
         if first_values is None or (self.mix is None and tuple(self.fixed_mix) == NEUTRAL_MIX):
             return own
         first, second = self.fixed_mix if self.mix is None else self.mix.unbind()
         return first * first_values + second * own
 
+    def output_gates(self, hidden: Tensor) -> Tensor | None:
+        """The gate of every head, [T, D] -> [T, H]; None for no gates."""
+        return None if self.gate is None else self.gate(hidden).sigmoid()
+
     def apply_output_gate(self, context: Tensor, hidden: Tensor) -> Tensor:
         """The context [T, H*V], each head times its gate, which reads the layer's input `hidden` [T, D]."""
-        if self.gate is None:
+        gates = self.output_gates(hidden)
+        if gates is None:
             return context
-        gates: Tensor = self.gate(hidden).sigmoid()[:, :, None]  # [T, H, 1]
         per_head = context.view(context.shape[0], self.num_heads, -1)  # [T, H, V]
-        return (per_head * gates).flatten(1)
+        return (per_head * gates[:, :, None]).flatten(1)
 
     def drop_heads(self, request: LayerRequest, lengths: Tensor) -> LayerRequest:
         """The request [B rows], in training with head dropout's gates times the caller's.
@@ -93,11 +100,10 @@ class ValueStream(nn.Module):
 def make_value_stream(config: EncoderConfig, layer: int) -> ValueStream:
     """The steps of one layer of a network."""
     mixes = bool(config.value_residual) and layer > 0 and config.num_heads[layer] > 0
-    activation = config.value_activation
     return ValueStream(
         hidden_size=config.hidden_size,
         num_heads=config.num_heads[layer],
-        activation=None if activation == "identity" else ACTIVATIONS[activation],
+        activation=config.value_activation,
         mix=config.value_residual[layer] if mixes else NEUTRAL_MIX,
         mix_is_learned=mixes and config.learned_value_residual,
         output_gate=config.output_gate and config.num_heads[layer] > 0,

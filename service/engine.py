@@ -12,20 +12,22 @@ The same validation, scheduling and arithmetic as `POST /encode`, so the same bi
 may ask for: long lists go through the queue in portions.
 """
 
-import asyncio
 import atexit
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from model.artifact import Artifact
-from service.answers.comparison import Explained, compare
+from service.answers.comparison import Explained
 from service.answers.encoded import Encoded
+from service.answers.network import ExplainedScore
 from service.answers.scores import Ranked, labelled, rank
 from service.batching.batcher import Batcher
+from service.batching.decompositions import DecompositionQueue
 from service.inference.backend import Float32Array
 from service.local.call_loop import CallLoop
 from service.local.encode_call import EncodeCall, Progress, Queueing
+from service.local.explain_call import explain_logits, explain_pooling, explain_through_network, require_task
 from service.local.score_call import ScoreCall
 from service.requests.calls import (
     read_call,
@@ -34,7 +36,8 @@ from service.requests.calls import (
     read_rerank_call,
     read_score_call,
 )
-from service.requests.explain_plan import ExplainPlan, plan_explaining
+from service.requests.explain_plan import plan_explaining
+from service.requests.network_plan import plan_network
 from service.requests.plan import plan_encoding
 from service.requests.schemas import EncodeRequest
 from service.runner import Runner
@@ -55,8 +58,15 @@ class Engine(Runner):
     this one was forked from (`NotReady`).
     """
 
-    def __init__(self, artifact: Artifact, tokenizer: Tokenizer, batcher: Batcher, runtime: Runtime) -> None:
-        super().__init__(artifact, tokenizer, batcher, runtime)
+    def __init__(
+        self,
+        artifact: Artifact,
+        tokenizer: Tokenizer,
+        batcher: Batcher,
+        runtime: Runtime,
+        decompositions: DecompositionQueue | None = None,
+    ) -> None:
+        super().__init__(artifact, tokenizer, batcher, runtime, decompositions)
         self._calls = CallLoop()
         self._queueing = Queueing.of(self, batcher.max_queue_tokens)
         atexit.register(self.close, 0.0)  # where nobody closed it, as after Ctrl-C: see `BatchExecutor.close`
@@ -88,10 +98,27 @@ class Engine(Runner):
         Args:
             a: a text.
             b: another.
-            **options: `POST /explain`'s: similarity, dimensions, truncate, prompt_name, prompt, head_mask.
+            **options: `POST /explain`'s: through, similarity, dimensions, truncate, prompt_name, prompt, head_mask.
         """
-        plan = plan_explaining(read_explain_call(a, b, options), self.manifest)
-        return self._calls.result(lambda: self._explain(plan))
+        request = read_explain_call(a, b, options)
+        if request.through == "network":
+            network = plan_network(request, self.manifest)
+            require_task(self.manifest, "embedding")
+            return self._calls.result(lambda: explain_through_network(self, network))
+        plan = plan_explaining(request, self.manifest)
+        return self._calls.result(lambda: explain_pooling(self, plan))
+
+    def explain_score(self, a: str, b: str | None = None, **options: Any) -> ExplainedScore:
+        """Says what each input token adds to a classifier's logits, through every layer.
+
+        Args:
+            a: a text, or the first of a pair.
+            b: the second of the pair.
+            **options: truncate.
+        """
+        plan = plan_network(read_explain_call(a, b, {**options, "through": "network"}), self.manifest)
+        require_task(self.manifest, "classification")
+        return self._calls.result(lambda: explain_logits(self, plan))
 
     def score(
         self, queries: Texts, documents: Texts, *, progress: Progress | None = None, **options: Any
@@ -173,9 +200,3 @@ class Engine(Runner):
         plan = plan_encoding(request, given, self.manifest)
         call = EncodeCall(self._queueing, plan, PAIRS if given.is_paired else INPUTS, progress)
         return self._calls.result(call.run)
-
-    async def _explain(self, plan: ExplainPlan) -> Explained:
-        texts = await self.tokenize(plan.inputs, truncate=True)
-        plan.check_texts(texts, self.tokenizer.max_sequence_length)
-        results = await self.run(texts, **plan.run_options)
-        return await asyncio.to_thread(compare, plan, texts, results, self)

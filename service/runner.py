@@ -9,13 +9,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self, Unpack
 
-from model.artifact import HEADS, MANIFEST, TOKENIZER, Artifact
+from model.artifact import EXPLAIN_GRAPH, HEADS, MANIFEST, TOKENIZER, Artifact
 from model.config import EncoderConfig
 from model.manifest import Manifest
 from service.batching.batcher import Batcher
+from service.batching.decompositions import Decomposed, DecompositionQueue, WholeText
 from service.batching.jobs import Job, JobResult
 from service.errors import ServiceError
 from service.inference.backend import Backend, Float32Array
+from service.inference.decomposer import OnnxDecomposer
 from service.inference.onnx_backend import OnnxBackend
 from service.observability.batch_record import BatchRecord
 from service.observability.request_trace import note_stage
@@ -40,7 +42,14 @@ class Runner:
         head_report: the artifact's `heads.json`; None where it has none.
     """
 
-    def __init__(self, artifact: Artifact, tokenizer: Tokenizer, batcher: Batcher, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        tokenizer: Tokenizer,
+        batcher: Batcher,
+        runtime: Runtime,
+        decompositions: DecompositionQueue | None = None,
+    ) -> None:
         self.artifact = artifact
         self.tokenizer = tokenizer
         self.runtime = runtime
@@ -49,6 +58,7 @@ class Runner:
         )  # read now: another artifact may replace it while this one serves
         self.head_report = artifact.path(HEADS).read_bytes() if HEADS in artifact.manifest.files else None
         self._batcher = batcher
+        self._decompositions = decompositions
 
     @classmethod
     def load(
@@ -84,7 +94,7 @@ class Runner:
         backend.warm_up()
         batcher = make_batcher(backend, settings, workers=runtime.workers, on_batch=on_batch)
         batcher.start()
-        return cls(artifact, tokenizer, batcher, runtime)
+        return cls(artifact, tokenizer, batcher, runtime, make_decompositions(artifact, settings, runtime))
 
     @property
     def manifest(self) -> Manifest:
@@ -163,9 +173,30 @@ class Runner:
         _note_runs(submitted, results)
         return results
 
+    async def decompose(self, texts: Sequence[WholeText], *, deadline: float | None = None) -> Decomposed:
+        """What each token of some texts gives to the model's output, through every layer; in their order.
+
+        Raises:
+            ValueError: the artifact has no graph for it.
+            ServiceError: as of `run`.
+        """
+        if self._decompositions is None:
+            raise ValueError(f"{self.artifact.directory} has no {EXPLAIN_GRAPH}")
+        submitted = time.monotonic()
+        try:
+            found = await self._decompositions.submit(texts, deadline=deadline)
+        except ServiceError:
+            note_stage("queue", submitted)
+            raise
+        note_stage("queue", submitted, submitted + found.queue_seconds)
+        note_stage("inference", submitted + found.queue_seconds)
+        return found
+
     def close(self, timeout: float) -> bool:
         """Finishes what is queued and ends the threads; False if that took longer than `timeout` seconds. Blocks."""
         self.tokenizer.close()
+        if self._decompositions is not None:
+            self._decompositions.close()
         return self._batcher.close(timeout)
 
 
@@ -179,6 +210,17 @@ def _note_runs(submitted: float, results: Sequence[JobResult]) -> None:
         ended = submitted + max(result.queue_seconds + result.inference_seconds for result in results)
         note_stage("queue", submitted, began)
         note_stage("inference", began, ended)
+
+
+def make_decompositions(artifact: Artifact, settings: Settings, runtime: Runtime) -> DecompositionQueue | None:
+    """The queue of what is explained through the network; None where the artifact has no graph for it."""
+    if EXPLAIN_GRAPH not in artifact.manifest.files:
+        return None
+    return DecompositionQueue(
+        lambda: OnnxDecomposer(artifact, provider=runtime.provider),
+        threads=runtime.workers,
+        max_delay=settings.max_queue_delay,
+    )
 
 
 def make_batcher(

@@ -5,7 +5,7 @@ Arrays still arrays; it knows neither HTTP nor JSON.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,18 +27,23 @@ class ExplainedTokens:
     Attributes:
         tokens: as the model read them.
         offsets: [start, end) of each in the text, in characters; (0, 0) for special tokens.
-        saliency: [n], the share of the vector that attention rollout traces back to each; sums to 1.
+        saliency: [n], the share of the vector that attention rollout traces back to each; sums to 1. None through the
+            network.
         truncated: whether the text was longer and its end was cut off.
+        own_shares: [L, n], how much of each token's vector is its own after each layer; None through pooling.
     """
 
     tokens: list[str]
     offsets: Sequence[tuple[int, int]]
-    saliency: Float32Array
+    saliency: Float32Array | None
     truncated: bool
+    own_shares: Float32Array | None = None
 
     def document(self) -> dict[str, Any]:
         """Its part of what `POST /explain` answers."""
-        return {"tokens": self.tokens, "offsets": self.offsets, "saliency": self.saliency, "truncated": self.truncated}
+        shown = {"saliency": self.saliency, "own_shares": self.own_shares}
+        given = {name: values for name, values in shown.items() if values is not None}
+        return {"tokens": self.tokens, "offsets": self.offsets, **given, "truncated": self.truncated}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +52,15 @@ class Explained:
 
     Attributes:
         similarity: of their pooled vectors.
-        contributions: [n, m], the sum of its cells is the similarity.
+        contributions: [n, m], the sum of its cells is the similarity; through the network [n + 1, m + 1], the last row
+            and the last column the biases'.
         a: the first text.
         b: the second.
         prompt: what was put in front of both, or None.
         prompt_name: the model's name of that prompt, or None.
         model: what read them.
         num_tokens: of both.
+        through: what contributions are of, final vectors (`pooling`) or input tokens (`network`).
     """
 
     similarity: np.float32
@@ -64,12 +71,14 @@ class Explained:
     prompt_name: str | None
     model: str
     num_tokens: int
+    through: Literal["pooling", "network"] = "pooling"
 
     def document(self) -> dict[str, Any]:
         """What `POST /explain` answers, arrays still arrays."""
         named = {"prompt_name": self.prompt_name, "prompt": self.prompt}
         return {
             "model": self.model,
+            "through": self.through,
             "similarity": self.similarity,
             "contributions": self.contributions,
             "a": self.a.document(),

@@ -43,13 +43,13 @@ _FIELDS: Mapping[str, Mapping[int, str]] = MappingProxyType(
 Span = tuple[int, int]
 
 
-def check_graph_files(artifact: Artifact) -> None:
-    """Refuses a graph that uses a file which its manifest does not list: nobody has checked that file's hash.
+def check_graph_files(artifact: Artifact, graph: str = GRAPH) -> None:
+    """Refuses a graph that uses a file which its artifact's manifest does not list: nobody has checked its hash.
 
     Raises:
         ArtifactError: it does, or is no ONNX model; the message names the graph and the file.
     """
-    path = artifact.path(GRAPH)
+    path = artifact.path(graph)
     for location in external_locations(path):
         if location not in artifact.manifest.files:
             raise ArtifactError(

@@ -38,15 +38,27 @@ def open_session(artifact: Artifact, *, intra_op_threads: int, provider: str) ->
 
     Arguments and errors are those of `service.inference.onnx_backend.OnnxBackend`.
     """
-    if provider not in PROVIDERS:
-        raise ProviderUnavailable(f"provider is {provider!r}: expected one of {', '.join(PROVIDERS)}")
-    if intra_op_threads < 1:
-        raise ValueError(f"intra_op_threads is {intra_op_threads}: expected at least 1")
-    session = _load(artifact, intra_op_threads, provider)
+    session = load_session(artifact, GRAPH, intra_op_threads=intra_op_threads, provider=provider)
     _check_names(artifact, session)
     if provider == "cuda":
         _check_cuda_runs(session)
     return session
+
+
+def load_session(
+    artifact: Artifact, graph: str, *, intra_op_threads: int, provider: str
+) -> onnxruntime.InferenceSession:
+    """A session of one of an artifact's graphs, by its file's name.
+
+    Raises:
+        ArtifactError: it does not load, or uses a file that the manifest does not list.
+        ProviderUnavailable: the provider cannot be used.
+    """
+    if provider not in PROVIDERS:
+        raise ProviderUnavailable(f"provider is {provider!r}: expected one of {', '.join(PROVIDERS)}")
+    if intra_op_threads < 1:
+        raise ValueError(f"intra_op_threads is {intra_op_threads}: expected at least 1")
+    return _load(artifact, graph, intra_op_threads, provider)
 
 
 def operators(session: onnxruntime.InferenceSession) -> dict[str, list[str]]:
@@ -69,9 +81,9 @@ def run_options(cancellation: Cancellation | None, *, shrinks: bool) -> onnxrunt
     return options
 
 
-def _load(artifact: Artifact, intra_op_threads: int, provider: str) -> onnxruntime.InferenceSession:
-    check_graph_files(artifact)
-    path, providers = artifact.path(GRAPH), PROVIDERS[provider]
+def _load(artifact: Artifact, graph: str, intra_op_threads: int, provider: str) -> onnxruntime.InferenceSession:
+    check_graph_files(artifact, graph)
+    path, providers = artifact.path(graph), PROVIDERS[provider]
     name, _ = providers[0]
     if name not in onnxruntime.get_available_providers():
         raise ProviderUnavailable(

@@ -7,10 +7,13 @@ run, in one batch where they fit. It knows no HTTP.
 from collections.abc import Sequence
 
 from service.answers.comparison import compare
+from service.answers.explained import similarity_answer
 from service.answers.serialize import serialize
 from service.context import RequestContext
 from service.errors import TooLarge
 from service.operations.encode import check_tokens, count, observe_results, offload, timed
+from service.operations.explain_network import explain_through_network
+from service.requests.attention_schemas import AttentionRequest
 from service.requests.axes import plan_axes
 from service.requests.explain_plan import NAMES, SIDES, plan_explaining
 from service.requests.explain_schemas import ExplainRequest
@@ -29,6 +32,8 @@ async def explain(services: Services, context: RequestContext, request: ExplainR
     Raises:
         ServiceError: whatever keeps it from being answered.
     """
+    if request.through == "network":
+        return await explain_through_network(services, context, request)
     runner, settings, metrics = services.readiness.runner(), services.settings, services.metrics
     deadline = context.deadline(settings.request_timeout)
     plan = plan_explaining(request, runner.manifest)
@@ -44,7 +49,8 @@ async def explain(services: Services, context: RequestContext, request: ExplainR
     with timed(metrics, "postprocess"):
         explained = await offload(lambda: compare(plan, texts, results, runner), sizes.built_from)
     with timed(metrics, "serialize"):
-        body = await serialize(explained.document(), floats=sizes.floats)
+        axes = plan_axes(AttentionRequest(level=request.level), texts, runner.tokenizer)
+        body = await serialize(similarity_answer(explained, request, texts, axes), floats=sizes.floats)
     count(metrics, context, texts, attention_bytes=sizes.attention_bytes)
     return body
 

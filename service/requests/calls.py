@@ -106,13 +106,17 @@ def read_classify_call(
     return read_call(inputs, pairs, options)
 
 
-def read_explain_call(a: str, b: str, options: dict[str, Any]) -> ExplainRequest:
-    """Two texts to compare.
+def read_explain_call(a: str, b: str | None, options: dict[str, Any]) -> ExplainRequest:
+    """Two texts to compare, or what a classifier reads.
 
     Raises:
         Invalid: as for a body that holds the same.
     """
-    return validate_value(ExplainRequest, {"a": _as_json(a), "b": _as_json(b), **_as_json(options)})
+    request = validate_value(ExplainRequest, {"a": _as_json(a), "b": _as_json(b), **_as_json(options)})
+    for field, neutral in (("level", "token"), ("top_pairs", None)):
+        if getattr(request, field) != neutral:
+            raise Invalid(f"{field}: an array of all pairs of tokens is returned here; leave it out", param=field)
+    return request
 
 
 def _as_list(texts: str | list[str]) -> list[str]:

@@ -70,6 +70,8 @@ def plan_explaining(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
         Invalid: it asks for what the model does not have.
     """
     _refuse_other_models(manifest)
+    if request.b is None:
+        raise Invalid("b: Field required", param="b")
     check_dimensions(request.dimensions, manifest.config.hidden_size)
     selection = select_attention(AttentionRequest(reduce="rollout"), manifest.config.num_heads)
     head_gates = read_head_mask(request.head_mask, manifest)

@@ -9,12 +9,13 @@ from service.http.openapi import answer_document
 from service.http.pieces import respond
 from service.http.route import Route
 from service.operations.explain import explain
-from service.requests.explain_schemas import ExplainAnswer, ExplainRequest
+from service.requests.explain_schemas import ExplainAnswer, ExplainedScores, ExplainRequest
 from service.routes.compatible.adapter import require_task
 from service.services import services_of
 
 EXAMPLE = {
     "model": "sentence-transformers/all-MiniLM-L6-v2",
+    "through": "pooling",
     "similarity": 0.80715,
     "contributions": [[0.13314, 0.02730, -0.01989], [0.02936, 0.33333, 0.01706], [-0.01580, 0.02892, 0.27373]],
     "a": {
@@ -34,8 +35,9 @@ EXAMPLE = {
 
 
 async def answer_explain(request: Request, body: ExplainRequest) -> Response:
-    """The similarity of two texts as a sum over pairs of tokens, and the saliency of each by attention rollout."""
-    require_task(request, "embedding")
+    """The similarity of two texts as a sum over pairs of tokens, or a classifier's logits as a sum over tokens."""
+    if body.through == "pooling":
+        require_task(request, "embedding")
     return respond([await explain(services_of(request), context_of(request.scope), body)], JSON)
 
 
@@ -46,6 +48,6 @@ ROUTES = (
         answer_explain,
         is_queued=True,
         summary="Explain the similarity of two texts",
-        answer=answer_document(ExplainAnswer, EXAMPLE),
+        answer=answer_document(ExplainAnswer | ExplainedScores, EXAMPLE),
     ),
 )

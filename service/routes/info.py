@@ -26,6 +26,7 @@ _LIMITS = (
     "max_embedding_bytes",
     "max_attention_bytes",
     "max_attention_work_bytes",
+    "max_explained_tokens",
     "request_timeout",
 )
 

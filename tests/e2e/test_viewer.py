@@ -135,6 +135,25 @@ def test_contributions_of_two_texts_add_up_to_their_similarity(
     viewer.wait_until_filled()
 
 
+def test_contributions_of_input_tokens_stand_beside_those_of_the_biases(
+    open_viewer: OpenViewer, viewer_server: ServerProcess
+) -> None:
+    viewer = open_viewer("mode=pair")
+    viewer.type(PAIR[0])
+    viewer.type(PAIR[1], "#b")
+    expect(viewer.page.locator("#pair-meaning")).to_contain_text("final token vectors")
+    viewer.page.get_by_text("Input tokens").click()
+    labels = viewer.page.locator("#pair-b .token")
+    expect(labels.last).to_have_text("biases")
+    expect(viewer.page.locator("#pair-meaning")).to_contain_text("not why attention looked there")
+    answer = ask(viewer_server, "/explain", {"a": PAIR[0], "b": PAIR[1], "through": "network"})
+    total = float(viewer.page.locator("#pair-sum").get_attribute("data-value") or "nan")
+    assert total == pytest.approx(answer["similarity"], abs=1e-5)
+    assert labels.all_text_contents() == [*answer["b"]["tokens"], "biases"]
+    viewer.page.get_by_text("Final vectors").click()
+    expect(labels).to_have_text(answer["b"]["tokens"])
+
+
 def test_right_to_left_and_emoji_and_nothing(open_viewer: OpenViewer) -> None:
     viewer = open_viewer()
     viewer.show("القط جلس على الحصيرة")

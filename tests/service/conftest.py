@@ -14,7 +14,7 @@ from service.readiness import Readiness
 from service.routes.table import ROUTES
 from service.services import Services
 from service.settings import Settings, read_settings
-from tests.service.fake_engine import FakeBackend, load_fake_engine, write_fake_artifact
+from tests.service.fake_engine import FakeBackend, FakeDecomposer, load_fake_engine, write_fake_artifact
 
 Serve = Callable[..., "Served"]
 
@@ -28,10 +28,11 @@ class Served:
         backend: FakeBackend,
         tracing: Tracing | None = None,
         routes: Sequence[Route] = ROUTES,
+        decomposer: FakeDecomposer | None = None,
     ) -> None:
         self.readiness = Readiness()
         app, self.services = create_app(settings, self.readiness, tracing, routes)
-        self.engine = load_fake_engine(settings, self.services.metrics.observe_batch, backend)
+        self.engine = load_fake_engine(settings, self.services.metrics.observe_batch, backend, decomposer=decomposer)
         self.backend = backend
         self.client = TestClient(app)
 
@@ -67,9 +68,10 @@ def serve(fake_artifact: Path) -> Iterator[Serve]:
         ready: bool = True,
         tracing: Tracing | None = None,
         routes: Sequence[Route] = ROUTES,
+        decomposer: FakeDecomposer | None = None,
     ) -> Served:
         settings = read_settings(["--model", str(fake_artifact), "--workers", "1", *flags])
-        served = Served(settings, backend or FakeBackend(), tracing, routes)
+        served = Served(settings, backend or FakeBackend(), tracing, routes, decomposer)
         started.append(served)
         if ready:
             served.readiness.start(served.engine)

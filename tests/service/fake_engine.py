@@ -13,12 +13,14 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-from model.artifact import GRAPH, TOKENIZER, Artifact, describe_files, write_manifest
+from model.artifact import EXPLAIN_GRAPH, GRAPH, TOKENIZER, Artifact, describe_files, write_manifest
 from model.config import EncoderConfig
 from model.manifest import Defaults, Manifest, Source
 from service.batching.batcher import Batcher
+from service.batching.decompositions import DecompositionQueue
 from service.engine import Engine
-from service.inference.backend import Batch, BatchOutput, Float32Array, Int64Array
+from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array
+from service.inference.decomposer import TokenParts
 from service.observability.batch_record import BatchRecord
 from service.runtime import plan_runtime
 from service.settings import Settings
@@ -78,6 +80,39 @@ class FakeBackend:
         return weights
 
 
+class FakeDecomposer:
+    """Parts that follow from the ids alone: three quarters of each token's share of the mean; the rest is the biases'.
+
+    Attributes:
+        sources: places that were asked for, a run each.
+        gate: runs wait until it is set, or are cancelled.
+        fails: whether a text with the word "slow" in it raises.
+    """
+
+    def __init__(self) -> None:
+        self.sources: list[list[int]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.fails = False
+
+    def run(
+        self,
+        input_ids: Int64Array,
+        type_ids: Int64Array | None,  # noqa: ARG002 - the interface has it
+        sources: Int64Array,
+        cancellation: Cancellation,
+    ) -> TokenParts:
+        self.sources.append(sources.tolist())
+        cancellation.on_cancel(self.gate.set)
+        self.gate.wait(30)
+        if cancellation.is_cancelled or (self.fails and (input_ids == POISON).any()):
+            raise RuntimeError("the fake decomposer was told to fail")
+        hidden = hidden_states(input_ids)
+        shares = np.ones((len(NUM_HEADS), len(sources)), dtype=np.float32) / (1 + np.arange(len(NUM_HEADS)))[:, None]
+        parts = (0.75 / len(hidden) * hidden[sources]).astype(np.float32)
+        return TokenParts(parts, hidden.mean(axis=0), shares.astype(np.float32))
+
+
 def hidden_states(input_ids: Int64Array) -> Float32Array:
     """[..., S] -> [..., S, D]."""
     angles = input_ids[..., np.newaxis] * np.arange(1, HIDDEN_SIZE + 1) * 0.37
@@ -109,7 +144,8 @@ def write_fake_artifact(
 ) -> Path:
     """An artifact directory whose graph is never opened; its tokenizer adds special tokens unless told otherwise."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / GRAPH).write_bytes(b"no graph: a fake backend stands in")
+    for graph in (GRAPH, EXPLAIN_GRAPH):
+        (directory / graph).write_bytes(b"no graph: a fake stands in")
     tokenizer = make_tokenizer()
     if not special_tokens:
         tokenizer.post_processor = None
@@ -159,8 +195,9 @@ def load_fake_engine(
     on_batch: Callable[[BatchRecord], None] | None = None,
     backend: FakeBackend | None = None,
     max_queue_delay: float = math.inf,
+    decomposer: FakeDecomposer | None = None,
 ) -> Engine:
-    """As `Engine.load`, but for the backend, and for a queue that refuses nobody unless told to."""
+    """As `Engine.load`, but for backend and decomposer, and for a queue that refuses nobody unless told to."""
     artifact = Artifact.open(settings.model)
     runtime = plan_runtime(settings)
     tokenizer = Tokenizer.load(artifact.path(TOKENIZER), MAX_LENGTH, threads=1)
@@ -173,4 +210,7 @@ def load_fake_engine(
         on_batch=on_batch,
     )
     batcher.start()
-    return Engine(artifact, tokenizer, batcher, runtime)
+    decompositions = DecompositionQueue(
+        lambda: decomposer or FakeDecomposer(), threads=runtime.workers, max_delay=settings.max_queue_delay
+    )
+    return Engine(artifact, tokenizer, batcher, runtime, decompositions)

@@ -47,8 +47,8 @@ export async function tokenize(text, signal) {
 }
 
 /** Similarity of two texts and what carried it. */
-export async function explain(a, b, signal) {
-  return send("explain", { body: { a, b }, signal });
+export async function explain(a, b, through, signal) {
+  return send("explain", { body: { a, b, through }, signal });
 }
 
 /**

@@ -81,6 +81,7 @@ export class Page {
     const kind = kindOf(info);
     if (kind === "scoring") return new AcrossView(this.#state);
     if (kind === "other") return new NoPairView(this.#notices, info);
+    byId("through").hidden = !("explain.onnx" in info.manifest.files);
     return new PairView({
       section: byId("pair"),
       a: byId("pair-a"),
@@ -89,6 +90,8 @@ export class Page {
       readout: byId("pair-readout"),
       similarity: byId("similarity"),
       note: byId("pair-note"),
+      meaning: byId("pair-meaning"),
+      through: byId("through"),
     });
   }
 

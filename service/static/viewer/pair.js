@@ -15,6 +15,17 @@ import { turnedBetween } from "./effect.js";
 
 const UNSUPPORTED = "Similarity only: this server cannot say which tokens carry it (it can for mean pooling).";
 
+const BIASES = "biases";
+const MEANINGS = {
+  pooling:
+    "A cell is what a pair of final token vectors adds to the similarity: what the two vectors are made of, though each " +
+    "token has read all others by then. Bars under tokens: attention-rollout saliency, each text on its own scale.",
+  network:
+    "A cell is what a pair of input tokens adds to the similarity through every layer, the biases of the network apart. " +
+    "Attention weights and norms are held fixed: it says what was carried, not why attention looked there. " +
+    "Bars under tokens: what each adds with all of the other text.",
+};
+
 export class PairView {
   #parts;
   #turn = new Turn();
@@ -22,8 +33,9 @@ export class PairView {
   #matrix;
   #strips;
   #answer = null;
+  #texts = null;
 
-  /** @param {{section, a, b, matrix, readout, similarity, note}} parts elements of the page */
+  /** @param {{section, a, b, matrix, readout, similarity, note, meaning, through}} parts elements of the page */
   constructor(parts) {
     Object.assign(this, { onFailure: () => {} });
     this.#parts = parts;
@@ -33,6 +45,11 @@ export class PairView {
       b: new TokenStrip(parts.b, this.#pointer, { name: "Tokens of the second text", axis: "column" }),
     };
     this.#pointer.on(() => this.#point());
+    parts.through.addEventListener("change", () => this.#texts && this.load(...this.#texts));
+  }
+
+  get #through() {
+    return this.#parts.through.querySelector(":checked").value;
   }
 
   get drawings() {
@@ -44,17 +61,19 @@ export class PairView {
   }
 
   async load(a, b) {
+    this.#texts = [a, b];
     this.#parts.section.hidden = false;
+    this.#parts.meaning.textContent = MEANINGS[this.#through];
     const signal = this.#turn.begin();
     this.#pointer.clear();
     try {
-      this.#answer = await explain(a, b, signal);
+      this.#answer = withBiases(await explain(a, b, this.#through, signal));
       this.draw();
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof ApiError)) throw error;
       this.#forget();
-      if (error.isUnsupported) await this.#showSimilarityOnly(a, b, signal);
+      if (error.isUnsupported && this.#through === "pooling") await this.#showSimilarityOnly(a, b, signal);
       else this.#fail(error);
     }
   }
@@ -71,17 +90,15 @@ export class PairView {
     this.#parts.similarity.textContent = formatNumber(similarity);
     this.#parts.similarity.dataset.value = similarity;
     this.#parts.note.hidden = !(a.truncated || b.truncated);
-    const columns = b.tokens.length;
-    const map = new NumberMap(Float32Array.from(contributions.flat()), a.tokens.length, columns);
-    const special = (side) => side.offsets.map(([start, end]) => start === end);
-    this.#strips.a.show(a.tokens, special(a));
-    this.#strips.b.show(b.tokens, special(b));
+    const map = new NumberMap(Float32Array.from(contributions.flat()), a.labels.length, b.labels.length);
+    this.#strips.a.show(a.labels, a.special);
+    this.#strips.b.show(b.labels, b.special);
     this.#matrix.show({
       map,
-      rowLabels: a.tokens,
-      columnLabels: b.tokens,
-      rowSpecial: special(a),
-      columnSpecial: special(b),
+      rowLabels: a.labels,
+      columnLabels: b.labels,
+      rowSpecial: a.special,
+      columnSpecial: b.special,
       rowTitle: "first text",
       columnTitle: "second text",
       palette: signedPalette(shownTheme()),
@@ -96,8 +113,8 @@ export class PairView {
     if (!this.#answer) return;
     const { row, column } = this.#pointer.place;
     const { a, b } = this.#answer;
-    this.#strips.a.shade(relative(a.saliency));
-    this.#strips.b.shade(relative(b.saliency));
+    this.#strips.a.shade(relative(a.weights));
+    this.#strips.b.shade(relative(b.weights));
     this.#strips.a.mark(row);
     this.#strips.b.mark(column);
     this.#parts.readout.replaceChildren(...this.#words(row, column));
@@ -115,12 +132,12 @@ export class PairView {
     const rows = row === null ? contributions : [contributions[row]];
     const cells = rows.flatMap((one) => (column === null ? one : [one[column]]));
     const value = cells.reduce((sum, one) => sum + one, 0);
-    const names = [row === null ? "all" : a.tokens[row], column === null ? "all" : b.tokens[column]];
+    const names = [row === null ? "all" : a.labels[row], column === null ? "all" : b.labels[column]];
     return [
       tokenPair(names[0], "·", names[1]),
       element("span", {}, "contribution ", bold(formatNumber(value))),
       quiet(`${((100 * value) / similarity).toFixed(1)} % of the similarity`),
-      ...[a.saliency[row], b.saliency[column]]
+      ...[a.saliency?.[row], b.saliency?.[column]]
         .filter((one) => one !== undefined)
         .map((one) => quiet(`saliency ${formatNumber(one)}`)),
     ];
@@ -156,5 +173,19 @@ function bold(textContent) {
 
 function relative(values) {
   const most = Math.max(...values);
-  return values.map((value) => (most ? value / most : 0));
+  return values.map((value) => (most > 0 ? Math.max(0, value / most) : 0));
+}
+
+/** The answer with each side's `labels`, which of them are `special`, and `weights` for their bars. */
+function withBiases(answer) {
+  const { contributions } = answer;
+  const byRow = contributions.map((row) => row.reduce((sum, value) => sum + value, 0));
+  const byColumn = contributions[0].map((_, column) => contributions.reduce((sum, row) => sum + row[column], 0));
+  return { ...answer, a: labelled(answer.a, byRow), b: labelled(answer.b, byColumn) };
+}
+
+function labelled(side, sums) {
+  const rest = sums.length > side.tokens.length ? [BIASES] : [];
+  const special = [...side.offsets.map(([start, end]) => start === end), ...rest.map(() => true)];
+  return { ...side, labels: [...side.tokens, ...rest], special, weights: side.saliency ?? sums };
 }

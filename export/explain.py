@@ -1,0 +1,161 @@
+"""`explain.onnx`: the decomposition of a network as a graph, beside the encoder's graph and on its weights.
+
+Its large tensors are no copies: they are named as places in the encoder's files, where the same bytes stand.
+"""
+
+import copy
+import mmap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir
+import torch
+from torch import Tensor, nn
+
+from export.fold import fold_biases
+from export.graph import OPSET, quiet_exporter
+from export.inputs import Inputs
+from export.parity import Parity, Tolerance
+from export.runtime import Session
+from model.artifact import EXPLAIN_GRAPH, GRAPH, GRAPH_WEIGHTS
+from model.config import EncoderConfig
+from model.decomposition.decompose import DECOMPOSABLE, Decomposition, decompose
+from model.encoder import Encoder
+from model.graph_names import INPUT_IDS, OWN_SHARES, PARTS, SOURCES, TOKEN_TYPE_IDS, WHOLE
+
+OUTPUTS = (PARTS, WHOLE, OWN_SHARES)
+LEAST_SHARED_BYTES = 4096  # smaller tensors stand in the graph itself
+LENGTHS = (1, 2, 7, 24)  # tokens of the texts that the graph is verified on
+SEED = 20231
+# Parts are larger than what they add up to and cancel in it, so rounding is relative to the largest of them. Those of
+# all-MiniLM-L6-v2 differ by 2e-6.
+TOLERANCE = Tolerance(largest=1e-5, mean=1e-5)
+
+
+def can_explain(config: EncoderConfig, precision: str) -> bool:
+    """Whether a graph of this network in this precision can be made.
+
+    Lower precisions are left out: rounded parts would not add up to what the encoder's graph gives.
+    """
+    return precision == "fp32" and config.task in DECOMPOSABLE
+
+
+def write_explain_graph(encoder: Encoder, directory: Path) -> dict[str, Any]:
+    """Writes and verifies the graph beside a directory's `model.onnx`; returns what verification found.
+
+    Raises:
+        ParityError: it differs from the PyTorch decomposition.
+    """
+    path = directory / EXPLAIN_GRAPH
+    model = trace_explain_graph(encoder)
+    share_weights(model, [file for name in (GRAPH, GRAPH_WEIGHTS) if (file := directory / name).is_file()])
+    onnx_ir.save(model, path)
+    return verify_explain_graph(path, encoder)
+
+
+def trace_explain_graph(encoder: Encoder) -> onnx_ir.Model:
+    """The decomposition of one text of any length, for any of its tokens."""
+    folded, _ = fold_biases(encoder)
+    traced = _Traced(folded.use("eager")).eval()
+    example = explain_inputs(encoder.config, min(5, encoder.config.max_positions), 3)
+    dynamic: dict[str, dict[int, Any]] = {INPUT_IDS: {1: "sequence"}, SOURCES: {0: "tokens"}}
+    if TOKEN_TYPE_IDS in example:
+        dynamic[TOKEN_TYPE_IDS] = {1: "sequence"}
+    with quiet_exporter():
+        program = torch.onnx.export(
+            traced,
+            tuple(torch.from_numpy(array) for array in example.values()),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=list(example),
+            output_names=list(OUTPUTS),
+            dynamic_shapes=dynamic,
+            verbose=False,
+        )
+    if program is None:
+        raise RuntimeError("torch.onnx.export returned no program")
+    return program.model
+
+
+def share_weights(model: onnx_ir.Model, files: Sequence[Path]) -> int:
+    """Names the places in files where a graph's large tensors stand, in place of the tensors; returns their bytes."""
+    shared, starts = 0, dict.fromkeys(files, 0)
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or tensor.nbytes < LEAST_SHARED_BYTES:
+            continue
+        for file in files:
+            if (offset := _find(file, tensor.tobytes(), starts[file])) >= 0:
+                value.const_value = onnx_ir.ExternalTensor(
+                    file.name, offset, tensor.nbytes, tensor.dtype, shape=onnx_ir.Shape(tensor.shape.numpy()), name=name
+                )
+                starts[file], shared = offset, shared + tensor.nbytes
+                break
+    return shared
+
+
+def explain_inputs(config: EncoderConfig, tokens: int, sources: int | None = None, seed: int = SEED) -> Inputs:
+    """One random text, and the last of its tokens as sources; None for all."""
+    generator = np.random.default_rng([seed, tokens])
+    inputs: Inputs = {
+        INPUT_IDS: generator.integers(0, config.vocab_size, (1, tokens)),
+        SOURCES: np.arange(tokens)[-(sources or tokens) :],
+    }
+    if config.type_vocab_size:
+        inputs[TOKEN_TYPE_IDS] = generator.integers(0, config.type_vocab_size, (1, tokens))
+    return inputs
+
+
+def verify_explain_graph(path: Path, encoder: Encoder) -> dict[str, Any]:
+    """Compares the graph with the decomposition in float64; returns the largest differences.
+
+    Raises:
+        ParityError: one is above the tolerance.
+    """
+    session, parity = Session(path), Parity()
+    reference = copy.deepcopy(encoder).double().use("eager")
+    for inputs in _cases(encoder.config):
+        found, expected = session.run(inputs), _reference(reference, inputs)
+        for name, tensor in zip(OUTPUTS, (expected.output, expected.whole, expected.own_shares), strict=True):
+            parity.record(name, found[name], tensor.numpy(), TOLERANCE)
+        parity.cases += 1
+        parity.longest = max(parity.longest, inputs[INPUT_IDS].shape[1])
+    figures = {**parity.differences, "cases": parity.cases, "longest": parity.longest}
+    return {**figures, "tolerance": TOLERANCE.largest}
+
+
+def _cases(config: EncoderConfig) -> Iterator[Inputs]:
+    """Texts of several lengths, all of their tokens or some."""
+    for tokens in sorted({min(length, config.max_positions) for length in LENGTHS}):
+        yield explain_inputs(config, tokens)
+        if tokens > 1:
+            yield explain_inputs(config, tokens, (tokens + 1) // 2)
+
+
+def _reference(encoder: Encoder, inputs: Inputs) -> Decomposition:
+    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    with torch.inference_mode():
+        return decompose(
+            encoder, tensors[INPUT_IDS], tensors.get(TOKEN_TYPE_IDS), tokens=tensors[SOURCES], with_biases=False
+        )
+
+
+class _Traced(nn.Module):
+    """The decomposition with positional inputs, in the order of the graph's."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: Tensor, sources: Tensor, token_type_ids: Tensor | None = None) -> tuple[Tensor, ...]:
+        found = decompose(self.encoder, input_ids, token_type_ids, tokens=sources, with_biases=False)
+        return found.output, found.whole, found.own_shares
+
+
+def _find(file: Path, values: bytes, start: int) -> int:
+    """Where the values stand in a file, looked for from `start` on first; -1 where nowhere."""
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        found = data.find(values, start)
+        return found if found >= 0 or not start else data.find(values)

@@ -1,0 +1,149 @@
+"""A network at one text: everything in it that is not linear, as the numbers that it is there.
+
+With attention weights, standard deviations of norms, factors of activations and gates fixed, what is left is linear.
+Shape letters as in `model.config`; one text, so a tensor of its tokens is [S, ...].
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from model.attention import MultiHeadAttention
+from model.decomposition.factors import FACTORS
+from model.encoder import Encoder, EncoderLayer
+from model.feed_forward import FeedForward
+from model.head_gates import LayerRequest
+from model.packing import Packing
+from model.positions import PositionTerms
+from model.tasks.definition import Encoded
+
+
+class FrozenNorm(NamedTuple):
+    """A norm with its standard deviations fixed: `(x - mean(x)) * scale + bias`, without the mean for RMSNorm.
+
+    Attributes:
+        scale: [S, D], or [D] of one vector; None where there is no norm.
+        bias: [D] or None.
+        is_centred: whether the mean over D is taken off.
+    """
+
+    scale: Tensor | None = None
+    bias: Tensor | None = None
+    is_centred: bool = False
+
+
+class FrozenLayer(NamedTuple):
+    """A layer at one text.
+
+    Attributes:
+        hidden: [S, D], what the layer gives.
+        weights: [H, S, S], attention weights, times the query's output gate where there is one.
+        values: [S, H*V], factors of the activation on values; None for no activation.
+        attention_norm: before attention or after it.
+        feed_forward: [S, intermediate], factors between the feed-forward's products.
+        feed_forward_norm: before the feed-forward or after it.
+    """
+
+    hidden: Tensor
+    weights: Tensor
+    values: Tensor | None
+    attention_norm: FrozenNorm
+    feed_forward: Tensor
+    feed_forward_norm: FrozenNorm
+
+
+class FrozenEncoder(NamedTuple):
+    """An encoder at one text.
+
+    Attributes:
+        embedded: [S, D], what the embedding layer gives.
+        layers: first layer first.
+        final_norm: of the last layer's output.
+        last_hidden_state: [S, D].
+        output: [D'], the task's.
+    """
+
+    embedded: Tensor
+    layers: list[FrozenLayer]
+    final_norm: FrozenNorm
+    last_hidden_state: Tensor
+    output: Tensor
+
+
+def freeze(encoder: Encoder, input_ids: Tensor, token_type_ids: Tensor | None = None) -> FrozenEncoder:
+    """Runs an encoder with `eager` attention on one text, int64 [1, S], and keeps what `FrozenEncoder` names."""
+    tokens, types = _whole(input_ids), None if token_type_ids is None else token_type_ids[0]
+    hidden = embedded = encoder.embeddings(input_ids[0], tokens.packed, types)
+    first = encoder.first_values(hidden)
+    layers: list[FrozenLayer] = []
+    for layer, terms in zip(encoder.layers, encoder.position_terms(tokens, hidden.dtype), strict=True):
+        assert isinstance(layer, EncoderLayer)  # noqa: S101 - an encoder holds no others
+        layers.append(_freeze_layer(layer, hidden, tokens, terms, first if layers else None))
+        hidden = layers[-1].hidden
+    last = encoder.final_norm(hidden)
+    output = encoder.task_layers(Encoded(last, last[None], tokens, encoder.embeddings.token.weight))
+    return FrozenEncoder(embedded, layers, freeze_norm(encoder.final_norm, hidden), last, output[0])
+
+
+def freeze_norm(norm: nn.Module, hidden: Tensor) -> FrozenNorm:
+    """A norm at its input [..., D]."""
+    if isinstance(norm, nn.LayerNorm):
+        variance = hidden.var(dim=-1, keepdim=True, correction=0)
+        return FrozenNorm((variance + norm.eps).rsqrt() * norm.weight, norm.bias, is_centred=True)
+    if isinstance(norm, nn.RMSNorm) and norm.eps is not None:
+        square = hidden.square().mean(dim=-1, keepdim=True)
+        return FrozenNorm((square + norm.eps).rsqrt() * norm.weight)
+    if isinstance(norm, nn.Identity):
+        return FrozenNorm()
+    raise TypeError(f"{type(norm).__name__} is no norm of an encoder: expected LayerNorm, RMSNorm or Identity")
+
+
+def _whole(input_ids: Tensor) -> Packing:
+    """One text without padding, as `packing` would have it; a graph of it has no sizes that depend on values."""
+    real = torch.ones_like(input_ids, dtype=torch.bool)
+    places = torch.arange(input_ids.shape[1], device=input_ids.device)
+    return Packing(real, places, places[None], real.sum(dim=1))
+
+
+def _freeze_layer(
+    layer: EncoderLayer, hidden: Tensor, tokens: Packing, terms: PositionTerms, first: Tensor | None
+) -> FrozenLayer:
+    attention, is_pre = layer.attention, layer.pre_norm
+    read = layer.attention_norm(hidden) if is_pre else hidden
+    every = torch.ones(1, dtype=torch.bool, device=hidden.device)
+    attended, heads = attention(read, tokens, LayerRequest(weights=every, first_values=first), terms)
+    assert heads.weights is not None  # noqa: S101 - `eager` gives them
+    middle = hidden + attended
+    attention_norm = freeze_norm(layer.attention_norm, hidden if is_pre else middle)
+    middle = middle if is_pre else layer.attention_norm(middle)
+    expanded = layer.feed_forward_norm(middle) if is_pre else middle
+    last = middle + layer.feed_forward(expanded)
+    return FrozenLayer(
+        hidden=last if is_pre else layer.feed_forward_norm(last),
+        weights=_gated(heads.weights, attention.stream.output_gates(read)),
+        values=_value_factors(layer.attention, read),
+        attention_norm=attention_norm,
+        feed_forward=_inner_factors(layer.feed_forward, expanded),
+        feed_forward_norm=freeze_norm(layer.feed_forward_norm, middle if is_pre else last),
+    )
+
+
+def _gated(weights: Tensor, gates: Tensor | None) -> Tensor:
+    """Weights [1, H, S, S], each query's row times its gates [S, H] -> [H, S, S]."""
+    weights = weights.view(weights.shape[1:])
+    return weights if gates is None else weights * gates.T[:, :, None]
+
+
+def _value_factors(attention: MultiHeadAttention, read: Tensor) -> Tensor | None:
+    activation = attention.stream.activation_name
+    if activation == "identity" or not attention.num_heads:
+        return None
+    return FACTORS[activation](attention.value(read))
+
+
+def _inner_factors(feed_forward: FeedForward, expanded: Tensor) -> Tensor:
+    """What the feed-forward's first product is multiplied by; of a gated one its gate, which is fixed as a whole."""
+    if feed_forward.gate is not None:
+        return feed_forward.activation(feed_forward.gate(expanded))
+    return FACTORS[feed_forward.activation_name](feed_forward.up(expanded))

@@ -1,0 +1,205 @@
+"""Explaining on threads of its own: from texts to what each of their tokens gives to the model's output.
+
+A text of n tokens costs about n times as much to explain as to encode. So this work has a queue beside the batcher's,
+threads that give way to the batcher's, and bounds: it is cut into runs of some tens of milliseconds, a request has at
+most as many runs waiting as there are threads, and one that would wait too long is refused. It knows no HTTP.
+"""
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from service.batching.drain_rate import DrainRate
+from service.errors import DeadlineExceeded, InferenceFailed, NotReady, Overloaded
+from service.inference.backend import Cancellation, Int64Array
+from service.inference.decomposer import Decomposer, TokenParts
+from service.machine.cpu import lower_thread_priority
+
+logger = logging.getLogger(__name__)
+
+NICE = 15  # the workers' is 5: with both busy, Linux gives these threads a tenth of a core's time
+RUN_ROWS = 2048  # token vectors in a run, sources times tokens: its memory, and how soon another request has a turn
+_PATIENCE = 16  # as the batcher's: a request may wait so many times its own run, beside the delay of the settings
+FAILED = "explaining failed; the log has the details"
+CLOSED = "this process no longer takes work; another one may"
+
+
+@dataclass(frozen=True, slots=True)
+class WholeText:
+    """One text to explain: token ids [n], and token types [n] or None for all 0."""
+
+    input_ids: Int64Array
+    type_ids: Int64Array | None = None
+
+    @property
+    def rows(self) -> int:
+        """Token vectors that are computed a layer."""
+        return len(self.input_ids) ** 2
+
+    def runs(self) -> Iterator[Int64Array]:
+        """Its tokens, in runs of nearly equal size."""
+        size = len(self.input_ids)
+        count = math.ceil(size / max(1, RUN_ROWS // size))
+        yield from np.array_split(np.arange(size), count)
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposed:
+    """What came of a request.
+
+    Attributes:
+        texts: one a text, in their order.
+        queue_seconds: until its first run began.
+        inference_seconds: from there to the end of its last.
+    """
+
+    texts: list[TokenParts]
+    queue_seconds: float
+    inference_seconds: float
+
+
+class DecompositionQueue:
+    """Explains texts with a decomposer that is loaded when first asked for.
+
+    Args:
+        load: loads it; called on a thread.
+        threads: that run it.
+        max_delay: seconds a request may have to wait, beside 16 times its own run.
+    """
+
+    def __init__(self, load: Callable[[], Decomposer], *, threads: int, max_delay: float = math.inf) -> None:
+        self._load = load
+        self._threads = threads
+        self._max_delay = max_delay
+        self._rate = DrainRate()
+        self._waiting_rows = 0
+        self._lock = threading.Lock()
+        self._decomposer: Decomposer | None = None
+        self._loading = threading.Lock()
+        self._is_closed = False
+        self._running: set[Cancellation] = set()
+        self._executor = ThreadPoolExecutor(threads, "explain", initializer=lower_thread_priority, initargs=(NICE,))
+
+    async def submit(self, texts: Sequence[WholeText], *, deadline: float | None = None) -> Decomposed:
+        """Explains the texts of one request.
+
+        Once the caller stops waiting or the deadline passes, runs are cancelled and the rest is dropped.
+
+        Args:
+            texts: each of at least one token.
+            deadline: `time.monotonic()` value after which the answer is worth nothing.
+
+        Raises:
+            Overloaded: the expected wait is too long.
+            DeadlineExceeded: the deadline passed.
+            InferenceFailed: the decomposer failed, or could not be loaded.
+            NotReady: closed.
+        """
+        rows = sum(text.rows for text in texts)
+        left = math.inf if deadline is None else deadline - time.monotonic()
+        self._admit(rows, left)
+        try:
+            async with asyncio.timeout(None if deadline is None else left):
+                return await self._run(texts)
+        except TimeoutError:
+            raise DeadlineExceeded() from None
+        finally:
+            with self._lock:
+                self._waiting_rows -= rows
+
+    def close(self) -> None:
+        """Takes nothing more, ends what runs, and waits for its threads."""
+        with self._lock:
+            self._is_closed = True
+            running = list(self._running)
+        for cancellation in running:
+            cancellation.cancel()
+        self._executor.shutdown(cancel_futures=True)
+        self._decomposer = None
+
+    def _admit(self, rows: int, left: float) -> None:
+        with self._lock:
+            if self._is_closed:
+                raise NotReady(CLOSED, retry_after=1.0)
+            if left <= 0:
+                raise DeadlineExceeded()
+            delay = self._rate.seconds_for(self._waiting_rows, self._threads)
+            patience = self._max_delay + _PATIENCE * self._rate.seconds_for(rows, self._threads)
+            if delay > min(patience, left):
+                retry_after = self._rate.retry_after(self._waiting_rows, self._threads)
+                raise Overloaded(f"the expected wait is {delay:.2f} s; try again later", retry_after=retry_after)
+            self._waiting_rows += rows
+
+    async def _run(self, texts: Sequence[WholeText]) -> Decomposed:
+        """Every run of every text, at most as many at once as there are threads: others have their turn between."""
+        at_once, submitted, starts = asyncio.Semaphore(self._threads), time.monotonic(), list[float]()
+
+        async def run(text: WholeText, sources: Int64Array) -> TokenParts:
+            async with at_once:
+                return await self._on_thread(text, sources, starts)
+
+        runs = [[asyncio.ensure_future(run(text, sources)) for sources in text.runs()] for text in texts]
+        try:
+            await asyncio.gather(*(task for of_text in runs for task in of_text))
+        finally:
+            for task in (task for of_text in runs for task in of_text):
+                task.cancel()
+        began = min(starts)
+        found = [_joined([task.result() for task in of_text]) for of_text in runs]
+        return Decomposed(found, began - submitted, time.monotonic() - began)
+
+    async def _on_thread(self, text: WholeText, sources: Int64Array, starts: list[float]) -> TokenParts:
+        cancellation = Cancellation()
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._executor, self._decompose, text, sources, starts, cancellation)
+        except RuntimeError as error:  # the executor takes nothing more
+            raise NotReady(CLOSED, retry_after=1.0) from error
+        finally:
+            cancellation.cancel()
+
+    def _decompose(
+        self, text: WholeText, sources: Int64Array, starts: list[float], cancellation: Cancellation
+    ) -> TokenParts:
+        """One run, on one of the threads."""
+        with self._lock:
+            if self._is_closed:
+                raise NotReady(CLOSED, retry_after=1.0)
+            self._running.add(cancellation)
+        try:
+            decomposer, started = self._loaded(), time.monotonic()
+            starts.append(started)
+            found = decomposer.run(text.input_ids, text.type_ids, sources, cancellation)
+            with self._lock:
+                self._rate.add(len(sources) * len(text.input_ids), time.monotonic() - started)
+            return found
+        except Exception as error:
+            if cancellation.is_cancelled:
+                raise NotReady(CLOSED, retry_after=1.0) from error  # nobody waits for it, unless the queue was closed
+            logger.exception("explaining a text of %d tokens failed", len(text.input_ids))
+            raise InferenceFailed(FAILED) from error
+        finally:
+            with self._lock:
+                self._running.discard(cancellation)
+
+    def _loaded(self) -> Decomposer:
+        with self._loading:
+            if self._decomposer is None:
+                self._decomposer = self._load()
+            return self._decomposer
+
+
+def _joined(runs: Sequence[TokenParts]) -> TokenParts:
+    """The parts of all of a text's tokens from those of its runs."""
+    return TokenParts(
+        np.concatenate([run.parts for run in runs]),
+        runs[0].whole,
+        np.concatenate([run.own_shares for run in runs], axis=1),
+    )

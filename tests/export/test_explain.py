@@ -1,0 +1,108 @@
+"""`explain.onnx` against the PyTorch decomposition, and its weights in the encoder's file."""
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import onnx_ir
+import pytest
+import torch
+
+from export.errors import ParityError
+from export.explain import (
+    LEAST_SHARED_BYTES,
+    can_explain,
+    explain_inputs,
+    share_weights,
+    trace_explain_graph,
+    verify_explain_graph,
+    write_explain_graph,
+)
+from export.exporter import write_graph
+from export.graph import trace
+from export.runtime import Session
+from model.artifact import EXPLAIN_GRAPH
+from model.config import EncoderConfig
+from model.decomposition.decompose import decompose
+from model.encoder import Encoder
+from model.graph_names import INPUT_IDS, OWN_SHARES, PARTS, SOURCES, TOKEN_TYPE_IDS, WHOLE
+from model.tasks.settings import ClassificationSettings, MultiVectorSettings
+from tests.networks import draw_weights, vary
+
+MODERN: dict[str, Any] = {
+    "pre_norm": True,
+    "final_norm": True,
+    "gated": True,
+    "activation": "silu",
+    "norm": "rms_norm",
+    "attention_positions": "rotary",
+    "positions": "none",
+    "local_layers": (1,),
+    "window": 2,
+    "output_gate": True,
+    "value_activation": "silu",
+    "value_residual": ((0.0, 1.0), (0.5, 0.5)),
+    "pooling": "max",
+}
+CLASSIFIER: dict[str, Any] = {
+    "num_heads": (4, 0, 1),
+    "pooling": "cls",
+    "task": "classification",
+    "task_settings": ClassificationSettings(labels=("no", "yes"), dense_norm=True),
+}
+
+
+def written(config: EncoderConfig, directory: Path) -> tuple[Encoder, dict[str, Any]]:
+    encoder = draw_weights(Encoder(config))
+    write_graph(trace(encoder), directory)
+    return encoder, write_explain_graph(encoder, directory)
+
+
+@pytest.mark.parametrize("change", [MODERN, CLASSIFIER], ids=["modern", "classifier"])
+def test_the_graph_gives_the_parts_of_the_decomposition(change: dict[str, Any], tmp_path: Path) -> None:
+    encoder, figures = written(vary(**change), tmp_path)
+    assert max(figures[name] for name in (PARTS, WHOLE, OWN_SHARES)) < 1e-5
+    session, reference = Session(tmp_path / EXPLAIN_GRAPH), encoder.double().use("eager")
+    inputs = explain_inputs(encoder.config, 11, 4, seed=5)
+    found = session.run(inputs)
+    ids, types, sources = (torch.from_numpy(inputs[name]) for name in (INPUT_IDS, TOKEN_TYPE_IDS, SOURCES))
+    with torch.no_grad():
+        expected = decompose(reference, ids, types, tokens=sources, with_biases=False)
+        whole = reference(ids, torch.tensor([11]), token_type_ids=types).task_output[0]
+    np.testing.assert_allclose(found[PARTS], expected.output, atol=1e-4, rtol=1e-4)
+    np.testing.assert_allclose(found[WHOLE], whole, atol=1e-4, rtol=1e-4)
+    np.testing.assert_allclose(found[OWN_SHARES], expected.own_shares, atol=1e-5)
+
+
+def test_large_tensors_are_places_in_the_encoders_file(tmp_path: Path) -> None:
+    encoder, _ = written(vary(hidden_size=64, d_k=16, d_v=16, intermediate_size=128), tmp_path)
+    graph = onnx_ir.load(tmp_path / EXPLAIN_GRAPH)
+    tensors = [value.const_value for value in graph.graph.initializers.values() if value.const_value is not None]
+    large = [tensor for tensor in tensors if tensor.nbytes >= LEAST_SHARED_BYTES]
+    assert len(large) >= 2 * 6  # every matrix of both layers
+    for tensor in large:
+        assert isinstance(tensor, onnx_ir.ExternalTensor)
+        assert tensor.location == "model.onnx"
+    weights = sum(parameter.numel() * 4 for parameter in encoder.parameters())
+    assert (tmp_path / EXPLAIN_GRAPH).stat().st_size < weights / 2
+
+
+def test_a_graph_of_another_network_is_refused(tmp_path: Path) -> None:
+    encoder, _ = written(vary(num_heads=(2,)), tmp_path)
+    other = draw_weights(Encoder(encoder.config), seed=1)
+    with pytest.raises(ParityError, match="parts differs from the PyTorch encoder"):
+        verify_explain_graph(tmp_path / EXPLAIN_GRAPH, other)
+
+
+def test_weights_that_stand_nowhere_else_stay_in_the_graph(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"nothing of it")
+    with patch("export.explain.LEAST_SHARED_BYTES", 1):
+        assert share_weights(trace_explain_graph(draw_weights(Encoder(vary(num_heads=(1,))))), [file]) == 0
+
+
+def test_only_fp32_of_tasks_with_a_vector_is_explained() -> None:
+    assert can_explain(vary(), "fp32")
+    assert not can_explain(vary(), "int8")
+    assert not can_explain(vary(task="multi_vector", task_settings=MultiVectorSettings(size=3)), "fp32")

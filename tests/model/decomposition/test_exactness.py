@@ -1,0 +1,115 @@
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from model.config import EncoderConfig
+from model.decomposition.decompose import decompose
+from model.encoder import Encoder
+from model.tasks.settings import MultiVectorSettings
+from tests.drawn_configs import LONGEST, VOCABULARY, configs
+from tests.family_models import MODELS, FamilyModel, draw, ids_and_types, read, save
+from tests.model.decomposition.frozen_reference import reference_parts
+from tests.networks import draw_weights, vary
+
+SEEDS = st.integers(0, 99)
+LENGTHS = st.integers(1, 6)
+
+
+def drawn(config: EncoderConfig, seed: int, length: int) -> tuple[Encoder, Tensor, Tensor | None]:
+    generator = torch.Generator().manual_seed(seed)
+    encoder = draw_weights(Encoder(config), seed).double().use("eager")
+    ids = torch.randint(0, VOCABULARY, (1, length), generator=generator)
+    types = torch.randint(0, 2, (1, length), generator=generator) if config.type_vocab_size else None
+    return encoder, ids, types
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, by the largest value or 1."""
+    assert found.shape == expected.shape
+    return float((found - expected).abs().max() / max(1.0, float(expected.abs().max())))
+
+
+@settings(max_examples=80, deadline=None)
+@given(configs(), SEEDS, LENGTHS)
+def test_parts_add_up_to_what_the_network_computes(config: EncoderConfig, seed: int, length: int) -> None:
+    encoder, ids, types = drawn(config, seed, length)
+    output = encoder(ids, torch.tensor([length]), token_type_ids=types)
+    for network, tolerance in ((encoder, 1e-12), (copy.deepcopy(encoder).float(), 1e-5)):
+        found = decompose(network, ids, types)
+        scale = max(1.0, float(found.hidden.abs().max()), float(found.output.abs().max()))
+        assert relative(found.hidden.sum(dim=1).double(), output.last_hidden_state[0].double()) <= tolerance * scale
+        assert relative(found.output.sum(dim=0).double(), output.task_output[0].double()) <= tolerance * scale
+
+
+@settings(max_examples=40, deadline=None)
+@given(configs(), SEEDS, LENGTHS)
+def test_parts_are_those_of_the_frozen_network(config: EncoderConfig, seed: int, length: int) -> None:
+    encoder, ids, types = drawn(config, seed, length)
+    hidden, output = reference_parts(encoder, ids, types)
+    found = decompose(encoder, ids, types)
+    assert relative(found.hidden, hidden) < 1e-11
+    assert relative(found.output, output) < 1e-11
+
+
+@settings(max_examples=20, deadline=None)
+@given(configs(), SEEDS, st.lists(st.integers(0, 5), min_size=1, max_size=6))
+def test_some_sources_are_those_of_all(config: EncoderConfig, seed: int, places: list[int]) -> None:
+    encoder, ids, types = drawn(config, seed, 6)
+    every = decompose(encoder, ids, types)
+    found = decompose(encoder, ids, types, tokens=torch.tensor(places), with_biases=False)
+    torch.testing.assert_close(found.hidden, every.hidden[:, places], atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(found.output, every.output[places], atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(found.own_shares, every.own_shares[:, places], atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_parts_are_exact_for_every_family(model: FamilyModel, tmp_path: Path) -> None:
+    encoder = read(save(draw(model), model, tmp_path)).encoder.double().use("eager")
+    ids, types = ids_and_types(model, 1, 9)
+    given_types = types if encoder.config.type_vocab_size else None
+    found, (hidden, output) = decompose(encoder, ids, given_types), reference_parts(encoder, ids, given_types)
+    assert relative(found.hidden, hidden) < 1e-11
+    assert relative(found.output, output) < 1e-11
+    expected = encoder(ids, torch.tensor([9]), token_type_ids=given_types)
+    assert relative(found.hidden.sum(dim=1), expected.last_hidden_state[0]) < 1e-12 * float(hidden.abs().max())
+
+
+def test_a_network_without_biases_leaves_none_in_their_slot() -> None:
+    config = vary(
+        **dict.fromkeys(("up_bias", "down_bias", "attention_bias", "output_bias", "norm_bias"), False),
+        value_activation="silu",
+    )
+    encoder, ids, types = drawn(config, 0, 5)
+    found = decompose(encoder, ids, types)
+    assert not found.hidden[:, -1].any()
+    assert not found.output[-1].any()
+
+
+def test_a_layer_without_heads_keeps_every_token_to_itself() -> None:
+    encoder, ids, types = drawn(vary(num_heads=(0, 0)), 0, 5)
+    found = decompose(encoder, ids, types)
+    others = found.hidden[:, :-1].clone()
+    others[torch.arange(5), torch.arange(5)] = 0
+    assert not others.any()
+
+
+def test_own_shares_are_kobayashis_one_minus_the_mixing_ratio() -> None:
+    encoder, ids, types = drawn(vary(final_norm=True, pre_norm=True), 3, LONGEST // 2)
+    found = decompose(encoder, ids, types)
+    for token in range(LONGEST // 2):
+        own = found.hidden[token, token]
+        rest = found.hidden[token].sum(dim=0) - own
+        expected = own.norm() / (own.norm() + rest.norm())
+        assert abs(float(found.own_shares[-1, token] - expected)) < 1e-12
+
+
+def test_a_task_without_a_vector_of_a_text_is_refused() -> None:
+    config = vary(task="multi_vector", task_settings=MultiVectorSettings(size=3))
+    encoder, ids, types = drawn(config, 0, 4)
+    with pytest.raises(ValueError, match="task multi_vector gives no vector of a text"):
+        decompose(encoder, ids, types)

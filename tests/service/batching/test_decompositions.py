@@ -1,0 +1,93 @@
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from service.batching.decompositions import RUN_ROWS, DecompositionQueue, WholeText
+from service.errors import DeadlineExceeded, NotReady, Overloaded
+from tests.service.fake_engine import FakeDecomposer, hidden_states
+
+
+def text(tokens: int) -> WholeText:
+    return WholeText(np.arange(tokens) % 14)
+
+
+def submit(queue: DecompositionQueue, *texts: WholeText, deadline: float | None = None) -> list[np.ndarray]:
+    return [found.parts for found in asyncio.run(queue.submit(texts, deadline=deadline)).texts]
+
+
+def test_a_text_is_cut_into_runs_of_bounded_size_and_joined_again() -> None:
+    decomposer = FakeDecomposer()
+    queue = DecompositionQueue(lambda: decomposer, threads=2)
+    long = text(300)
+    (parts,) = submit(queue, long)
+    assert sorted(place for run in decomposer.sources for place in run) == list(range(300))
+    assert max(map(len, decomposer.sources)) * 300 <= RUN_ROWS
+    np.testing.assert_allclose(parts, 0.75 / 300 * hidden_states(long.input_ids), atol=1e-7)
+    queue.close()
+
+
+def test_the_decomposer_is_loaded_once_and_only_when_asked_for() -> None:
+    loaded: list[FakeDecomposer] = []
+
+    def load() -> FakeDecomposer:
+        loaded.append(FakeDecomposer())
+        return loaded[-1]
+
+    queue = DecompositionQueue(load, threads=2)
+    assert not loaded
+    submit(queue, text(5), text(300))
+    submit(queue, text(5))
+    assert len(loaded) == 1
+    queue.close()
+
+
+def test_a_request_never_has_more_runs_at_work_than_threads_so_another_gets_its_turn() -> None:
+    decomposer = FakeDecomposer()
+    queue = DecompositionQueue(lambda: decomposer, threads=1)
+
+    async def both() -> None:
+        decomposer.gate.clear()
+        large = asyncio.create_task(queue.submit([text(200)]))
+        while not decomposer.sources:
+            await asyncio.sleep(0)
+        small = asyncio.create_task(queue.submit([text(3)]))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        decomposer.gate.set()
+        await asyncio.gather(large, small)
+
+    asyncio.run(both())
+    assert decomposer.sources.index([0, 1, 2]) <= 2  # behind the run that was at work, and perhaps one more
+    assert len(decomposer.sources) > 10
+    queue.close()
+
+
+def test_what_would_wait_too_long_is_refused_with_when_to_try_again() -> None:
+    decomposer = FakeDecomposer()
+    queue = DecompositionQueue(lambda: decomposer, threads=1, max_delay=0.0)
+
+    async def overload() -> Overloaded:
+        await queue.submit([text(40)])
+        decomposer.gate.clear()
+        waiting = asyncio.create_task(queue.submit([text(400)]))
+        while len(decomposer.sources) < 2:
+            await asyncio.sleep(0)
+        with pytest.raises(Overloaded) as refused:
+            await queue.submit([text(2)])
+        decomposer.gate.set()
+        await waiting
+        return refused.value
+
+    assert asyncio.run(overload()).retry_after
+    queue.close()
+
+
+def test_a_deadline_that_passed_and_a_closed_queue_are_refused() -> None:
+    queue = DecompositionQueue(FakeDecomposer, threads=1)
+    with pytest.raises(DeadlineExceeded):
+        submit(queue, text(3), deadline=time.monotonic() - 1)
+    queue.close()
+    with pytest.raises(NotReady):
+        submit(queue, text(3))

@@ -1,0 +1,112 @@
+"""`POST /explain` through the network, on a fake decomposer."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model.artifact import EXPLAIN_GRAPH
+from service.requests.explain_schemas import ExplainAnswer
+from tests.service.conftest import Serve, Served
+from tests.service.fake_engine import MAX_LENGTH, NUM_HEADS, FakeDecomposer
+from tests.service.routes.test_encode import expected_vector, ids_of
+
+A, B = "the cats sat on a mat", "a slow dog"
+IDS_A, IDS_B = ids_of("the cat ##s sat on a mat"), ids_of(B)
+
+
+def explain(served: Served, **body: Any) -> Any:
+    return served.client.post("/explain", json={"a": A, "b": B, "through": "network", **body})
+
+
+def refused(served: Served, **body: Any) -> tuple[int, str, str]:
+    answer = explain(served, **body)
+    error = answer.json()["error"]
+    return answer.status_code, error["param"], error["message"]
+
+
+def test_cells_and_biases_add_up_to_the_similarity_that_encode_gives(served: Served) -> None:
+    answer = explain(served).json()
+    ExplainAnswer.model_validate(answer)
+    first, second = map(expected_vector, (IDS_A, IDS_B))
+    assert answer["similarity"] == pytest.approx(first @ second, abs=1e-6)
+    cells = np.array(answer["contributions"])
+    assert cells.shape == (len(IDS_A) + 1, len(IDS_B) + 1)
+    assert cells.sum() == pytest.approx(answer["similarity"], abs=1e-6)
+    assert cells[-1, -1] == pytest.approx(0.25**2 * answer["similarity"], abs=1e-6)
+    assert answer["a"]["own_shares"] == [
+        pytest.approx([1 / (1 + layer)] * len(IDS_A)) for layer in range(len(NUM_HEADS))
+    ]
+    assert "saliency" not in answer["a"]
+
+
+def test_a_dot_product_of_fewer_dimensions(served: Served) -> None:
+    answer = explain(served, similarity="dot", dimensions=3).json()
+    vectors = [expected_vector(ids, normalize=False)[:3] for ids in (IDS_A, IDS_B)]
+    assert answer["similarity"] == pytest.approx(vectors[0] @ vectors[1], abs=1e-6)
+    assert np.sum(answer["contributions"]) == pytest.approx(answer["similarity"], abs=1e-6)
+
+
+def test_words_are_the_sums_of_their_tokens(served: Served) -> None:
+    by_token, by_word = explain(served).json(), explain(served, level="word").json()
+    assert by_word["a"]["words"] == ["[CLS]", "the", "cats", "sat", "on", "a", "mat", "[SEP]"]
+    tokens, words = np.array(by_token["contributions"]), np.array(by_word["contributions"])
+    expected = np.vstack([tokens[:2], tokens[2:4].sum(axis=0), tokens[4:]])  # cat and ##s
+    np.testing.assert_allclose(words, expected, atol=1e-6)
+    assert "own_shares" not in by_word["a"]
+
+
+@pytest.mark.parametrize("through", ["network", "pooling"])
+def test_top_pairs_are_the_largest_and_say_what_is_left(served: Served, through: str) -> None:
+    cells = np.array(explain(served, through=through).json()["contributions"])
+    answer = explain(served, through=through, top_pairs=3).json()
+    ExplainAnswer.model_validate(answer)
+    assert "contributions" not in answer
+    found = [(pair["a"], pair["b"]) for pair in answer["top_pairs"]]
+    expected = [np.unravel_index(place, cells.shape) for place in np.argsort(-cells, axis=None)[:3]]
+    assert found == [tuple(map(int, place)) for place in expected]
+    total = sum(pair["contribution"] for pair in answer["top_pairs"]) + answer["left_out"]
+    assert total == pytest.approx(answer["similarity"], abs=1e-6)
+
+
+def test_a_long_text_is_refused_before_anything_runs(serve: Serve) -> None:
+    decomposer = FakeDecomposer()
+    served = serve("--max-explained-tokens", "6", decomposer=decomposer)
+    status, param, message = refused(served)
+    assert (status, param) == (413, "a")
+    assert message.startswith(f"a: {len(IDS_A)} tokens, at most 6 are explained")
+    assert not decomposer.sources
+    assert refused(serve(decomposer=decomposer), b="cat " * MAX_LENGTH, truncate=False)[:2] == (413, "b")
+
+
+def test_what_cannot_be_explained_is_refused(served: Served) -> None:
+    assert refused(served, b=None) == (422, "b", "b: Field required")
+    assert refused(served, b=None, through="pooling") == (422, "b", "b: Field required")
+    assert refused(served, head_mask=[[0, 0, 0.0]])[:2] == (422, "head_mask")
+    assert refused(served, dimensions=999)[:2] == (422, "dimensions")
+
+
+def test_an_artifact_without_the_graph_says_how_to_get_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = serve()
+    monkeypatch.delitem(served.engine.manifest.files, EXPLAIN_GRAPH)  # type: ignore[arg-type]  # a dict when read
+    status, _, message = refused(served)
+    assert status == 404
+    assert "no explain.onnx" in message
+    assert "export the model again" in message
+    assert explain(served, through="pooling").status_code == 200
+
+
+def test_a_failure_is_a_500_without_details(serve: Serve) -> None:
+    decomposer = FakeDecomposer()
+    decomposer.fails = True
+    answer = explain(serve(decomposer=decomposer))
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "inference_failed"
+
+
+def test_a_deadline_cancels_what_runs(serve: Serve) -> None:
+    decomposer = FakeDecomposer()
+    decomposer.gate.clear()
+    served = serve("--request-timeout", "0.2", decomposer=decomposer)
+    assert explain(served).status_code == 504
+    assert decomposer.gate.wait(10)  # the run was cancelled
