@@ -8,7 +8,8 @@
 - `peers`: other engines and servers. `encode`: Infinity, sentence-transformers and OpenVINO; `int8`: OpenVINO,
   CTranslate2 and ONNX Runtime's own quantization, with what they cost in quality; `rerank`: scoring documents
   against a query.
-- `attention`: `cost`: what each form of attention costs; `claims`: what is said about multi-head attention, and what is
+- `attention`: `cost`: what each form of attention costs; `faithfulness`: which method finds the input tokens that carry
+  a similarity; `claims`: what is said about multi-head attention, and what is
   true.
 - `quality`: `pairs`: quality of precisions on rated pairs; `pruning`: quality and speed of pruned artifacts.
 - `service`: the process. `startup`, `soak` (memory over an hour), `replicas` (behind nginx, replaced and killed).

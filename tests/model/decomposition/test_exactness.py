@@ -46,7 +46,7 @@ def test_parts_add_up_to_what_the_network_computes(config: EncoderConfig, seed: 
         assert relative(found.output.sum(dim=0).double(), output.task_output[0].double()) <= tolerance * scale
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(configs(), SEEDS, LENGTHS)
 def test_parts_are_those_of_the_frozen_network(config: EncoderConfig, seed: int, length: int) -> None:
     encoder, ids, types = drawn(config, seed, length)

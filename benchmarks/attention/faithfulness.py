@@ -1,0 +1,119 @@
+"""Which method finds the input tokens that carry a similarity? Each against leaving tokens out.
+
+Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format). For both texts of each pair a
+method scores the tokens between the special ones. `agreement`: Spearman with the similarity that is lost when the token
+is left out. `drop`: similarity lost without the best-scored token, or without the best third. `kept`: share of the
+similarity that is left with the best half alone. Intervals are 95 %, by bootstrap over pairs.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+from tqdm import tqdm
+
+from benchmarks.lib.attribution import METHODS, vector
+from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
+from benchmarks.lib.report import Table, emit
+from export.checkpoint import Checkpoint, read_checkpoint
+from export.heads.pairs import read_pairs
+from export.sources import find_folder
+from model.encoder import Encoder
+
+FIGURES = ("agreement", "drop of 1", "drop of a third", "kept with half")
+LEAST, MOST = 5, 30  # tokens of a text, special ones included
+RESAMPLES = 2000
+
+Scores = NDArray[np.float64]
+
+
+@program
+def main() -> None:
+    """Prints a row a method, then JSON."""
+    arguments = _parse()
+    torch.manual_seed(0)
+    checkpoint = read_checkpoint(find_folder(arguments.source))
+    encoder = checkpoint.encoder.use("eager")
+    if encoder.config.task != "embedding" or encoder.config.pooling == "max":
+        raise CannotMeasure("a checkpoint of an embedder is measured, with mean, CLS or last-token pooling")
+    measured = measure(encoder, _texts(checkpoint, arguments.pairs, arguments.count))
+    table = Table("faithfulness", "faithful to leaving tokens out", ("method", *FIGURES))
+    for name, figures in measured.items():
+        cells = (_with_interval(figures[:, column]) for column in range(len(FIGURES)))
+        table.add(**dict(zip(table.columns, (name, *cells), strict=True)))
+    emit("attention faithfulness", [table], pairs=arguments.count, model=checkpoint.name)
+
+
+def measure(encoder: Encoder, pairs: Sequence[tuple[list[int], list[int]]]) -> dict[str, Scores]:
+    """The figures of every method, and of leaving out itself; [pairs, figures] each, the mean of a pair's two texts."""
+    found: dict[str, list[Scores]] = {name: [] for name in ("leaving out itself", *METHODS)}
+    for pair in tqdm(pairs, unit="pair", leave=False, disable=None):
+        sides: dict[str, list[Scores]] = {name: [] for name in found}
+        for ids, other in (pair, pair[::-1]):
+            target = vector(encoder, other)
+            drops = left_out_drops(encoder, ids, target)
+            sides["leaving out itself"].append(_figures(encoder, ids, target, drops, drops))
+            for name, method in METHODS.items():
+                scores = method(encoder, ids, target)[1:-1]
+                sides[name].append(_figures(encoder, ids, target, scores, drops))
+        for name, rows in sides.items():
+            found[name].append(np.mean(rows, axis=0))
+    return {name: np.stack(rows) for name, rows in found.items()}
+
+
+def left_out_drops(encoder: Encoder, ids: list[int], target: torch.Tensor) -> Scores:
+    """Similarity lost without each token between the first and the last."""
+    whole_text = similarity(encoder, ids, target)
+    return np.array([whole_text - similarity(encoder, without(ids, [place]), target) for place in range(len(ids) - 2)])
+
+
+def without(ids: list[int], places: Sequence[int]) -> list[int]:
+    """A text without some of its tokens, counted behind the first."""
+    dropped = {place + 1 for place in places}
+    return [token for place, token in enumerate(ids) if place not in dropped]
+
+
+def similarity(encoder: Encoder, ids: list[int], target: torch.Tensor) -> float:
+    """The cosine of a text and a vector of length 1."""
+    return float(vector(encoder, ids) @ target)
+
+
+def _figures(encoder: Encoder, ids: list[int], target: torch.Tensor, scores: Scores, drops: Scores) -> Scores:
+    order = np.argsort(-scores, kind="stable").tolist()
+    whole_text, third = similarity(encoder, ids, target), max(1, round(len(order) / 3))
+    agreement = float(spearmanr(scores, drops)[0]) if np.ptp(scores) and np.ptp(drops) else 0.0
+    lost = whole_text - similarity(encoder, without(ids, order[:third]), target)
+    kept = similarity(encoder, without(ids, order[(len(order) + 1) // 2 :]), target) / whole_text
+    return np.array([agreement, drops[order[0]], lost, kept])
+
+
+def _with_interval(values: Scores) -> str:
+    generator = np.random.default_rng(0)
+    means = generator.choice(values, (RESAMPLES, len(values))).mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return f"{values.mean():.3f} ({low:.3f} to {high:.3f})"
+
+
+def _texts(checkpoint: Checkpoint, path: Path, count: int) -> list[tuple[list[int], list[int]]]:
+    """Ids of so many pairs with texts of the lengths that are measured, spread over the file."""
+    pairs = read_pairs(path)
+    rows = [
+        (checkpoint.tokenizer.encode(left).ids, checkpoint.tokenizer.encode(right).ids)
+        for left, right in zip(pairs.left, pairs.right, strict=True)
+    ]
+    fitting = [row for row in rows if all(LEAST <= len(ids) <= MOST for ids in row)]
+    if len(fitting) < count:
+        raise CannotMeasure(f"{path} has {len(fitting)} pairs of {LEAST} to {MOST} tokens, {count} are wanted")
+    return [fitting[place] for place in np.linspace(0, len(fitting) - 1, count).astype(int)]
+
+
+def _parse() -> argparse.Namespace:
+    parser = parser_of(__doc__, takes="a minute a dozen pairs")
+    parser.add_argument("source", nargs="?", help="checkpoint folder or hub id (default: the default model)")
+    parser.add_argument("--pairs", type=Path, required=True, metavar="CSV", help="rated pairs of sentences")
+    parser.add_argument("--count", type=whole, default=80, help="pairs to measure (default: %(default)s)")
+    return parser.parse_args()
