@@ -102,8 +102,8 @@ class Engine(Runner):
         """
         request = read_explain_call(a, b, options)
         if request.through == "network":
-            network = plan_network(request, self.manifest)
             require_task(self.manifest, "embedding")
+            network = plan_network(request, self.manifest)
             return self._calls.result(lambda: explain_through_network(self, network))
         plan = plan_explaining(request, self.manifest)
         return self._calls.result(lambda: explain_pooling(self, plan))
@@ -116,8 +116,8 @@ class Engine(Runner):
             b: the second of the pair.
             **options: truncate.
         """
-        plan = plan_network(read_explain_call(a, b, {**options, "through": "network"}), self.manifest)
         require_task(self.manifest, "classification")
+        plan = plan_network(read_explain_call(a, b, {**options, "through": "network"}), self.manifest)
         return self._calls.result(lambda: explain_logits(self, plan))
 
     def score(

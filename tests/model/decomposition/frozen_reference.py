@@ -98,7 +98,7 @@ def reference_parts(encoder: Encoder, ids: Tensor, types: Tensor | None) -> tupl
     hidden, outputs = [], []
     for place in places:
         only = torch.where((places == place)[:, None], embedded, 0.0)
-        (whole, output), (part, output_part) = torch.func.jvp(run, (embedded,), (only,))  # type: ignore[misc]  # of three with has_aux
+        (whole, output), (part, output_part) = torch.autograd.functional.jvp(run, (embedded,), (only,))
         hidden.append(part)
         outputs.append(output_part)
     return _with_rest(hidden, whole, 1), _with_rest(outputs, output, 0)

@@ -88,7 +88,7 @@ def test_what_cannot_be_explained_is_refused(served: Served) -> None:
 
 def test_an_artifact_without_the_graph_says_how_to_get_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     served = serve()
-    monkeypatch.delitem(served.engine.manifest.files, EXPLAIN_GRAPH)  # type: ignore[arg-type]  # a dict when read
+    monkeypatch.delitem(served.engine.manifest.files, EXPLAIN_GRAPH)
     status, _, message = refused(served)
     assert status == 404
     assert "no explain.onnx" in message
