@@ -211,6 +211,6 @@ def load_fake_engine(
     )
     batcher.start()
     decompositions = DecompositionQueue(
-        lambda: decomposer or FakeDecomposer(), threads=runtime.workers, max_delay=settings.max_queue_delay
+        lambda: decomposer or FakeDecomposer(), threads=runtime.workers, max_delay=max_queue_delay
     )
     return Engine(artifact, tokenizer, batcher, runtime, decompositions)

@@ -98,7 +98,7 @@ def reference_parts(encoder: Encoder, ids: Tensor, types: Tensor | None) -> tupl
     hidden, outputs = [], []
     for place in places:
         only = torch.where((places == place)[:, None], embedded, 0.0)
-        (whole, output), (part, output_part) = torch.autograd.functional.jvp(run, (embedded,), (only,))
+        (whole, output), (part, output_part) = torch.autograd.functional.jvp(run, (embedded,), (only,))  # type: ignore[no-untyped-call]
         hidden.append(part)
         outputs.append(output_part)
     return _with_rest(hidden, whole, 1), _with_rest(outputs, output, 0)
