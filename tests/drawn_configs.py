@@ -4,7 +4,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from model.config import EncoderConfig, Projection
+from model.config import EncoderConfig
+from model.config_parts import Projection
 from model.tasks.settings import ClassificationSettings
 
 VOCABULARY = 11
@@ -36,6 +37,8 @@ def configs(draw: st.DrawFn) -> EncoderConfig:
         values[name] = draw(st.booleans())
     for name in ("embedding_norm", "first_attention_norm", "final_norm", "output_gate"):
         values[name] = draw(st.booleans())
+    values["sandwich_norm"] = values["pre_norm"] and draw(st.booleans())
+    values |= {"query_key_norm": draw(st.booleans()), "causal": draw(st.booleans())}
     values |= draw(_heads()) | draw(_task(hidden))
     return EncoderConfig(**values)
 
@@ -49,7 +52,8 @@ def _heads(draw: st.DrawFn) -> dict[str, Any]:
     values: dict[str, Any] = {"attention_positions": positions, "relative_buckets": 4, "relative_distance": 5}
     values |= {"local_layers": tuple(sorted(local)), "window": draw(st.integers(0, 3)) if local else None}
     if draw(st.booleans()):
-        heads = draw(st.integers(1, 3))
+        heads = draw(st.sampled_from([1, 2, 4]))
+        values["num_key_value_heads"] = draw(st.sampled_from([(), (max(1, heads // 2),) * layers]))
         mixes = draw(st.one_of(st.just(()), st.tuples(st.just((0.0, 1.0)), *[MIXES] * (layers - 1))))
         learned = bool(mixes) and draw(st.booleans())
         return values | {"num_heads": (heads,) * layers, "value_residual": mixes, "learned_value_residual": learned}
@@ -63,7 +67,7 @@ def _task(draw: st.DrawFn, hidden: int) -> dict[str, Any]:
     if draw(st.booleans()):
         size = draw(st.sampled_from([hidden, 3]))
         projections = Projection(size=size, activation="tanh"), Projection(size=size, bias=False, activation="identity")
-        return {"projection": draw(st.sampled_from([None, *projections]))}
+        return {"projections": tuple(draw(st.lists(st.sampled_from(projections), max_size=2)))}
     settings = ClassificationSettings(
         labels=("no", "yes")[: draw(st.integers(1, 2))],
         dense_activation=draw(st.sampled_from([None, "identity", "tanh", "gelu", "relu"])),

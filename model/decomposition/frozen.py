@@ -39,18 +39,22 @@ class FrozenLayer(NamedTuple):
     Attributes:
         hidden: [S, D], what the layer gives.
         weights: [H, S, S], attention weights, times the query's output gate where there is one.
-        values: [S, H*V], factors of the activation on values; None for no activation.
+        values: [S, G*V], factors of the activation on values; None for no activation.
         attention_norm: before attention or after it.
+        attention_output_norm: of what attention adds.
         feed_forward: [S, intermediate], factors between the feed-forward's products.
         feed_forward_norm: before the feed-forward or after it.
+        feed_forward_output_norm: of what the feed-forward adds.
     """
 
     hidden: Tensor
     weights: Tensor
     values: Tensor | None
     attention_norm: FrozenNorm
+    attention_output_norm: FrozenNorm
     feed_forward: Tensor
     feed_forward_norm: FrozenNorm
+    feed_forward_output_norm: FrozenNorm
 
 
 class FrozenEncoder(NamedTuple):
@@ -114,18 +118,21 @@ def _freeze_layer(
     every = torch.ones(1, dtype=torch.bool, device=hidden.device)
     attended, heads = attention(read, tokens, LayerRequest(weights=every, first_values=first), terms)
     assert heads.weights is not None  # noqa: S101 - `eager` gives them
-    middle = hidden + attended
+    middle = hidden + layer.attention_output_norm(attended)
     attention_norm = freeze_norm(layer.attention_norm, hidden if is_pre else middle)
     middle = middle if is_pre else layer.attention_norm(middle)
     expanded = layer.feed_forward_norm(middle) if is_pre else middle
-    last = middle + layer.feed_forward(expanded)
+    added = layer.feed_forward(expanded)
+    last = middle + layer.feed_forward_output_norm(added)
     return FrozenLayer(
         hidden=last if is_pre else layer.feed_forward_norm(last),
         weights=_gated(heads.weights, attention.stream.output_gates(read)),
         values=_value_factors(layer.attention, read),
         attention_norm=attention_norm,
+        attention_output_norm=freeze_norm(layer.attention_output_norm, attended),
         feed_forward=_inner_factors(layer.feed_forward, expanded),
         feed_forward_norm=freeze_norm(layer.feed_forward_norm, middle if is_pre else last),
+        feed_forward_output_norm=freeze_norm(layer.feed_forward_output_norm, added),
     )
 
 

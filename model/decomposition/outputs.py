@@ -7,6 +7,7 @@ from model.decomposition.factors import FACTORS
 from model.decomposition.frozen import freeze_norm
 from model.decomposition.parts import Sources
 from model.encoder import Encoder
+from model.tasks.activations import LAYER_ACTIVATIONS
 from model.tasks.classification import ClassificationLayers
 from model.tasks.embedding import EmbeddingLayers
 from model.tasks.settings import ClassificationSettings, LayerActivation
@@ -27,9 +28,11 @@ def output_parts(encoder: Encoder, hidden: Tensor, parts: Tensor, sources: Sourc
     layers, config = encoder.task_layers, encoder.config
     pooled, pooled_parts = (pool(hidden[:, None], hidden, config.pooling)[0], pool(parts, hidden, config.pooling))
     if isinstance(layers, EmbeddingLayers):
-        if layers.projection is None or config.projection is None:
-            return pooled_parts
-        return _dense(layers.projection, config.projection.activation, pooled, pooled_parts, sources)
+        for module, described in zip(layers.projections, config.projections, strict=True):
+            assert isinstance(module, nn.Linear)  # noqa: S101 - an embedding's layers hold no others
+            pooled_parts = _dense(module, described.activation, pooled, pooled_parts, sources)
+            pooled = LAYER_ACTIVATIONS[described.activation](module(pooled))
+        return pooled_parts
     if isinstance(layers, ClassificationLayers) and isinstance(config.task_settings, ClassificationSettings):
         if layers.dense is not None and (activation := config.task_settings.dense_activation) is not None:
             pooled_parts = _dense(layers.dense, activation, pooled, pooled_parts, sources)

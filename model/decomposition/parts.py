@@ -63,20 +63,20 @@ class Sources(NamedTuple):
     def layer(
         self, layer: EncoderLayer, frozen: FrozenLayer, parts: Tensor, first_values: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """One layer, [S, N, D] -> [S, N, D], and the parts of its values [S, N, H*V] for a value residual."""
+        """One layer, [S, N, D] -> [S, N, D], and the parts of its values [S, N, G*V] for a value residual."""
         read = self.norm(frozen.attention_norm, parts) if layer.pre_norm else parts
         values = self._values(layer, frozen, read, first_values)
-        middle = parts + self._attended(layer, frozen, read, values)
+        middle = parts + self.norm(frozen.attention_output_norm, self._attended(layer, frozen, read, values))
         middle = middle if layer.pre_norm else self.norm(frozen.attention_norm, middle)
         expanded = self.norm(frozen.feed_forward_norm, middle) if layer.pre_norm else middle
         inner = self.linear(layer.feed_forward.up, expanded) * frozen.feed_forward[:, None]
-        last = middle + self.linear(layer.feed_forward.down, inner)
+        last = middle + self.norm(frozen.feed_forward_output_norm, self.linear(layer.feed_forward.down, inner))
         return last if layer.pre_norm else self.norm(frozen.feed_forward_norm, last), values
 
     def _values(
         self, layer: EncoderLayer, frozen: FrozenLayer, read: Tensor, first_values: Tensor | None
     ) -> Tensor | None:
-        """[S, N, H*V]; None of a layer without heads."""
+        """[S, N, G*V]; None of a layer without heads."""
         if not layer.attention.num_heads:
             return None
         projected = self.linear(layer.attention.value, read)
@@ -88,6 +88,11 @@ class Sources(NamedTuple):
         if values is None:
             return self.add_bias(torch.zeros_like(read), layer.attention.output_bias)
         heads, (size, count) = layer.attention.num_heads, values.shape[:2]
-        of_heads = values.view(size, count, heads, -1).permute(2, 0, 1, 3).reshape(heads, size, -1)  # [H, S, N*V]
+        of_heads = (
+            layer.attention.per_query_head(values)
+            .view(size, count, heads, -1)
+            .permute(2, 0, 1, 3)
+            .reshape(heads, size, -1)
+        )  # [H, S, N*V]
         context = (frozen.weights @ of_heads).view(heads, size, count, -1).permute(1, 2, 0, 3)  # [S, N, H, V]
         return self.linear(layer.attention.output, context.flatten(2))

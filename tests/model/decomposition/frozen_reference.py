@@ -71,10 +71,14 @@ def fixed(encoder: Encoder) -> Encoder:
         parent, _, attribute = name.rpartition(".")
         if name.startswith("embeddings"):
             continue
+        if attribute in {"query_norm", "key_norm"}:
+            continue  # behind what is fixed already
         if isinstance(module, nn.LayerNorm | nn.RMSNorm):
             setattr(made.get_submodule(parent), attribute, FixedNorm(module))
         elif attribute in {"query", "key", "gate"}:
             setattr(made.get_submodule(parent), attribute, Fixed(module))
+        elif (activations := getattr(module, "activations", None)) is not None:
+            module.activations = [FixedActivation(activation) for activation in activations]
         elif (activation := getattr(module, "activation", None)) is not None and getattr(module, "gate", None) is None:
             module.activation = FixedActivation(activation)
         elif attribute == "stream" and module.activation is not None:
