@@ -14,11 +14,12 @@ from model.attention import MultiHeadAttention
 from model.config import EncoderConfig
 from model.dot_product import Implementation
 from model.dropout import Dropout
+from model.embeddings import Embeddings
 from model.feed_forward import FeedForward
 from model.head_gates import HeadOutputs, LayerRequest, check_gates
-from model.norms import make_norm
+from model.norms import norm_of
 from model.packing import Packing, packing
-from model.positions import AttentionPositions, PositionTerms, sinusoids
+from model.positions import AttentionPositions, PositionTerms
 from model.tasks.definition import Encoded
 from model.tasks.registry import TASKS
 from model.value_stream import ValueStream, make_value_stream
@@ -47,37 +48,6 @@ class EncoderOutput(NamedTuple):
         return self.task_output
 
 
-class Embeddings(nn.Module):
-    """Token + position (learned or sinusoidal, where they stand here) + token type, a norm, and to D where narrower."""
-
-    sinusoids: Tensor
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        size = config.token_size or config.hidden_size
-        self.token = nn.Embedding(config.vocab_size, size)
-        self.position = nn.Embedding(config.max_positions, size) if config.positions == "learned" else None
-        self.has_sinusoids = config.positions == "sinusoidal"
-        if self.has_sinusoids:
-            self.register_buffer("sinusoids", sinusoids(config.max_positions, size), persistent=False)
-        self.token_type = nn.Embedding(config.type_vocab_size, size) if config.type_vocab_size else None
-        self.norm = _norm(config, size) if config.embedding_norm else nn.Identity()
-        self.dropout = Dropout()
-        self.to_hidden = nn.Linear(size, config.hidden_size) if config.token_size else None
-
-    def forward(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        """Token ids, positions and token types (None for all 0), each int64 [T] -> [T, D]."""
-        hidden = self.token(input_ids)
-        if self.token_type is not None:
-            hidden = hidden + self.token_type(torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids)
-        if self.position is not None:
-            hidden = hidden + self.position(positions)
-        if self.has_sinusoids:
-            hidden = hidden + self.sinusoids.index_select(0, positions)
-        normed: Tensor = self.dropout(self.norm(hidden))
-        return normed if self.to_hidden is None else self.to_hidden(normed)
-
-
 class EncoderLayer(nn.Module):
     """Attention and feed-forward, each added to the residual stream, with a norm after or before each."""
 
@@ -97,7 +67,7 @@ class EncoderLayer(nn.Module):
             output_bias=config.output_bias,
             stream=make_value_stream(config, layer),
         )
-        self.attention_norm = _norm(config) if layer or config.first_attention_norm else nn.Identity()
+        self.attention_norm = norm_of(config) if layer or config.first_attention_norm else nn.Identity()
         self.feed_forward = FeedForward(
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
@@ -106,9 +76,9 @@ class EncoderLayer(nn.Module):
             up_bias=config.up_bias,
             down_bias=config.down_bias,
         )
-        self.feed_forward_norm = _norm(config)
-        self.attention_output_norm = _norm(config) if config.sandwich_norm else nn.Identity()
-        self.feed_forward_output_norm = _norm(config) if config.sandwich_norm else nn.Identity()
+        self.feed_forward_norm = norm_of(config)
+        self.attention_output_norm = norm_of(config) if config.sandwich_norm else nn.Identity()
+        self.feed_forward_output_norm = norm_of(config) if config.sandwich_norm else nn.Identity()
 
     def forward(
         self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms
@@ -139,7 +109,7 @@ class Encoder(nn.Module):
         self.embeddings = Embeddings(config)
         self.positions = AttentionPositions(config)
         self.layers = nn.ModuleList(EncoderLayer(config, layer) for layer in range(config.num_layers))
-        self.final_norm = _norm(config) if config.final_norm else nn.Identity()
+        self.final_norm = norm_of(config) if config.final_norm else nn.Identity()
         self.task_layers = TASKS[config.task].make_layers(config)
         self.share_weights()
 
@@ -253,7 +223,3 @@ class Encoder(nn.Module):
         if not self.config.kept_heads:
             return terms
         return [own.of_heads(kept) for own, kept in zip(terms, self.config.kept_heads, strict=True)]
-
-
-def _norm(config: EncoderConfig, size: int | None = None) -> nn.Module:
-    return make_norm(config.norm, size or config.hidden_size, eps=config.norm_eps, bias=config.norm_bias)

@@ -133,16 +133,18 @@ def gemma() -> Tokenizer:
     """Gemma's: SentencePiece's BPE, `▁` for every space, bytes for what no piece has."""
     made = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))  # noqa: S106 - a token
     made.normalizer = normalizers.Replace(" ", "▁")
-    made.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
+    words = pre_tokenizers.Split("▁", behavior="merged_with_next")  # its pieces were learned within words
+    made.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.Punctuation()])
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
     in_bytes = [AddedToken(f"<0x{byte:02X}>", special=False, normalized=False) for byte in range(256)]
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY, special_tokens=[*special, *in_bytes], limit_alphabet=70, show_progress=False
     )
-    made.train_from_iterator([text.replace(" ", "▁") for text in TEXTS], trainer)
+    made.train_from_iterator(TEXTS, trainer)
     described = json.loads(made.to_str())
     described["added_tokens"] = [entry for entry in described["added_tokens"] if entry["content"] in special]
     made = Tokenizer.from_str(json.dumps(described))  # bytes are pieces, not words to be found in a text
+    made.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
     made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     made.post_processor = processors.TemplateProcessing(
         single="<bos> $A <eos>", pair="<bos> $A <eos> <bos> $B <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]

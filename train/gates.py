@@ -22,6 +22,7 @@ from train.errors import RunError
 from train.hard_concrete import HardConcreteGates
 from train.seeds import generator_of
 from train.settings import RunSettings
+from train.supported import require_fittable
 
 TARGET_SHARE = 0.4  # of the run, in which the target rises from 0
 DRAWN = 1  # apart from the numbers of a step that replace tokens
@@ -71,6 +72,7 @@ class Gates(Distillation):
         """
         whole = find_subject(settings.model).checkpoint
         require_embedding(whole, "gates are judged")
+        require_fittable(whole.encoder.config)
         heads = sum(whole.encoder.config.num_heads)
         self.count = round(settings.remove * heads)
         if not self.count:

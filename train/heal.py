@@ -21,6 +21,7 @@ from train.errors import RunError
 from train.folder import load_checkpoint
 from train.reconstruct import reconstruct
 from train.settings import RunSettings
+from train.supported import require_fittable
 
 CHOOSING_TEXTS = 500
 
@@ -66,6 +67,7 @@ class Heal(Distillation):
         material = read_material(settings.texts, settings.held_out)
         subject = find_subject(settings.model)
         require_embedding(subject.whole, "healing is judged")
+        require_fittable(subject.whole.encoder.config)
         removed, chosen_by = _choose(subject.whole, subject.pruned, settings, material.learned, run)
         student = apply_removal(subject.whole.encoder, removed)
         if settings.fitting_texts and not run.resume:
