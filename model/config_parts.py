@@ -61,11 +61,17 @@ class RopeScaling:
 
 
 def rename_older(data: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON types of an `EncoderConfig` in the names of this version: there was one `projection` once."""
+    """JSON types of an `EncoderConfig` in the names of this version: there was one `projection` once.
+
+    Raises:
+        ConfigError: both names are there.
+    """
     renamed = dict(data)
     if "projection" in renamed:
         one = renamed.pop("projection")
-        renamed.setdefault("projections", [] if one is None else [one])
+        if renamed.get("projections") and one is not None:
+            raise ConfigError("projection and projections: give the second only")
+        renamed["projections"] = renamed.get("projections", []) if one is None else [one]
     return renamed
 
 

@@ -16,6 +16,7 @@ from export.families.naming import rename
 from export.families.rope import Rope, read_rope
 from export.families.settings import GLOBAL, LOCAL, local_layers, positive, require_settings
 from model.config import EncoderConfig, Pooling
+from model.config_checks import MOST_LAYERS, require
 
 MODEL_TYPES = ("gemma3_text",)
 PREFIXES = decoder.PREFIXES
@@ -39,6 +40,7 @@ def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     """
     require_settings(config, REPRODUCED)
     layers = config["num_hidden_layers"]
+    require("num_hidden_layers", layers, minimum=1, maximum=MOST_LAYERS)  # before a list of so many is made
     near_layers = local_layers(config.get("layer_types") or _by_period(config), layers)
     far, near = _ropes(config)
     if near_layers and (near.divisor, near.scaling) != (far.divisor, far.scaling):

@@ -153,7 +153,7 @@ def test_a_grid_of_layers_that_differ_in_heads(viewer: ViewerPage) -> None:
     body = """
     const host = document.createElement("div");
     document.body.append(host);
-    const grid = new module.HeadGrid(host, [2, 0, 3], () => {});
+    const grid = new module.HeadGrid(host, { num_heads: [2, 0, 3] }, () => {});
     grid.mark("2.1", ["0.0"]);
     const press = (key) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
     host.querySelector("[data-key='2.2']").focus();

@@ -25,6 +25,8 @@ def test_reads_the_one_projection_of_older_files() -> None:
     data = CONFIG.to_dict()
     (data["projection"],) = data.pop("projections")
     assert EncoderConfig.from_dict(data) == CONFIG
+    with pytest.raises(ConfigError, match="projection and projections: give the second only"):
+        EncoderConfig.from_dict({**CONFIG.to_dict(), "projection": data["projection"]})
     del data["projection"]
     assert EncoderConfig.from_dict({**data, "projection": None}).projections == ()
 
