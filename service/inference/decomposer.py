@@ -13,6 +13,8 @@ from model.graph_names import INPUT_IDS, OWN_SHARES, PARTS, SOURCES, TOKEN_TYPE_
 from service.inference.backend import Cancellation, Float32Array, Int64Array
 from service.inference.onnx_session import load_session, run_options
 
+_LARGE_ROWS = 1024  # token vectors; after a larger run ONNX Runtime's arena gives its memory back
+
 
 @dataclass(frozen=True, slots=True)
 class TokenParts:
@@ -68,5 +70,5 @@ class OnnxDecomposer:
         feeds = {INPUT_IDS: input_ids[np.newaxis], SOURCES: sources}
         if self._has_types:
             feeds[TOKEN_TYPE_IDS] = (np.zeros_like(input_ids) if type_ids is None else type_ids)[np.newaxis]
-        options = run_options(cancellation, shrinks=True)
+        options = run_options(cancellation, shrinks=len(sources) * len(input_ids) > _LARGE_ROWS)
         return TokenParts(*self._session.run([PARTS, WHOLE, OWN_SHARES], feeds, options))

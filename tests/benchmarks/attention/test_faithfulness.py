@@ -1,0 +1,55 @@
+"""Attribution methods on a network whose answer is known, and the figures they are judged by."""
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.attention.faithfulness import left_out_drops, measure, without
+from benchmarks.lib.attribution import METHODS, vector
+from model.encoder import Encoder
+from tests.networks import draw_weights, vary
+
+IDS, OTHER = [2, 7, 9, 11, 8, 3], [2, 5, 9, 12, 3]
+
+
+@pytest.fixture(scope="module")
+def independent() -> Encoder:
+    """Without heads tokens never meet: what a token carries is its own final vector."""
+    return draw_weights(Encoder(vary(num_heads=(0, 0), type_vocab_size=0))).use("eager")
+
+
+def test_pooled_final_vectors_add_up_to_the_similarity(independent: Encoder) -> None:
+    target = vector(independent, OTHER)
+    found = METHODS["pooled final vectors"](independent, IDS, target)
+    pooled = independent(torch.tensor([IDS]), torch.tensor([len(IDS)])).pooled[0]
+    whole = float(vector(independent, IDS) @ target)
+    assert found.sum() / float(pooled.norm()) == pytest.approx(whole, abs=1e-5)
+
+
+def test_leaving_out_is_the_similarity_without_the_token(independent: Encoder) -> None:
+    target = vector(independent, OTHER)
+    drops = left_out_drops(independent, IDS, target)
+    without_second = float(vector(independent, [2, 7, 11, 8, 3]) @ target)
+    assert drops[1] == pytest.approx(float(vector(independent, IDS) @ target) - without_second, abs=1e-6)
+    assert without(IDS, [0, 3]) == [2, 9, 11, 3]
+
+
+def test_every_method_is_measured_and_leaving_out_agrees_with_itself() -> None:
+    encoder = draw_weights(Encoder(vary(type_vocab_size=0))).use("eager")
+    found = measure(encoder, [(IDS, OTHER), (OTHER, IDS)])
+    assert set(found) == {"leaving out itself", *METHODS}
+    np.testing.assert_allclose(found["leaving out itself"][:, 0], 1)
+    for figures in found.values():
+        assert figures.shape == (2, 4)
+        assert (figures[:, 1] <= found["leaving out itself"][:, 1] + 1e-6).all()  # nobody finds a larger loss
+    assert torch.is_tensor(encoder.embeddings.token.weight)  # the embedding layer is back in its place
+
+
+def test_integrated_jacobians_add_up_to_the_difference_from_the_reference() -> None:
+    encoder = draw_weights(Encoder(vary(num_heads=(2,), type_vocab_size=0))).double().use("eager")
+    target = vector(encoder, OTHER)
+    with torch.no_grad():
+        texts = [IDS, [IDS[0], *[0] * (len(IDS) - 2), IDS[-1]]]
+        vectors = [encoder(torch.tensor([ids]), torch.tensor([len(ids)])).pooled[0] for ids in texts]
+    found = METHODS["integrated Jacobians"](encoder, IDS, target).sum()
+    assert found == pytest.approx(float((vectors[0] - vectors[1]) @ target), rel=0.02)
