@@ -49,8 +49,8 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
             description=f"{title}{text}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        add_run_options(own)  # first: a command has its own defaults for some of them
         add(own)
-        add_run_options(own)
     return made
 
 

@@ -34,7 +34,7 @@ def add_heal(made: argparse.ArgumentParser) -> None:
     )
 
 
-HEAL_DEFAULTS = {"learning_rate": 4e-4, "embedding_rate": 0.3}
+HEAL_DEFAULTS = {"learning_rate": 6e-5, "embedding_rate": 0.3}
 
 
 def heal(options: argparse.Namespace) -> None:

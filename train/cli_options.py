@@ -9,7 +9,7 @@ from train.settings import RunSettings
 
 
 def add_run_options(made: argparse.ArgumentParser) -> None:
-    """Adds the flags of the loop; a command sets its own defaults with `set_defaults` before."""
+    """Adds the flags of the loop; a command sets its own defaults with `set_defaults` afterwards."""
     of = RunSettings(output=Path())
     group = made.add_argument_group("the run")
     group.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write")

@@ -8,7 +8,7 @@ from export.checkpoint import read_checkpoint
 from export.sources import Folder
 from model.artifact import Artifact
 from polyhead.cli import main
-from train.cli import COMMANDS
+from train.cli import COMMANDS, parser
 from train.folder import RECORD
 
 SHORT = ["--epochs", "0.2", "--batch-size", "8", "--evaluations", "1"]
@@ -65,6 +65,14 @@ def test_what_the_other_commands_write_is_said(
         assert main(["train", name, *given, "--output", str(output), *SHORT]) == 0, name
         assert f"wrote {output}: " in capsys.readouterr().err
         assert (output / RECORD).is_file()
+
+
+@pytest.mark.parametrize(("name", "rate"), [("heal", 6e-5), ("gates", 3e-4), ("contrast", 5e-5), ("classify", 5e-5)])
+def test_a_command_has_its_own_learning_rate(name: str, rate: float) -> None:
+    needed = {"heal": "--texts", "gates": "--remove=0.4 --texts", "contrast": "--pairs", "classify": "--rows"}[name]
+    given = [name, *needed.split(), "file", "--output", "folder"]
+    assert parser().parse_args(given).learning_rate == rate
+    assert parser().parse_args([*given, "--learning-rate", "0.5"]).learning_rate == 0.5
 
 
 @pytest.mark.parametrize(
