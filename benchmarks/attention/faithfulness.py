@@ -2,8 +2,8 @@
 
 Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format). For both texts of each pair a
 method scores the tokens between the special ones. `agreement`: Spearman with the similarity that is lost when the token
-is left out. `drop`: similarity lost without the best-scored token, or without the best third. `kept`: share of the
-similarity that is left with the best half alone. Intervals are 95 %, by bootstrap over pairs.
+is left out. `drop`: similarity lost without the best-scored token, or without the best third. `similarity with half`:
+what is left of it with the best-scored half alone. Intervals are 95 %, by bootstrap over pairs.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from export.heads.pairs import read_pairs
 from export.sources import find_folder
 from model.encoder import Encoder
 
-FIGURES = ("agreement", "drop of 1", "drop of a third", "kept with half")
+FIGURES = ("agreement", "drop of 1", "drop of a third", "similarity with half")
 LEAST, MOST = 5, 30  # tokens of a text, special ones included
 RESAMPLES = 2000
 
@@ -87,7 +87,7 @@ def _figures(encoder: Encoder, ids: list[int], target: torch.Tensor, scores: Sco
     whole_text, third = similarity(encoder, ids, target), max(1, round(len(order) / 3))
     agreement = float(spearmanr(scores, drops)[0]) if np.ptp(scores) and np.ptp(drops) else 0.0
     lost = whole_text - similarity(encoder, without(ids, order[:third]), target)
-    kept = similarity(encoder, without(ids, order[(len(order) + 1) // 2 :]), target) / whole_text
+    kept = similarity(encoder, without(ids, order[(len(order) + 1) // 2 :]), target)
     return np.array([agreement, drops[order[0]], lost, kept])
 
 

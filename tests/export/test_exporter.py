@@ -8,7 +8,7 @@ import export.exporter
 from export.checkpoint import Checkpoint
 from export.errors import OutputExists, ParityError
 from export.exporter import export_artifact, require_free
-from model.artifact import GRAPH, GRAPH_WEIGHTS, MANIFEST, TOKENIZER, Artifact
+from model.artifact import EXPLAIN_GRAPH, GRAPH, GRAPH_WEIGHTS, MANIFEST, TOKENIZER, Artifact
 
 
 @pytest.fixture
@@ -20,13 +20,14 @@ def traced_before(tiny_graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_writes_an_artifact_that_opens(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
     output = tmp_path / "deep" / "tiny"
     manifest = export_artifact(tiny_checkpoint, output)
-    assert {path.name for path in output.iterdir()} == {GRAPH, TOKENIZER, MANIFEST}
+    assert {path.name for path in output.iterdir()} == {GRAPH, EXPLAIN_GRAPH, TOKENIZER, MANIFEST}
     artifact = Artifact.open(output)
     assert artifact.manifest == manifest
     assert manifest.config == tiny_checkpoint.encoder.config
     assert manifest.pruning is None
     assert manifest.fused_attention == {"ai.onnx.Attention": 3}
     assert manifest.parity["attentions"] < 1e-5
+    assert manifest.parity["explain"]["parts"] < 1e-5
     assert manifest.versions["torch"].startswith("2.13.0")
     assert [path.name for path in output.parent.iterdir()] == ["tiny"]
 
@@ -36,7 +37,7 @@ def test_large_weights_stand_beside_the_graph(
     tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export.exporter, "EXTERNAL_WEIGHTS_BYTES", 1000)
-    manifest = export_artifact(tiny_checkpoint, tmp_path / "tiny")
+    manifest = export_artifact(tiny_checkpoint, tmp_path / "tiny", explains=False)
     assert GRAPH_WEIGHTS in manifest.files
     assert manifest.files[GRAPH_WEIGHTS].size > manifest.files[GRAPH].size / 4
 
@@ -52,7 +53,7 @@ def test_replaces_it_when_forced(tiny_checkpoint: Checkpoint, tmp_path: Path) ->
     output.mkdir()
     (output / MANIFEST).write_text("{}")
     (output / "old").write_text("old")
-    export_artifact(tiny_checkpoint, output, force=True)
+    export_artifact(tiny_checkpoint, output, force=True, explains=False)
     assert json.loads((output / MANIFEST).read_bytes())["model"] == "tiny"
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
     assert not (output / "old").exists()

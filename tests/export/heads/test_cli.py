@@ -57,7 +57,7 @@ def test_reports_on_an_artifact_which_then_serves_it(
     bert_folder: Path, bert: Checkpoint, corpus: Path, parses_file: Path, pairs_file: Path, tmp_path: Path, capsys: Any
 ) -> None:
     artifact = tmp_path / "served"
-    export_artifact(bert, artifact)
+    export_artifact(bert, artifact, explains=False)
     files = ["--corpus", str(corpus), "--conllu", str(parses_file), "--pairs", str(pairs_file)]
     options = ["--importance-texts", "8", "--weights", str(bert_folder)]
     assert main(["heads", str(artifact), *files, *options]) == 0
