@@ -107,6 +107,7 @@ def test_words(served: Served) -> None:
         mass = served.run(text).attentions[-1][0].numpy()[:, kept][:, :, kept].sum(axis=-1)
         # What a word's pieces see of the text, on average; what it is split into does not matter for that.
         pieces = pieces_of(
+            text,
             entry["offsets"],
             [place for place, is_kept in zip(expected["offset_mapping"], kept, strict=True) if is_kept],
         )
@@ -116,10 +117,10 @@ def test_words(served: Served) -> None:
             )
 
 
-def pieces_of(words: list[list[int]], tokens: list[tuple[int, int]]) -> list[list[int]]:
+def pieces_of(text: str, words: list[list[int]], tokens: list[tuple[int, int]]) -> list[list[int]]:
     """Indices of the tokens in each word: of the last word begun by their end; white space goes to the next word."""
     found: list[list[int]] = [[] for _ in words]
     for index, (start, end) in enumerate(tokens):
         begun = [word for word, (first, _) in enumerate(words) if first < end]
-        found[begun[-1] if start < end else min(len(begun), len(words) - 1)].append(index)
+        found[begun[-1] if text[start:end].strip() else min(len(begun), len(words) - 1)].append(index)
     return found
