@@ -26,7 +26,7 @@ class PacedProtocol(BoundedProtocol):
         super().__init__(*args, **kwargs)
         self._early = early
         self._is_refused = False  # the request that is being read
-        self._refused_in_a_row = 0
+        self._next_pause = 0.0  # seconds
         self._retry_after = 0
         self._may_ask_again = 0.0  # by the loop's clock
         self._pause: asyncio.TimerHandle | None = None
@@ -42,7 +42,7 @@ class PacedProtocol(BoundedProtocol):
         is_free = self._pause is None and not self.is_answering and not self.requests_waiting
         self._is_refused = is_free and self._early.is_alert and self._refuse_from_head()
         if not self._is_refused:
-            self._refused_in_a_row = 0
+            self._next_pause = 0.0
             super().begin_request()
 
     def on_message_complete(self) -> None:
@@ -76,13 +76,11 @@ class PacedProtocol(BoundedProtocol):
 
     def _wait_before_next(self) -> None:
         now = self.loop.time()
-        if now >= self._may_ask_again:
-            self._refused_in_a_row = 0
-        self._refused_in_a_row += 1
+        pause = 0.0 if now >= self._may_ask_again else min(self._next_pause, self._retry_after)
+        self._next_pause = max(FIRST_PAUSE, 2 * pause)
         self._may_ask_again = now + self._retry_after
         self.start_idle_timer()
-        if self._refused_in_a_row > 1 and not self.transport.is_closing():
-            pause = min(float(self._retry_after), FIRST_PAUSE * 2.0 ** (self._refused_in_a_row - 2))
+        if pause and not self.transport.is_closing():
             self.flow.pause_reading()
             self._pause = self.loop.call_later(pause, self._read_again)
 

@@ -114,6 +114,9 @@ def test_who_asks_again_at_once_is_read_later_and_later(storm: Storm) -> None:
         assert storm.ask().startswith(b"HTTP/1.1 429")
         pauses.append(storm.pause())
     assert pauses == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3, 3, 3]
+    for _ in range(2000):
+        assert storm.ask().startswith(b"HTTP/1.1 429")
+        assert storm.pause() == 3
 
 
 def test_who_waits_as_asked_is_never_held_up(storm: Storm) -> None:
