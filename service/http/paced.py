@@ -1,8 +1,8 @@
 """Paces clients that were refused and ask again at once: their connection is read again after a moment that grows.
 
 The first refusal on a connection holds nothing up: a balancer has other clients behind it. From the second in a row on,
-the next request is read 0.1, 0.2, 0.4 seconds later, and so on, never later than the `Retry-After` that the client was
-given. Who waits for that long itself is never held up, and begins anew.
+the next request is read 0.1, 0.4, 1.6 seconds later, and so on, never later than the `Retry-After` that the client was
+given. So who waits for that long itself is never held up.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from service.http.early_refusal import EarlyRefusals, path_of
 from service.http.protocol import BoundedProtocol
 
 FIRST_PAUSE = 0.1  # seconds
-AT_ONCE = 0.05  # seconds; what comes so soon after a pause was sent during it
+GROWTH = 4
 
 
 class PacedProtocol(BoundedProtocol):
@@ -77,7 +77,7 @@ class PacedProtocol(BoundedProtocol):
     def _wait_before_next(self) -> None:
         now = self.loop.time()
         pause = 0.0 if now >= self._may_ask_again else min(self._next_pause, self._retry_after)
-        self._next_pause = max(FIRST_PAUSE, 2 * pause)
+        self._next_pause = max(FIRST_PAUSE, GROWTH * pause)
         self._may_ask_again = now + self._retry_after
         self.start_idle_timer()
         if pause and not self.transport.is_closing():
@@ -86,5 +86,5 @@ class PacedProtocol(BoundedProtocol):
 
     def _read_again(self) -> None:
         self._pause = None
-        self._may_ask_again = max(self._may_ask_again, self.loop.time() + AT_ONCE)
+        self._may_ask_again = self.loop.time() + self._retry_after  # what comes sooner may have been sent meanwhile
         self.flow.resume_reading()

@@ -141,3 +141,24 @@ def test_gpu_on_a_cpu(default_artifact: Path) -> None:
     (nodes,) = tables["nodes"]
     assert nodes["provider"] == "CPU"
     assert nodes["nodes"] > 100
+
+
+def test_http_storm(default_artifact: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "storm.svg"
+    options = ("--clients", 2, 40, "--seconds", 1, "--rounds", 1, "--plot", picture)
+    rows = run_script("http storm", "--model", default_artifact, *options)["storm"]
+    assert [row["clients"] for row in rows] == [2, 40]
+    assert all(row["goodput_per_s"] > 0 and row["failed"] == 0 for row in rows)
+    assert max(row["of_best_%"] for row in rows) == 100
+    assert picture.read_text().count("<polyline") == 3
+
+
+def test_service_processes(default_artifact: Path) -> None:
+    options = ("--processes", 1, 2, "--workers", 2, "--clients", 4, "--seconds", 1, "--rounds", 1)
+    tables = run_script("service processes", "--model", default_artifact, *options)
+    assert [row["processes"] for row in tables["rates"]] == [1, 2]
+    assert all(row["requests_per_s"] > 0 for row in tables["rates"])
+    (balance,) = tables["balance"]
+    assert balance["parent_busiest_%"] == 50
+    assert balance["kernel_busiest_%"] > 60  # by the draw it is 68.75: two of four in a half of all cases, else more
+    assert tables["memory"][1]["pss_mb"] > tables["memory"][0]["pss_mb"]

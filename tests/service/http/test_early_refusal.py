@@ -113,7 +113,7 @@ def test_who_asks_again_at_once_is_read_later_and_later(storm: Storm) -> None:
     for _ in range(9):
         assert storm.ask().startswith(b"HTTP/1.1 429")
         pauses.append(storm.pause())
-    assert pauses == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3, 3, 3]
+    assert pauses == [0, 0.1, 0.4, 1.6, 3, 3, 3, 3, 3]
     for _ in range(2000):
         assert storm.ask().startswith(b"HTTP/1.1 429")
         assert storm.pause() == 3
@@ -228,7 +228,7 @@ def test_a_real_queue_refuses_early(fake_artifact: Path) -> None:
         requests = [Request(request_bytes({"inputs": ["cat"] * 16}), texts=16, tokens=48)]
         tally = run_closed_loop(Address(*server.address), requests, connections=60, seconds=2, warmup=0)
         server.wait_for_line("requests refused early")
-        assert set(tally.statuses) == {200, 429}
+        assert set(tally.statuses) <= {200, 429}
         assert tally.with_retry_after == tally.refused
         page = server.request("GET", "/metrics")[2].decode()
         rejected, answered = (
@@ -238,4 +238,4 @@ def test_a_real_queue_refuses_early(fake_artifact: Path) -> None:
                 'polyhead_request_duration_seconds_count{method="POST",route="/encode",status="429"}',
             )
         )
-        assert rejected == answered >= tally.refused
+        assert rejected == answered >= max(1, tally.refused)
