@@ -43,15 +43,17 @@ class Connection:
     Attributes:
         running: the task of its current request, until that is answered; a task that has ended does no harm.
         is_lost: whether the client is gone.
+        was_refused: whether the current request was answered 429.
         failure: why the current request cannot be answered otherwise: its body is broken or does not come.
         begin_answer: to be called before an answer's head is sent.
     """
 
-    __slots__ = ("begin_answer", "failure", "is_lost", "running")
+    __slots__ = ("begin_answer", "failure", "is_lost", "running", "was_refused")
 
     def __init__(self, begin_answer: Callable[[], None] = lambda: None) -> None:
         self.running: asyncio.Task[Any] | None = None
         self.is_lost = False
+        self.was_refused = False
         self.failure: ServiceError | None = None
         self.begin_answer = begin_answer
 

@@ -160,6 +160,7 @@ class RequestMiddleware:
                 connection.begin_answer()
                 await send(message)  # may wait for an earlier answer to be read, and be cancelled there
                 context.status = message["status"]
+                connection.was_refused = context.status == Overloaded.status
                 return
             await send(message)  # waits for what was sent before to be read: who leaves meanwhile abandons it
             if not message.get("more_body", False):

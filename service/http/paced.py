@@ -13,6 +13,7 @@ from service.http.protocol import BoundedProtocol
 
 FIRST_PAUSE = 0.1  # seconds
 GROWTH = 4
+LEAST_RETRY_AFTER = 1  # seconds; the header has whole ones
 
 
 class PacedProtocol(BoundedProtocol):
@@ -42,7 +43,6 @@ class PacedProtocol(BoundedProtocol):
         is_free = self._pause is None and not self.is_answering and not self.requests_waiting
         self._is_refused = is_free and self._early.is_alert and self._refuse_from_head()
         if not self._is_refused:
-            self._next_pause = 0.0
             super().begin_request()
 
     def on_message_complete(self) -> None:
@@ -51,6 +51,16 @@ class PacedProtocol(BoundedProtocol):
         if self._is_refused:
             self._is_refused = False
             self._wait_before_next()
+
+    def on_response_complete(self) -> None:
+        """Behind a request that was refused on its usual way, waits likewise; any other answer ends the row."""
+        super().on_response_complete()
+        if not self.connection.was_refused:
+            self._next_pause = 0.0
+        elif not (self.is_answering or self.requests_waiting or self._pause is not None):
+            self._retry_after = LEAST_RETRY_AFTER
+            self._wait_before_next()
+        self.connection.was_refused = False
 
     def _refuse_from_head(self) -> bool:
         """Writes a refusal where the queue would refuse; whether it did."""

@@ -50,21 +50,21 @@ class BoundedProtocol(HttpProtocol):
         """Begins to wait for the first request."""
         super().connection_made(transport)
         self._writer = AnswerWriter(transport, self.linger_and_close)
-        self._connection = Connection(self._writer.hold_head)
+        self.connection = Connection(self._writer.hold_head)
         self._waiting_since = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends what still runs for this client."""
         super().connection_lost(exc)
-        self._connection.is_lost = True
+        self.connection.is_lost = True
         self.mark_disconnected()
         self.drop_waiting()
         self._writer.close_connection = self.transport.close  # no longer this object, which is freed at once
-        self._connection.cancel()
+        self.connection.cancel()
 
     def eof_received(self) -> None:
         """Begins no more answers: the transport would drop them, and says that it is lost a turn later."""
-        self._connection.is_lost = True
+        self.connection.is_lost = True
         if self.answering is not None and not self.answering.response_started:
             self.mark_disconnected()
 
@@ -91,7 +91,7 @@ class BoundedProtocol(HttpProtocol):
         if self.requests_waiting >= MOST_PIPELINED:
             self._abort_parse(MalformedRequest(f"more than {MOST_PIPELINED} requests ahead: wait for answers"))
         super().on_message_begin()
-        self.scope[CONNECTION_KEY] = self._connection  # type: ignore[literal-required]  # a key of our own
+        self.scope[CONNECTION_KEY] = self.connection  # type: ignore[literal-required]  # a key of our own
         self._waiting_since = self.loop.time()
         self._reading = "head"
         self._head_bytes = self._unparsed_bytes = 0
@@ -229,7 +229,7 @@ class BoundedProtocol(HttpProtocol):
         elif self.cycle.response_started:
             self.transport.close()  # its answer is out: no place for this one
         else:
-            self._connection.fail(error)
+            self.connection.fail(error)
 
     def _write_refusal(self, error: ServiceError) -> None:
         """Answers without a request, then listens no more."""

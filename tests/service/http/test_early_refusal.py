@@ -135,6 +135,18 @@ def test_an_accepted_request_ends_the_row(storm: Storm) -> None:
     assert storm.tasks == 1
 
 
+def test_who_is_refused_on_the_usual_way_is_read_later_too() -> None:
+    storm = Storm()
+    pauses = []
+    for was_refused in (True, True, True, True, False, True):
+        storm.ask()
+        storm.protocol.cycle.response_complete = True
+        storm.protocol.connection.was_refused = was_refused
+        storm.protocol.on_response_complete()
+        pauses.append(storm.pause())
+    assert pauses == [0, 0.1, 0.4, 1, 0, 0]
+
+
 def test_the_body_of_a_refused_request_is_read_past(storm: Storm) -> None:
     body = request_bytes({"inputs": "cat " * 50})
     answer = b"".join(storm.ask(part) for part in (body[:-90], body[-90:-1], body[-1:]))
