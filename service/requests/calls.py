@@ -99,11 +99,14 @@ def read_classify_call(
 
     Raises:
         WrongTask: the model is no classifier.
-        Invalid: as `read_call`.
+        Invalid: as `read_call`; or an output that is no score.
     """
     if manifest.task != "classification":
         raise WrongTask(f"{manifest.model} is for {manifest.task.replace('_', '-')}: only a classifier has labels")
-    return read_call(inputs, pairs, options)
+    request, given = read_call(inputs, pairs, options)
+    if request.output != "pooled":
+        raise Invalid(f'output: labels are answered here, not "{request.output}"; `encode` has them', param="output")
+    return request, given
 
 
 def read_explain_call(a: str, b: str | None, options: dict[str, Any]) -> ExplainRequest:

@@ -114,6 +114,8 @@ def test_a_classifier_names_each_input_s_labels(classifier: TaskArtifact) -> Non
     reference: Any = pipeline("text-classification", str(classifier.folder), top_k=None)
     with Engine.load(classifier.artifact) as engine:
         found = engine.classify(["the cat", "a dog"]) + engine.classify(pairs=[("the cat", "a dog")])
+        with pytest.raises(Invalid, match="labels are answered here"):
+            engine.classify("the cat", output="tokens")
     expected = reference(["the cat", "a dog", {"text": "the cat", "text_pair": "a dog"}])
     for labels, wanted in zip(found, expected, strict=True):
         assert [entry["label"] for entry in labels] == [entry["label"] for entry in wanted]
