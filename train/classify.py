@@ -15,13 +15,13 @@ from export.similarity import rank_correlations
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.tasks.settings import ClassificationSettings
-from train.batching import TokenIds, tokenize_pairs, tokenize_texts
+from train.data.batching import TokenIds, tokenize_pairs, tokenize_texts
+from train.data.rows import read_parts
+from train.data.text_files import Row, number_of
 from train.embedding import batches_by_length, run
 from train.errors import DataError
-from train.rows import read_parts
 from train.settings import RunSettings
 from train.student import make_student
-from train.text_files import Row, number_of
 
 LONGEST = 256
 MOST_LABELS = 1000

@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 from export.command import run_command
 from export.threads import wait_asleep
-from train.cli_distil import add_distil, distil
-from train.cli_gates import add_gates, gates
-from train.cli_heal import add_heal, heal
-from train.cli_options import add_run_options
-from train.cli_rows import add_classify, add_contrast, classify, contrast
+from train.commands.distil import add_distil, distil
+from train.commands.gates import add_gates, gates
+from train.commands.heal import add_heal, heal
+from train.commands.options import add_run_options
+from train.commands.rows import add_classify, add_contrast, classify, contrast
 
 PROGRAM = "polyhead train"
 DESCRIPTION = """\

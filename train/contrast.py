@@ -12,14 +12,14 @@ from export.checkpoint import require_embedding
 from export.heads.subject import find_subject
 from export.pruning.removal import remove_heads
 from model.encoder import Encoder
-from train.batching import tokenize_texts
 from train.contrastive import backward_in_chunks, info_nce, same_texts
+from train.data.batching import tokenize_texts
+from train.data.rows import read_parts
+from train.data.text_files import Row
 from train.embedding import embed_ids, run
 from train.errors import RunError
-from train.rows import read_parts
 from train.settings import RunSettings
 from train.similarity import recall
-from train.text_files import Row
 
 LONGEST = 128
 MOST_NEGATIVES = 8  # of a row

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from export.checkpoint import Checkpoint
 from model.encoder import Encoder
-from train.batching import TokenBatch, tokenize_texts
+from train.data.batching import TokenBatch, tokenize_texts
+from train.data.substitution import ordinary_tokens, substitute
+from train.data.text_files import DataFile, read_texts
 from train.embedding import embed_ids, layer_outputs, run
 from train.losses import cosine_loss, hidden_loss, similarity_loss
 from train.seeds import generator_of
 from train.settings import RunSettings
 from train.similarity import cosine_figures
-from train.substitution import ordinary_tokens, substitute
-from train.text_files import DataFile, read_texts
 
 LONGEST = 128  # tokens of a text; attention to more costs more than it teaches
 MOST_HELD_OUT = 1000

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from model.encoder import Encoder, EncoderLayer
-from train.batching import TokenBatch, TokenIds
+from train.data.batching import TokenBatch, TokenIds
 
 MOST_TOKENS = 4096  # of one batch
 

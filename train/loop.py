@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.optim import AdamW
 from tqdm import tqdm
 
-from train.batching import epoch_batches
 from train.curves import draw_curves
+from train.data.batching import epoch_batches
 from train.errors import Diverged, RunError
 from train.folder import (
     CHECKPOINT,

@@ -4,8 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from train.cli_distillation import add_material, weights
-from train.cli_options import run_settings, share, whole
+from train.commands.distillation import add_material, weights
+from train.commands.options import run_settings, share, whole
 
 EXAMPLE = """\
 example:

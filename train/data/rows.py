@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from train.text_files import Row, read_rows
+from train.data.text_files import Row, read_rows
 
 MOST_HELD_OUT = 1000
 HELD_OUT_SHARE = 0.05

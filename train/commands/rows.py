@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from train.cli_options import count, positive, run_settings, whole
+from train.commands.options import count, positive, run_settings, whole
 
 CONTRAST_EXAMPLE = """\
 example:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from train.cli_options import not_negative, share
+from train.commands.options import not_negative, share
 
 if TYPE_CHECKING:  # torch takes seconds to import: --help and a wrong command line answer without it
     from train.distillation import Weights

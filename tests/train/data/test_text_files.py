@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from train.data.text_files import DataFile, read_rows, read_texts
 from train.errors import DataError
-from train.text_files import DataFile, read_rows, read_texts
 
 TEXTS = [f"text number {index}" for index in range(9)]
 

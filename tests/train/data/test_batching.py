@@ -3,8 +3,8 @@ import torch
 from tokenizers import Tokenizer
 
 from tests.train.conftest import draw_texts
-from train.batching import epoch_batches, tokenize_pairs, tokenize_texts
-from train.substitution import ordinary_tokens, substitute
+from train.data.batching import epoch_batches, tokenize_pairs, tokenize_texts
+from train.data.substitution import ordinary_tokens, substitute
 
 LENGTHS = [3 + 7 * place % 50 for place in range(1000)]
 

@@ -3,8 +3,8 @@
 import argparse
 import sys
 
-from train.cli_distillation import add_material, weights
-from train.cli_options import positive, run_settings, share
+from train.commands.distillation import add_material, weights
+from train.commands.options import positive, run_settings, share
 
 EXAMPLE = """\
 example:

@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from train.batching import TokenBatch
+from train.data.batching import TokenBatch
 
 
 def ordinary_tokens(tokenizer: Tokenizer) -> Tensor:

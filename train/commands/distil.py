@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from train.cli_distillation import add_material, weights
-from train.cli_options import count, run_settings
+from train.commands.distillation import add_material, weights
+from train.commands.options import count, run_settings
 from train.errors import RunError
 
 EXAMPLE = """\

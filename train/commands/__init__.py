@@ -1,0 +1,1 @@
+"""The flags of each training command, and how they become settings."""

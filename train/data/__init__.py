@@ -1,0 +1,1 @@
+"""From files to batches: texts and rows are read, checked, tokenised, and put in the order of an epoch."""
