@@ -142,7 +142,7 @@ def test_contributions_of_input_tokens_stand_beside_those_of_the_biases(
     viewer.type(PAIR[0])
     viewer.type(PAIR[1], "#b")
     expect(viewer.page.locator("#pair-meaning")).to_contain_text("final token vectors")
-    viewer.page.get_by_text("Input tokens").click()
+    viewer.page.get_by_role("radio", name="Input tokens").check(force=True)
     labels = viewer.page.locator("#pair-b .token")
     expect(labels.last).to_have_text("biases")
     expect(viewer.page.locator("#pair-meaning")).to_contain_text("not why attention looked there")
@@ -150,7 +150,7 @@ def test_contributions_of_input_tokens_stand_beside_those_of_the_biases(
     total = float(viewer.page.locator("#pair-sum").get_attribute("data-value") or "nan")
     assert total == pytest.approx(answer["similarity"], abs=1e-5)
     assert labels.all_text_contents() == [*answer["b"]["tokens"], "biases"]
-    viewer.page.get_by_text("Final vectors").click()
+    viewer.page.get_by_role("radio", name="Final vectors").check(force=True)
     expect(labels).to_have_text(answer["b"]["tokens"])
 
 

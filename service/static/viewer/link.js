@@ -18,6 +18,7 @@ const READERS = {
   side: choice("a", "b"),
   map: choice("head", "rollout"),
   blocks: choice("head", "mean", "max"),
+  through: choice("pooling", "network"),
   layer: whole(999),
   head: whole(9999),
   view: choice("lines", "matrix", "both"),

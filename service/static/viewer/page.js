@@ -81,8 +81,10 @@ export class Page {
     const kind = kindOf(info);
     if (kind === "scoring") return new AcrossView(this.#state);
     if (kind === "other") return new NoPairView(this.#notices, info);
-    byId("through").hidden = !("explain.onnx" in info.manifest.files);
-    return new PairView({
+    const hasGraph = "explain.onnx" in info.manifest.files;
+    byId("through").hidden = !hasGraph;
+    if (!hasGraph) this.#state.set({ through: "pooling" }); // whatever a link says
+    return new PairView(this.#state, {
       section: byId("pair"),
       a: byId("pair-a"),
       b: byId("pair-b"),
@@ -91,7 +93,6 @@ export class Page {
       similarity: byId("similarity"),
       note: byId("pair-note"),
       meaning: byId("pair-meaning"),
-      through: byId("through"),
     });
   }
 

@@ -27,6 +27,7 @@ const MEANINGS = {
 };
 
 export class PairView {
+  #state;
   #parts;
   #turn = new Turn();
   #pointer = new Pointer();
@@ -35,9 +36,10 @@ export class PairView {
   #answer = null;
   #texts = null;
 
-  /** @param {{section, a, b, matrix, readout, similarity, note, meaning, through}} parts elements of the page */
-  constructor(parts) {
+  /** @param {{section, a, b, matrix, readout, similarity, note, meaning}} parts elements of the page */
+  constructor(state, parts) {
     Object.assign(this, { onFailure: () => {} });
+    this.#state = state;
     this.#parts = parts;
     this.#matrix = new Matrix(parts.matrix, this.#pointer, { name: "Contributions of pairs of tokens" });
     this.#strips = {
@@ -45,11 +47,11 @@ export class PairView {
       b: new TokenStrip(parts.b, this.#pointer, { name: "Tokens of the second text", axis: "column" }),
     };
     this.#pointer.on(() => this.#point());
-    parts.through.addEventListener("change", () => this.#texts && this.load(...this.#texts));
+    state.on(["through"], () => this.#texts && !parts.section.hidden && this.load(...this.#texts));
   }
 
   get #through() {
-    return this.#parts.through.querySelector(":checked").value;
+    return this.#state.values.through;
   }
 
   get drawings() {

@@ -7,6 +7,7 @@ export const DEFAULTS = Object.freeze({
   b: "",
   map: "head", // or "rollout"
   blocks: "head", // between two texts, or "mean", "max" of the layer's heads
+  through: "pooling", // or "network": whose contributions to a similarity
   layer: 0,
   head: 0,
   view: "both", // "lines", "matrix"
