@@ -77,7 +77,7 @@ def test_the_program_of_the_page_on_python_gives_what_its_comments_say(default_a
 
 
 def _run_program(section: str, artifact: Path) -> dict[str, Any]:
-    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    program = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
     assert "artifacts/all-MiniLM-L6-v2" in program
     names: dict[str, Any] = {}
     exec(program.replace("artifacts/all-MiniLM-L6-v2", str(artifact)), names)  # noqa: S102 - our own documents

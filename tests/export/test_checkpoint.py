@@ -98,7 +98,7 @@ def test_pruned_heads_are_counted_a_layer(bert_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "mamba"}, "says model_type 'mamba': this version knows bert"),
+        ({"model_type": "mamba"}, "says model_type 'mamba': this version knows albert, bert"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key': absolute is supported"),
         ({"is_decoder": True}, "a decoder is no encoder"),
         (

@@ -74,19 +74,19 @@ def compare(config: EncoderConfig, seed: int = 0) -> None:
     for row, length in enumerate(LENGTHS):
         of_layers = [gates[row, config.head_span(layer)].tolist() for layer in range(config.num_layers)]
         expected = run(config, encoder.state_dict(), ids[row, :length], of_layers)
-        torch.testing.assert_close(sdpa.last_hidden_state[row, :length], expected.hidden, atol=ROUNDING, rtol=0)
+        torch.testing.assert_close(sdpa.last_hidden_state[row, :length], expected.hidden, atol=ROUNDING, rtol=ROUNDING)
         compare_row(eager, row, length, expected)
 
 
 def compare_row(found: EncoderOutput, row: int, length: int, expected: Found) -> None:
-    torch.testing.assert_close(found.last_hidden_state[row, :length], expected.hidden, atol=ROUNDING, rtol=0)
+    torch.testing.assert_close(found.last_hidden_state[row, :length], expected.hidden, atol=ROUNDING, rtol=ROUNDING)
     for layer, (weights, norms) in enumerate(zip(expected.weights, expected.norms, strict=True)):
         of_layer, moved = found.attentions[layer], found.value_norms[layer]
         assert of_layer is not None
         assert moved is not None
-        torch.testing.assert_close(of_layer[row, :, :length, :length], weights, atol=ROUNDING, rtol=0)
+        torch.testing.assert_close(of_layer[row, :, :length, :length], weights, atol=ROUNDING, rtol=ROUNDING)
         assert not of_layer[row, :, :length, length:].any()
-        torch.testing.assert_close(moved[row, :, :length], norms, atol=ROUNDING, rtol=0)
+        torch.testing.assert_close(moved[row, :, :length], norms, atol=ROUNDING, rtol=ROUNDING)
 
 
 @pytest.mark.parametrize("change", ALONE.values(), ids=list(ALONE))

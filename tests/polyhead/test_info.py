@@ -24,7 +24,7 @@ def test_it_says_what_an_artifact_is(tmp_path: Path, capsys: pytest.CaptureFixtu
         "reads": "up to 16 tokens",
         "precision": "fp32",
     }
-    assert lines["files"].strip().startswith("model.onnx, tokenizer.json (")
+    assert lines["files"].strip().startswith("explain.onnx, model.onnx, tokenizer.json (")
 
 
 def test_it_names_the_labels_of_a_classifier(classifier: TaskArtifact, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from tests.task_artifacts import TaskArtifact
 
 def test_a_whole_artifact(embedder: TaskArtifact, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(embedder.artifact)]) == 0
-    assert capsys.readouterr().out == f"{embedder.artifact}: 2 files as the manifest says, the graph loads\n"
+    assert capsys.readouterr().out == f"{embedder.artifact}: 3 files as the manifest says, the graph loads\n"
 
 
 @pytest.mark.parametrize("name", [GRAPH, TOKENIZER])

@@ -76,8 +76,8 @@ class ServerProcess:
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def wait(self) -> int:
-        code = self._process.wait(END_LIMIT)
+    def wait(self, limit: float = END_LIMIT) -> int:
+        code = self._process.wait(limit)
         self.may_read.set()
         self._reader.join()
         sys.stdout.write(f"the process ended with {code}, its log:\n{self.log}\n")  # shown where the test fails

@@ -14,6 +14,9 @@ from benchmarks.lib.command import program
 COMMANDS = {
     "attention claims": (),
     "attention cost": ("--model", "DIR"),
+    "attention faithfulness": ("DIR", "--pairs", "DIR/pairs.csv"),
+    "http storm": ("--model", "DIR"),
+    "service processes": ("--model", "DIR"),
     "http gzip": ("--model", "DIR"),
     "http versions": ("DIR", "DIR", "--model", "DIR"),
     "inputs network": ("minilm-l6", "DIR"),

@@ -95,7 +95,7 @@ def test_a_task_without_its_layers_is_refused(bert_folder: Path) -> None:
         read(bert_folder, "classification")
     with pytest.raises(UnsupportedModel, match="no layers for task sparse: expected cls.predictions.transform.dense"):
         read(bert_folder, "sparse")
-    with pytest.raises(UnsupportedModel, match="task multi_vector needs a Dense module on tokens"):
+    with pytest.raises(UnsupportedModel, match="task multi_vector needs one Dense module on tokens"):
         read(bert_folder, "multi_vector")
 
 
