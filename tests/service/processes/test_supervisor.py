@@ -18,6 +18,8 @@ import pytest
 from tests.service.process import ServerProcess, wait_until
 from tests.service.test_server import FAKE
 
+pytestmark = pytest.mark.alone  # processes start, die and are replaced within limits of seconds
+
 BODY = json.dumps({"inputs": "cat"})
 JSON = {"content-type": "application/json"}
 
