@@ -17,7 +17,7 @@ from service.error_shapes import TEI
 from service.errors import WrongTask
 from service.http.route import Route
 from service.http.validation import validate_value
-from service.requests.rerank_schemas import RerankRequest, TeiRank
+from service.requests.rerank_schemas import RerankAnswer, RerankRequest, TeiRank
 from service.routes.compatible.adapter import embeddings_document
 from service.routes.compatible.tei import (
     TAG,
@@ -70,7 +70,7 @@ ROUTES = (
         error_shape=TEI,
         tag=TAG,
         summary="What the model is for: TEI's clients that know only a host",
-        answer=embeddings_document(Answer | list[TeiRank], [[0.0312, -0.0519, 0.0447]]),
+        answer=embeddings_document(Answer | RerankAnswer | list[TeiRank], [[0.0312, -0.0519, 0.0447]]),
         raises=(WrongTask,),
     ),
 )
