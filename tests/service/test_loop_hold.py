@@ -74,6 +74,7 @@ def test_a_hostile_body_does_not_hold_the_loop(serve: Serve, name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone  # processor time, but caches are shared with whatever runs beside it
 @pytest.mark.parametrize("name", LARGE)
 def test_the_largest_requests_do_not_hold_the_loop(serve: Serve, name: str) -> None:
     path, body = LARGE[name]
