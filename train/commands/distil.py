@@ -1,14 +1,12 @@
 """The flags of `polyhead train distil`."""
 
 import argparse
-import json
-import sys
 from pathlib import Path
-from typing import Any
 
+from export.json_files import read_json
 from train.commands.distillation import add_material, weights
-from train.commands.options import count, run_settings
-from train.errors import RunError
+from train.commands.options import count
+from train.commands.running import run_recipe
 
 EXAMPLE = """\
 example:
@@ -44,11 +42,8 @@ def distil(options: argparse.Namespace) -> None:
     """
     # torch takes seconds to import: --help and a wrong command line answer without it.
     from train.distil import Distil, DistilSettings  # noqa: PLC0415
-    from train.loop import require_folder, train  # noqa: PLC0415
 
-    run = run_settings(options)
-    require_folder(run)
-    changes = _read_student(options.student) if options.student else {}
+    changes = read_json(options.student) if options.student else {}
     for name in ("d_k", "d_v", "intermediate_size"):
         if getattr(options, name):
             changes[name] = getattr(options, name)
@@ -62,18 +57,4 @@ def distil(options: argparse.Namespace) -> None:
         from_nothing=options.from_nothing,
         weights=weights(options),
     )
-    progress = train(Distil(settings, run), run)
-    sys.stderr.write(
-        f"wrote {run.output}: cosine {progress.best:.4f} on average at step {progress.best_step}\n"
-        f"export it: polyhead export {run.output} --output artifacts/{run.output.name}\n"
-    )
-
-
-def _read_student(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise RunError(f"{path} holds {type(found).__name__}: expected an object of fields of EncoderConfig")
-    return found
+    run_recipe(options, lambda run: Distil(settings, run))

@@ -1,10 +1,10 @@
 """The flags of `polyhead train gates`."""
 
 import argparse
-import sys
 
 from train.commands.distillation import add_material, weights
-from train.commands.options import positive, run_settings, share
+from train.commands.options import positive, share
+from train.commands.running import run_recipe
 
 EXAMPLE = """\
 example:
@@ -30,7 +30,6 @@ def gates(options: argparse.Namespace) -> None:
     """
     # torch takes seconds to import: --help and a wrong command line answer without it.
     from train.gates import Gates, GateSettings  # noqa: PLC0415
-    from train.loop import require_folder, train  # noqa: PLC0415
 
     settings = GateSettings(
         model=options.model,
@@ -40,10 +39,4 @@ def gates(options: argparse.Namespace) -> None:
         gate_rate=options.gate_rate,
         weights=weights(options),
     )
-    run = run_settings(options)
-    require_folder(run)
-    progress = train(Gates(settings, run), run)
-    sys.stderr.write(
-        f"wrote {run.output}: cosine {progress.best:.4f} on average at step {progress.best_step}\n"
-        f"export it: polyhead export {run.output} --output artifacts/{run.output.name}\n"
-    )
+    run_recipe(options, lambda run: Gates(settings, run))

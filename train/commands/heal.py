@@ -1,11 +1,11 @@
 """The flags of `polyhead train heal`."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from train.commands.distillation import add_material, weights
-from train.commands.options import run_settings, share, whole
+from train.commands.options import share, whole
+from train.commands.running import run_recipe
 
 EXAMPLE = """\
 example:
@@ -44,7 +44,6 @@ def heal(options: argparse.Namespace) -> None:
     """
     # torch takes seconds to import: --help and a wrong command line answer without it.
     from train.heal import Heal, HealSettings  # noqa: PLC0415
-    from train.loop import require_folder, train  # noqa: PLC0415
 
     settings = HealSettings(
         model=options.model,
@@ -55,10 +54,4 @@ def heal(options: argparse.Namespace) -> None:
         fitting_texts=options.fitting_texts,
         weights=weights(options),
     )
-    run = run_settings(options)
-    require_folder(run)
-    progress = train(Heal(settings, run), run)
-    sys.stderr.write(
-        f"wrote {run.output}: cosine {progress.best:.4f} on average at step {progress.best_step}\n"
-        f"export it: polyhead export {run.output} --output artifacts/{run.output.name}\n"
-    )
+    run_recipe(options, lambda run: Heal(settings, run))

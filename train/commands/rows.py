@@ -1,10 +1,10 @@
 """The flags of `polyhead train contrast` and `polyhead train classify`."""
 
 import argparse
-import sys
 from pathlib import Path
 
-from train.commands.options import count, positive, run_settings, whole
+from train.commands.options import count, positive, whole
+from train.commands.running import run_recipe
 
 CONTRAST_EXAMPLE = """\
 example:
@@ -48,10 +48,7 @@ def contrast(options: argparse.Namespace) -> None:
     """
     # torch takes seconds to import: --help and a wrong command line answer without it.
     from train.contrast import Contrast, ContrastSettings  # noqa: PLC0415
-    from train.loop import require_folder, train  # noqa: PLC0415
 
-    run = run_settings(options)
-    require_folder(run)
     settings = ContrastSettings(
         model=options.model,
         rows=options.pairs,
@@ -60,8 +57,7 @@ def contrast(options: argparse.Namespace) -> None:
         chunk=options.chunk,
         dimensions=tuple(options.dimensions),
     )
-    progress = train(Contrast(settings, run), run)
-    _say(run.output, f"recall@10 {progress.best:.2f} % at step {progress.best_step}")
+    run_recipe(options, lambda run: Contrast(settings, run))
 
 
 def add_classify(made: argparse.ArgumentParser) -> None:
@@ -84,10 +80,7 @@ def classify(options: argparse.Namespace) -> None:
     """
     # torch takes seconds to import: --help and a wrong command line answer without it.
     from train.classify import Classify, ClassifySettings  # noqa: PLC0415
-    from train.loop import require_folder, train  # noqa: PLC0415
 
-    run = run_settings(options)
-    require_folder(run)
     settings = ClassifySettings(
         model=options.model,
         rows=options.rows,
@@ -95,12 +88,4 @@ def classify(options: argparse.Namespace) -> None:
         pairs=options.pairs,
         kind="scores" if options.scores else "labels",
     )
-    recipe = Classify(settings, run)
-    progress = train(recipe, run)
-    _say(run.output, f"{recipe.score} {progress.best:.2f} at step {progress.best_step}")
-
-
-def _say(output: Path, figure: str) -> None:
-    sys.stderr.write(
-        f"wrote {output}: {figure}\nexport it: polyhead export {output} --output artifacts/{output.name}\n"
-    )
+    run_recipe(options, lambda run: Classify(settings, run))
