@@ -173,8 +173,8 @@ class Runner:
         _note_runs(submitted, results)
         return results
 
-    async def decompose(self, texts: Sequence[WholeText], *, deadline: float | None = None) -> Decomposed:
-        """What each token of some texts gives to the model's output, through every layer; in their order.
+    async def decompose(self, inputs: Sequence[TokenizedInput], *, deadline: float | None = None) -> Decomposed:
+        """What each token of some inputs gives to the model's output, through every layer; in their order.
 
         Raises:
             ValueError: the artifact has no graph for it.
@@ -184,6 +184,7 @@ class Runner:
             raise ValueError(f"{self.artifact.directory} has no {EXPLAIN_GRAPH}")
         submitted = time.monotonic()
         try:
+            texts = [WholeText(item.input_ids, item.type_ids) for item in inputs]
             found = await self._decompositions.submit(texts, deadline=deadline)
         except ServiceError:
             note_stage("queue", submitted)

@@ -101,7 +101,8 @@ class Settings(BaseSettings):
     max_attention_work_bytes: int = Field(256 * MIB, ge=1)
     """most bytes of attention weights computed for one request: every head and query of the layers asked for"""
     max_explained_tokens: int = Field(256, ge=1)
-    """longest text that is explained through the network, in tokens; its cost grows with their square"""
+    """longest text that is explained through the network, in tokens; its cost grows with their square, and a request
+    may cost as much as two such texts"""
     max_held_answer_bytes: int = Field(512 * MIB, ge=1)
     """most bytes of answers held at once, of all requests: what is computed for them, and what clients have not read
     yet; beyond, requests are answered 429, unless no other is being answered"""

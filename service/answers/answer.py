@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from service.answers.attention import build_attention
+from service.answers.decomposition import build_contributions
 from service.answers.outputs import span_output, task_output
 from service.answers.quantize import is_quantized, quantize_all
 from service.answers.windows import mean_of_windows
 from service.batching.jobs import JobResult
 from service.inference.backend import Int64Array
+from service.inference.decomposer import TokenParts
 from service.requests.plan import EncodePlan
 from service.requests.selection import AttentionPlan
 from service.runner import Runner
@@ -26,6 +28,7 @@ def build_answer(
     runner: Runner,
     *,
     span_tokens: Sequence[Sequence[Int64Array]] | None = None,
+    parts: Sequence[TokenParts] | None = None,
 ) -> dict[str, Any]:
     """An answer, one entry an input, arrays still arrays.
 
@@ -36,6 +39,7 @@ def build_answer(
         attention: what to answer of it, or None.
         runner: what ran.
         span_tokens: places of each span's tokens, by input, or None.
+        parts: what each token gives to its input's vector, or None.
 
     Raises:
         InferenceFailed: a vector is not finite.
@@ -56,6 +60,8 @@ def build_answer(
         answer["embeddings"] = quantize_all(answer["embeddings"], plan.request.encoding_format, runner.manifest)
     if attention is not None:
         answer["attention"] = build_attention(attention, tokenized, results, runner.tokenizer)
+    if plan.decomposition is not None and parts is not None:
+        answer["attention"] = build_contributions(plan.decomposition, plan.request, tokenized, parts, runner.tokenizer)
     return answer if plan.prompt is None else answer | plan.prompt.document()
 
 

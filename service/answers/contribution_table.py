@@ -1,15 +1,18 @@
 """A table of contributions, made smaller: tokens joined to words, or only the largest pairs."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from model.analysis.arrays import Float32Array
 from model.analysis.words import Span
 
+Number = TypeVar("Number", np.float32, np.float64)
 
-def sum_words(cells: Float32Array, words: Sequence[Span] | None, axis: int) -> Float32Array:
+
+def sum_words(cells: NDArray[Number], words: Sequence[Span] | None, axis: int) -> NDArray[Number]:
     """Contributions of tokens along an axis as those of words; entries behind the words' tokens stay as they are.
 
     Args:
@@ -19,10 +22,8 @@ def sum_words(cells: Float32Array, words: Sequence[Span] | None, axis: int) -> F
     """
     if words is None:
         return cells
-    starts = [start for start, _ in words]
-    behind = range(words[-1][1], cells.shape[axis])
-    joined: Float32Array = np.add.reduceat(cells, [*starts, *behind], axis=axis, dtype=np.float64).astype(np.float32)
-    return joined
+    starts = [start for start, _ in words] + list(range(words[-1][1], cells.shape[axis]))
+    return np.add.reduceat(cells, starts, axis=axis, dtype=np.float64).astype(cells.dtype)
 
 
 def largest_pairs(cells: Float32Array, count: int) -> tuple[list[dict[str, Any]], float]:

@@ -73,7 +73,7 @@ def empty_result(plan: EncodePlan, manifest: Manifest) -> Encoded:
         if plan.is_one_array
         else [np.empty(0, np.float32)] * count,
         [{}] * count,
-        [{}] * count if plan.selection else None,
+        [{}] * count if plan.request.attention else None,
         plan.prompt.text if plan.prompt else None,
         manifest.labels if kind == "scores" else (),
     )

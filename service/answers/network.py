@@ -44,7 +44,7 @@ def compare_through_network(
         Invalid: a cosine with a vector of length 0.
         InferenceFailed: a vector is not finite.
     """
-    first, second = (_with_biases(parts)[:, : plan.request.dimensions] for parts in found)
+    first, second = (with_biases(parts)[:, : plan.request.dimensions] for parts in found)
     cells = first @ second.T
     if plan.request.similarity == "cosine":
         cells /= _length(first) * _length(second)
@@ -61,22 +61,26 @@ def explain_score(text: TokenizedInput, found: TokenParts, runner: Runner) -> Ex
     Raises:
         InferenceFailed: a logit is not finite.
     """
-    cells = np.ascontiguousarray(_with_biases(found).T, dtype=np.float32)
+    cells = np.ascontiguousarray(with_biases(found).T, dtype=np.float32)
     return ExplainedScore(runner.manifest.labels, found.whole, cells, explained_tokens(text, found, runner))
+
+
+def with_biases(found: TokenParts) -> Float64Array:
+    """A text's parts [n + 1, D'], the last one the biases'; in float64, so that they add up to the output as it is.
+
+    Raises:
+        InferenceFailed: a part is not finite.
+    """
+    if not (np.isfinite(found.parts).all() and np.isfinite(found.whole).all()):
+        raise InferenceFailed()
+    parts = found.parts.astype(np.float64)
+    return np.concatenate([parts, found.whole[np.newaxis] - parts.sum(axis=0, keepdims=True)])
 
 
 def explained_tokens(text: TokenizedInput, found: TokenParts, runner: Runner) -> ExplainedTokens:
     """A text's tokens, and how much of each is its own after every layer."""
     tokens = runner.tokenizer.tokens(text)
     return ExplainedTokens(tokens, text.offsets or (), None, text.truncated, found.own_shares)
-
-
-def _with_biases(found: TokenParts) -> Float64Array:
-    """[n + 1, D'], in float64 so that the rows add up to the output as it is."""
-    if not (np.isfinite(found.parts).all() and np.isfinite(found.whole).all()):
-        raise InferenceFailed()
-    parts = found.parts.astype(np.float64)
-    return np.concatenate([parts, found.whole[np.newaxis] - parts.sum(axis=0, keepdims=True)])
 
 
 def _length(parts: Float64Array) -> float:

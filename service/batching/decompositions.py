@@ -139,21 +139,27 @@ class DecompositionQueue:
 
     async def _run(self, texts: Sequence[WholeText]) -> Decomposed:
         """Every run of every text, at most as many at once as there are threads: others have their turn between."""
-        at_once, submitted, starts = asyncio.Semaphore(self._threads), time.monotonic(), list[float]()
+        submitted, starts = time.monotonic(), list[float]()
+        found: list[dict[int, TokenParts]] = [{} for _ in texts]
+        runs = (
+            (of_text, place, text, sources)
+            for of_text, text in zip(found, texts, strict=True)
+            for place, sources in enumerate(text.runs())
+        )
 
-        async def run(text: WholeText, sources: Int64Array) -> TokenParts:
-            async with at_once:
-                return await self._on_thread(text, sources, starts)
+        async def take_turns() -> None:
+            for of_text, place, text, sources in runs:
+                of_text[place] = await self._on_thread(text, sources, starts)
 
-        runs = [[asyncio.ensure_future(run(text, sources)) for sources in text.runs()] for text in texts]
+        turns = [asyncio.ensure_future(take_turns()) for _ in range(self._threads)]
         try:
-            await asyncio.gather(*(task for of_text in runs for task in of_text))
+            await asyncio.gather(*turns)
         finally:
-            for task in (task for of_text in runs for task in of_text):
-                task.cancel()
+            for turn in turns:
+                turn.cancel()
         began = min(starts)
-        found = [_joined([task.result() for task in of_text]) for of_text in runs]
-        return Decomposed(found, began - submitted, time.monotonic() - began)
+        texts_parts = [_joined([of_text[place] for place in sorted(of_text)]) for of_text in found]
+        return Decomposed(texts_parts, began - submitted, time.monotonic() - began)
 
     async def _on_thread(self, text: WholeText, sources: Int64Array, starts: list[float]) -> TokenParts:
         cancellation = Cancellation()
@@ -198,6 +204,8 @@ class DecompositionQueue:
 
 def _joined(runs: Sequence[TokenParts]) -> TokenParts:
     """The parts of all of a text's tokens from those of its runs."""
+    if len(runs) == 1:
+        return runs[0]
     return TokenParts(
         np.concatenate([run.parts for run in runs]),
         runs[0].whole,

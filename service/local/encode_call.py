@@ -13,6 +13,7 @@ from service.answers.quantize import is_quantized, refuse_format
 from service.batching.jobs import JobResult
 from service.batching.token_semaphore import TokenSemaphore
 from service.inference.backend import Int64Array
+from service.inference.decomposer import TokenParts
 from service.requests.plan import EncodePlan
 from service.runner import Runner
 from service.tokenization.inputs import InputNames, refuse_empty
@@ -131,16 +132,19 @@ class EncodeCall:
         results: list[JobResult] = []
         for part, _ in cut(rows, self._queueing.tokens):  # windows of a text may be more than the queue takes
             results += await self._runner.run(part, **self._plan.run_options)
-        await asyncio.to_thread(self._put, inputs, results, place)
+        parts = None if self._plan.decomposition is None else (await self._runner.decompose(inputs)).texts
+        await asyncio.to_thread(self._put, inputs, results, parts, place)
         if self._progress is not None:
             self._progress(len(inputs))
 
-    def _put(self, inputs: list[TokenizedInput], results: list[JobResult], place: slice) -> None:
+    def _put(
+        self, inputs: list[TokenizedInput], results: list[JobResult], parts: list[TokenParts] | None, place: slice
+    ) -> None:
         plan, encoded, spans = self._plan.of(place), self._encoded, None
         if plan.spans is not None:
             spans = plan.spans.find_tokens(inputs, len(plan.prompt.text) if plan.prompt else 0)
         attention = plan.plan_attention(inputs, self._runner.tokenizer)
-        answer = build_answer(plan, inputs, results, attention, self._runner, span_tokens=spans)
+        answer = build_answer(plan, inputs, results, attention, self._runner, span_tokens=spans, parts=parts)
         encoded.values[place] = answer[encoded.kind]
         encoded.items[place] = answer["items"]
         if self._keeps_ids:

@@ -6,7 +6,6 @@ from model.manifest import Manifest
 from model.tasks.settings import Task
 from service.answers.comparison import Explained, compare
 from service.answers.network import ExplainedScore, compare_through_network, explain_score
-from service.batching.decompositions import WholeText
 from service.errors import WrongTask
 from service.inference.decomposer import TokenParts
 from service.requests.explain_plan import ExplainPlan
@@ -51,5 +50,5 @@ async def _decompose(runner: Runner, plan: NetworkPlan) -> tuple[list[TokenizedI
     texts = await runner.tokenize(plan.inputs, truncate=True)
     longest = runner.tokenizer.max_sequence_length
     plan.check_texts(texts, max_length=longest, max_explained=longest)
-    decomposed = await runner.decompose([WholeText(text.input_ids, text.type_ids) for text in texts])
+    decomposed = await runner.decompose(texts)
     return texts, decomposed.texts

@@ -13,11 +13,12 @@ from service.answers.answer import build_answer
 from service.answers.packing import pack_base64, pack_safetensors
 from service.answers.quantize import is_quantized, refuse_format
 from service.answers.serialize import serialize_in_pieces
-from service.batching.jobs import JobResult
 from service.context import RequestContext
 from service.errors import Invalid, TooLarge
 from service.observability.metrics import Metrics, Stage
 from service.observability.stages import StageTimer
+from service.operations.counts import count, observe_decomposed, observe_results
+from service.requests.decomposition import check_explained
 from service.requests.plan import EncodePlan, Sizes, check_sizes, plan_encoding
 from service.requests.schemas import EncodeRequest
 from service.requests.selection import ARRAY_FLOATS
@@ -143,6 +144,8 @@ async def _run(
     refuse_empty(tokenized, names=names)
     lengths = [len(item.input_ids) for item in tokenized]
     check_tokens(lengths, settings.max_request_tokens, names=names)
+    if plan.decomposition is not None:
+        check_explained(lengths, settings.max_explained_tokens, names=names)
     attention = await offload(partial(plan.plan_attention, tokenized, runner.tokenizer), ARRAY_FLOATS * len(lengths))
     sizes = check_sizes(plan, lengths, attention, settings)
     context.hold_answer(
@@ -155,10 +158,17 @@ async def _run(
     rows = tokenized if plan.request.long_texts is None else all_windows(tokenized)
     results = await runner.run(rows, **plan.run_options, deadline=deadline)
     observe_results(metrics, results)
+    parts = None
+    if plan.decomposition is not None:
+        decomposed = await runner.decompose(tokenized, deadline=deadline)
+        observe_decomposed(metrics, decomposed)
+        parts = decomposed.texts
     with timed(metrics, "postprocess"):
-        build = partial(build_answer, plan, tokenized, results, attention, runner, span_tokens=span_tokens)
+        build = partial(build_answer, plan, tokenized, results, attention, runner, span_tokens=span_tokens, parts=parts)
         answer = await offload(build, sizes.built_from)
-    count(metrics, context, tokenized, attention_bytes=sizes.attention_bytes if attention else None)
+    count(
+        metrics, context, tokenized, attention_bytes=None if plan.request.attention is None else sizes.attention_bytes
+    )
     return EncodeResult(answer, sizes)
 
 
@@ -194,12 +204,6 @@ def timed(metrics: Metrics, stage: Stage) -> StageTimer:
     return StageTimer(metrics, stage)
 
 
-def observe_results(metrics: Metrics, results: Sequence[JobResult]) -> None:
-    """Counts what a request waited for a worker, and what it waited for the model."""
-    metrics.stages["queue"].observe(max(result.queue_seconds for result in results))
-    metrics.stages["inference"].observe(max(result.inference_seconds for result in results))
-
-
 async def offload(build: Callable[[], T], floats: int) -> T:
     """What `build` returns; on a thread where it touches many floats."""
     return build() if floats <= INLINE_FLOATS else await asyncio.to_thread(build)
@@ -226,16 +230,3 @@ def _check_encoding(request: EncodeRequest, *, as_safetensors: bool) -> None:
         raise Invalid(
             "encoding_format: base64 is for JSON; a safetensors answer takes the others", param="encoding_format"
         )
-
-
-def count(
-    metrics: Metrics, context: RequestContext, tokenized: Sequence[TokenizedInput], *, attention_bytes: int | None
-) -> None:
-    """Counts an answered request: its texts and tokens, and its attention where it has any."""
-    lengths = [len(item.input_ids) for item in tokenized]
-    context.texts = len(lengths)
-    context.tokens = sum(lengths)
-    context.truncated = sum(item.truncated for item in tokenized)
-    metrics.observe_texts(lengths, truncated=context.truncated)
-    if attention_bytes is not None:
-        metrics.observe_attention(attention_bytes)

@@ -11,7 +11,8 @@ from service.answers.explained import similarity_answer
 from service.answers.serialize import serialize
 from service.context import RequestContext
 from service.errors import TooLarge
-from service.operations.encode import check_tokens, count, observe_results, offload, timed
+from service.operations.counts import count, observe_results
+from service.operations.encode import check_tokens, offload, timed
 from service.operations.explain_network import explain_through_network
 from service.requests.attention_schemas import AttentionRequest
 from service.requests.axes import plan_axes

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from service.answers.explained import score_answer, similarity_answer
 from service.answers.network import compare_through_network, explain_score
 from service.answers.serialize import serialize
-from service.batching.decompositions import Decomposed, WholeText
+from service.batching.decompositions import Decomposed
 from service.context import RequestContext
 from service.errors import TooLarge
-from service.observability.metrics import Metrics
-from service.operations.encode import check_tokens, count, offload, timed
+from service.operations.counts import count, observe_decomposed
+from service.operations.encode import check_tokens, offload, timed
 from service.requests.axes import plan_axes
 from service.requests.explain_schemas import ExplainRequest
 from service.requests.network_plan import NetworkPlan, plan_network
@@ -43,19 +43,14 @@ async def explain_through_network(services: Services, context: RequestContext, r
     check_tokens([len(text.input_ids) for text in texts], settings.max_request_tokens, names=plan.names)
     sizes = _check_sizes(texts, runner, settings)
     context.hold_answer(services.answer_budget, sizes.held_bytes("float", as_safetensors=False))
-    found = await runner.decompose(whole_texts(texts), deadline=deadline)
-    observe(metrics, found)
+    found = await runner.decompose(texts, deadline=deadline)
+    observe_decomposed(metrics, found)
     with timed(metrics, "postprocess"):
         answer = await offload(lambda: build_answer(plan, texts, found, runner), sizes.built_from)
     with timed(metrics, "serialize"):
         body = await serialize(answer, floats=sizes.floats)
     count(metrics, context, texts, attention_bytes=None)
     return body
-
-
-def whole_texts(texts: Sequence[TokenizedInput]) -> list[WholeText]:
-    """Tokenised texts as the queue takes them."""
-    return [WholeText(text.input_ids, text.type_ids) for text in texts]
 
 
 def build_answer(
@@ -67,12 +62,6 @@ def build_answer(
         explained = explain_score(texts[0], found.texts[0], runner)
         return score_answer(explained, plan.request, texts[0], axes[0], runner.manifest.model)
     return similarity_answer(compare_through_network(plan, texts, found.texts, runner), plan.request, texts, axes)
-
-
-def observe(metrics: Metrics, found: Decomposed) -> None:
-    """Counts what a request waited for its first run, and what it waited for the runs."""
-    metrics.stages["queue"].observe(found.queue_seconds)
-    metrics.stages["inference"].observe(found.inference_seconds)
 
 
 def _check_sizes(texts: Sequence[TokenizedInput], runner: Runner, settings: Settings) -> Sizes:

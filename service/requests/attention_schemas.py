@@ -46,11 +46,12 @@ class AttentionRequest(RequestModel):
     """leave out the tokens that the tokenizer adds; a row then sums to what it gives to the others"""
     renormalise: bool = False
     """divide each row by that sum; needs `exclude_special`"""
-    form: Literal["weights", "norms", "stats"] = "weights"
+    form: Literal["weights", "norms", "stats", "decomposition"] = "weights"
     """`"norms"`: each weight times the length of the vector that it takes, ||alpha f(x)|| (Kobayashi et al. 2020):
     heads with nothing to do rest on tokens whose vectors are short; `head_mask`'s gate enters neither factor; not with
     `renormalise` or a rollout. `"stats"`: numbers that describe each head instead of its weights; only `layers` and
-    `heads` go with it"""
+    `heads` go with it. `"decomposition"`: in place of weights what each input token gives to the text's vector,
+    followed through every layer with attention weights and norms fixed; only `level` goes with it"""
 
 
 class Tensor(AnswerModel):
@@ -108,3 +109,24 @@ class AttentionStatistics(AnswerModel):
     ordinary token), `signed_distance` and `distance` (tokens), `offset_previous`, `offset_self`, `offset_next`,
     `special_mass`, `special_to_special`, `other_to_special`, `punctuation_mass`, `repeated_token`; null where the text
     does not define it"""
+
+
+class TokenContributions(AnswerModel):
+    """What `form` `"decomposition"` answers for one input.
+
+    Each token has a part of the vector that is answered, before it is put in fewer bits, and the biases of the network
+    have one. All parts add up to that vector, and so norms times cosines add up to its length, 1 if normalised.
+    """
+
+    tokens: list[str] | None = None
+    """not where words are listed"""
+    words: list[str] | None = None
+    """with `level` `"word"`, as they stand in the text; special tokens are words of their own"""
+    offsets: list[tuple[int, int]] | None
+    """[start, end) of each token or word in its text, in characters; [0, 0] for special tokens; null for token id
+    inputs"""
+    form: Literal["decomposition"]
+    norms: list[float]
+    """the length of each token's or word's part; the last one is the biases'"""
+    cosines: list[float]
+    """between each part and the vector, 0 where either is 0 up to rounding; the last one is the biases'"""

@@ -5,19 +5,15 @@ from dataclasses import dataclass
 
 from model.artifact import EXPLAIN_GRAPH
 from model.manifest import Manifest
-from service.errors import Invalid, NotFound, TooLarge, WrongTask
+from service.errors import Invalid, NotFound, WrongTask
 from service.requests.attention_schemas import AttentionRequest
+from service.requests.decomposition import NO_EXPLAIN_GRAPH, check_explained
 from service.requests.explain_plan import NAMES, SIDES
 from service.requests.explain_schemas import ExplainRequest
 from service.requests.plan import check_dimensions
 from service.requests.prompts import Prompt, with_prompt
 from service.tokenization.inputs import InputNames, Inputs, refuse_empty, refuse_truncated
 from service.tokenization.tokenized import TokenizedInput
-
-NO_EXPLAIN_GRAPH = (
-    "this artifact has no explain.onnx, the graph that explains through the network: export the model again, in fp32 "
-    "(other precisions have none, since rounded parts would not add up)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +47,8 @@ class NetworkPlan:
         refuse_empty(texts, names=self.names)
         if not self.request.truncate:
             refuse_truncated(texts, names=self.names, max_length=max_length)
-        for index, text in enumerate(texts):
-            if (tokens := len(text.input_ids)) > max_explained:
-                name, param = self.names.of(index)
-                raise TooLarge(
-                    f"{name}: {tokens} tokens, at most {max_explained} are explained through the network, which costs "
-                    'their square; send a shorter text, or ask for through "pooling"',
-                    param=param,
-                )
+        lengths, cure = [len(text.input_ids) for text in texts], 'send a shorter text, or ask for through "pooling"'
+        check_explained(lengths, max_explained, names=self.names, cure=cure)
 
 
 def plan_network(request: ExplainRequest, manifest: Manifest) -> NetworkPlan:

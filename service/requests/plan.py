@@ -14,6 +14,7 @@ from service.errors import Invalid, TooLarge
 from service.inference.backend import Float32Array
 from service.requests.artifact_inputs import require_input
 from service.requests.axes import plan_axes
+from service.requests.decomposition import DecompositionPlan, plan_decomposition
 from service.requests.head_mask import read_head_mask
 from service.requests.long_texts import check_long_texts
 from service.requests.prompts import Prompt, with_prompt
@@ -36,6 +37,7 @@ from service.tokenization.tokenizer import Tokenizer
 TENSOR_BYTES = 4 + 4
 BASE64_BYTES = TENSOR_BYTES + 6
 JSON_BYTES = TENSOR_BYTES + 13
+ARRAYS_OF_PARTS = 16  # made of each text's parts on the way to its norms and cosines, about
 SPARSE_WORDS = 4096  # with a weight, at the most: trained models give a text a few hundred
 
 
@@ -61,6 +63,7 @@ class EncodePlan:
         dimensions: of the answer's vectors; labels, or words of the vocabulary.
         task: the model's.
         spans: what has a vector in place of each text, or None.
+        decomposition: what is answered of each input token's part of the vectors, or None.
     """
 
     request: EncodeRequest
@@ -71,6 +74,7 @@ class EncodePlan:
     dimensions: int
     task: Task = "embedding"
     spans: SpanPlan | None = None
+    decomposition: DecompositionPlan | None = None
 
     def of(self, place: slice) -> "EncodePlan":
         """The plan of some of the inputs, for what is made of their results."""
@@ -84,7 +88,7 @@ class EncodePlan:
     @property
     def needs_only_ids(self) -> bool:
         """Whether tokens and offsets can be left out."""
-        return self.selection is None and self.spans is None
+        return self.request.attention is None and self.spans is None
 
     @property
     def run_options(self) -> RunOptions:
@@ -138,11 +142,12 @@ def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
     if request.long_texts is not None:
         check_long_texts(request, inputs, manifest)
     spans = None if request.spans is None else _plan_spans(request.spans, request, inputs, manifest)
+    decomposition = plan_decomposition(request, manifest)
     selection = _select(request, inputs, manifest)
     head_gates = read_head_mask(request.head_mask, manifest)
     dimensions = check_dimensions(request.dimensions, _output_size(request, manifest))
     prompt, prompted = with_prompt(manifest.defaults, inputs, name=request.prompt_name, text=request.prompt)
-    return EncodePlan(request, prompted, prompt, selection, head_gates, dimensions, manifest.task, spans)
+    return EncodePlan(request, prompted, prompt, selection, head_gates, dimensions, manifest.task, spans, decomposition)
 
 
 def check_dimensions(dimensions: int | None, size: int, *, name: str = "dimensions") -> int:
@@ -169,6 +174,8 @@ def check_sizes(plan: EncodePlan, lengths: Sequence[int], attention: AttentionPl
             param="output",
         )
     hidden_bytes = 0 if plan.spans is None else plan.spans.work_bytes(lengths)
+    if plan.decomposition is not None:
+        return _decomposition_sizes(plan.decomposition, size, lengths, settings)
     if attention is None:
         arrays = 1 if plan.is_one_array else len(lengths)
         return Sizes(size // FLOAT_BYTES, size // FLOAT_BYTES + ARRAY_FLOATS * arrays, 0, hidden_bytes)
@@ -182,6 +189,15 @@ def check_sizes(plan: EncodePlan, lengths: Sequence[int], attention: AttentionPl
     floats = (size + attention_bytes) // FLOAT_BYTES
     built_from = max(floats, attention.selection.build_floats(attention.axes))
     return Sizes(floats, built_from, attention_bytes, hidden_bytes + attention.selection.work_bytes(lengths))
+
+
+def _decomposition_sizes(
+    decomposition: DecompositionPlan, embedding_bytes: int, lengths: Sequence[int], settings: Settings
+) -> Sizes:
+    answer_bytes = decomposition.answer_bytes(lengths, settings.max_attention_bytes)
+    work_bytes, floats = decomposition.work_bytes(lengths), (embedding_bytes + answer_bytes) // FLOAT_BYTES
+    built_from = floats + work_bytes // FLOAT_BYTES + ARRAYS_OF_PARTS * ARRAY_FLOATS * len(lengths)
+    return Sizes(floats, built_from, answer_bytes, work_bytes)
 
 
 def _output_floats(plan: EncodePlan, lengths: Sequence[int]) -> int:
@@ -200,6 +216,8 @@ def _select(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> Atten
         return None
     if request.attention.level == "word" and (inputs.token_ids is not None or inputs.id_pairs is not None):
         raise Invalid("attention.level: token ids have no words; send texts", param="attention.level")
+    if request.attention.form == "decomposition":
+        return None
     if request.attention.form == "norms":
         require_input(manifest, NORM_LAYERS, param="attention.form")
         if manifest.config.output_gate:

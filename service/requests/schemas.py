@@ -8,7 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from service.requests.attention_schemas import Attention, AttentionRequest, AttentionStatistics
+from service.requests.attention_schemas import (
+    Attention,
+    AttentionRequest,
+    AttentionStatistics,
+    TokenContributions,
+)
 from service.requests.head_mask import HeadMask
 from service.requests.prompts import MAX_PROMPT_CHARACTERS
 from service.requests.spans import Spans
@@ -183,7 +188,7 @@ class EncodeAnswer(AnswerModel):
     """only where a prompt of the model was put before the texts, by the request or by default"""
     prompt: str | None = None
     """only where there was one: its text; offsets count from its start"""
-    attention: list[Attention] | list[AttentionStatistics] | None = None
+    attention: list[Attention] | list[AttentionStatistics] | list[TokenContributions] | None = None
     """only where it was asked for"""
 
 

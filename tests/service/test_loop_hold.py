@@ -57,6 +57,7 @@ LARGE: Mapping[str, tuple[str, object]] = MappingProxyType(
         "base64": ("/encode", {"inputs": TEXTS, "encoding_format": "base64"}),
         "attention": ("/encode", {"inputs": TEXTS, "attention": {"layers": "all"}}),
         "statistics": ("/encode", {"inputs": TEXTS, "attention": {"layers": "all", "form": "stats"}}),
+        "decomposition": ("/encode", {"inputs": ["a"] * 512, "attention": {"form": "decomposition"}}),
         "words": ("/encode", {"inputs": TEXTS, "attention": {"layers": "all", "level": "word"}}),
         "openai": ("/v1/embeddings", {"model": MODEL, "input": TEXTS}),
         "tokenize": ("/tokenize", {"inputs": TEXTS}),

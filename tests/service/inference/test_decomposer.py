@@ -56,6 +56,28 @@ def test_a_rerankers_logit_is_explained_by_the_tokens_of_the_pair(reranker: Task
             engine.explain(A, B, through="network")
 
 
+def test_encode_says_how_much_of_the_vector_each_token_gives(embedder: TaskArtifact) -> None:
+    encoder = read_checkpoint(Folder(embedder.folder, "drawn")).encoder.double().use("eager")
+    with Engine.load(embedder.artifact) as engine:
+        encoded = engine.encode([A, B], attention={"form": "decomposition"})
+        assert encoded.attention is not None
+        for text, entry, vector in zip((A, B), encoded.attention, encoded.embeddings, strict=True):
+            ids = torch.from_numpy(engine.tokenizer.encode_now([text])[0].input_ids)
+            with torch.no_grad():
+                parts = decompose(encoder, ids[None]).output  # the biases' is the last
+            whole = parts.sum(dim=0)
+            np.testing.assert_allclose(entry["norms"], parts.norm(dim=1) / whole.norm(), atol=1e-5)
+            cosines = torch.cosine_similarity(parts, whole[None])
+            np.testing.assert_allclose(entry["cosines"], cosines, atol=1e-5)
+            assert entry["norms"] @ entry["cosines"] == pytest.approx(np.linalg.norm(vector), abs=1e-5)
+
+
+def test_a_classifiers_scores_are_for_explain(reranker: TaskArtifact) -> None:
+    message = "its task is classification.; POST /explain decomposes"
+    with Engine.load(reranker.artifact) as engine, pytest.raises(Invalid, match=message):
+        engine.encode(pairs=[[A, B]], attention={"form": "decomposition"})
+
+
 def without_graph(artifact: Path, directory: Path) -> Path:
     """The artifact as an exporter before this graph wrote it."""
     shutil.copytree(artifact, directory)

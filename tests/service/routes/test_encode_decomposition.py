@@ -1,0 +1,145 @@
+"""`POST /encode` with attention of the form "decomposition", on a fake decomposer whose parts have a closed form."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model.artifact import EXPLAIN_GRAPH
+from service.requests.attention_schemas import TokenContributions
+from service.requests.schemas import EncodeAnswer
+from tests.service.answers.test_attention import SAFETENSORS, read_tensors
+from tests.service.conftest import Serve, Served
+from tests.service.fake_engine import HIDDEN_SIZE, FakeDecomposer, hidden_states
+from tests.service.routes.test_encode import ids_of
+
+TEXT = "the cats sat"
+IDS = ids_of("the cat ##s sat")
+
+
+def expected(ids: list[int], *, dimensions: int = HIDDEN_SIZE) -> tuple[Any, Any]:
+    """Parts [n + 1, D] and their sum: a token's is three quarters of its share of the mean, the rest the biases'."""
+    hidden = hidden_states(np.array(ids)).astype(np.float64)[:, :dimensions]
+    whole = hidden.mean(axis=0)
+    return np.vstack([0.75 / len(ids) * hidden, 0.25 * whole]), whole
+
+
+def figures(parts: Any, whole: Any, *, normalize: bool = True) -> tuple[Any, Any]:
+    norms, length = np.sqrt((parts**2).sum(axis=1)), np.sqrt(whole @ whole)
+    return norms / (length if normalize else 1), (parts @ whole) / (norms * length)
+
+
+def encode(served: Served, inputs: Any = TEXT, *, level: str = "token", **body: Any) -> Any:
+    return served.encode({"inputs": inputs, "attention": {"form": "decomposition", "level": level}, **body})
+
+
+@pytest.mark.parametrize("options", [{}, {"normalize": False}, {"dimensions": 3}])
+def test_each_tokens_part_has_its_norm_and_cosine(served: Served, options: dict[str, Any]) -> None:
+    answer = encode(served, [TEXT, "dog"], **options).json()
+    EncodeAnswer.model_validate(answer)
+    assert answer["embeddings"] == served.encode({"inputs": [TEXT, "dog"], **options}).json()["embeddings"]
+    for entry, ids, vector in zip(answer["attention"], (IDS, ids_of("dog")), answer["embeddings"], strict=True):
+        TokenContributions.model_validate(entry)
+        parts, whole = expected(ids, dimensions=options.get("dimensions", HIDDEN_SIZE))
+        norms, cosines = figures(parts, whole, normalize=options.get("normalize", True))
+        np.testing.assert_allclose(entry["norms"], norms, rtol=1e-5)
+        np.testing.assert_allclose(entry["cosines"], cosines, atol=1e-5)
+        total = np.dot(entry["norms"], entry["cosines"])
+        assert total == pytest.approx(np.linalg.norm(vector), abs=1e-5)
+    assert answer["attention"][0]["tokens"] == ["[CLS]", "the", "cat", "##s", "sat", "[SEP]"]
+    assert answer["attention"][0]["offsets"][2] == [4, 7]
+
+
+def test_a_words_part_is_the_sum_of_its_tokens(served: Served) -> None:
+    entry = encode(served, level="word").json()["attention"][0]
+    assert entry["words"] == ["[CLS]", "the", "cats", "sat", "[SEP]"]
+    parts, whole = expected(IDS)
+    words = np.vstack([parts[:2], parts[2:4].sum(axis=0), parts[4:]])
+    norms, cosines = figures(words, whole)
+    np.testing.assert_allclose(entry["norms"], norms, rtol=1e-5)
+    np.testing.assert_allclose(entry["cosines"], cosines, atol=1e-5)
+
+
+def test_token_ids_have_no_offsets_and_other_formats_the_same_figures(served: Served, tmp_path: Path) -> None:
+    plain = encode(served, IDS).json()["attention"]
+    assert plain[0]["offsets"] is None
+    assert encode(served, IDS, encoding_format="base64").json()["attention"] == plain
+    body = {"inputs": IDS, "attention": {"form": "decomposition"}}
+    tensors, rest = read_tensors(served.encode(body, accept=SAFETENSORS).content, tmp_path)
+    assert set(tensors) == {"embeddings"}
+    assert rest["attention"] == plain
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        *(
+            ({"attention": {"form": "decomposition", name: value}}, f"attention.{name}")
+            for name, value in (
+                ("layers", "all"),
+                ("heads", [0]),
+                ("queries", "cls"),
+                ("reduce", "mean"),
+                ("top_k", 3),
+                ("exclude_special", True),
+            )
+        ),
+        ({"head_mask": [[0, 0, 0.0]]}, "head_mask"),
+        ({"output": "tokens"}, "output"),
+        ({"spans": [[[0, 3]]]}, "spans"),
+        ({"long_texts": "mean"}, "long_texts"),
+        ({"inputs": IDS, "attention": {"form": "decomposition", "level": "word"}}, "attention.level"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(served: Served, body: dict[str, Any], param: str) -> None:
+    answer = served.encode({"inputs": "cat", "attention": {"form": "decomposition"}, **body})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
+    assert not served.backend.batches
+
+
+def test_its_cost_is_refused_before_anything_runs(serve: Serve) -> None:
+    decomposer = FakeDecomposer()
+    served = serve("--max-explained-tokens", "6", decomposer=decomposer)
+    long = encode(served, ["cat", "the cat sat on a mat"]).json()["error"]
+    assert (long["code"], long["param"]) == ("too_large", "inputs.1")
+    assert long["message"].startswith("inputs[1]: 8 tokens, at most 6 are explained through the network")
+    many = encode(served, ["cat"] * 9)  # 9 squares of 3 tokens: more than two of 6
+    assert many.status_code == 413
+    assert "add up to 81, at most 72 are explained" in many.json()["error"]["message"]
+    assert encode(served, ["cat"] * 8).status_code == 200
+    assert len(decomposer.sources) == 8  # of the last request alone
+    answer = encode(serve("--max-attention-bytes", "31"), "cat")  # two figures of three tokens and the biases: 32
+    assert (answer.status_code, answer.json()["error"]["param"]) == (413, "attention")
+
+
+def test_an_artifact_without_the_graph_says_how_to_get_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(served.engine.manifest.files, EXPLAIN_GRAPH)
+    error = encode(served).json()["error"]
+    assert error["param"] == "attention.form"
+    assert "no explain.onnx" in error["message"]
+    assert "export the model again" in error["message"]
+
+
+def test_a_deadline_ends_it(serve: Serve) -> None:
+    decomposer = FakeDecomposer()
+    decomposer.gate.clear()
+    assert encode(serve("--request-timeout", "0.2", decomposer=decomposer)).status_code == 504
+
+
+def test_python_answers_as_http_does(served: Served) -> None:
+    inputs = [TEXT, "dog"]
+    encoded = served.engine.encode(inputs, attention={"form": "decomposition"}, dimensions=5)
+    answer = encode(served, inputs, dimensions=5).json()
+    assert encoded.attention is not None
+    for entry, plain in zip(encoded.attention, answer["attention"], strict=True):
+        assert entry["tokens"] == plain["tokens"]
+        np.testing.assert_array_equal(entry["norms"], np.array(plain["norms"], np.float32))
+        np.testing.assert_array_equal(entry["cosines"], np.array(plain["cosines"], np.float32))
+    np.testing.assert_array_equal(encoded.embeddings, np.array(answer["embeddings"], np.float32))
+
+
+def test_it_is_counted_as_attention(served: Served) -> None:
+    encode(served, "cat")
+    assert served.metric("polyhead_attention_requests_total") == 1
+    assert served.metric("polyhead_attention_bytes_total") == 4 * 2 * (3 + 1)
