@@ -1,6 +1,6 @@
 """The OpenAPI document, made from the declarations of routes. FastAPI derives schemas, and answers no request."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -35,13 +35,6 @@ Every failure on every route has one body, `{"error": {"message", "type", "param
 a route: 404 for no such route, 405 for a wrong method, and, before a request reaches a route, 400 for what is no HTTP,
 408 for a request that arrives too slowly, 431 for headers that are too large and 503 for a connection too many. Routes
 of other APIs, tagged with their names, fail in those APIs' shapes, with the same statuses."""
-
-
-def answer_document(model: Any, example: Any = None, headers: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The document's entry of a good answer in JSON."""
-    content = {JSON: {"example": example} if example is not None else {}}
-    document = {"description": "OK", "model": model, "content": content}
-    return document if headers is None else {**document, "headers": headers}
 
 
 def make_document(routes: Iterable[Route]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from service.errors import (
     Unauthorized,
     UnsupportedMedia,
 )
+from service.http.media import JSON
 
 Access = Literal["everyone", "key", "admin"]
 """Who may call a route. `key`: whoever has one, where the process was given keys. `admin`: everyone, but only on the
@@ -144,3 +145,10 @@ class Route:
         if self.access == "admin":
             return is_admin
         return not is_admin or self.is_probe or self.is_shared
+
+
+def answer_document(model: Any, example: Any = None, headers: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The document's entry of a good answer in JSON."""
+    content = {JSON: {"example": example} if example is not None else {}}
+    document = {"description": "OK", "model": model, "content": content}
+    return document if headers is None else {**document, "headers": headers}

@@ -7,9 +7,8 @@ from service.answers.packing import SAFETENSORS_LAYOUT
 from service.context import context_of
 from service.http.compression import compress
 from service.http.media import JSON, SAFETENSORS, prefers_safetensors
-from service.http.openapi import answer_document
 from service.http.pieces import respond
-from service.http.route import Route
+from service.http.route import Route, answer_document
 from service.operations.encode import encode
 from service.requests.schemas import EncodeAnswer, EncodeRequest
 from service.services import services_of

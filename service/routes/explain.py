@@ -5,9 +5,8 @@ from starlette.responses import Response
 
 from service.context import context_of
 from service.http.media import JSON
-from service.http.openapi import answer_document
 from service.http.pieces import respond
-from service.http.route import Route
+from service.http.route import Route, answer_document
 from service.operations.explain import explain
 from service.requests.explain_schemas import ExplainAnswer, ExplainedScores, ExplainRequest
 from service.routes.compatible.adapter import require_task

@@ -5,8 +5,7 @@ from starlette.responses import Response
 
 from service.errors import NotReady
 from service.http.media import JSON
-from service.http.openapi import answer_document
-from service.http.route import Route
+from service.http.route import Route, answer_document
 from service.requests.schemas import Status
 from service.services import services_of
 

@@ -9,8 +9,7 @@ from starlette.responses import Response
 
 from service.errors import NotFound, NotReady
 from service.http.media import JSON
-from service.http.openapi import answer_document
-from service.http.route import Route
+from service.http.route import Route, answer_document
 from service.requests.schemas import HeadReport, Info
 from service.runner import Runner
 from service.services import services_of

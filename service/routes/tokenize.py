@@ -11,9 +11,8 @@ from service.answers.answer import describe_item
 from service.context import context_of
 from service.errors import DeadlineExceeded, Invalid
 from service.http.media import JSON
-from service.http.openapi import answer_document
 from service.http.pieces import respond
-from service.http.route import Route
+from service.http.route import Route, answer_document
 from service.operations.encode import check_tokens, timed
 from service.requests.prompts import with_prompt
 from service.requests.schemas import TokenizeAnswer, TokenizeRequest

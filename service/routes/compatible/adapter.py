@@ -10,8 +10,8 @@ from service.answers.serialize import serialize_in_pieces
 from service.context import context_of
 from service.errors import ModelNotFound, WrongTask
 from service.http.media import JSON
-from service.http.openapi import answer_document
 from service.http.pieces import respond
+from service.http.route import answer_document
 from service.operations.encode import EncodeResult, run, timed
 from service.requests.schemas import EncodeRequest
 from service.services import services_of

@@ -17,9 +17,8 @@ from service.error_shapes import INFERENCE_PROTOCOL
 from service.errors import ModelNotFound, NotReady, UnsupportedMedia
 from service.http.body import check_accept, read_body
 from service.http.media import JSON
-from service.http.openapi import answer_document
 from service.http.pieces import respond
-from service.http.route import Route
+from service.http.route import Route, answer_document
 from service.operations.encode import timed
 from service.routes.compatible.adapter import check_model, require_task, run_for, truncation_header
 from service.routes.compatible.inference_schemas import (

@@ -12,8 +12,7 @@ from starlette.responses import Response
 
 from service.errors import NotReady
 from service.http.media import JSON
-from service.http.openapi import answer_document
-from service.http.route import Route
+from service.http.route import Route, answer_document
 from service.routes.compatible.adapter import embeddings_document
 from service.routes.compatible.openai import (
     EXAMPLE,

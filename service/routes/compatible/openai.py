@@ -17,8 +17,7 @@ from service.answers.packing import as_base64
 from service.answers.quantize import VectorFormat, is_quantized
 from service.errors import Invalid, ModelNotFound, NotReady
 from service.http.media import JSON
-from service.http.openapi import answer_document
-from service.http.route import Route
+from service.http.route import Route, answer_document
 from service.operations.encode import EncodeResult, offload
 from service.requests.schemas import EncodeRequest, Inputs, PromptText
 from service.routes.compatible.adapter import (

@@ -12,8 +12,7 @@ from starlette.responses import Response
 
 from service.error_shapes import TEI
 from service.errors import NotReady, WrongTask
-from service.http.openapi import answer_document
-from service.http.route import Route
+from service.http.route import Route, answer_document
 from service.operations.encode import EncodeResult, offload
 from service.requests.schemas import EncodeRequest, Inputs, Status
 from service.routes.compatible.adapter import embeddings_document, json_response, require_task, run_for

@@ -10,8 +10,7 @@ from starlette.responses import Response
 
 from service.error_shapes import COHERE, TEI
 from service.errors import Overloaded
-from service.http.openapi import answer_document
-from service.http.route import Route
+from service.http.route import Route, answer_document
 from service.observability.tracing import OpenTelemetryTracing
 from service.routes.table import ROUTES
 from service.wire import AnswerModel, RequestModel
