@@ -76,6 +76,9 @@ class ServerProcess:
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
     def wait(self, limit: float = END_LIMIT) -> int:
         code = self._process.wait(limit)
         self.may_read.set()
@@ -123,6 +126,13 @@ class ServerProcess:
         for line in self._process.stderr:
             self.may_read.wait()
             self.lines.append(line.decode().rstrip("\n"))
+
+
+def fake_server(directory: Path, *flags: str, **environment: str) -> ServerProcess:
+    """The service on a model that computes nothing."""
+    return ServerProcess(
+        "tests.service.fake_server", "--model", str(directory), "--workers", "1", *flags, environment=environment
+    )
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:

@@ -1,0 +1,102 @@
+"""What runs in the background of a server: it loads the model, looks at connections, measures the loop."""
+
+import asyncio
+import socket
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import uvicorn
+
+import service.lifecycle
+from service.lifecycle import Server
+from service.machine.listener import StartFailure
+
+
+@asynccontextmanager
+async def started(runner: Any = None, check_interval: float = 0.001) -> AsyncIterator[Server]:
+    """A server that listens, whose model is this."""
+    server = Server(
+        uvicorn.Config(Mock(), lifespan="off", log_config=None),
+        Mock(),
+        lambda *_: Mock() if runner is None else runner,
+        "nowhere",
+        check_interval,
+    )
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        await server.startup([listener])
+        yield server
+        for waiting in server.servers:
+            waiting.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+class UntimedConnection:
+    def __init__(self) -> None:
+        self.looked_at = 0
+
+    def enforce_timeouts(self, _now: float) -> None:
+        self.looked_at += 1
+
+
+def test_a_connection_that_is_over_is_kept_nowhere() -> None:
+    async def test() -> None:
+        async with started() as server:
+            connection: Any = UntimedConnection()
+            server.server_state.connections.add(connection)
+            while not connection.looked_at:
+                await asyncio.sleep(0.001)
+            server.server_state.connections.clear()
+            reference = weakref.ref(connection)
+            del connection
+            assert reference() is None
+
+    asyncio.run(test())
+
+
+def test_timeouts_go_on_where_those_of_one_connection_fail() -> None:
+    async def test() -> None:
+        async with started() as server:
+            broken, sound = Mock(), Mock()
+            broken.enforce_timeouts.side_effect = AttributeError("a fault of ours")
+            server.server_state.connections |= {broken, sound}
+            await until(lambda: sound.enforce_timeouts.call_count >= 3)
+            assert broken.transport.abort.called
+
+    asyncio.run(test())
+
+
+def test_a_process_whose_timeouts_or_measurements_end_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_observe: object) -> None:
+        raise OSError("no clock")
+
+    monkeypatch.setattr(service.lifecycle, "watch_loop_lag", fail)
+
+    async def test() -> None:
+        async with started(check_interval=1.0) as server:
+            await until(lambda: server.should_exit)
+        assert str(server.failure) == "cannot go on: no clock"
+
+    asyncio.run(test())
+
+
+def test_a_failure_behind_the_loading_ends_the_process() -> None:
+    """The task that loads the model is awaited by nobody: it has to say itself that it failed."""
+
+    async def test() -> None:
+        async with started(runner=Mock(spec=[])) as server:
+            await until(lambda: server.should_exit)
+        assert isinstance(server.failure, StartFailure)
+        assert "Mock object has no attribute 'manifest'" in str(server.failure)
+
+    asyncio.run(test())
