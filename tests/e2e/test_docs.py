@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import BrowserContext, expect
 
 from tests.service.fake_engine import write_fake_artifact
-from tests.service.test_server import fake_server
+from tests.service.process import fake_server
 
 
 @pytest.mark.parametrize("flags", [(), pytest.param(("--admin-port", "0"), marks=pytest.mark.slow)])

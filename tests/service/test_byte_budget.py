@@ -10,8 +10,7 @@ from service.errors import HeldTooMuch
 from tests.service.conftest import Serve
 from tests.service.fake_engine import MODEL_NAME
 from tests.service.http.test_protocol import metric, read_answer, request_bytes
-from tests.service.process import wait_until
-from tests.service.test_server import fake_server
+from tests.service.process import fake_server, wait_until
 
 
 def test_shares_are_taken_up_to_the_limit_and_given_back() -> None:

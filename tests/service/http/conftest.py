@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.process import ServerProcess
-from tests.service.test_server import fake_server
+from tests.service.process import ServerProcess, fake_server
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,7 @@ import pytest
 
 from service.http.connection_limit import ADMIN_CONNECTIONS, REFUSED_CONNECTIONS, ConnectionSlots
 from tests.service.http.test_protocol import PROBE, error_code, read_answer, request_bytes
-from tests.service.process import ServerProcess, wait_until
-from tests.service.test_server import fake_server
+from tests.service.process import ServerProcess, fake_server, wait_until
 
 REFUSED = (503, "1", "close", "too_many_connections")
 

@@ -24,7 +24,7 @@ from service.http.route_table import RouteTable
 from service.observability.metrics import Metrics
 from service.routes.table import ROUTES, UNMATCHED
 from tests.service.http.test_protocol import PROBE, request_bytes
-from tests.service.test_server import fake_server
+from tests.service.process import fake_server
 
 KEY = "k" * 20
 REQUEST = request_bytes({"inputs": "cat"})

@@ -12,7 +12,7 @@ from service.http.host_and_port import HostAndPortPolicy
 from service.http.route import Route
 from service.routes.table import ROUTES
 from tests.service.conftest import Serve
-from tests.service.test_server import fake_server
+from tests.service.process import fake_server
 
 
 def route_of(path: str) -> Route:

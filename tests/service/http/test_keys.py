@@ -11,7 +11,7 @@ from service.http import keys
 from service.http.keys import SHORTEST_KEY, KeyRing, KeysError
 from service.routes.table import ROUTES
 from tests.service.conftest import Serve, Served
-from tests.service.test_server import fake_server
+from tests.service.process import fake_server
 
 FIRST, SECOND, WRONG = "first-key-0123456789", "second-key-9876543210", "wrong-key-0123456789"
 

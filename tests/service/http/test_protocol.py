@@ -21,8 +21,7 @@ from uvicorn.server import ServerState
 from service.http.connection import CONNECTION_KEY, ConnectionLimits
 from service.http.pieces import PART_BYTES
 from service.http.protocol import MOST_PIPELINED, BoundedProtocol
-from tests.service.process import ServerProcess, wait_until
-from tests.service.test_server import fake_server
+from tests.service.process import ServerProcess, fake_server, wait_until
 
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n"
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.http.test_protocol import error_code, metric, read_answer, request_bytes, send_for
-from tests.service.process import ServerProcess, wait_until
-from tests.service.test_server import fake_server
+from tests.service.process import ServerProcess, fake_server, wait_until
 
 KEY = "sesame-sesame-sesame-sesame"
 BODY = json.dumps({"inputs": "cat"}).encode()

@@ -8,7 +8,7 @@ import pytest
 
 from service.machine.descriptors import make_room
 from tests.service.http.test_protocol import read_answer
-from tests.service.test_server import fake_server
+from tests.service.process import fake_server
 
 Limits = tuple[int, int]
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from tests.service.process import ServerProcess, wait_until
-from tests.service.test_server import FAKE
 
 pytestmark = pytest.mark.alone  # processes start, die and are replaced within limits of seconds
 
@@ -26,7 +25,7 @@ JSON = {"content-type": "application/json"}
 
 def processes(artifact: Path, count: int, *flags: str, **environment: str) -> ServerProcess:
     flags = ("--model", str(artifact), "--processes", str(count), "--workers", "1", *flags)
-    return ServerProcess(FAKE, *flags, environment=environment)
+    return ServerProcess("tests.service.fake_server", *flags, environment=environment)
 
 
 class Pair:
