@@ -38,6 +38,7 @@ from export.json_files import read_json
 from export.pairs import prepare_pairs
 from export.pipeline import Pipeline, read_pipeline
 from export.sources import Folder
+from export.tasks import yes_no
 from export.tasks.detection import refuse_other_tasks
 from export.tasks.registry import read_task_layers
 from export.tokenizer import read_tokenizer
@@ -47,6 +48,7 @@ from model.config import EncoderConfig
 from model.config_checks import LARGEST, ConfigError
 from model.encoder import Encoder
 from model.manifest import Defaults, Source
+from model.pair_wording import PairWording
 from model.tasks.settings import Task
 
 ADAPTER = "adapter_config.json"  # sentence-transformers applies what it describes
@@ -79,6 +81,7 @@ class Checkpoint:
         max_sequence_length: tokens at most, special tokens included.
         stated_length: the longest text that the original takes, where that is longer; else None.
         pairs: whether the network takes pairs of texts, as the tokenizer makes them.
+        pair_wording: what stands around the texts of a pair before the tokenizer reads them; None for nothing.
     """
 
     name: str
@@ -89,6 +92,7 @@ class Checkpoint:
     max_sequence_length: int
     stated_length: int | None = None
     pairs: bool = False
+    pair_wording: PairWording | None = None
 
 
 def read_checkpoint(
@@ -98,6 +102,7 @@ def read_checkpoint(
     max_length: int | None = None,
     task: Task | None = None,
     adapter: str | None = None,
+    instruction: str | None = None,
 ) -> Checkpoint:
     """Reads a folder whole.
 
@@ -107,6 +112,7 @@ def read_checkpoint(
         max_length: the longest text to serve, in tokens; None for what the folder says.
         task: what to export; None for what the folder is for.
         adapter: which of the folder's adapters is merged into the weights; None where it has none.
+        instruction: what a language model judges documents by; None for the usual one.
 
     Raises:
         SourceError: a file is missing, malformed, or not the one that was vouched for.
@@ -123,8 +129,13 @@ def read_checkpoint(
     config, task_state = read_task_layers(pipeline, described, family, tensors, config)
     encoder = build_encoder(config, {**family.read_state(tensors, described), **task_state})
     tokenizer = read_tokenizer(pipeline.transformer, do_lower_case=pipeline.do_lower_case)
-    pairs = False
-    if config.task == "classification":
+    pairs, wording = False, None
+    if config.task == "classification" and yes_no.is_language_model(described):
+        (tokenizer, wording), pairs = yes_no.word_pairs(tokenizer, instruction), True
+        pipeline = yes_no.limit_length(pipeline)
+    elif instruction is not None:
+        raise UnsupportedModel("an instruction is for language models that judge pairs of texts: this is none")
+    elif config.task == "classification":
         tokenizer, pairs = prepare_pairs(tokenizer, pipeline.transformer, has_types=config.type_vocab_size > 1)
     around = tokenizer.encode("").ids
     largest = max([*tokenizer.get_vocab().values(), *around], default=0)  # not the count: ids may have gaps
@@ -144,6 +155,7 @@ def read_checkpoint(
         max_sequence_length=_longest(max_length, pipeline, tokenizer, config),
         stated_length=_beyond(pipeline, config) if max_length is None else None,
         pairs=pairs,
+        pair_wording=wording,
     )
 
 

@@ -78,6 +78,11 @@ def parser(program: str = PROGRAM, default_output: str = "") -> argparse.Argumen
     made.add_argument(
         "--adapter", metavar="NAME", help="adapter to merge, where the checkpoint has several (jina-embeddings-v3)"
     )
+    made.add_argument(
+        "--instruction",
+        metavar="TEXT",
+        help="what a language model judges documents by, with --task classification (default: Qwen3-Reranker's)",
+    )
     add_options(made)
     made.add_argument("--revision", help="branch, tag or commit on the hub")
     made.add_argument("--force", action="store_true", help="replace DIR if it is an artifact")
@@ -119,7 +124,12 @@ def _export(options: argparse.Namespace, serve: str) -> None:
     folder = find_folder(options.model, options.revision)
     sys.stderr.write(f"reading {folder.id}\n")
     checkpoint = read_checkpoint(
-        folder, name=options.name, max_length=options.max_length, task=options.task, adapter=options.adapter
+        folder,
+        name=options.name,
+        max_length=options.max_length,
+        task=options.task,
+        adapter=options.adapter,
+        instruction=options.instruction,
     )
     sys.stderr.write(_length_note(checkpoint))
     checkpoint, pruning = prune_as_asked(options, checkpoint)

@@ -170,6 +170,7 @@ def _make(
             files=describe_files(directory),
             pruning=pruning.removed,
             pairs=checkpoint.pairs,
+            pair_wording=checkpoint.pair_wording,
             vector_ranges=ranges,
             versions={"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         )

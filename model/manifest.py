@@ -10,6 +10,7 @@ from typing import Any
 
 from model.config import EncoderConfig
 from model.config_checks import ConfigError
+from model.pair_wording import PairWording
 from model.tasks.settings import OUTPUT_NAMES, ClassificationSettings, ScoreActivation, Task
 
 SCHEMA_VERSION = 1
@@ -86,6 +87,7 @@ class Manifest:
         versions: versions of what produced the artifact, by package.
         pruning: which heads were removed, by what, and what it cost; None where none were.
         pairs: whether the model takes pairs of texts, made as `tokenizer.json` makes them.
+        pair_wording: what is put around the two texts before `tokenizer.json` reads them; None for nothing.
         vector_ranges: what 8-bit vectors are scaled by; None where the task gives no such vectors, or they were not
             measured.
     """
@@ -105,6 +107,7 @@ class Manifest:
     versions: Mapping[str, str]
     pruning: Mapping[str, Any] | None = None
     pairs: bool = False
+    pair_wording: PairWording | None = None
     vector_ranges: VectorRanges | None = None
     schema_version: int = SCHEMA_VERSION
 
@@ -160,6 +163,7 @@ class Manifest:
                     "inputs": tuple(data["inputs"]),
                     "outputs": tuple(data["outputs"]),
                     "defaults": Defaults(**data["defaults"]),
+                    "pair_wording": _read_wording(data.get("pair_wording")),
                     "vector_ranges": _read_ranges(data.get("vector_ranges")),
                     "files": {name: FileEntry(**entry) for name, entry in data["files"].items()},
                 }
@@ -170,6 +174,15 @@ class Manifest:
 
 def _read_ranges(data: Mapping[str, Any] | None) -> VectorRanges | None:
     return None if data is None else VectorRanges(minimum=tuple(data["minimum"]), maximum=tuple(data["maximum"]))
+
+
+def _read_wording(data: Mapping[str, Any] | None) -> PairWording | None:
+    if data is None:
+        return None
+    before, after = (tuple(map(str, data[name])) for name in ("before", "after"))
+    if len(before) != 2 or len(after) != 2:
+        raise TypeError(f"pair_wording is {data!r:.100}: expected two texts before and two after")
+    return PairWording(before=before, after=after)
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:

@@ -88,7 +88,10 @@ class Runner:
         runtime = plan_runtime(settings)
         warn_of_slow_precision(artifact.manifest.precision, runtime.provider)
         tokenizer = Tokenizer.load(
-            artifact.path(TOKENIZER), artifact.manifest.max_sequence_length, threads=runtime.workers
+            artifact.path(TOKENIZER),
+            artifact.manifest.max_sequence_length,
+            threads=runtime.workers,
+            pair_wording=artifact.manifest.pair_wording,
         )
         backend = OnnxBackend(artifact, intra_op_threads=runtime.intra_op_threads, provider=runtime.provider)
         backend.warm_up()

@@ -172,6 +172,15 @@ def multi_vector_encoder() -> "TaskArtifact":
 
 
 @pytest.fixture(scope="session")
+def yes_no_reranker() -> "TaskArtifact":
+    """A drawn language model that says yes or no: causal, with grouped queries; do not change it."""
+    from tests.task_artifacts import kept_artifact
+    from tests.yes_no import make_yes_no
+
+    return kept_artifact("yes_no", make_yes_no)
+
+
+@pytest.fixture(scope="session")
 def server(default_artifact: Path) -> Iterator[ServerProcess]:
     """The real process on the default model, started once a run, for tests that only ask it something."""
     with ServerProcess("service", "--model", str(default_artifact)) as process:

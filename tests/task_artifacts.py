@@ -20,9 +20,11 @@ from export.exporter import export_artifact
 from export.grid import Case
 from export.precision import Precision
 from export.sources import Folder
+from model.tasks.settings import Task
 from tests.disk_cache import kept
 from tests.tokenizers import VOCABULARY, wordpiece
 
+SOURCES = ("task_artifacts.py", "tokenizers.py", "family_models.py", "yes_no.py")
 LONGEST = 64
 SIZES: Mapping[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -60,7 +62,7 @@ class TaskArtifact:
 
 def kept_artifact(name: str, make: Callable[..., TaskArtifact], **settings: Any) -> TaskArtifact:
     """What `make` makes, from this run or from one before it. Nobody may change it."""
-    sources = [(Path(__file__).with_name(file)).read_bytes() for file in ("task_artifacts.py", "tokenizers.py")]
+    sources = [(Path(__file__).with_name(file)).read_bytes() for file in SOURCES]
     parameters = (sources, settings, version("transformers"))
     path = kept(name, parameters, lambda directory: make(directory, **settings))
     return TaskArtifact(path / "folder", path / "artifact")
@@ -73,7 +75,7 @@ def make_embedder(directory: Path, precision: Precision = "fp32") -> TaskArtifac
     folder = _save(directory, AutoModel)
     _write(folder, "1_Pooling", {"pooling_mode": "mean", "embedding_dimension": SIZES["hidden_size"]})
     _write_modules(folder, {"Pooling": "sentence_transformers.models", "Normalize": "sentence_transformers.models"})
-    return _export(folder, directory, precision)
+    return export_folder(folder, directory, precision)
 
 
 def make_classifier(directory: Path, labels: tuple[str, ...], precision: Precision = "fp32") -> TaskArtifact:
@@ -82,7 +84,7 @@ def make_classifier(directory: Path, labels: tuple[str, ...], precision: Precisi
 
     names = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
     folder = _save(directory, AutoModelForSequenceClassification, **names)
-    return _export(folder, directory, precision)
+    return export_folder(folder, directory, precision)
 
 
 def make_sparse(directory: Path, precision: Precision = "fp32") -> TaskArtifact:
@@ -94,7 +96,7 @@ def make_sparse(directory: Path, precision: Precision = "fp32") -> TaskArtifact:
     _write_modules(folder, {"SpladePooling": "sentence_transformers.sparse_encoder.modules.splade_pooling"})
     _write_json(folder / "sentence_bert_config.json", _transformer("fill-mask", "logits"))
     _write_json(folder / "config_sentence_transformers.json", {"model_type": "SparseEncoder"})
-    return _export(folder, directory, precision)
+    return export_folder(folder, directory, precision)
 
 
 def make_multi_vector(directory: Path, precision: Precision = "fp32") -> TaskArtifact:
@@ -113,7 +115,7 @@ def make_multi_vector(directory: Path, precision: Precision = "fp32") -> TaskArt
     _write_json(folder / "sentence_bert_config.json", _transformer("feature-extraction", "last_hidden_state"))
     around = {"model_type": "MultiVectorEncoder", "prompts": {"query": "", "document": ""}}
     _write_json(folder / "config_sentence_transformers.json", around)
-    return _export(folder, directory, precision)
+    return export_folder(folder, directory, precision)
 
 
 def _save(directory: Path, auto: Any, **settings: Any) -> Path:
@@ -152,8 +154,11 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content))
 
 
-def _export(folder: Path, directory: Path, precision: Precision) -> TaskArtifact:
-    checkpoint = read_checkpoint(Folder(folder, folder.name), name="drawn")
+def export_folder(
+    folder: Path, directory: Path, precision: Precision = "fp32", *, task: Task | None = None, explains: bool = True
+) -> TaskArtifact:
+    """The folder with the artifact made from it; `task` and `explains` as the exporter takes them."""
+    checkpoint = read_checkpoint(Folder(folder, folder.name), name="drawn", task=task)
     with patch("export.verify.grid", lambda _: [Case((7, 3), 7, (0, 1))]):
-        export_artifact(checkpoint, directory / "artifact", precision=precision)
+        export_artifact(checkpoint, directory / "artifact", precision=precision, explains=explains)
     return TaskArtifact(folder, directory / "artifact")

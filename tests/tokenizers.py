@@ -1,7 +1,7 @@
 """Small trained tokenizers of the kinds that encoders come with, put together as the families' own are."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
@@ -87,8 +87,17 @@ GPT_4 = (
 )
 
 
-def _byte_level(special: list[str], normalizer: normalizers.Normalizer | None, digits: str) -> Tokenizer:
-    """Byte-level BPE whose words are found by a pattern, as since GPT-4; `digits` is its part for numbers."""
+def _byte_level(
+    special: list[str], normalizer: normalizers.Normalizer | None, digits: str, more: Sequence[str] = ()
+) -> Tokenizer:
+    """Byte-level BPE whose words are found by a pattern, as since GPT-4.
+
+    Args:
+        special: tokens.
+        normalizer: None for none.
+        digits: the pattern's part for numbers.
+        more: texts to train on.
+    """
     made = Tokenizer(models.BPE())
     made.normalizer = normalizer
     pattern = GPT_4.replace(r"|\p{N}|", rf"|{digits}|")
@@ -101,7 +110,7 @@ def _byte_level(special: list[str], normalizer: normalizers.Normalizer | None, d
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator(TEXTS, trainer)
+    made.train_from_iterator([*TEXTS, *more], trainer)
     return made
 
 
@@ -112,6 +121,16 @@ def qwen() -> Tokenizer:
     made.post_processor = processors.TemplateProcessing(
         single="$A <|endoftext|>", pair="$A <|endoftext|> $B <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
     )
+    return made
+
+
+@cache
+def qwen_chat() -> Tokenizer:
+    """Qwen3's own: nothing added to a text, and tokens for turns, thoughts and the two answers of its reranker."""
+    special, more = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], ["yes", "no", "why?\nwho?\n"] * 99
+    made = _byte_level(special, normalizers.NFC(), r"\p{N}", more)
+    made.add_tokens(["<think>", "</think>"])
+    made.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
     return made
 
 
@@ -173,5 +192,14 @@ def t5() -> Tokenizer:
 
 
 TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = MappingProxyType(
-    {"wordpiece": wordpiece, "bpe": bpe, "unigram": unigram, "qwen": qwen, "llama3": llama3, "gemma": gemma, "t5": t5}
+    {
+        "wordpiece": wordpiece,
+        "bpe": bpe,
+        "unigram": unigram,
+        "qwen": qwen,
+        "llama3": llama3,
+        "qwen-chat": qwen_chat,
+        "gemma": gemma,
+        "t5": t5,
+    }
 )

@@ -16,9 +16,10 @@ from export.families.settings import local_layers
 from export.families.task_layers import OUTPUT, TaskLayers, fixed
 from model.config import EncoderConfig, Pooling
 
-__all__ = ("CLASSIFIER", "MODEL_TYPES", "PREFIXES", "read_config", "read_state")
+__all__ = ("CLASSIFIER", "LANGUAGE_MODEL_HEAD", "MODEL_TYPES", "PREFIXES", "read_config", "read_state")
 
 MODEL_TYPES = ("qwen3",)
+LANGUAGE_MODEL_HEAD = "lm_head.weight"
 IGNORED = ("lm_head.", "score.", "rotary_emb.")
 CLASSIFIER = TaskLayers({"score": OUTPUT}, fixed(dense_activation=None, pooling="last"))
 

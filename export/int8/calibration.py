@@ -69,7 +69,9 @@ def task_batches(path: Path, checkpoint: Checkpoint, *, with_weights: bool = Fal
     longest = checkpoint.max_sequence_length
     heads = sum(checkpoint.encoder.config.num_heads) if with_weights else 0
     if checkpoint.pairs:
-        return pair_batches(make_pairs(read_texts(path)), checkpoint.tokenizer, longest, heads)
+        pairs, wording = make_pairs(read_texts(path)), checkpoint.pair_wording
+        worded = pairs if wording is None else [wording.wrap(pair) for pair in pairs]
+        return pair_batches(worded, checkpoint.tokenizer, longest, heads)
     return text_batches(path, checkpoint.tokenizer, longest, heads)
 
 

@@ -12,6 +12,7 @@ from scipy.stats import kendalltau
 from torch import Tensor
 
 from export.errors import UnsupportedModel
+from export.tasks import yes_no
 from export.tasks.definition import Rows, TaskExport, Threshold
 from export.tasks.source import TaskSource
 from model.config import EncoderConfig
@@ -33,6 +34,8 @@ def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict
     Raises:
         UnsupportedModel: other layers, labels or activations than are reproduced.
     """
+    if yes_no.is_language_model(source.described):
+        return yes_no.read(source, config)
     layers = source.layers("CLASSIFIER")
     state = source.pick(layers)
     read_settings = layers.read_settings(source.described)

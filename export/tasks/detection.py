@@ -66,9 +66,10 @@ def choose_task(found: Found, wanted: Task | None) -> Task:
     if wanted is not None:
         return wanted
     if found.task is None:
+        judge = "; --task classification exports it as a reranker that says yes or no, if that is what it was made for"
         raise UnsupportedModel(
             f"{found.sign}, which is for none of the tasks {', '.join(TASK_NAMES)}: --task embedding exports its "
-            "encoder without the layers of that architecture"
+            f"encoder without the layers of that architecture{judge if found.sign.endswith('ForCausalLM') else ''}"
         )
     return found.task
 

@@ -13,10 +13,13 @@ import numpy as np
 from tokenizers import Encoding
 
 from service.errors import TooLarge
-from service.tokenization.tokenized import KeptEncoding, TokenizedInput
+from service.tokenization.tokenized import KeptEncoding, Offset, TokenizedInput
 
 PairTruncation = Literal["longest_first", "only_second"]
 """Which text of a pair is cut, by the names of `transformers`: the longer one until both are as long, or the second."""
+
+RowTruncation = PairTruncation | Literal["as_one"]
+"""How rows are cut: also as if both texts were one, the second and, where it is gone, the first."""
 
 
 SEPARATOR = "\n"
@@ -30,10 +33,12 @@ class PlainTokens:
     Attributes:
         ids: in the vocabulary.
         encodings: the library's results, one after the other; empty where nothing but ids is known.
+        span: [start, end) of the text's own characters, where words of the model's stand around it; None for all.
     """
 
     ids: Sequence[int]
     encodings: tuple[Encoding, ...] = ()
+    span: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, encoding: Encoding, *, ids_only: bool) -> "PlainTokens":
@@ -44,6 +49,27 @@ class PlainTokens:
     def every(self, name: str, kept: slice) -> list[Any]:
         """One attribute of the kept tokens, as `Encoding` has it."""
         return list(chain.from_iterable(getattr(part, name) for part in self.encodings))[kept]
+
+    def is_own(self, kept: slice) -> list[bool]:
+        """Of each kept token, whether it holds any of the text's own characters."""
+        if self.span is None or not self.encodings:
+            return [True] * len(self.ids[kept])
+        start, end = self.span
+        return [first < end and last > start for first, last in self.every("offsets", kept)]
+
+    def offsets(self, kept: slice) -> list[Offset]:
+        """Where each kept token stands in the text, as far as it does; (0, 0) for one that does not."""
+        offsets: list[Offset] = self.every("offsets", kept)
+        if self.span is None:
+            return offsets
+        start, end = self.span
+        cut_to_text = [(max(first, start) - start, min(last, end) - start) for first, last in offsets]
+        return [place if own else (0, 0) for place, own in zip(cut_to_text, self.is_own(kept), strict=True)]
+
+    def words(self, kept: slice) -> list[int | None]:
+        """The word that each kept token belongs to; None for one that is not of the text."""
+        words = self.every("word_ids", kept)
+        return [word if own else None for word, own in zip(words, self.is_own(kept), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,27 +148,27 @@ class RowTemplate:
             type_ids=np.array(types, dtype=np.int64) if any(types) else None,
             text=None if sources is None else SEPARATOR.join(sources),
             second_start=0 if sources is None or len(sources) == 1 else len(sources[0]) + len(SEPARATOR),
-            segments=self._segments(parts) if len(parts) > 1 else None,
+            segments=self._segments(texts, kept) if len(parts) > 1 else None,
         )
 
     def _encoding(self, texts: Sequence[PlainTokens], kept: Sequence[slice]) -> KeptEncoding:
-        tokens, offsets, words = (
-            [text.every(name, place) for text, place in zip(texts, kept, strict=True)]
-            for name in ("tokens", "offsets", "word_ids")
-        )
+        parts = list(zip(texts, kept, strict=True))
+        offsets, words = [text.offsets(place) for text, place in parts], [text.words(place) for text, place in parts]
         added = self.added
         return KeptEncoding(
-            tokens=self._around([part.names for part in added], tokens),
+            tokens=self._around([part.names for part in added], [text.every("tokens", place) for text, place in parts]),
             offsets=self._around([((0, 0),) * len(part.ids) for part in added], offsets),
             word_ids=self._around([(None,) * len(part.ids) for part in added], words),
             special_tokens_mask=self._around(
-                [(1,) * len(part.ids) for part in added], [[0] * len(part) for part in tokens]
+                [(1,) * len(part.ids) for part in added],
+                [[int(not own) for own in text.is_own(place)] for text, place in parts],
             ),
         )
 
-    def _segments(self, parts: Sequence[Sequence[int]]) -> list[int | None]:
+    def _segments(self, texts: Sequence[PlainTokens], kept: Sequence[slice]) -> list[int | None]:
         added = [(None,) * len(part.ids) for part in self.added]
-        return self._around(added, [[text] * len(part) for text, part in enumerate(parts)])
+        own = [text.is_own(place) for text, place in zip(texts, kept, strict=True)]
+        return self._around(added, [[text if mine else None for mine in part] for text, part in enumerate(own)])
 
     @staticmethod
     def _around(added: Sequence[Sequence[Any]], parts: Sequence[Sequence[Any]]) -> list[Any]:
@@ -156,7 +182,7 @@ class RowTemplate:
 def cut(
     lengths: Sequence[int],
     room: int,
-    truncation: PairTruncation,
+    truncation: RowTruncation,
     *,
     most: Sequence[int | None] | None = None,
     from_start: bool = False,
@@ -181,7 +207,7 @@ def cut(
     ]
 
 
-def _share(first: int, second: int, room: int, truncation: PairTruncation) -> tuple[int, int]:
+def _share(first: int, second: int, room: int, truncation: RowTruncation) -> tuple[int, int]:
     """How many tokens each of two texts may have.
 
     `longest_first` as the `tokenizers` library does it: the shorter text is kept whole where it takes less than half.
@@ -190,6 +216,8 @@ def _share(first: int, second: int, room: int, truncation: PairTruncation) -> tu
         if first >= room:
             raise TooLarge(f"the first text has {first} tokens and leaves no room for the second: {room} fit in all")
         return first, room - first
+    if truncation == "as_one":
+        return min(first, room), max(0, room - first)
     shorter, longer = min(first, second), max(first, second)
     longer = min(longer, max(shorter, room - shorter))
     if shorter + longer > room:

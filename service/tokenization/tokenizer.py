@@ -13,16 +13,15 @@ import numpy as np
 from tokenizers import Encoding
 from tokenizers import Tokenizer as FastTokenizer
 
-from service.errors import Invalid
+from model.pair_wording import PairWording
 from service.tokenization.loading import read_tokenizer, special_ends
 from service.tokenization.plain_text import PlainText
-from service.tokenization.rows import PairTruncation, PlainTokens, RowTemplate, cut
+from service.tokenization.row_encoder import TEXTS_AT_ONCE, RowEncoder, RowOptions
+from service.tokenization.rows import PairTruncation
 from service.tokenization.threads import TokenizerThreads, without_panic
 from service.tokenization.tokenized import KeptEncoding, TokenizedInput
-from service.tokenization.windows import in_windows
 
 TEXT_CHARACTERS = 16  # a text costs at least as much as so many characters; 256 of one character take 4 to 10 ms
-TEXTS_AT_ONCE = 64  # the library's results hold all that was cut off: of 2,048 texts they took 260 MB at once
 
 
 class Tokenizer:
@@ -34,21 +33,35 @@ class Tokenizer:
         special_ends: ids of the special tokens that begin and end every input; None where there is none.
     """
 
-    def __init__(self, tokenizer: FastTokenizer, max_sequence_length: int, *, threads: int) -> None:
+    def __init__(
+        self,
+        tokenizer: FastTokenizer,
+        max_sequence_length: int,
+        *,
+        threads: int,
+        pair_wording: PairWording | None = None,
+    ) -> None:
         tokenizer.no_padding()
         tokenizer.enable_truncation(max_sequence_length, stride=0, strategy="longest_first", direction="right")
         self._tokenizer = tokenizer
         self._plain = PlainText.of(tokenizer)
-        self._single = RowTemplate.of(tokenizer.encode("a"), 1)
-        self._pair = RowTemplate.of(tokenizer.encode("a", "a"), 2)
+        self._rows = RowEncoder(tokenizer, max_sequence_length, pair_wording)
         self.num_special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
         self.special_ends = special_ends(tokenizer)
         self._threads = TokenizerThreads(threads)
         self.max_sequence_length = max_sequence_length
 
     @classmethod
-    def load(cls, path: Path, max_sequence_length: int, *, threads: int) -> "Tokenizer":
+    def load(
+        cls, path: Path, max_sequence_length: int, *, threads: int, pair_wording: PairWording | None = None
+    ) -> "Tokenizer":
         """Reads a `tokenizer.json`.
+
+        Args:
+            path: of the file.
+            max_sequence_length: tokens that the model takes.
+            threads: for long texts.
+            pair_wording: what the model reads around the texts of a pair; None for nothing.
 
         Raises:
             ValueError: the file is no tokenizer or too large, or the length leaves no room for text.
@@ -56,7 +69,7 @@ class Tokenizer:
         tokenizer = read_tokenizer(path)
         if max_sequence_length <= tokenizer.num_special_tokens_to_add(is_pair=False):
             raise ValueError(f"max_sequence_length {max_sequence_length} leaves no room for text; export it again")
-        return cls(tokenizer, max_sequence_length, threads=threads)
+        return cls(tokenizer, max_sequence_length, threads=threads, pair_wording=pair_wording)
 
     async def encode(
         self, texts: Sequence[str], *, ids_only: bool = False, deadline: float | None = None
@@ -83,7 +96,7 @@ class Tokenizer:
             InternalError, NotReady, DeadlineExceeded: as for `encode`.
         """
         cost = sum(map(len, texts)) + TEXT_CHARACTERS * (len(texts) - 1)
-        return await self._threads.run(partial(self._encode_windows, texts), cost, deadline)
+        return await self._threads.run(partial(self._rows.encode_windows, texts), cost, deadline)
 
     async def encode_rows(
         self,
@@ -110,15 +123,20 @@ class Tokenizer:
             TooLarge: only the second text may be cut, and the first leaves no room for it.
             InternalError, NotReady, DeadlineExceeded: as for `encode`.
         """
-        tokenize = partial(self._encode_rows, rows, truncation, from_start, ids_only, most)
+        how = RowOptions(truncation, from_start=from_start, most=most)
+        tokenize = partial(self._rows.encode, rows, how, ids_only=ids_only)
         cost = sum(sum(map(len, row)) for row in rows) + TEXT_CHARACTERS * (2 * len(rows) - 1)
         return await self._threads.run(tokenize, cost, deadline)
 
     def join_ids(
         self, rows: Sequence[Sequence[Sequence[int]]], truncation: PairTruncation, *, from_start: bool
     ) -> list[TokenizedInput]:
-        """Rows of pairs of token ids, given without special tokens; errors are those of `encode_rows`."""
-        return [self._row([PlainTokens(ids) for ids in row], truncation, from_start) for row in rows]
+        """Rows of pairs of token ids, given without special tokens; errors are those of `encode_rows`.
+
+        Raises:
+            Invalid: the model reads words around the texts too.
+        """
+        return self._rows.join_ids(rows, RowOptions(truncation, from_start=from_start))
 
     def encode_now(self, texts: Sequence[str], *, ids_only: bool = False) -> list[TokenizedInput]:
         """Tokenises texts on the calling thread.
@@ -137,50 +155,6 @@ class Tokenizer:
             encodings = self._encode_fast(part)
             found += [self._tokenized(text, encoding, None) for text, encoding in zip(part, encodings, strict=True)]
         return found
-
-    def _encode_rows(
-        self,
-        rows: Sequence[Sequence[str]],
-        truncation: PairTruncation,
-        from_start: bool,
-        ids_only: bool,
-        most: Sequence[int | None] | None,
-    ) -> list[TokenizedInput]:
-        plain = self._plain_tokens([text for row in rows for text in row], ids_only=ids_only)
-        return [self._row([plain[text] for text in row], truncation, from_start, row, most) for row in rows]
-
-    def _encode_windows(self, texts: Sequence[str]) -> list[TokenizedInput]:
-        if self._single is None:
-            raise Invalid("this model's tokenizer moves tokens about; its texts cannot be read in windows")
-        plain = self._plain_tokens(texts, ids_only=True)
-        return [in_windows(plain[text], self._single, self.max_sequence_length) for text in texts]
-
-    def _plain_tokens(self, given: Sequence[str], *, ids_only: bool) -> dict[str, PlainTokens]:
-        """The tokens of each text, nothing added and nothing cut."""
-        texts, plain = list(dict.fromkeys(given)), dict[str, PlainTokens]()
-        encode = self._tokenizer.encode_batch_fast if ids_only else self._tokenizer.encode_batch
-        for start in range(0, len(texts), TEXTS_AT_ONCE):
-            part = texts[start : start + TEXTS_AT_ONCE]
-            found = encode(part, add_special_tokens=False)
-            tokens = [PlainTokens.of(encoding, ids_only=ids_only) for encoding in found]
-            plain.update(zip(part, tokens, strict=True))
-        return plain
-
-    def _row(
-        self,
-        texts: Sequence[PlainTokens],
-        truncation: PairTruncation,
-        from_start: bool,
-        sources: Sequence[str] | None = None,
-        most: Sequence[int | None] | None = None,
-    ) -> TokenizedInput:
-        template = self._single if len(texts) == 1 else self._pair
-        if template is None:
-            raise Invalid("this model's tokenizer has no template for pairs; send one text an input")
-        room = self.max_sequence_length - template.num_added
-        lengths = [len(text.ids) for text in texts]
-        kept = cut(lengths, room, truncation, most=most, from_start=from_start)
-        return template.join(texts, kept, sources)
 
     def _with_tokens(self, text: str) -> TokenizedInput:
         encoding = self._tokenizer.encode(text)

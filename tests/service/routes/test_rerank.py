@@ -55,6 +55,26 @@ def test_jina_s_and_cohere_s_forms(client: Client, reranker: TaskArtifact, expec
     assert cohere["results"][0]["relevance_score"] == pytest.approx(expected[best], abs=TOLERANCE)
 
 
+def test_a_language_model_says_yes_or_no(client: Client, yes_no_reranker: TaskArtifact) -> None:
+    from tests.yes_no import WEB, ask  # noqa: PLC0415 - seconds to import
+
+    query, asked = "why did the cat sit?", client(yes_no_reranker.artifact)
+    _, scores = ask(yes_no_reranker.folder, [(query, document) for document in DOCUMENTS], WEB, 500)
+    answer = post(asked, "/rerank", query=query, texts=DOCUMENTS)
+    assert [entry["index"] for entry in answer] == np.argsort(-np.array(scores)).tolist()
+    assert {entry["index"]: entry["score"] for entry in answer} == pytest.approx(dict(enumerate(scores)), abs=TOLERANCE)
+    attention = {"layers": "last", "level": "word"}
+    shown = post(asked, "/rerank", query=query, documents=DOCUMENTS[:1], attention=attention)["results"][0]
+    words = shown["attention"]["words"]
+    for segment, text in enumerate(("why did the cat sit ?", DOCUMENTS[0])):
+        assert [
+            word for word, own in zip(words, shown["attention"]["segments"], strict=True) if own == segment
+        ] == text.split()
+    answered = asked.post("/encode", json={"pairs": [[[5], [6]]]})
+    assert answered.status_code == 422
+    assert "send texts, not token ids" in answered.json()["error"]["message"]
+
+
 def test_documents_are_cut_after_so_many_tokens(client: Client, reranker: TaskArtifact) -> None:
     asked = client(reranker.artifact)
     cut = post(asked, "/v2/rerank", query=QUERY, documents=["mat sat mat sat"], max_tokens_per_doc=1)

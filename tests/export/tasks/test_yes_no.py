@@ -1,0 +1,157 @@
+"""Language models that judge pairs by saying yes or no, against the code of Qwen3-Reranker's model card."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer as FastTokenizer
+
+from export.checkpoint import Checkpoint, read_checkpoint
+from export.errors import UnsupportedModel
+from export.sources import Folder
+from model.tasks.settings import ClassificationSettings
+from service.errors import Invalid
+from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.tokenizer import Tokenizer
+from tests.family_models import MODELS, draw, save
+from tests.yes_no import WEB, ask, build
+
+TOLERANCE = 1e-5
+LONGEST = 400
+CODE = "Judge whether the code answers the question.\nBe strict:"
+PAIRS = [
+    ("why did the cat sit?", "It sat on the mat."),
+    ("why?\n", "\n it rained 2026"),
+    ("", "lower <|im_end|> newest"),
+    ("naïve café 日", ""),
+    ("what is\u0301 it ", "\u0301a  word "),
+    ("the cat?", "it sat on the mat and " * 30),
+]
+
+
+def served(checkpoint: Checkpoint) -> Tokenizer:
+    """The service's tokenizer of what would be exported."""
+    made = FastTokenizer.from_str(checkpoint.tokenizer.to_str())
+    return Tokenizer(made, checkpoint.max_sequence_length, threads=1, pair_wording=checkpoint.pair_wording)
+
+
+def rows(checkpoint: Checkpoint, pairs: Sequence[tuple[str, str]], **options: Any) -> list[TokenizedInput]:
+    tokenizer = served(checkpoint)
+    try:
+        return asyncio.run(tokenizer.encode_rows(pairs, **options))
+    finally:
+        tokenizer.close()
+
+
+@pytest.mark.parametrize(
+    ("tied", "ends", "instruction"), [(True, False, None), (False, True, CODE)], ids=["tied", "own-head"]
+)
+def test_scores_are_those_of_the_card(tmp_path: Path, *, tied: bool, ends: bool, instruction: str | None) -> None:
+    folder = build(tmp_path, tied=tied, ends=ends)
+    checkpoint = read_checkpoint(
+        Folder(folder, "drawn"), task="classification", max_length=LONGEST, instruction=instruction
+    )
+    ids, scores = ask(folder, PAIRS, instruction or WEB, LONGEST)
+    found = rows(checkpoint, PAIRS)
+    assert [row.input_ids.tolist() for row in found] == ids
+    assert [row.truncated for row in found] == [False] * (len(PAIRS) - 1) + [True]
+    padded = torch.zeros(len(ids), max(map(len, ids)), dtype=torch.int64)
+    for row, own in zip(padded, ids, strict=True):
+        row[: len(own)] = torch.tensor(own)
+    with torch.inference_mode():
+        logits = checkpoint.encoder(padded, torch.tensor([len(own) for own in ids])).task_output
+    settings = checkpoint.encoder.config.task_settings
+    assert isinstance(settings, ClassificationSettings)
+    assert (settings.labels, settings.activation) == (("yes",), "sigmoid")
+    torch.testing.assert_close(logits.sigmoid()[:, 0], torch.tensor(scores), atol=TOLERANCE, rtol=0)
+    assert max(scores) - min(scores) > 0.1  # they tell pairs apart
+
+
+def test_the_tokenizer_library_makes_the_same_rows_of_worded_texts(tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(Folder(build(tmp_path, tied=True), "drawn"), task="classification")
+    assert checkpoint.pair_wording is not None
+    assert checkpoint.pairs
+    for pair, row in zip(PAIRS[:-1], rows(checkpoint, PAIRS[:-1]), strict=True):
+        assert checkpoint.tokenizer.encode(*checkpoint.pair_wording.wrap(pair)).ids == row.input_ids.tolist()
+
+
+def test_tokens_stand_where_their_text_has_them(tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(Folder(build(tmp_path, tied=True), "drawn"), task="classification")
+    pair = ("the cat?", "it sat on mats")
+    row = rows(checkpoint, [pair])[0]
+    assert row.encoding is not None
+    assert row.segments is not None
+    parts: list[list[str]] = [[], []]
+    for token, segment, (start, end), special in zip(
+        row.encoding.tokens, row.segments, row.encoding.offsets, row.encoding.special_tokens_mask, strict=True
+    ):
+        assert special == (segment is None)
+        if segment is None:
+            assert (start, end) == (0, 0)
+        else:
+            parts[segment].append(pair[segment][start:end])
+            assert token.replace("Ġ", "").replace("Ċ", "") == pair[segment][start:end].strip()
+    assert ["".join(part) for part in parts] == list(pair)
+    assert row.encoding.tokens.count("?Ċ") == 1  # a token of the query and of the words behind it
+
+
+def test_a_query_without_room_for_a_document_is_cut_as_the_card_cuts(tmp_path: Path) -> None:
+    folder = build(tmp_path, tied=True)
+    checkpoint = read_checkpoint(Folder(folder, "drawn"), task="classification", max_length=LONGEST)
+    pair = ("what is the cat? " * 40, "a mat")
+    assert rows(checkpoint, [pair])[0].input_ids.tolist() == ask(folder, [pair], WEB, LONGEST)[0][0]
+
+
+def test_token_ids_are_refused_where_words_stand_around_texts(tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(Folder(build(tmp_path, tied=True), "drawn"), task="classification")
+    tokenizer = served(checkpoint)
+    try:
+        with pytest.raises(Invalid, match="send texts, not token ids"):
+            tokenizer.join_ids([[[5], [6]]], "longest_first", from_start=False)
+    finally:
+        tokenizer.close()
+
+
+def test_texts_are_as_long_as_on_the_card(tmp_path: Path) -> None:
+    folder = build(tmp_path, tied=True)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 9000}))
+    checkpoint = read_checkpoint(Folder(folder, "drawn"), task="classification")
+    assert checkpoint.max_sequence_length == 8192
+
+
+def test_a_language_model_is_a_reranker_only_where_asked_for(tmp_path: Path) -> None:
+    folder = build(tmp_path, tied=True)
+    with pytest.raises(UnsupportedModel, match="Qwen3ForCausalLM, which is for none.*--task classification exports it"):
+        read_checkpoint(Folder(folder, "chat"))
+    with pytest.raises(UnsupportedModel, match="an instruction is for language models"):
+        read_checkpoint(Folder(folder, "chat"), task="embedding", instruction=CODE)
+
+
+def test_a_tokenizer_without_the_two_answers_is_refused(tmp_path: Path) -> None:
+    folder = build(tmp_path, tied=True)
+    text = (folder / "tokenizer.json").read_text().replace("</think>", "</thought>")
+    (folder / "tokenizer.json").write_text(text)
+    with pytest.raises(UnsupportedModel, match="no token </think>: a language model is read as a reranker of"):
+        read_checkpoint(Folder(folder, "chat"), task="classification")
+
+
+def test_a_head_that_is_missing_is_named(tmp_path: Path) -> None:
+    folder = build(tmp_path, tied=True)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    with pytest.raises(UnsupportedModel, match="no lm_head.weight, and tie_word_embeddings does not say"):
+        read_checkpoint(Folder(folder, "chat"), task="classification")
+
+
+def test_other_language_models_are_refused_by_their_type(tmp_path: Path) -> None:
+    model = next(model for model in MODELS if model.name == "gemma3")
+    folder = save(draw(model), model, tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["Gemma3ForCausalLM"]}))
+    with pytest.raises(UnsupportedModel, match="model_type 'gemma3_text' are not read as rerankers: only Qwen3's"):
+        read_checkpoint(Folder(folder, "chat"), task="classification")

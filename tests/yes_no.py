@@ -1,0 +1,71 @@
+"""Drawn language models that judge pairs by saying yes or no, and the code of Qwen3-Reranker's model card."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.family_models import MODELS, draw, save
+from tests.task_artifacts import TaskArtifact, export_folder
+from tests.tokenizers import qwen_chat
+
+WEB = "Given a web search query, retrieve relevant passages that answer the query"
+LONGEST = 500
+
+
+def build(folder: Path, *, tied: bool, ends: bool = False) -> Path:
+    """A folder of `Qwen3ForCausalLM`; `ends`: whether its tokenizer puts a token behind each text."""
+    model = replace(next(model for model in MODELS if model.name == "qwen3"), tokenizer="qwen-chat")
+    sizes = {"vocab_size": qwen_chat().get_vocab_size(), "max_position_embeddings": LONGEST, "hidden_size": 20}
+    theirs = draw(model, auto=AutoModelForCausalLM, tie_word_embeddings=tied, num_key_value_heads=1, **sizes)
+    save(theirs, model, folder)
+    settings = {"tokenizer_class": "Qwen2Tokenizer", "pad_token": "<|endoftext|>", "model_max_length": 9999}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    if ends:
+        described = json.loads((folder / "tokenizer.json").read_text())
+        template = json.loads((folder / "tokenizer.json").read_text())["post_processor"]
+        sequence, end = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB"), "<|endoftext|>"
+        first, second = sequence
+        special = {"SpecialToken": {"id": end, "type_id": 0}}
+        behind = {
+            "type": "TemplateProcessing",
+            "single": [first, special],
+            "pair": [first, special, second, special],
+            "special_tokens": {end: {"id": end, "ids": [0], "tokens": [end]}},
+        }
+        described["post_processor"] = {"type": "Sequence", "processors": [template, behind]}
+        (folder / "tokenizer.json").write_text(json.dumps(described))
+    return folder
+
+
+def ask(
+    folder: Path, pairs: Sequence[tuple[str, str]], instruction: str, longest: int
+) -> tuple[list[list[int]], list[float]]:
+    """Token ids and scores, by the code of https://huggingface.co/Qwen/Qwen3-Reranker-0.6B."""
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(folder).train(False)
+    prefix = (
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+        'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+    )
+    suffix = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    before, behind = (tokenizer.encode(text, add_special_tokens=False) for text in (prefix, suffix))
+    texts = [f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {doc}" for query, doc in pairs]
+    room = longest - len(before) - len(behind)
+    inputs = tokenizer(texts, padding=False, truncation="longest_first", return_attention_mask=False, max_length=room)
+    ids = [before + own + behind for own in inputs["input_ids"]]
+    padded = tokenizer.pad({"input_ids": ids}, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        logits = model(**padded).logits[:, -1, :]
+    true, false = logits[:, tokenizer.convert_tokens_to_ids("yes")], logits[:, tokenizer.convert_tokens_to_ids("no")]
+    chosen = torch.nn.functional.log_softmax(torch.stack([false, true], dim=1), dim=1)
+    return ids, chosen[:, 1].exp().tolist()
+
+
+def make_yes_no(directory: Path) -> TaskArtifact:
+    """A language model of three layers as a reranker: causal, four query heads on one head of keys and values."""
+    folder = build(directory / "folder", tied=True)
+    return export_folder(folder, directory, "fp32", task="classification", explains=False)
