@@ -85,6 +85,11 @@ def parser(program: str = PROGRAM, default_output: str = "") -> argparse.Argumen
     )
     add_options(made)
     made.add_argument("--revision", help="branch, tag or commit on the hub")
+    made.add_argument(
+        "--no-explain",
+        action="store_true",
+        help="without explain.onnx, which `/explain` through the network needs: a shorter export",
+    )
     made.add_argument("--force", action="store_true", help="replace DIR if it is an artifact")
     made.add_argument("--debug", action="store_true", help="show the traceback of a failure")
     return made
@@ -140,6 +145,7 @@ def _export(options: argparse.Namespace, serve: str) -> None:
         calibration=options.calibration,
         force=options.force,
         pruning=pruning,
+        explains=not options.no_explain,
     )
     sys.stderr.write(_summary(options.output, manifest, serve))
 

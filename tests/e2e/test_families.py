@@ -64,7 +64,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = save(theirs, model, made / "folder")
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": LONGEST}))
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))  # type: ignore[no-untyped-call]  # published without annotations
-    assert main([str(folder), "--output", str(made / "artifact")]) == 0
+    assert main([str(folder), "--output", str(made / "artifact"), "--no-explain"]) == 0
     with ServerProcess("service", "--model", str(made / "artifact")) as process:
         yield Served(process.wait_until_ready(), theirs, tokenizer)
         assert process.stop() == 0

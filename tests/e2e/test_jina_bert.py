@@ -47,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         (folder / name).write_text(json.dumps(content))
     save_file(draw_tensors(CONFIG), folder / "model.safetensors")
     TOKENIZERS["wordpiece"]().save(str(folder / "tokenizer.json"))
-    assert main([str(folder), "--output", str(made / "artifact"), "--max-length", "50"]) == 0
+    assert main([str(folder), "--output", str(made / "artifact"), "--no-explain", "--max-length", "50"]) == 0
     with ServerProcess("service", "--model", str(made / "artifact")) as process:
         yield process.wait_until_ready()
         assert process.stop() == 0

@@ -77,7 +77,7 @@ def served(
     config = EncoderConfig.from_dict({**TINY.to_dict(), **SHAPES[request.param]})
     encoder = draw_weights(Encoder(config))
     folder = save(encoder, tokenizer, made / "folder")
-    assert main([str(folder), "--output", str(made / "artifact")]) == 0
+    assert main([str(folder), "--output", str(made / "artifact"), "--no-explain"]) == 0
     with ServerProcess("service", "--model", str(made / "artifact")) as process:
         yield Served(process.wait_until_ready(), encoder, tokenizer)
         assert process.stop() == 0

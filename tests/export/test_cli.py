@@ -5,14 +5,16 @@ import pytest
 
 import export.exporter
 from export.cli import main
-from model.artifact import Artifact
+from model.artifact import EXPLAIN_GRAPH, Artifact
 from tests.family_models import MODELS, draw, save
 
 
 def test_exports_a_folder(bert_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "artifact"
-    assert main([str(bert_folder), "--output", str(output), "--name", "mine"]) == 0
-    assert Artifact.open(output).manifest.model == "mine"
+    assert main([str(bert_folder), "--output", str(output), "--name", "mine", "--no-explain"]) == 0
+    manifest = Artifact.open(output).manifest
+    assert manifest.model == "mine"
+    assert EXPLAIN_GRAPH not in manifest.files
     printed = capsys.readouterr().err
     assert "verifying" in printed
     assert f"wrote {output}: mine, embedding, fp32, 3 fused attention nodes\n" in printed

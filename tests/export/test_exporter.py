@@ -103,6 +103,6 @@ def test_an_interruption_while_names_change_puts_the_old_artifact_back(
     (output / MANIFEST).write_text("old")
     monkeypatch.setattr(Path, "rename", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        export_artifact(tiny_checkpoint, output, force=True)
+        export_artifact(tiny_checkpoint, output, force=True, explains=False)
     assert (output / MANIFEST).read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]

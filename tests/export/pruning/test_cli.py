@@ -57,7 +57,16 @@ def test_a_pruned_artifact_computes_what_the_masked_network_computes(
     bert_folder: Path, pairs_file: Path, tmp_path: Path, capsys: Any, precision: str
 ) -> None:
     output = tmp_path / "pruned"
-    flags = ["--prune-heads", "0.34", "--pairs", str(pairs_file), "--no-curve", "--precision", precision]
+    flags = [
+        "--prune-heads",
+        "0.34",
+        "--pairs",
+        str(pairs_file),
+        "--no-curve",
+        "--no-explain",
+        "--precision",
+        precision,
+    ]
     code = main([str(bert_folder), "--output", str(output), *flags])
     printed = capsys.readouterr().err
     if precision == "int8" and "QualityError" in printed:
@@ -80,7 +89,7 @@ def test_a_pruned_artifact_computes_what_the_masked_network_computes(
 @pytest.mark.slow
 def test_all_heads_may_go(bert_folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "none"
-    assert main([str(bert_folder), "--output", str(output), "--prune-heads", "1", "--no-curve"]) == 0
+    assert main([str(bert_folder), "--output", str(output), "--prune-heads", "1", "--no-curve", "--no-explain"]) == 0
     manifest = Artifact.open(output).manifest
     assert manifest.config.num_heads == (0, 0, 0)
     assert manifest.fused_attention == {}
@@ -108,7 +117,7 @@ def test_the_curve_goes_into_the_artifact_and_the_report_knows_what_is_gone(
     monkeypatch.setattr("export.pruning.latency.SECONDS", 0.02)
     monkeypatch.setattr("export.pruning.driver.counts", lambda heads: [0, heads // 2])
     output = tmp_path / "curve"
-    flags = ["--prune-to-quality", "5", "--pairs", str(pairs_file)]
+    flags = ["--prune-to-quality", "5", "--pairs", str(pairs_file), "--no-explain"]
     assert main([str(bert_folder), "--output", str(output), *flags]) == 0
     manifest = Artifact.open(output).manifest
     assert {PRUNING, PRUNING_PICTURE} <= set(manifest.files)
