@@ -17,9 +17,9 @@ from transformers import PreTrainedTokenizerFast
 from service.errors import InternalError, NotReady
 from service.observability.logs import describe
 from service.tokenization.loading import MAX_FILE_BYTES
+from service.tokenization.row_encoder import TEXTS_AT_ONCE
 from service.tokenization.threads import INLINE_CHARACTERS
 from service.tokenization.tokenized import KeptEncoding
-from service.tokenization.row_encoder import TEXTS_AT_ONCE
 from service.tokenization.tokenizer import Tokenizer
 from tests.service.fake_engine import MAX_LENGTH, make_tokenizer
 from tests.service.process import wait_until
