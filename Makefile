@@ -18,7 +18,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # The tests start a hundred processes: compiled modules are kept.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-clients test-deploy test-slow test-alone test-all lint format export tools locks container-check bulk-check play clean
+.PHONY: help serve test test-clients test-deploy test-slow test-alone test-exhaustive test-all lint format export tools locks container-check bulk-check play clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-18s%s\n", $$1, $$2}' $(MAKEFILE_LIST) | sort
@@ -29,7 +29,7 @@ serve: $(BIN)/.serve $(ARTIFACT)/manifest.json ## install, export the default mo
 
 test: $(BIN)/.test ## install, run the tests (clients, deploy/, long-running and timed ones have targets of their own)
 	@echo "==> running the tests (a model is exported first, and kept)"
-	@$(BIN)/python -m pytest $(PARALLEL) $(APART:%=--ignore=tests/%) -m "not slow and not alone"
+	@$(BIN)/python -m pytest $(PARALLEL) $(APART:%=--ignore=tests/%) -m "not slow and not alone and not exhaustive"
 
 test-clients: $(BIN)/.clients ## install other projects' clients, run their tests
 	@echo "==> running the tests of clients"
@@ -37,15 +37,19 @@ test-clients: $(BIN)/.clients ## install other projects' clients, run their test
 
 test-deploy: $(BIN)/.dev tools ## install what checks deploy/, run its tests
 	@echo "==> running the tests of deploy/"
-	@$(BIN)/python -m pytest $(PARALLEL) tests/deploy -m "not slow and not alone"
+	@$(BIN)/python -m pytest $(PARALLEL) tests/deploy -m "not slow and not alone and not exhaustive"
 
 test-slow: $(BIN)/.dev tools ## run the long-running tests that need no machine for themselves
-	@$(BIN)/python -m pytest --ignore=tests/clients -m "slow and not alone" -p no:cacheprovider $(PARALLEL)
+	@$(BIN)/python -m pytest --ignore=tests/clients -m "slow and not alone and not exhaustive" -p no:cacheprovider $(PARALLEL)
 
 test-alone: $(BIN)/.dev tools ## run the tests that measure, and so want the machine for themselves
-	@$(BIN)/python -m pytest --ignore=tests/clients -m alone
+	@$(BIN)/python -m pytest --ignore=tests/clients -m "alone and not exhaustive"
 
-test-all: test test-deploy test-clients test-slow bulk-check test-alone ## run every test
+test-exhaustive: $(BIN)/.dev tools ## run what faster tests show already, for every family, shape, processor and command
+	@$(BIN)/python -m pytest --ignore=tests/clients -m "exhaustive and not alone" -p no:cacheprovider $(PARALLEL)
+	@$(BIN)/python -m pytest --ignore=tests/clients -m "exhaustive and alone"
+
+test-all: test test-deploy test-clients test-slow bulk-check test-alone test-exhaustive ## run every test
 
 lint: $(BIN)/.dev ## format check, lint, types, dependency rule
 	@echo "==> ruff format"; $(BIN)/ruff format --check .

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # seconds to import, and half the tests need none of them
 # run tests are busy.
 _PATIENT = hypothesis.settings(derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("local", _PATIENT, max_examples=25)
-hypothesis.settings.register_profile("ci", _PATIENT, max_examples=100)
+hypothesis.settings.register_profile("ci", _PATIENT, max_examples=50)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 

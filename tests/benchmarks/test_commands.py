@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 ROOT = Path(__file__).parents[2]
 
 

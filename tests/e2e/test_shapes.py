@@ -68,7 +68,7 @@ def save(encoder: Encoder, tokenizer: Tokenizer, folder: Path) -> Path:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in SHAPES],
+    params=[pytest.param(name, marks=[] if name in FAST else [pytest.mark.exhaustive]) for name in SHAPES],
 )
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer

@@ -135,7 +135,7 @@ def hold_a_megabyte_a_token(tokens: int) -> None:
             held[page] = 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_standard_operator_holds_scores_and_the_other_does_not(tmp_path: Path) -> None:
     write_graphs(tmp_path)
     scores_mb = 4 * 2048**2 * 4 / 2**20  # 4 heads
@@ -145,7 +145,7 @@ def test_the_standard_operator_holds_scores_and_the_other_does_not(tmp_path: Pat
     assert peak(tmp_path, "all", 2048) > 3 * scores_mb  # what is answered, at the least
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_script_prints_claims_and_json() -> None:
     command = [sys.executable, "-m", "benchmarks.attention", "claims", "--only", "softmax", "values", "--runs", "3"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own script
