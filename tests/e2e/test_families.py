@@ -53,7 +53,9 @@ class Served:
 
 def cases() -> list[Any]:
     models = {model.name: model for model in MODELS}
-    return [pytest.param(models[name], id=name, marks=[] if name in FAST else [pytest.mark.exhaustive]) for name in SERVED]
+    return [
+        pytest.param(models[name], id=name, marks=[] if name in FAST else [pytest.mark.exhaustive]) for name in SERVED
+    ]
 
 
 @pytest.fixture(scope="module", params=cases())
