@@ -11,12 +11,15 @@ from train.commands.distil import add_distil, distil
 from train.commands.gates import add_gates, gates
 from train.commands.heal import add_heal, heal
 from train.commands.options import add_run_options
+from train.commands.orders import add_orders, orders
 from train.commands.rows import add_classify, add_contrast, classify, contrast
+from train.commands.sweep import add_sweep, sweep
 
 PROGRAM = "polyhead train"
 DESCRIPTION = """\
 Makes, heals and learns networks. Each command writes a folder that `polyhead export` takes: the best network so far,
-its tokenizer, training.json (settings, hashes of the data, versions, curves) and training.svg."""
+its tokenizer, training.json (settings, hashes of the data, versions, curves) and training.svg. An experiment trains
+many networks, and writes what it found as JSON, as a table and as a picture."""
 
 Add = Callable[[argparse.ArgumentParser], None]
 Run = Callable[[argparse.Namespace], None]
@@ -30,6 +33,10 @@ COMMANDS: Mapping[str, tuple[Add, Run]] = MappingProxyType(
         "classify": (add_classify, classify),
     }
 )
+EXPERIMENTS: Mapping[str, tuple[Add, Run]] = MappingProxyType(
+    {"sweep": (add_sweep, sweep), "orders": (add_orders, orders)}
+)
+"""Commands that train many networks and write what they found, not a network."""
 
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -41,7 +48,7 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, (add, run) in COMMANDS.items():
+    for name, (add, run) in {**COMMANDS, **EXPERIMENTS}.items():
         title, _, text = (run.__doc__ or "").partition("\n")
         own = commands.add_parser(
             name,
@@ -49,7 +56,8 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
             description=f"{title}{text}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        add_run_options(own)  # first: a command has its own defaults for some of them
+        if name in COMMANDS:
+            add_run_options(own)  # first: a command has its own defaults for some of them
         add(own)
     return made
 
@@ -58,8 +66,9 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
     """Runs the command line and returns the exit code."""
     wait_asleep()
     options = parser(program).parse_args(arguments)
-    _, run = COMMANDS[options.command]
-    saved = f"what was saved is in {options.output}; to go on, give the same command with --resume"
+    _, run = {**COMMANDS, **EXPERIMENTS}[options.command]
+    again = " with --resume" if options.command in COMMANDS else ""
+    saved = f"what was saved is in {options.output}; to go on, give the same command{again}"
     return run_command(
         lambda: _run(run, options), name=f"{program} {options.command}", left_behind=saved, debug=options.debug
     )
@@ -67,7 +76,7 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
 
 def _run(run: Run, options: argparse.Namespace) -> None:
     """Trains, and exports the result where that was asked for."""
-    if options.artifact is None:
+    if options.command in EXPERIMENTS or options.artifact is None:
         run(options)
         return
     from export.checkpoint import read_checkpoint  # noqa: PLC0415 - torch takes seconds to import

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from export.checkpoint import Checkpoint
 from model.encoder import Encoder
 from train.data.batching import TokenBatch, tokenize_texts
+from train.data.running_text import as_running_text
 from train.data.substitution import ordinary_tokens, substitute
 from train.data.text_files import DataFile, read_texts
 from train.embedding import embed_ids, layer_outputs, run
@@ -33,11 +34,13 @@ class Weights:
         similarity_weight: of the similarities within a batch.
         hidden_weight: of the hidden states at the start; it falls to 0 at the end.
         substitute: share of the tokens replaced in every other text.
+        running_text: share of the texts that are made into running text.
     """
 
     similarity_weight: float = 1.0
     hidden_weight: float = 0.2
     substitute: float = 0.0
+    running_text: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +118,8 @@ class Distillation:
         self.module: nn.Module = self.encoder
         self.teacher = teacher.encoder.to(self.device)
         longest = min(LONGEST, teacher.max_sequence_length)
-        self.tokens = tokenize_texts(material.learned, teacher.tokenizer, longest)
+        learned = as_running_text(material.learned, weights.running_text, settings.seed)
+        self.tokens = tokenize_texts(learned, teacher.tokenizer, longest)
         self.lengths: Sequence[int] = self.tokens.lengths
         self.ordinary = ordinary_tokens(teacher.tokenizer)
         self.held_out = tokenize_texts(material.held_out, teacher.tokenizer, longest)

@@ -16,7 +16,7 @@ from export.checkpoint import require_embedding
 from export.heads.subject import find_subject
 from export.pruning.removal import remove_heads
 from model.encoder import Encoder
-from train.distillation import Distillation, Weights, read_material
+from train.distillation import Distillation, Texts, Weights, read_material
 from train.embedding import encoder_layers
 from train.errors import RunError
 from train.hard_concrete import HardConcreteGates
@@ -63,8 +63,13 @@ class Gates(Distillation):
 
     command = "gates"
 
-    def __init__(self, settings: GateSettings, run: RunSettings) -> None:
+    def __init__(self, settings: GateSettings, run: RunSettings, material: Texts | None = None) -> None:
         """Reads everything, and puts a gate on every head.
+
+        Args:
+            settings: what is learned.
+            run: of the loop.
+            material: the texts, where they were read before; None reads the files.
 
         Raises:
             SourceError: the model or a file cannot be used.
@@ -80,7 +85,7 @@ class Gates(Distillation):
         super().__init__(
             remove_heads(whole.encoder, ()),  # a copy
             whole,
-            read_material(settings.texts, settings.held_out),
+            material or read_material(settings.texts, settings.held_out),
             settings.weights,
             run,
             described={"remove": settings.remove, "gate_rate": settings.gate_rate},

@@ -64,7 +64,9 @@ def parameter_groups(recipe: Recipe, *, weight_decay: float, embedding_rate: flo
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in recipe.module.named_parameters():
         scale = embedding_rate if id(parameter) in embeddings else recipe.rate_factors.get(name.partition(".")[0], 1.0)
+        if not scale:
+            parameter.requires_grad_(False)  # else its gradient is computed for nothing
         decays = parameter.ndim > 1 and id(parameter) not in embeddings
-        if parameter.requires_grad and scale:
+        if parameter.requires_grad:
             groups.setdefault((scale, weight_decay if decays else 0.0), []).append(parameter)
     return [{"params": own, "weight_decay": decay, "scale": scale} for (scale, decay), own in groups.items()]

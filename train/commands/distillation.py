@@ -25,6 +25,13 @@ def add_material(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--substitute", type=share, default=0.0, help="share of tokens replaced in every other text (default: 0)"
     )
+    made.add_argument(
+        "--running-text",
+        type=share,
+        default=0.0,
+        metavar="SHARE",
+        help="share of texts that get a full stop, half of them behind others (default: 0)",
+    )
 
 
 def weights(options: argparse.Namespace) -> "Weights":
@@ -35,4 +42,5 @@ def weights(options: argparse.Namespace) -> "Weights":
         similarity_weight=options.similarity_weight,
         hidden_weight=options.hidden_weight,
         substitute=options.substitute,
+        running_text=options.running_text,
     )

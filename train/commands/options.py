@@ -21,22 +21,10 @@ def add_run_options(made: argparse.ArgumentParser) -> None:
     group.add_argument("--epochs", type=positive, default=of.epochs, help="passes over the data (default: %(default)g)")
     group.add_argument("--batch-size", type=count, default=of.batch_size, help="examples a step (default: %(default)s)")
     group.add_argument(
-        "--learning-rate", type=positive, default=of.learning_rate, help="the highest rate (default: %(default)g)"
-    )
-    group.add_argument(
         "--embedding-rate",
         type=not_negative,
         default=of.embedding_rate,
         help="factor on the rate for token and position embeddings, 0 leaves them alone (default: %(default)g)",
-    )
-    group.add_argument(
-        "--warm-up",
-        type=share,
-        default=of.warm_up,
-        help="share of the steps in which the rate rises (default: %(default)g)",
-    )
-    group.add_argument(
-        "--weight-decay", type=not_negative, default=of.weight_decay, help="of matrices (default: %(default)g)"
     )
     group.add_argument("--dropout", type=share, default=of.dropout, help="share of hidden values left out (default: 0)")
     group.add_argument(
@@ -45,14 +33,32 @@ def add_run_options(made: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--evaluations", type=count, default=of.evaluations, help="times the network is judged (default: %(default)s)"
     )
-    group.add_argument(
+    add_speed_options(group)
+
+
+def add_speed_options(made: argparse._ActionsContainer) -> None:
+    """Adds how fast is learned, and on what."""
+    of = RunSettings(output=Path())
+    made.add_argument(
+        "--learning-rate", type=positive, default=of.learning_rate, help="the highest rate (default: %(default)g)"
+    )
+    made.add_argument(
+        "--warm-up",
+        type=share,
+        default=of.warm_up,
+        help="share of the steps in which the rate rises (default: %(default)g)",
+    )
+    made.add_argument(
+        "--weight-decay", type=not_negative, default=of.weight_decay, help="of matrices (default: %(default)g)"
+    )
+    made.add_argument(
         "--precision",
         choices=("fp32", "bf16"),
         default=of.precision,
         help="of products; weights stay fp32 (default: fp32)",
     )
-    group.add_argument("--device", default=of.device, help="of torch: cpu, cuda (default: %(default)s)")
-    group.add_argument("--debug", action="store_true", help="show the traceback of a failure")
+    made.add_argument("--device", default=of.device, help="of torch: cpu, cuda (default: %(default)s)")
+    made.add_argument("--debug", action="store_true", help="show the traceback of a failure")
 
 
 def run_settings(options: argparse.Namespace) -> RunSettings:

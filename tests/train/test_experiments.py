@@ -1,0 +1,128 @@
+"""Experiments: what is done stays, intervals are Student's, and the commands write table and picture."""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from scipy import stats
+
+from polyhead.cli import main
+from train.errors import RunError
+from train.experiments.comparison import compare, variance_test
+from train.experiments.sweep import SweepSettings, variants
+from train.experiments.trials import run_trial
+
+
+def test_differences_are_those_of_a_paired_t_test() -> None:
+    values = {"a": [0.5, 0.6, 0.8], "b": [0.4, 0.52, 0.69], "c": [0.7, 0.5, 0.9]}
+    found = compare(values, "a")
+    expected = stats.ttest_rel(values["b"], values["a"]).confidence_interval()
+    assert found["b"]["difference"]["low"] == pytest.approx(expected.low)
+    assert found["b"]["difference"]["high"] == pytest.approx(expected.high)
+    assert found["b"]["larger_than_seeds"] is True
+    assert found["c"]["larger_than_seeds"] is False
+    alone = stats.ttest_1samp(values["a"], 0).confidence_interval()
+    assert (found["a"]["low"], found["a"]["high"]) == pytest.approx((alone.low, alone.high))
+    assert "difference" not in found["a"]
+
+
+def test_analysis_of_variance_by_hand() -> None:
+    found = variance_test({"a": [1.0, 2.0, 3.0], "b": [2.0, 3.0, 4.0]})
+    assert found is not None
+    assert found["f"] == pytest.approx(1.5)  # between: 1.5 / 1; within: 4 / 4
+    assert variance_test({"a": [1.0], "b": [2.0]}) is None
+
+
+def test_a_trial_is_run_once(tmp_path: Path) -> None:
+    ran: list[bool] = []
+
+    def run(place: Path, is_begun: bool) -> dict[str, Any]:
+        del place
+        ran.append(is_begun)
+        return {"score": 0.5}
+
+    assert run_trial(tmp_path, "one", {"steps": (3,)}, run) == run_trial(tmp_path, "one", {"steps": (3,)}, run)
+    assert ran == [False]
+    with pytest.raises(RunError, match=r"one\.json is of an experiment with other settings or data"):
+        run_trial(tmp_path, "one", {"steps": (4,)}, run)
+
+
+def test_a_trial_goes_on_from_its_checkpoint_and_begins_anew_without(tmp_path: Path) -> None:
+    (tmp_path / "under-way" / "begun").mkdir(parents=True)
+    (tmp_path / "under-way" / "begun" / "checkpoint.safetensors").touch()
+    (tmp_path / "under-way" / "broken").mkdir()
+    seen = {}
+    for name in ("begun", "broken"):
+        run_trial(tmp_path, name, {}, lambda place, is_begun: seen.update({place.name: is_begun}) or {})
+    assert seen == {"begun": True, "broken": False}
+    assert not any((tmp_path / "under-way").iterdir())
+
+
+def settings_of(**changes: Any) -> SweepSettings:
+    given = {"model": None, "texts": (), "heads": (1, 8, 32), "num_layers": 2, "steps": 4, "seeds": 2}
+    return SweepSettings(**{**given, "own_embeddings": False, **changes})
+
+
+def test_rows_have_equal_parameters_or_equal_heads() -> None:
+    rows = {row.name: row for row in variants(384, settings_of())}
+    assert [rows[f"equal-{heads}"].fields["d_k"] * heads for heads in (1, 8, 32)] == [384] * 3
+    assert {rows[f"fixed-{heads}"].fields["d_v"] for heads in (1, 32)} == {48}
+    assert "fixed-8" not in rows  # is equal-8
+    assert rows["value-residual"].fields["value_residual"] == [[0.0, 1.0], [0.5, 0.5]]
+    with pytest.raises(RunError, match="5 heads do not divide the width of 384"):
+        variants(384, settings_of(heads=(5, 8)))
+    with pytest.raises(RunError, match="compared with 8 heads"):
+        variants(384, settings_of(heads=(1, 2)))
+
+
+def test_sweep_from_the_command_line(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
+    output = tmp_path / "sweep"
+    given = ["train", "sweep", str(tiny_folder), "--texts", str(text_file), "--output", str(output)]
+    short = ["--heads", "2", "8", "--layers", "1", "--steps", "2", "--batch-size", "8", "--seeds", "2"]
+    assert main([*given, *short]) == 0
+    record = json.loads((output / "sweep.json").read_bytes())
+    rows = {row["row"]: row for row in record["rows"]}
+    assert set(rows) == {"equal-2", "equal-8", "fixed-2", "head-dropout", "value-residual", "output-gate"}
+    assert rows["equal-2"]["parameters"] == rows["equal-8"]["parameters"] > rows["fixed-2"]["parameters"]
+    assert all(len(row["values"]) == 2 for row in rows.values())
+    assert rows["equal-8"]["values"][0] != rows["equal-8"]["values"][1]
+    assert (output / "sweep.md").read_text().count("\n| ") == len(rows)
+    ElementTree.fromstring((output / "sweep.svg").read_text())  # noqa: S314 - written just above
+    (output / "trials" / "output-gate-1.json").unlink()
+    assert main([*given, *short]) == 0  # one run is made again: the same seed gives the same figures
+    again = json.loads((output / "sweep.json").read_bytes())
+    assert [row["values"] for row in again["rows"]] == [row["values"] for row in record["rows"]]
+
+
+def test_an_estimate_trains_nothing(
+    tiny_folder: Path, text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["train", "sweep", str(tiny_folder), "--texts", str(text_file), "--output", str(tmp_path / "sweep")]
+    assert main([*given, "--heads", "8", "--layers", "1", "--steps", "2000", "--batch-size", "8", "--estimate"]) == 0
+    assert "12 runs of 2000 steps are left: about " in capsys.readouterr().err
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_orders_from_the_command_line(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
+    output, pairs = tmp_path / "orders", tmp_path / "rated.csv"
+    lines = text_file.read_text().splitlines()
+    pairs.write_text(
+        "".join(f"{a},{b},{n % 5}\n" for n, (a, b) in enumerate(zip(lines[:20], lines[20:40], strict=True)))
+    )
+    given = ["train", "orders", str(tiny_folder), "--texts", str(text_file), "--pairs", str(pairs)]
+    short = ["--shares", "0.5", "--seeds", "2", "--gate-steps", "4", "--steps", "2", "--batch-size", "8"]
+    assert main([*given, *short, "--fitting-texts", "40", "--output", str(output)]) == 0
+    record = json.loads((output / "orders.json").read_bytes())
+    assert [(row["share"], row["way"]) for row in record["rows"]] == [
+        (0.5, "gates"),
+        (0.5, "reconstruction"),
+        (0.5, "loss_gradient"),
+        (0.5, "random"),
+    ]
+    trials = [json.loads(path.read_bytes()) for path in (output / "trials").iterdir()]
+    assert {len(trial["removed"]) for trial in trials} == {4}
+    assert all(row["fitted"]["mean"] > row["not_healed"]["mean"] for row in record["rows"])
+    ElementTree.fromstring((output / "orders.svg").read_text())  # noqa: S314 - written just above
+    assert (output / "orders.md").read_text().count("\n| ") == 4

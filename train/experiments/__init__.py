@@ -1,0 +1,1 @@
+"""Experiments: many short runs of the loop, compared over seeds. A run that is done is kept."""

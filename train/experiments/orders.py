@@ -1,0 +1,194 @@
+"""Compares ways to choose the heads that go: learned gates, orders of importance, chance; each healed alike."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from export.checkpoint import require_embedding
+from export.heads.importance import loss_gradient
+from export.heads.pairs import TokenizedPairs, read_pairs, tokenize_pairs
+from export.heads.subject import find_subject
+from export.pruning.orders import least_first
+from export.pruning.removal import remove_heads
+from export.tokens import tokenize
+from model.encoder import Encoder
+from train import loop
+from train.choose import order_by_reconstruction
+from train.distillation import LONGEST, Distillation, Weights, read_material
+from train.errors import RunError
+from train.experiments.trials import Found, is_done, run_trial
+from train.gates import Gates, GateSettings
+from train.heal import CHOOSING_TEXTS, fit
+from train.seeds import generator_of
+from train.settings import RunSettings
+
+Way = Literal["gates", "reconstruction", "loss_gradient", "random"]
+WAYS: tuple[Way, ...] = ("gates", "reconstruction", "loss_gradient", "random")
+MOST_PAIRS = 500
+HELD_OUT = 500
+DRAWN = 3  # apart from what else is drawn from a seed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OrderSettings:
+    """What is compared.
+
+    Attributes:
+        model: folder or hub id; None for the default model.
+        texts: files with one text a line.
+        held_out: file of texts to judge by; None for a part of `texts`.
+        pairs: rated pairs, which `loss_gradient` needs.
+        shares: of the heads that go.
+        seeds: runs of each way at each share; they draw gates, random heads and the order of the texts.
+        gate_steps: of learning gates, each on other texts.
+        steps: of healing.
+        fitting_texts: of the closed-form fit before healing.
+        gate_rate: factor on the learning rate for gates.
+        gate_learning_rate: of learning gates.
+        weights: of the loss.
+    """
+
+    model: str | None
+    texts: tuple[Path, ...]
+    held_out: Path | None = None
+    pairs: Path
+    shares: tuple[float, ...]
+    seeds: int
+    gate_steps: int
+    steps: int
+    fitting_texts: int
+    gate_rate: float = 300.0
+    gate_learning_rate: float = 3e-4
+    weights: Weights = field(default_factory=Weights)
+
+
+class Orders:
+    """All trials of the comparison: the first seed of every way at every share, then the second."""
+
+    def __init__(self, settings: OrderSettings, run: RunSettings) -> None:
+        """Reads everything.
+
+        Args:
+            settings: of the comparison.
+            run: of healing; its output is the comparison's folder.
+
+        Raises:
+            SourceError: the model or a file cannot be used.
+            RunError: a share is of no head, or of all.
+        """
+        self.whole = find_subject(settings.model).checkpoint
+        require_embedding(self.whole, "heads are compared")
+        self.settings, self.run_settings = settings, replace(run, evaluations=1)
+        self.heads = sum(self.whole.encoder.config.num_heads)
+        for share in settings.shares:
+            if not 0 < round(share * self.heads) < self.heads:
+                raise RunError(f"{share:g} of {self.heads} heads is none or all: give another share")
+        material = read_material(settings.texts, settings.held_out)
+        most = max(settings.gate_steps, settings.steps) * run.batch_size
+        self.material = replace(
+            material,
+            learned=material.learned[: max(most, settings.fitting_texts, CHOOSING_TEXTS)],
+            held_out=material.held_out[:HELD_OUT],
+        )
+        self.pairs = read_pairs(settings.pairs)
+
+    def trials(self) -> Iterator[Found]:
+        """What each trial found; those that were run before are not run again."""
+        for seed, share, way in self._all():
+            yield self._trial(way, share, seed)
+
+    def left(self) -> int:
+        """How many trials are still to be made."""
+        return sum(not is_done(self.run_settings.output, _name(*trial)) for trial in self._all())
+
+    def _all(self) -> list[tuple[int, float, Way]]:
+        settings = self.settings
+        return [(seed, share, way) for seed in range(settings.seeds) for share in settings.shares for way in WAYS]
+
+    def _trial(self, way: Way, share: float, seed: int) -> Found:
+        run = self._steps(self.settings.steps, seed=seed)
+        described = {
+            **self.material.described,
+            "source": self.whole.source.sha256,
+            "way": way,
+            "share": share,
+            "run": run.record(),
+            "fitting_texts": self.settings.fitting_texts,
+            "gates": [self.settings.gate_steps, self.settings.gate_rate, self.settings.gate_learning_rate],
+        }
+
+        def heal(place: Path, is_begun: bool) -> Mapping[str, Any]:
+            del is_begun  # short enough to begin again: its checkpoint would need its heads
+            removed = self._choose(way, round(share * self.heads), seed, place / "gates")
+            return {"removed": removed, **self._heal(removed, replace(run, output=place / "healed"))}
+
+        return run_trial(self.run_settings.output, _name(seed, share, way), described, heal)
+
+    def _choose(self, way: Way, count: int, seed: int, place: Path) -> list[int]:
+        """The heads to remove, counted from the first layer's first."""
+        if way == "gates":
+            return self._learn_gates(count, seed, place)
+        if way == "random":
+            return torch.randperm(self.heads, generator=generator_of(seed, DRAWN)).tolist()[:count]
+        return (self._by_reconstruction if way == "reconstruction" else self._by_gradient)[:count]
+
+    def _learn_gates(self, count: int, seed: int, place: Path) -> list[int]:
+        """The heads that go, learned anew."""
+        settings = self.settings
+        run = self._steps(settings.gate_steps, seed=seed, output=place, learning_rate=settings.gate_learning_rate)
+        asked = GateSettings(
+            model=settings.model,
+            texts=settings.texts,
+            remove=count / self.heads,
+            gate_rate=settings.gate_rate,
+            weights=settings.weights,
+        )
+        recipe = Gates(asked, run, self.material)
+        loop.train(recipe, run)
+        config = self.whole.encoder.config
+        return [config.head_span(layer).start + head for layer, head in recipe.findings()["removed"]]
+
+    def _heal(self, removed: Sequence[int], run: RunSettings) -> dict[str, Any]:
+        """Cosines on held-out texts without those heads: as they are removed, fitted, and trained."""
+        student = remove_heads(self.whole.encoder, removed)
+        not_healed = self._recipe(student, run).evaluate()
+        if self.settings.fitting_texts:
+            fit(student, self.whole, self.material.learned[: self.settings.fitting_texts])
+        evaluations = loop.train(self._recipe(student, run), run).evaluations
+        return {
+            "not_healed": not_healed["cosine_mean"],
+            "fitted": evaluations[0]["cosine_mean"],
+            "healed": evaluations[-1]["cosine_mean"],
+        }
+
+    def _recipe(self, student: Encoder, run: RunSettings) -> Distillation:
+        layers = range(self.whole.encoder.config.num_layers)
+        return Distillation(student, self.whole, self.material, self.settings.weights, run, described={}, layers=layers)
+
+    def _steps(self, steps: int, **changes: Any) -> RunSettings:
+        per_epoch = max(1, len(self.material.learned) // self.run_settings.batch_size)
+        return replace(self.run_settings, epochs=steps / per_epoch, **changes)
+
+    @cached_property
+    def _by_reconstruction(self) -> list[int]:
+        longest = min(LONGEST, self.whole.max_sequence_length)
+        texts = tokenize(self.material.learned[:CHOOSING_TEXTS], self.whole.tokenizer, longest)
+        return order_by_reconstruction(self.whole.encoder, texts)
+
+    @cached_property
+    def _by_gradient(self) -> list[int]:
+        estimate = loss_gradient(self.whole.encoder, self._tokenized_pairs())
+        assert estimate is not None  # noqa: S101 - there are pairs
+        return least_first(estimate.mean)
+
+    def _tokenized_pairs(self) -> TokenizedPairs:
+        some = self.pairs.choose(range(min(MOST_PAIRS, len(self.pairs.ratings))))
+        return tokenize_pairs(some, self.whole.tokenizer, min(LONGEST, self.whole.max_sequence_length))
+
+
+def _name(seed: int, share: float, way: Way) -> str:
+    return f"{way}-{share:g}-{seed}"

@@ -1,0 +1,192 @@
+"""Trains one encoder with different numbers of heads, from nothing, and compares them over seeds.
+
+With d_k = d_v = D / h all have the same number of parameters; with d_k fixed, more heads are more parameters. Vaswani
+et al. 2017 (table 3, rows A) did the first for translation, with one run a row.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import torch
+
+from export.checkpoint import require_embedding
+from export.heads.subject import find_subject
+from model.config import EncoderConfig
+from model.encoder import Encoder
+from model.initialise import initialise
+from train import loop
+from train.data.batching import TokenIds, tokenize_texts
+from train.distillation import LONGEST, read_material
+from train.embedding import embed_ids
+from train.errors import RunError
+from train.experiments.trials import Found, is_done, run_trial
+from train.experiments.vectors import Vectors, VectorTask
+from train.settings import RunSettings
+from train.student import student_config
+
+COMPARED_HEADS = 8  # the row that others are compared with, and of the further rows
+BASELINE = f"equal-{COMPARED_HEADS}"
+HEAD_DROPOUT = 0.1
+HELD_OUT = 500
+EMBEDDINGS = "embeddings."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepSettings:
+    """What is trained how often.
+
+    Attributes:
+        model: artifact, folder or hub id of the network whose vectors are learned; None for the default model.
+        texts: files with one text a line.
+        held_out: file of texts to judge by; None for a part of `texts`.
+        heads: numbers of heads, each of which divides the width.
+        num_layers: of each network.
+        steps: of each run.
+        seeds: runs a row; they draw first weights and the order of the texts.
+        own_embeddings: whether token embeddings begin with drawn weights and are trained too, in place of the
+            teacher's, which stay.
+    """
+
+    model: str | None
+    texts: tuple[Path, ...]
+    held_out: Path | None = None
+    heads: tuple[int, ...]
+    num_layers: int
+    steps: int
+    seeds: int
+    own_embeddings: bool
+
+
+class Variant(NamedTuple):
+    """One row: its name, the fields of `EncoderConfig` in which it differs from the teacher, and its head dropout."""
+
+    name: str
+    fields: Mapping[str, Any]
+    head_dropout: float = 0.0
+
+
+def variants(width: int, settings: SweepSettings) -> list[Variant]:
+    """The rows: heads at equal parameters, heads of equal size, and the compared number of heads with something else.
+
+    Raises:
+        RunError: a number of heads does not divide the width, or the compared one is missing.
+    """
+    if uneven := [heads for heads in settings.heads if width % heads]:
+        raise RunError(f"{uneven[0]} heads do not divide the width of {width}: give divisors with --heads")
+    if COMPARED_HEADS not in settings.heads:
+        raise RunError(f"rows are compared with {COMPARED_HEADS} heads: name them in --heads too")
+
+    def fields(heads: int, size: int) -> dict[str, Any]:
+        return {"num_heads": [heads] * settings.num_layers, "d_k": size, "d_v": size}
+
+    fixed = width // COMPARED_HEADS
+    compared = fields(COMPARED_HEADS, fixed)
+    residual = [[0.0, 1.0]] + [[0.5, 0.5]] * (settings.num_layers - 1)
+    return [
+        *(Variant(f"equal-{heads}", fields(heads, width // heads)) for heads in settings.heads),
+        *(Variant(f"fixed-{heads}", fields(heads, fixed)) for heads in settings.heads if heads != COMPARED_HEADS),
+        Variant("head-dropout", compared, HEAD_DROPOUT),
+        Variant("value-residual", {**compared, "value_residual": residual, "learned_value_residual": True}),
+        Variant("output-gate", {**compared, "output_gate": True}),
+    ]
+
+
+class Sweep:
+    """All runs of a sweep, in the order in which they are run: the first seed of every row, then the second."""
+
+    def __init__(self, settings: SweepSettings, run: RunSettings) -> None:
+        """Reads the texts; the teacher embeds them when the first run begins, once for all.
+
+        Args:
+            settings: of the sweep.
+            run: of each run; its output is the sweep's folder.
+
+        Raises:
+            SourceError: the teacher or a file cannot be used.
+            RunError: the rows cannot be built.
+        """
+        teacher = find_subject(settings.model).checkpoint
+        require_embedding(teacher, "a student is judged")
+        self.settings, self.teacher = settings, teacher
+        self.variants = variants(teacher.encoder.config.hidden_size, settings)
+        self.configs = [student_config(teacher.encoder.config, variant.fields) for variant in self.variants]
+        material = read_material(settings.texts, settings.held_out)
+        longest = min(LONGEST, teacher.max_sequence_length)
+        most = settings.steps * run.batch_size
+        self.tokens = tokenize_texts(material.learned[:most], teacher.tokenizer, longest)
+        self.held_out = tokenize_texts(material.held_out[:HELD_OUT], teacher.tokenizer, longest)
+        self.run_settings = replace(run, evaluations=1)
+        self.described = {**material.described, "source": teacher.source.sha256}
+
+    @cached_property
+    def task(self) -> VectorTask:
+        """What all runs learn."""
+        return self._task(self.tokens)
+
+    def seconds_per_step(self, steps: int) -> float:
+        """How long a step of the compared row takes, from a run of some steps that is thrown away."""
+        few = TokenIds(self.tokens.ids[: steps * self.run_settings.batch_size])
+        config = self.configs[[variant.name for variant in self.variants].index(BASELINE)]
+        with TemporaryDirectory() as folder:
+            run = self._settings_of(few, steps, output=Path(folder) / "measured")
+            progress = loop.train(Vectors(self.first_weights(config, seed=0), self._task(few), run.device), run)
+        return progress.seconds / progress.step
+
+    def trials(self) -> Iterator[Found]:
+        """What each run found; those that were run before are not run again."""
+        for seed in range(self.settings.seeds):
+            for variant, config in zip(self.variants, self.configs, strict=True):
+                yield self._trial(variant, config, seed)
+
+    def left(self) -> int:
+        """How many runs are still to be made."""
+        names = [f"{variant.name}-{seed}" for seed in range(self.settings.seeds) for variant in self.variants]
+        return sum(not is_done(self.run_settings.output, name) for name in names)
+
+    def _task(self, tokens: TokenIds) -> VectorTask:
+        device, encoder = torch.device(self.run_settings.device), self.teacher.encoder
+        targets, expected = (embed_ids(encoder.to(device), part, device) for part in (tokens, self.held_out))
+        return VectorTask(tokens, targets, self.held_out, expected, self.teacher)
+
+    def _settings_of(self, tokens: TokenIds, steps: int, **changes: Any) -> RunSettings:
+        per_epoch = max(1, len(tokens.ids) // self.run_settings.batch_size)
+        return replace(self.run_settings, epochs=steps / per_epoch, **changes)
+
+    def _trial(self, variant: Variant, config: EncoderConfig, seed: int) -> Found:
+        run = self._settings_of(self.tokens, self.settings.steps, seed=seed, head_dropout=variant.head_dropout)
+        described = {
+            **self.described,
+            "row": variant.name,
+            "fields": dict(variant.fields),
+            "run": run.record(),
+            "own_embeddings": self.settings.own_embeddings,
+        }
+
+        def train(place: Path, is_begun: bool) -> dict[str, Any]:
+            recipe = Vectors(self.first_weights(config, seed), self.task, run.device)
+            began = time.process_time()
+            progress = loop.train(recipe, replace(run, output=place, resume=is_begun))
+            return {
+                "score": progress.evaluations[-1][recipe.score],
+                "parameters": sum(parameter.numel() for parameter in recipe.encoder.layers.parameters()),
+                "seconds_per_step": round(progress.seconds / progress.step, 4),
+                "cpu_seconds": round(time.process_time() - began, 1),
+                "losses": progress.losses,
+            }
+
+        return run_trial(self.run_settings.output, f"{variant.name}-{seed}", described, train)
+
+    def first_weights(self, config: EncoderConfig, seed: int) -> Encoder:
+        """A network as a run begins with it."""
+        encoder = initialise(Encoder(config), seed)
+        if not self.settings.own_embeddings:
+            whole = self.teacher.encoder.state_dict()
+            own = {name: whole[name] for name in encoder.state_dict() if name.startswith(EMBEDDINGS)}
+            encoder.load_state_dict(own, strict=False)
+            encoder.embeddings.requires_grad_(False)
+        return encoder
