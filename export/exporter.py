@@ -74,7 +74,8 @@ def export_artifact(
         VerificationError: the graph is not what was asked for, or there is too little memory to find out.
     """
     require_free(output, force=force)
-    require_memory(checkpoint.encoder, available_bytes())
+    explains = explains and can_explain(checkpoint.encoder.config, precision)
+    require_memory(checkpoint.encoder, available_bytes(), explains=explains)
     with _parents(output), tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
         made = Path(directory) / output.name
         made.mkdir()
@@ -151,7 +152,7 @@ def _make(
         stages.enter("judging")
         figures = dict(judge(graph, checkpoint, precision))
         ranges = measure_ranges(graph, checkpoint, calibration)
-        if explains and can_explain(config, precision):
+        if explains:
             stages.enter("explaining")
             figures |= {"explain": write_explain_graph(checkpoint.encoder, directory)}
         stages.enter("describing")

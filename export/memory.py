@@ -1,54 +1,61 @@
 """Whether there is memory to verify a large network in, asked before anything long begins.
 
-    5 weights          float32, its float64 reference (twice as much), what ONNX Runtime loads and lays out anew
+    2 weights          what ONNX Runtime loads and lays out anew; the float64 reference is a layer at a time
     32 H S^2           attention weights of all H heads of two rows of S tokens: float64, and twice float32
     1 GB               programs and the rest
 
-An export of XLM-R large (568 million parameters) as fp32 took 15.3 GB at its largest (docs/models.md); this says 15.6.
+or, where a network is explained, 4 weights and 1 GB: that reference is whole. The network itself is in memory already.
+docs/models.md has what was measured.
 """
 
 from pathlib import Path
 
 from export.errors import VerificationError
 from export.grid import LONGEST_OF_EVERY_LAYER
+from export.reference import LARGE
 from model.encoder import Encoder
 
-LARGE = 1 << 30  # bytes of weights; what is smaller fits wherever the exporter itself runs
-WEIGHT_COPIES = 5
+WEIGHT_COPIES = 2
+EXPLAINED_WEIGHT_COPIES = 4
 SCORE_BYTES = 32
 REST = 10**9
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def require_memory(encoder: Encoder, available: int | None) -> None:
+def require_memory(encoder: Encoder, available: int | None, *, explains: bool = False) -> None:
     """Refuses a network that cannot be verified here.
 
     Args:
         encoder: float32.
         available: bytes; None where the system does not say.
+        explains: whether the graph that explains is made too.
 
     Raises:
         VerificationError: the message names both numbers.
     """
     weights = sum(parameter.nbytes for parameter in encoder.parameters())
-    needed = needed_bytes(weights, sum(encoder.config.num_heads), encoder.config.max_positions)
+    heads, longest = sum(encoder.config.num_heads), encoder.config.max_positions
+    needed = needed_bytes(weights, heads, longest, explains=explains)
     if weights >= LARGE and available is not None and needed > available:
         raise VerificationError(
-            f"verifying this network takes about {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are "
+            f"verifying this network takes about {needed / 1e9:.1f} GB of memory more, and {available / 1e9:.1f} GB are "
             "free: export it on a larger machine; the artifact itself is served in far less"
         )
 
 
-def needed_bytes(weights: int, num_heads: int, longest: int) -> int:
-    """Memory of an export at its largest.
+def needed_bytes(weights: int, num_heads: int, longest: int, *, explains: bool = False) -> int:
+    """Memory that an export takes at its largest, beside the network.
 
     Args:
         weights: bytes in float32.
         num_heads: of all layers.
         longest: the longest text, in tokens.
+        explains: whether the graph that explains is made too.
     """
-    return WEIGHT_COPIES * weights + SCORE_BYTES * num_heads * min(longest, LONGEST_OF_EVERY_LAYER) ** 2 + REST
+    scores = SCORE_BYTES * num_heads * min(longest, LONGEST_OF_EVERY_LAYER) ** 2
+    verified = WEIGHT_COPIES * weights + scores
+    return max(verified, EXPLAINED_WEIGHT_COPIES * weights if explains else 0) + REST
 
 
 def available_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:

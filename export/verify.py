@@ -5,7 +5,6 @@ runs it, and are the tensors those of the PyTorch encoder over a grid of batch s
 output, attention weights, norms of values, and on ragged batches all of them again under random gates on the heads.
 """
 
-import copy
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from export.graph import fused_attention, input_names, output_names
 from export.grid import Case, grid
 from export.inputs import Inputs, run_encoder
 from export.parity import Parity, Tolerance
+from export.reference import float64_reference
 from export.runtime import Session
 from model.config import EncoderConfig
 from model.encoder import Encoder, EncoderOutput
@@ -66,7 +66,7 @@ def verify(path: Path, encoder: Encoder, *, tolerance: Tolerance) -> tuple[dict[
         fused = _check_fusion(optimized, config)
     _check_names(session, config)
     parity = Parity()
-    reference = copy.deepcopy(encoder).double()
+    reference = float64_reference(encoder)
     plain = encoder if tolerance.rounding else None
     for case in tqdm(list(grid(config)), desc="verifying", unit="batch", leave=False):
         _check_case(case, session, (reference, plain), parity, tolerance)

@@ -20,7 +20,7 @@ def build(folder: Path, *, tied: bool, ends: bool = False) -> Path:
     """A folder of `Qwen3ForCausalLM`; `ends`: whether its tokenizer puts a token behind each text."""
     model = replace(next(model for model in MODELS if model.name == "qwen3"), tokenizer="qwen-chat")
     sizes = {"vocab_size": qwen_chat().get_vocab_size(), "max_position_embeddings": LONGEST, "hidden_size": 20}
-    theirs = draw(model, auto=AutoModelForCausalLM, tie_word_embeddings=tied, num_key_value_heads=1, **sizes)
+    theirs = draw(model, auto=AutoModelForCausalLM, tie_word_embeddings=tied, **sizes)
     save(theirs, model, folder)
     settings = {"tokenizer_class": "Qwen2Tokenizer", "pad_token": "<|endoftext|>", "model_max_length": 9999}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
@@ -66,6 +66,6 @@ def ask(
 
 
 def make_yes_no(directory: Path) -> TaskArtifact:
-    """A language model of three layers as a reranker: causal, four query heads on one head of keys and values."""
+    """A language model of three layers as a reranker: causal, four query heads on two heads of keys and values."""
     folder = build(directory / "folder", tied=True)
     return export_folder(folder, directory, "fp32", task="classification", explains=False)

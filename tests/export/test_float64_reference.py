@@ -1,0 +1,98 @@
+"""The reference of large networks, widened a layer at a time, against the whole network in float64: the same bits."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from export.int8.quantize import Range, quantize_encoder
+from export.reference import float64_reference, widened_by_layer
+from model.config import EncoderConfig
+from model.encoder import Encoder, EncoderOutput
+from model.tasks.settings import SparseSettings
+from tests.drawn_configs import LONGEST, VOCABULARY, configs
+from tests.networks import TINY, draw_weights
+
+
+def outputs(encoder: Encoder, implementation: Any) -> EncoderOutput:
+    """Of a ragged batch, with gates and every layer's norms."""
+    config, generator = encoder.config, torch.Generator().manual_seed(1)
+    sequence = min(config.max_positions, LONGEST)
+    ids = torch.randint(0, min(VOCABULARY, config.vocab_size), (3, sequence), generator=generator)
+    types = torch.randint(0, max(1, config.type_vocab_size), ids.shape, generator=generator)
+    gates = torch.rand(3, sum(config.num_heads), generator=generator)
+    with torch.inference_mode():
+        found: EncoderOutput = encoder.use(implementation)(
+            ids,
+            torch.tensor([sequence, 1, 5]),
+            token_type_ids=types if config.type_vocab_size else None,
+            head_gates=gates,
+            norm_layers=torch.ones(config.num_layers, dtype=torch.bool),
+        )
+    return found
+
+
+def tensors(found: EncoderOutput) -> list[Tensor]:
+    shown: Sequence[Tensor | None] = (*found.attentions, *found.value_norms)
+    return [found.task_output, found.last_hidden_state, *(tensor for tensor in shown if tensor is not None)]
+
+
+def require_same_bits(encoder: Encoder) -> None:
+    whole, by_layer = copy.deepcopy(encoder).double(), widened_by_layer(encoder)
+    for implementation in ("eager", "sdpa"):
+        expected, found = (tensors(outputs(reference, implementation)) for reference in (whole, by_layer))
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype == torch.float64
+            assert torch.equal(one, other)
+    assert all(parameter.dtype == torch.float32 for parameter in encoder.parameters())
+
+
+@given(config=configs(), seed=st.integers(0, 9))
+@settings(max_examples=20, deadline=None)
+def test_any_network_widened_by_layer_gives_the_bits_of_the_whole(config: EncoderConfig, seed: int) -> None:
+    torch.manual_seed(seed)
+    require_same_bits(draw_weights(Encoder(config)))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_sparse_task_reads_the_token_embeddings_in_float64(*, tied: bool) -> None:
+    config = {**TINY.to_dict(), "task": "sparse"}
+    made = EncoderConfig.from_dict({**config, "task_settings": {"tied": tied}})
+    assert isinstance(made.task_settings, SparseSettings)
+    require_same_bits(draw_weights(Encoder(made)))
+
+
+def test_shared_layers_are_widened_too() -> None:
+    config = EncoderConfig.from_dict({**TINY.to_dict(), "num_heads": [2, 2, 2], "shared_layers": [0, 1, 0]})
+    require_same_bits(draw_weights(Encoder(config)))
+
+
+def test_a_large_network_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = draw_weights(Encoder(TINY))
+    assert sum(parameter.nbytes for parameter in float64_reference(encoder).parameters()) == 2 * sum(
+        parameter.nbytes for parameter in encoder.parameters()
+    )
+    monkeypatch.setattr("export.reference.LARGE", 1)
+    reference = float64_reference(encoder)
+    table = encoder.embeddings.token.weight
+    assert reference.embeddings.token.weight.data_ptr() == table.data_ptr()
+    own = {parameter.data_ptr() for parameter in encoder.parameters()}
+    widened = [parameter for parameter in reference.parameters() if parameter.data_ptr() not in own]
+    around = [parameter for name, parameter in encoder.embeddings.named_parameters() if not name.startswith("token.")]
+    assert sum(parameter.numel() for parameter in widened) == sum(parameter.numel() for parameter in around)
+
+
+def test_a_quantised_network_is_widened_by_layer() -> None:
+    encoder = draw_weights(Encoder(TINY))
+    seen = {}
+    for name, module in encoder.named_modules():
+        if name.startswith("layers.") and name.endswith((".attention", ".attention.output", ".feed_forward")):
+            size = module.in_features if isinstance(module, nn.Linear) else TINY.hidden_size
+            seen[name] = Range(torch.full((size,), -3.0), torch.full((size,), 3.0))
+    require_same_bits(quantize_encoder(encoder, seen))
