@@ -39,8 +39,8 @@ def require_memory(encoder: Encoder, available: int | None, *, explains: bool = 
     needed = needed_bytes(weights, heads, longest, explains=explains)
     if weights >= LARGE and available is not None and needed > available:
         raise VerificationError(
-            f"verifying this network takes about {needed / 1e9:.1f} GB of memory more, and {available / 1e9:.1f} GB are "
-            "free: export it on a larger machine; the artifact itself is served in far less"
+            f"verifying this network takes about {needed / 1e9:.1f} GB of memory more, and {available / 1e9:.1f} GB "
+            "are free: export it on a larger machine; the artifact itself is served in far less"
         )
 
 
