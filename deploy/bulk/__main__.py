@@ -22,7 +22,7 @@ except ImportError as error:
 from deploy.bulk.corpus import WrongCorpus, find_sources
 from deploy.bulk.encoder import MAX_BATCH_TOKENS
 from deploy.bulk.pipeline import Corpus, count_rows, encode_corpus
-from deploy.bulk.progress import Summary, Tally, quiet, shown
+from deploy.bulk.progress import Summary, quiet, shown, start_tally
 from deploy.bulk.record import AnotherRun, Record, write_summary
 from deploy.bulk.staging import stage
 from model.artifact import Artifact
@@ -31,7 +31,7 @@ from service.errors import ServiceError
 from service.machine.cpu import usable_cores
 from service.requests.prompts import choose_prompt
 
-BESIDE = 2  # cores that a pipeline holds beside the encoders'; with fewer it would wait for itself for ever
+BESIDE = 1  # core that a run which goes on holds beside the encoders', to leave out what is done
 CHECKPOINT, STAGED = ".checkpoint", ".input"  # added to the output's name
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace) -> Summary:
     corpus = Corpus(tuple(staged), output, output + CHECKPOINT, **columns)
     with quiet(_log()) as terminal:
         room = _start_ray(options.address, "GPU" if options.gpu else "CPU")
-        tally = Tally.remote()  # type: ignore[attr-defined]  # Ray publishes no types
+        tally = start_tally()
         with shown(tally, count_rows(staged) - count_rows([output]), terminal):
             encode_corpus(
                 corpus,
@@ -104,7 +104,7 @@ def _start_ray(address: str | None, kind: str) -> int:
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     if address is None:
         cores = usable_cores()
-        # Reading, and leaving out what is done, each hold a core of Ray's count while they hardly use one.
+        # What leaves out rows that are done holds a core of Ray's count while it hardly uses one.
         ray.init(
             address="local",  # else a cluster that this machine is a node of would be joined
             num_cpus=cores + BESIDE,

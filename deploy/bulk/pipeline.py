@@ -106,7 +106,10 @@ def encode_corpus(corpus: Corpus, artifact: Path, *, tally: Any, workers: int, g
     )
     context.use_datasource_v2 = False  # its actors that read footers took minutes to begin on two busy cores
     context.enable_progress_bars = False  # ours is one line
-    encoded = ray.data.read_parquet(list(corpus.inputs)).map_batches(
+    # Reading and writing hold no core of Ray's count. When a node dies, its encoders begin again on the others, and may
+    # take every core there: they would wait for ever for what nobody could read.
+    rows = ray.data.read_parquet(list(corpus.inputs), num_cpus=0, concurrency=workers)
+    encoded = rows.map_batches(
         EncodeTexts,
         fn_constructor_args=(corpus, str(artifact), tally),
         fn_constructor_kwargs=options,
@@ -116,11 +119,13 @@ def encode_corpus(corpus: Corpus, artifact: Path, *, tally: Any, workers: int, g
         num_cpus=0 if gpus else 1,
         num_gpus=gpus,
     )
-    encoded.write_parquet(corpus.output)
+    encoded.write_parquet(corpus.output, ray_remote_args={"num_cpus": 0}, concurrency=workers)
 
 
 def count_rows(uris: Sequence[str]) -> int:
-    """Rows of Parquet files, or of a folder of them, from their footers."""
+    """Rows of Parquet files, or of a folder of them, from their footers; a half-written file has none."""
     found = [FileSystem.from_uri(uri) for uri in uris]
-    rows = (dataset(path, filesystem=filesystem, format="parquet").count_rows() for filesystem, path in found)
-    return sum(rows)
+    whole = [
+        dataset(path, filesystem=filesystem, format="parquet", exclude_invalid_files=True) for filesystem, path in found
+    ]
+    return sum(rows.count_rows() for rows in whole)

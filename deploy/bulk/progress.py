@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tqdm import tqdm
 
 STDOUT, STDERR = 1, 2
@@ -53,6 +54,12 @@ class Tally:
     def read(self) -> Counts:
         """All so far."""
         return self._counts
+
+
+def start_tally() -> Any:
+    """A tally on this process's own node: counts would be lost with any other."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return Tally.options(scheduling_strategy=here).remote()  # type: ignore[attr-defined]  # Ray publishes no types
 
 
 @contextmanager

@@ -1,10 +1,26 @@
-"""`python -m deploy.bulk` as a process of its own."""
+"""`python -m deploy.bulk` as a process of its own, and the Ray nodes that it runs on."""
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.deploy.tools import ROOT
+
+CORES = 2  # a pipeline's least: it may hold one beside an encoder's
+CLUSTER = {
+    **os.environ,
+    # Nodes and drivers know each other by the token.
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": "a token of at least so many characters",
+    # A node that is gone is missed within a second; one that is only slow has as long as Ray gives it by default.
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "300",
+    "RAY_health_check_failure_threshold": "3",
+}
 
 
 def command(model: Path, corpus: Path, output: Path, *more: str) -> list[str]:
@@ -13,6 +29,25 @@ def command(model: Path, corpus: Path, output: Path, *more: str) -> list[str]:
 
 
 def encode(model: Path, corpus: Path, output: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    words = command(model, corpus, output, *more)
     return subprocess.run(  # noqa: S603 - our own program
-        command(model, corpus, output, *more), cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+        words, cwd=ROOT, env=CLUSTER, capture_output=True, text=True, timeout=300, check=False
     )
+
+
+@contextmanager
+def node(*flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Ray node on this machine, in a process group of its own, until the block ends."""
+    ray = Path(sys.executable).with_name("ray")
+    words = [str(ray), "start", "--block", "--node-ip-address=127.0.0.1", "--disable-usage-stats", *flags]
+    with subprocess.Popen(  # noqa: S603 - Ray's
+        words, env=CLUSTER, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            assert process.stdout is not None
+            started = any(b"Ray runtime started" in line for line in process.stdout)
+            assert started, f"no Ray node began: {' '.join(words)}"
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

@@ -8,10 +8,7 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,18 +17,22 @@ import pytest
 pytest.importorskip("ray", reason="the extra bulk is not installed")
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.fs import LocalFileSystem
 
 from benchmarks.lib.server import free_port
+from deploy.bulk.__main__ import main
 from deploy.bulk.encoder import TextEncoder
-from tests.deploy.bulk_command import command, encode
+from deploy.bulk.pipeline import count_rows
+from deploy.bulk.record import Record
+from model.artifact import read_manifest
+from tests.deploy.bulk_command import CLUSTER, CORES, command, encode, node
 from tests.deploy.tools import ROOT
+from tests.task_artifacts import TaskArtifact
 from tests.texts import varied_texts
 
 pytestmark = pytest.mark.slow
 
 FILES, ROWS = 4, 100
-CLUSTER = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a token of at least so many characters"}
-"""Nodes and drivers know each other by the token."""
 
 
 @pytest.fixture
@@ -44,6 +45,18 @@ def corpus(tmp_path: Path) -> Path:
         texts[3] = None
         columns = {"id": [f"{number}-{row}" for row in range(ROWS)], "text": texts, "extra": list(range(ROWS))}
         pq.write_table(pa.table(columns), folder / f"{number}.parquet", row_group_size=25)
+    return folder
+
+
+@pytest.fixture
+def long_corpus(tmp_path: Path) -> Path:
+    """Eight files with more rows than an actor is handed at once: when the first is done, others are not."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for number in range(8):
+        texts = [f"text {row} of file {number}" for row in range(1100)]
+        columns = {"id": [f"{number}-{row}" for row in range(len(texts))], "text": texts}
+        pq.write_table(pa.table(columns), folder / f"{number}.parquet")
     return folder
 
 
@@ -60,10 +73,10 @@ def check(output: Path, corpus: Path, model: Path) -> None:
 
 
 def test_every_row_gets_its_vector_and_a_later_run_adds_what_is_new(
-    corpus: Path, tmp_path: Path, default_artifact: Path
+    corpus: Path, tmp_path: Path, embedder: TaskArtifact, ray_address: str
 ) -> None:
-    output = tmp_path / "output"
-    done = encode(default_artifact, corpus, output)
+    output, there = tmp_path / "output", ("--address", ray_address)
+    done = encode(embedder.artifact, corpus, output, *there)
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = done.stdout.splitlines()
     assert re.fullmatch(
@@ -71,35 +84,48 @@ def test_every_row_gets_its_vector_and_a_later_run_adds_what_is_new(
     )
     summary = json.loads((output / "_summary.json").read_text())
     assert (summary["rows"], summary["encoded"], summary["without_text"], summary["failed_ids"]) == (400, 396, 4, [])
-    check(output, corpus, default_artifact)
-    other = encode(default_artifact, corpus, output, "--dimensions", "10")
-    assert other.returncode == 1
-    assert "was begun with dimensions None; name another --output" in other.stderr.splitlines()[-1]
+    check(output, corpus, embedder.artifact)
     new = pa.table({"id": ["new"], "text": ["a new text"], "extra": [0]})
     pq.write_table(new, corpus / "new.parquet")
-    done = encode(default_artifact, corpus, output)
-    assert f"{output} holds {FILES * ROWS + 1} rows" in done.stdout, done.stderr
-    check(output, corpus, default_artifact)
+    done = encode(embedder.artifact, corpus, output, *there)
+    assert f"{output} holds {FILES * ROWS + 1} rows; 1 texts encoded" in done.stdout, done.stderr
+    check(output, corpus, embedder.artifact)
 
 
-def test_goes_on_where_it_was_killed(tmp_path: Path, default_artifact: Path) -> None:
-    corpus, output = tmp_path / "corpus", tmp_path / "output"
-    corpus.mkdir()
-    for number in range(6):  # several times what an actor is handed at once, so that the first file is not the last
-        texts = [f"text {row} of file {number}" for row in range(600)]
-        columns = {"id": [f"{number}-{row}" for row in range(600)], "text": texts}
-        pq.write_table(pa.table(columns), corpus / f"{number}.parquet")
+def begin(model: Path, corpus: Path, output: Path, address: str) -> subprocess.Popen[str]:
+    """The command, at the moment when the first file of the output is there."""
     process = subprocess.Popen(  # noqa: S603 - our own program
-        command(default_artifact, corpus, output), cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL
+        command(model, corpus, output, "--address", address),
+        cwd=ROOT,
+        env=CLUSTER,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
-    deadline = time.monotonic() + 200
-    while not list(output.glob("*.parquet")) and process.poll() is None and time.monotonic() < deadline:
+    while not list(output.glob("*.parquet")) and process.poll() is None:
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    done = encode(default_artifact, corpus, output)
+    return process
+
+
+def test_goes_on_where_it_was_killed(
+    long_corpus: Path, tmp_path: Path, embedder: TaskArtifact, ray_address: str
+) -> None:
+    output = tmp_path / "output"
+    with begin(embedder.artifact, long_corpus, output, ray_address) as process:
+        os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    done = encode(embedder.artifact, long_corpus, output, "--address", ray_address)
     assert done.returncode == 0, done.stderr
-    check(output, corpus, default_artifact)
+    check(output, long_corpus, embedder.artifact)
+
+
+def test_a_file_that_was_not_written_to_its_end_has_no_rows(tmp_path: Path) -> None:
+    assert count_rows([tmp_path.as_uri()]) == 0
+    pq.write_table(pa.table({"id": ["a", "b"]}), tmp_path / "b.parquet")
+    (tmp_path / "c.parquet").write_bytes((tmp_path / "b.parquet").read_bytes()[:-5])
+    (tmp_path / "a.parquet").touch()
+    assert count_rows([tmp_path.as_uri()]) == 2
 
 
 @pytest.mark.parametrize(
@@ -108,73 +134,50 @@ def test_goes_on_where_it_was_killed(tmp_path: Path, default_artifact: Path) -> 
         (("--text-column", "body"), "no column body; it has id, text, extra"),
         (("--text-column", "extra"), "column extra holds int64, not texts"),
         (("--prompt-name", "query"), "no named prompts"),
+        (("--dimensions", "10"), "was begun with dimensions None; name another --output"),
     ],
 )
-def test_says_what_is_wrong(
-    corpus: Path, tmp_path: Path, default_artifact: Path, more: tuple[str, ...], message: str
+def test_says_what_is_wrong_before_ray_starts(
+    corpus: Path,
+    tmp_path: Path,
+    embedder: TaskArtifact,
+    capsys: pytest.CaptureFixture[str],
+    more: tuple[str, ...],
+    message: str,
 ) -> None:
-    done = encode(default_artifact, corpus, tmp_path / "output", *more)
-    assert done.returncode == 1
-    assert message in done.stderr.splitlines()[-1]
+    output = tmp_path / "output"
+    choices = {"prompt_name": None, "dimensions": None, "normalize": True, "text_column": "text", "id_column": "id"}
+    Record.of(read_manifest(embedder.artifact), **choices).claim(LocalFileSystem(), str(output))
+    assert main(command(embedder.artifact, corpus, output, *more)[3:]) == 1
+    assert message in capsys.readouterr().err
 
 
 def test_takes_a_folder_of_text_files_on_a_machine_that_is_a_node_already(
-    tmp_path: Path, default_artifact: Path
+    tmp_path: Path, embedder: TaskArtifact, ray_address: str
 ) -> None:
     (tmp_path / "corpus").mkdir()
     for name in "ab":
         (tmp_path / "corpus" / f"{name}.txt").write_text(f"a text of {name}\n")
-    with node("--head", "--num-cpus=1", f"--port={free_port()}", "--include-dashboard=false"):
-        done = encode(default_artifact, tmp_path / "corpus", tmp_path / "output")
+    done = encode(embedder.artifact, tmp_path / "corpus", tmp_path / "output")
     assert (done.returncode, done.stderr) == (0, "")
     found = pq.read_table(tmp_path / "output").sort_by("id").to_pylist()
     assert [(row["id"], row["text"]) for row in found] == [("a.txt:1", "a text of a"), ("b.txt:1", "a text of b")]
     vectors = np.array([row["embedding"] for row in found], dtype=np.float32)
-    expected = TextEncoder.load(default_artifact).encode(["a text of a", "a text of b"])
+    expected = TextEncoder.load(embedder.artifact).encode(["a text of a", "a text of b"])
     np.testing.assert_array_equal(vectors, expected)
 
 
-def test_rows_of_a_node_that_dies_are_encoded_by_another(tmp_path: Path, default_artifact: Path) -> None:
-    corpus, output = tmp_path / "corpus", tmp_path / "output"
-    corpus.mkdir()
-    for number in range(8):
-        texts = [f"text {row} of file {number}" for row in range(600)]
-        columns = {"id": [f"{number}-{row}" for row in range(600)], "text": texts}
-        pq.write_table(pa.table(columns), corpus / f"{number}.parquet")
-    with node("--head", "--num-cpus=3", f"--port={(port := free_port())}", "--include-dashboard=false"):
-        address = f"127.0.0.1:{port}"
-        with node("--address", address, "--num-cpus=1") as second:
-            process = subprocess.Popen(  # noqa: S603 - our own program
-                command(default_artifact, corpus, output, "--address", address),
-                cwd=ROOT,
-                env=CLUSTER,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            while not list(output.glob("*.parquet")) and process.poll() is None:
-                time.sleep(0.01)
-            os.killpg(second.pid, signal.SIGKILL)
-            said, errors = process.communicate(timeout=400)
-            assert (process.returncode, errors) == (0, "")
-            assert said.startswith(f"{output} holds 4800 rows; ")
-    check(output, corpus, default_artifact)
-
-
-@contextmanager
-def node(*flags: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A Ray node on this machine, in a process group of its own, until the block ends."""
-    ray = Path(sys.executable).with_name("ray")
-    command = [str(ray), "start", "--block", "--node-ip-address=127.0.0.1", "--disable-usage-stats", *flags]
-    with subprocess.Popen(  # noqa: S603 - Ray's
-        command, env=CLUSTER, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if b"Ray runtime started" in line:
-                    break
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+def test_rows_of_a_node_that_dies_are_encoded_by_another(
+    long_corpus: Path, tmp_path: Path, embedder: TaskArtifact
+) -> None:
+    """Only the second node has cores: all that reads and encodes is on it, and dies with it."""
+    output, port = tmp_path / "output", free_port()
+    address, cores = f"127.0.0.1:{port}", f"--num-cpus={CORES}"
+    with node("--head", "--num-cpus=0", f"--port={port}", "--include-dashboard=false"):
+        with node("--address", address, cores):
+            process = begin(embedder.artifact, long_corpus, output, address)
+        with process, node("--address", address, cores):
+            said, errors = process.communicate(timeout=300)
+    assert (process.returncode, errors) == (0, "")
+    assert said.startswith(f"{output} holds 8800 rows; ")
+    check(output, long_corpus, embedder.artifact)

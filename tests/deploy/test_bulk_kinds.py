@@ -28,17 +28,18 @@ from deploy.bulk.progress import Counts, Summary
 from model.artifact import GRAPH, TOKENIZER, describe_files, read_manifest, write_manifest
 from service.errors import InferenceFailed
 from service.inference.backend import Float32Array
-from tests.deploy.bulk_command import command, encode
+from tests.deploy.bulk_command import CLUSTER, command, encode
 from tests.deploy.tools import ROOT
 from tests.task_artifacts import TaskArtifact
 
 pytestmark = pytest.mark.slow
 
 
-def test_json_lines_get_ids_and_a_terminal_one_line(tmp_path: Path, embedder: TaskArtifact) -> None:
+def test_json_lines_get_ids_and_a_terminal_one_line(tmp_path: Path, embedder: TaskArtifact, ray_address: str) -> None:
     texts = [f"text {row}" for row in range(500)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    said, shown = on_a_terminal(*command(embedder.artifact, tmp_path / "a.jsonl", tmp_path / "output"))
+    places = embedder.artifact, tmp_path / "a.jsonl", tmp_path / "output"
+    said, shown = on_a_terminal(*command(*places, "--address", ray_address))
     assert said.startswith(f"{tmp_path / 'output'} holds 500 rows; 500 texts encoded")
     drawn = [piece for piece in re.split(r"[\r\n]+", shown) if piece.strip()]
     assert {piece.split(":")[0] for piece in drawn} == {"encoding"}
@@ -55,7 +56,9 @@ def test_json_lines_get_ids_and_a_terminal_one_line(tmp_path: Path, embedder: Ta
 def on_a_terminal(*arguments: str) -> tuple[str, str]:
     """What a command says, and what it shows on the terminal that is its standard error."""
     ours, its = pty.openpty()
-    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=its, text=True) as process:  # noqa: S603 - ours
+    with subprocess.Popen(  # noqa: S603 - ours
+        arguments, cwd=ROOT, env=CLUSTER, stdout=subprocess.PIPE, stderr=its, text=True
+    ) as process:
         os.close(its)
         shown = b""
         try:
@@ -69,10 +72,12 @@ def on_a_terminal(*arguments: str) -> tuple[str, str]:
     return said, shown.decode()
 
 
-def test_csv_rows_that_fail_are_named_and_the_others_encoded(tmp_path: Path, embedder: TaskArtifact) -> None:
+def test_csv_rows_that_fail_are_named_and_the_others_encoded(
+    tmp_path: Path, embedder: TaskArtifact, ray_address: str
+) -> None:
     artifact = broken_at("dog", embedder.artifact, tmp_path / "artifact")
     (tmp_path / "a.csv").write_text("id,text\nx,a cat\ny,the dog\nz,a mat\n")
-    done = encode(artifact, tmp_path / "a.csv", tmp_path / "output")
+    done = encode(artifact, tmp_path / "a.csv", tmp_path / "output", "--address", ray_address)
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.rstrip().endswith("; 1 rows failed, the first: y")
     summary = json.loads((tmp_path / "output/_summary.json").read_text())
