@@ -42,16 +42,19 @@ def adapt(resources: Sequence[Resource], *, image: str, port: int, volumes: Path
     """The parts that podman runs, on the host's network and with directories for volumes that are empty at first."""
     played = [resource for resource in resources if resource["kind"] in PLAYED]
     configs = {item["metadata"]["name"]: item["data"] for item in played if item["kind"] == "ConfigMap"}
+    ports = {"POLYHEAD_PORT": str(port), "POLYHEAD_ADMIN_PORT": str(port + 1)}
     for resource in played:
         resource["metadata"].pop("namespace", None)
+        if resource["kind"] == "ConfigMap":  # podman prefers its values to the container's own
+            resource["data"] |= {name: value for name, value in ports.items() if name in resource["data"]}
         if resource["kind"] == "Deployment":
             resource["spec"]["replicas"] = 1
-            _adapt_pod(resource["spec"]["template"]["spec"], image=image, port=port, volumes=volumes)
+            _adapt_pod(resource["spec"]["template"]["spec"], image=image, ports=ports, volumes=volumes)
             _expand_commands(resource["spec"]["template"]["spec"], configs)
     return played
 
 
-def _adapt_pod(pod: Resource, *, image: str, port: int, volumes: Path) -> None:
+def _adapt_pod(pod: Resource, *, image: str, ports: Mapping[str, str], volumes: Path) -> None:
     pod.pop("topologySpreadConstraints", None)
     pod["hostNetwork"] = True
     pod["restartPolicy"] = "Never"  # podman would restart an init container that has done its work, too
@@ -60,7 +63,6 @@ def _adapt_pod(pod: Resource, *, image: str, port: int, volumes: Path) -> None:
         container.pop("ports", None)
         for name in NOT_PLAYED:
             container.pop(name, None)
-    ports = {"POLYHEAD_PORT": str(port), "POLYHEAD_ADMIN_PORT": str(port + 1)}
     pod["containers"][0].setdefault("env", []).extend({"name": name, "value": value} for name, value in ports.items())
     user = pod["securityContext"]["runAsUser"]
     for volume in pod.get("volumes", ()):
