@@ -11,7 +11,16 @@ UNAVAILABLE = "kube_deployment_status_replicas_unavailable"
 
 def instance_alerts() -> list[Rule]:
     """The rules."""
-    return [_absent(), _down(), _not_ready(), _unavailable(), _restarts(), _memory(), _model_mismatch()]
+    return [
+        _absent(),
+        _down(),
+        _not_ready(),
+        _unavailable(),
+        _restarts(),
+        _process_restarts(),
+        _memory(),
+        _model_mismatch(),
+    ]
 
 
 def _absent() -> Rule:
@@ -73,6 +82,19 @@ def _restarts() -> Rule:
         summary="{{ $labels.instance }}{{ $labels.pod }} keeps restarting",
         text='{{ $value | printf "%.0f" }} starts within 30 minutes.',
         action="Read the log before each start (kubectl logs --previous).",
+    )
+
+
+def _process_restarts() -> Rule:
+    """Of one process among several: the parent that starts it anew goes on, and so does its instance."""
+    return make_alert(
+        "PolyheadProcessRestarts",
+        f"increase({names.PROCESS_RESTARTS}{{{JOB}}}[30m]) > 2",
+        wait="0m",
+        severity="ticket",
+        summary="{{ $labels.instance }}: its processes keep dying",
+        text='{{ $value | printf "%.0f" }} were started within 30 minutes in place of ones that died.',
+        action="Read the log for `process N ended`, which has the exit code.",
     )
 
 

@@ -1,6 +1,6 @@
 """Rows about the processes: queue and saturation, and each instance."""
 
-from deploy.observability.panels import FULL_WIDTH, Panel, Row, make_lines, make_table
+from deploy.observability.panels import Panel, Row, make_lines, make_table
 from deploy.observability.promql import ANSWERED, EACH, EACH_LEGEND, STEP, WORK, mean, quantile, rate, series, total
 from service.observability import metric_names as names
 
@@ -68,7 +68,14 @@ def saturation() -> Row:
             "Restarts",
             "Processes that started in the step before.",
             {EACH_LEGEND: f"changes({series(STARTED)}[{STEP}])"},
-            width=2 * FULL_WIDTH // 3,
+        ),
+        make_lines(
+            "Processes",
+            "Of instances with several: how many serve, and how many were started in place of ones that died.",
+            {
+                f"{EACH_LEGEND} serve": total(names.PROCESSES, by=EACH),
+                f"{EACH_LEGEND} replaced": f"increase({series(names.PROCESS_RESTARTS)}[{STEP}])",
+            },
         ),
     ]
 

@@ -31,6 +31,7 @@ from tests.deploy.drills import (
     watched,
 )
 from tests.service.fake_engine import write_fake_artifact
+from tests.service.process import ServerProcess
 
 pytestmark = [
     pytest.mark.alone,
@@ -131,6 +132,28 @@ def test_a_process_that_keeps_restarting(model: Path, tmp_path: Path) -> None:
             with serve(model, port=port):
                 seen = wait_for_a_start(prometheus, since=seen)
         wait_for(prometheus, "PolyheadRestarts")  # and it is down, as it mostly is
+
+
+def test_processes_that_keep_dying(model: Path, tmp_path: Path) -> None:
+    flags = "--processes", "2", "--admin-port", "0"
+    with serve(model, *flags) as server, watched(tmp_path, admin(server)) as prometheus:
+        killed: set[int] = set()
+
+        def kill_one() -> None:
+            started = [one["pid"] for one in server.records() if re.fullmatch(r"process 0 started", one["message"])]
+            if started[-1] not in killed:
+                os.kill(started[-1], signal.SIGKILL)
+                killed.add(started[-1])
+            time.sleep(0.5)
+
+        wait_for(prometheus, "PolyheadProcessRestarts", do=kill_one)
+        assert "PolyheadRestarts" not in firing(prometheus)
+
+
+def admin(server: ServerProcess) -> Address:
+    found = re.search(r"127\.0\.0\.1:(\d+)", server.wait_for_line("metrics and documentation are on"))
+    assert found
+    return Address("127.0.0.1", int(found[1]))
 
 
 def test_memory_near_its_limit(model: Path, tmp_path: Path) -> None:

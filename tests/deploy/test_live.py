@@ -52,11 +52,12 @@ def answers(prometheus: Prometheus, panel: ShownPanel, start: float, end: float)
 
 @contextmanager
 def watched(artifact: Path, folder: Path) -> Iterator[tuple[Address, Prometheus]]:
-    """A service, and a Prometheus that scrapes it."""
+    """A service, and a Prometheus that scrapes it; and one of several processes, which has metrics of its own."""
     with ExitStack() as running:
         server = running.enter_context(polyhead(artifact, {}))
+        several = running.enter_context(polyhead(artifact, {"POLYHEAD_PROCESSES": "2", "POLYHEAD_WORKERS": "2"}))
         try:
-            prometheus = running.enter_context(scraping([server.address], folder))
+            prometheus = running.enter_context(scraping([server.address, several.address], folder))
         except NoPrometheus as missing:
             pytest.skip(str(missing))
         yield server.address, prometheus
