@@ -15,6 +15,15 @@ from tests.service.process import ServerProcess
 from tests.task_artifacts import TaskArtifact
 
 QUERY, DOCUMENT = "the cat", "the cat sat on the mat."
+DARKNESS = """
+(tile) => {
+  const canvas = tile.querySelector("canvas");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const dark = (row, column) => -[0, 1, 2].reduce((sum, at) => sum + data[4 * (row * canvas.width + column) + at], 0);
+  const counted = (length, read) => Array.from({ length }, (_, at) => read(at));
+  return counted(canvas.height, (row) => counted(canvas.width, (column) => dark(row, column)));
+}
+"""
 ON_A_RERANKER = pytest.mark.parametrize("viewer_server", ["reranker"], indirect=True)
 
 
@@ -71,6 +80,39 @@ def test_blocks_follow_the_head_and_the_rollout(open_viewer: OpenViewer, viewer_
     rollout = rerank(viewer_server, attention={"reduce": "rollout"})["attention"]["query_to_document_mass"]
     expect(mass).to_have_attribute("data-mass", str(rollout[0][0]))
     expect(viewer.page.locator("#across-table")).to_be_hidden()
+
+
+@ON_A_RERANKER
+def test_a_small_map_of_every_head_shows_what_a_pair_looks_at(
+    open_viewer: OpenViewer, viewer_server: ServerProcess
+) -> None:
+    viewer = open_viewer("mode=pair")
+    show_pair(viewer)
+    tiles = viewer.page.locator("#across-grid .tile")
+    expect(tiles).to_have_count(8)
+    expected = rerank(viewer_server, attention={"layers": "all"})["attention"]["query_to_document"]
+    for layer, maps in enumerate(expected):
+        for head, weights in enumerate(maps):
+            tile = viewer.page.locator(f'#across-grid [data-key="{layer}.{head}"]')
+            darkness = np.array(tile.evaluate(DARKNESS))
+            assert darkness.shape == np.shape(weights)  # query's tokens by document's
+            assert np.argmax(darkness) == np.argmax(weights)
+            by_weight = darkness.ravel()[np.argsort(weights, axis=None)]
+            assert np.diff(by_weight).min() > -10  # of 765: colours are steps, and weights come in half precision
+    viewer.page.locator('#across-grid [data-key="1.2"]').click()
+    expect(viewer.page.locator("#across-title-of-map")).to_have_text("Layer 1, head 2")
+    expect(viewer.page.locator("#across-grid [aria-selected=true]")).to_have_attribute("data-key", "1.2")
+    mass = viewer.page.locator("#across-blocks [data-mass]").first
+    expect(mass).to_have_attribute("data-mass", str(rerank_mass(viewer_server, 1)[2]))
+    viewer.page.get_by_role("radio", name="Words").check(force=True)
+    words = rerank(viewer_server, attention={"layers": [0], "level": "word"})["attention"]["query_to_document"][0][0]
+    canvas = tiles.first.locator("canvas")
+    expect(canvas).to_have_js_property("width", len(words[0]))
+    expect(canvas).to_have_js_property("height", len(words))
+
+
+def rerank_mass(server: ServerProcess, layer: int) -> Any:
+    return rerank(server, attention={"layers": [layer]})["attention"]["query_to_document_mass"][0]
 
 
 @ON_A_RERANKER

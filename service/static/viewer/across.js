@@ -5,28 +5,34 @@ import { Block } from "./block.js";
 import { byId, element } from "./dom.js";
 import { formatNumber } from "./ink.js";
 import { describeFailure } from "./notices.js";
+import { PairGrid } from "./pair_grid.js";
 import { attentionOptions } from "./source.js";
 import { Turn } from "./turns.js";
 
 const [QUERY, DOCUMENT] = [0, 1]; // as the service numbers the texts of a pair
 const LONGEST_FOR_ALL_HEADS = 1000; // characters of both texts; the maps of longer ones are large
 const REDUCED = { mean: "the mean of its heads", max: "the largest of its heads" };
-const SHOWN = ["layer", "head", "map", "blocks", "level", "hide", "renormalise"];
+const FILTERS = ["level", "hide", "renormalise"];
+const SHOWN = ["layer", "head", "map", "blocks", ...FILTERS];
 
 export class AcrossView {
   #state;
   #turn = new Turn();
+  #grid;
   #blocks;
   #answer = null;
 
-  constructor(state) {
+  constructor(state, info) {
     Object.assign(this, { onFailure: () => {} });
     this.#state = state;
+    this.#grid = new PairGrid(state, info);
     this.#blocks = {
       query_to_document: new Block(byId("across-blocks"), { from: "first text", to: "second text" }),
       document_to_query: new Block(byId("across-blocks"), { from: "second text", to: "first text" }),
     };
-    state.on(SHOWN, () => byId("across").hidden || this.load(state.values.a, state.values.b));
+    const whileShown = (show) => () => byId("across").hidden || show(state.values.a, state.values.b);
+    state.on(SHOWN, whileShown((a, b) => this.#loadBlocks(a, b)));
+    state.on(FILTERS, whileShown((a, b) => this.#grid.load(a, b)));
   }
 
   get answer() {
@@ -40,6 +46,10 @@ export class AcrossView {
 
   async load(a, b) {
     byId("across").hidden = false;
+    await Promise.all([this.#loadBlocks(a, b), this.#grid.load(a, b)]);
+  }
+
+  async #loadBlocks(a, b) {
     const signal = this.#turn.begin();
     try {
       this.#answer = await scorePair(a, b, { attention: this.#wanted(a.length + b.length), signal });
@@ -53,12 +63,15 @@ export class AcrossView {
 
   stop() {
     this.#turn.end();
+    this.#grid.stop();
     this.#answer = null;
     byId("across").hidden = true;
   }
 
   draw() {
-    if (this.#answer) for (const block of Object.values(this.#blocks)) block.draw();
+    if (!this.#answer) return;
+    for (const block of Object.values(this.#blocks)) block.draw();
+    this.#grid.draw();
   }
 
   #wanted(length) {
@@ -116,6 +129,7 @@ export class AcrossView {
   /** Takes away what belongs to the texts before. */
   #fail(error) {
     this.#answer = null;
+    this.#grid.stop();
     byId("score").textContent = "";
     byId("across-body").hidden = true;
     Object.assign(byId("across-failure"), { hidden: false, textContent: describeFailure(error) });

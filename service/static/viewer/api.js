@@ -75,15 +75,19 @@ export async function encodeStatistics(text, signal) {
 /**
  * Maps of heads, in the order of the layers that `attention` asks for; one layer with one map where it reduces to that.
  *
- * @returns {{layers: NumberMap[][], labels: string[], offsets: number[][]}}
+ * @param {string|[string, string]} text or the two texts of a pair
+ * @returns {{layers: NumberMap[][], labels: string[], offsets: number[][], segments?: (number|null)[]}} `segments` of a
+ *   pair: which of its texts each label belongs to, null for special tokens
  */
 export async function encodeMaps(text, attention, { isHalf = false, signal } = {}) {
-  const body = { inputs: text, attention, encoding_format: isHalf ? "float16" : "float" };
+  const input = Array.isArray(text) ? { pairs: [text] } : { inputs: text };
+  const body = { ...input, attention, encoding_format: isHalf ? "float16" : "float" };
   const { answer, tensors } = await sendForTensors(body, signal);
   const entry = answer.attention[0];
   const whole = tensors.get("attention.0");
   const parts = whole ? [whole] : entry.layers.map((layer) => tensors.get(`attention.0.${layer}`));
-  return { layers: parts.flatMap(splitLayers), labels: entry.words ?? entry.tokens, offsets: entry.offsets };
+  const { offsets, segments } = entry;
+  return { layers: parts.flatMap(splitLayers), labels: entry.words ?? entry.tokens, offsets, segments };
 }
 
 /** Layers of a tensor [layers, heads, rows, columns], or of one layer [heads, rows, columns], as maps. */

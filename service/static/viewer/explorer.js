@@ -4,7 +4,7 @@ import { ApiError, encodeStatistics, tokenize } from "./api.js";
 import { byId } from "./dom.js";
 import { describeFailure } from "./notices.js";
 import { amountPalette } from "./palette.js";
-import { loadLargeMap, loadSmallMaps, loadSmallRollout, planGrid } from "./source.js";
+import { loadLargeMap, loadSmallMaps, loadSmallRollout, namedMaps, planGrid } from "./source.js";
 import { showStatistics } from "./statistics.js";
 import { shownTheme } from "./theme.js";
 import { Turn, inParallel } from "./turns.js";
@@ -95,16 +95,14 @@ export class Explorer {
       await inParallel([...parts, null], REQUESTS_AT_ONCE, signal, async (part) => {
         if (!part) {
           const rollout = await unlessTooLarge(loadSmallRollout(text, values, signal), signal);
-          if (rollout) this.#putTiles(["rollout"], rollout.layers[0]);
+          if (rollout) this.#putTiles([["rollout", rollout.layers[0][0]]]);
           else this.#refuseRollout();
           return;
         }
         const { layers } = await loadSmallMaps(text, values, form, { ...part, signal });
-        const keys = part.layers.flatMap((layer, at) => {
-          return layers[at].map((_, head) => `${layer}.${part.heads?.[head] ?? head}`);
-        });
-        this.#putTiles(keys, layers.flat());
-        filled += keys.length;
+        const maps = namedMaps(part, layers);
+        this.#putTiles(maps);
+        filled += maps.length;
         byId("filled").textContent = filled < all ? `${filled} of ${all}` : `${all}`;
       });
     });
@@ -189,9 +187,9 @@ export class Explorer {
     this.#state.set({ map: "head" });
   }
 
-  #putTiles(keys, maps) {
-    keys.forEach((key, index) => this.#views.grid.put(key, maps[index]));
-    this.drawGrid(this.#state.values.shared ? undefined : keys);
+  #putTiles(maps) {
+    for (const [key, map] of maps) this.#views.grid.put(key, map);
+    this.drawGrid(this.#state.values.shared ? undefined : maps.map(([key]) => key));
   }
 
   #point() {

@@ -1,4 +1,5 @@
-// All layers and heads as small maps, and the rollout below them. Arrow keys move, Enter or a click opens.
+// All layers and heads as small maps, and the rollout below them where there is one. Arrow keys move, Enter or a click
+// opens.
 
 import { element } from "./dom.js";
 import { shrink, toImage } from "./maps.js";
@@ -24,20 +25,17 @@ export class HeadGrid {
   /**
    * @param {object} config the network's: its heads, and which of them read the same keys and values
    * @param {(place: {map: string, layer?: number, head?: number}) => void} onOpen
+   * @param {{name?: string, hasRollout?: boolean}} options what the maps are of, for those who do not see them
    */
-  constructor(host, config, onOpen) {
+  constructor(host, config, onOpen, { name = "Heads of all layers", hasRollout = true } = {}) {
     this.#host = host;
     this.#onOpen = onOpen;
     const headCounts = config.num_heads;
     const columns = Math.max(...headCounts);
-    const grid = element("div", { class: "heads", role: "grid", aria: { label: "Heads of all layers" } });
+    const grid = element("div", { class: "heads", role: "grid", aria: { label: name } });
     grid.style.setProperty("--columns", columns);
     grid.append(this.#heading(columns), ...headCounts.map((_, layer) => this.#row(layer, headGroups(config, layer))));
-    const rollout = this.#tile("rollout", ROLLOUT, { map: "rollout" });
-    rollout.button.removeAttribute("role");
-    rollout.button.append(element("span", { textContent: ROLLOUT }));
-    rollout.button.classList.add("wide");
-    this.#host.replaceChildren(grid, rollout.button);
+    this.#host.replaceChildren(grid, ...(hasRollout ? [this.#rollout()] : []));
     grid.addEventListener("keydown", (event) => this.#move(event));
   }
 
@@ -51,7 +49,7 @@ export class HeadGrid {
       tile.map = null;
       tile.button.classList.add("waiting");
     }
-    this.#nameRollout(ROLLOUT);
+    if (this.#tiles.has("rollout")) this.#nameRollout(ROLLOUT);
   }
 
   /** Says why there is no rollout, in its place. */
@@ -74,6 +72,7 @@ export class HeadGrid {
     for (const key of keys) {
       const { map, canvas, largest: own } = this.#tiles.get(key);
       if (!map?.values.length) continue; // not there yet, or nothing is left of the text without its special tokens
+      canvas.style.setProperty("--ratio", map.columns / map.rows);
       canvas.width = map.columns;
       canvas.height = map.rows;
       const high = isShared && key !== "rollout" ? largest : own;
@@ -105,6 +104,14 @@ export class HeadGrid {
     Object.assign(button, { title: name, ariaLabel: name, disabled: isRefused });
     button.lastChild.textContent = name;
     canvas.hidden = isRefused;
+  }
+
+  #rollout() {
+    const { button } = this.#tile("rollout", ROLLOUT, { map: "rollout" });
+    button.removeAttribute("role");
+    button.append(element("span", { textContent: ROLLOUT }));
+    button.classList.add("wide");
+    return button;
   }
 
   #heading(columns) {

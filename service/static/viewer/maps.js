@@ -33,6 +33,12 @@ export class NumberMap {
   }
 }
 
+/** The part of a map where these rows and columns meet. */
+export function crop(map, rows, columns) {
+  const values = Float32Array.from(rows.flatMap((row) => columns.map((column) => map.at(row, column))));
+  return new NumberMap(values, rows.length, columns.length);
+}
+
 /**
  * The same map in at most so many rows and columns. Each cell keeps the value of its block that is farthest from 0: a
  * single strong weight among 512 tokens does not vanish in a small picture.

@@ -79,7 +79,7 @@ export class Page {
 
   #viewOfPairs(info) {
     const kind = kindOf(info);
-    if (kind === "scoring") return new AcrossView(this.#state);
+    if (kind === "scoring") return new AcrossView(this.#state, info);
     if (kind === "other") return new NoPairView(this.#notices, info);
     const hasGraph = "explain.onnx" in info.manifest.files;
     byId("through").hidden = !hasGraph;

@@ -26,10 +26,15 @@ export async function loadLargeMap(text, values, form, signal) {
   return load(text, { ...selection, ...attentionOptions(values, form) }, { signal });
 }
 
-/** Maps of some layers, or of some heads of one, in half precision, for small pictures. */
+/** Maps of some layers, or of some heads of one, in half precision, for small pictures; `text` as of `encodeMaps`. */
 export async function loadSmallMaps(text, values, form, { layers, heads, signal }) {
   const request = { layers, heads: heads ?? "all", ...attentionOptions(values, form) };
   return load(text, request, { isHalf: true, signal });
+}
+
+/** Each map of such an answer with its head's name, "layer.head". */
+export function namedMaps({ layers, heads }, maps) {
+  return layers.flatMap((layer, at) => maps[at].map((map, head) => [`${layer}.${heads?.[head] ?? head}`, map]));
 }
 
 /** The rollout in half precision, for its small picture. */
