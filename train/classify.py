@@ -20,6 +20,7 @@ from train.data.rows import read_parts
 from train.data.text_files import Row, number_of
 from train.embedding import batches_by_length, run
 from train.errors import DataError
+from train.parallel import ALONE, Processes
 from train.settings import RunSettings
 from train.student import make_student
 
@@ -53,6 +54,7 @@ class Classify:
 
     command = "classify"
     rate_factors: Mapping[str, float] = {}
+    processes: Processes = ALONE
 
     def __init__(self, settings: ClassifySettings, run_settings: RunSettings) -> None:
         """Reads everything, and puts drawn layers for the labels on the encoder.
@@ -81,7 +83,8 @@ class Classify:
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
         """The gradient of cross entropy: of the labels, or of the score as a probability."""
         del step, share
-        logits = run(self.encoder, self.tokens.batch(places).to(self.device)).float()
+        batch = self.tokens.batch(places).rows(self.processes.rows(len(places)))
+        logits = self.processes.gather(run(self.encoder, batch.to(self.device)).float(), len(places))
         loss = self._loss(logits, self.targets[list(places)].to(self.device))
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.item()

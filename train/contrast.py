@@ -18,6 +18,7 @@ from train.data.rows import read_parts
 from train.data.text_files import Row
 from train.embedding import embed_ids, run
 from train.errors import RunError
+from train.parallel import ALONE, Processes
 from train.settings import RunSettings
 from train.similarity import recall
 
@@ -52,6 +53,7 @@ class Contrast:
     command = "contrast"
     score = "recall_at_10"
     rate_factors: Mapping[str, float] = {}
+    processes: Processes = ALONE
 
     def __init__(self, settings: ContrastSettings, run_settings: RunSettings) -> None:
         """Reads everything.
@@ -99,7 +101,7 @@ class Contrast:
         def embed(part: Sequence[int]) -> Tensor:
             return run(self.encoder, self.tokens.batch([texts[index] for index in part]).to(self.device))
 
-        return backward_in_chunks(embed, len(texts), self.settings.chunk or len(texts), loss_of)
+        return backward_in_chunks(embed, len(texts), self.settings.chunk or len(texts), loss_of, self.processes)
 
     def network(self) -> Encoder:
         """The network as it stands."""

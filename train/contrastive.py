@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from train.parallel import ALONE, Processes
 from train.seeds import random_states, set_random_states
 
 Embed = Callable[[Sequence[int]], Tensor]
@@ -42,7 +43,9 @@ def same_texts(candidates: Sequence[str], anchors: int) -> Tensor:
     return same & ~torch.eye(anchors, len(candidates), dtype=torch.bool)
 
 
-def backward_in_chunks(embed: Embed, count: int, chunk: int, loss_of: Callable[[Tensor], Tensor]) -> float:
+def backward_in_chunks(
+    embed: Embed, count: int, chunk: int, loss_of: Callable[[Tensor], Tensor], processes: Processes = ALONE
+) -> float:
     """The gradient of a loss on all embeddings of a batch, of which a chunk at a time is in memory with its graph.
 
     GradCache (Gao et al. 2021, arXiv 2101.06983): embed all without a graph, differentiate the loss by the embeddings,
@@ -53,13 +56,15 @@ def backward_in_chunks(embed: Embed, count: int, chunk: int, loss_of: Callable[[
         count: examples of the batch.
         chunk: examples at a time.
         loss_of: the loss of all embeddings [count, D].
+        processes: which share the batch; each embeds its own part.
 
     Returns:
         The loss.
     """
-    chunks = [range(start, min(start + chunk, count)) for start in range(0, count, chunk)]
+    own = range(count)[processes.rows(count)]
+    chunks = [own[start : start + chunk] for start in range(0, len(own), chunk)]
     if len(chunks) == 1:
-        loss = loss_of(embed(chunks[0]))
+        loss = loss_of(processes.gather(embed(own), count))
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.item()
     states, found = [], []
@@ -67,7 +72,7 @@ def backward_in_chunks(embed: Embed, count: int, chunk: int, loss_of: Callable[[
         for places in chunks:
             states.append(random_states())
             found.append(embed(places))
-    embeddings = torch.cat(found).requires_grad_(True)
+    embeddings = processes.gather(torch.cat(found), count).requires_grad_(True)
     loss = loss_of(embeddings)
     (gradient,) = torch.autograd.grad(loss, embeddings)
     after = random_states()

@@ -16,6 +16,7 @@ from train.data.substitution import ordinary_tokens, substitute
 from train.data.text_files import DataFile, read_texts
 from train.embedding import embed_ids, layer_outputs, run
 from train.losses import cosine_loss, hidden_loss, similarity_loss
+from train.parallel import ALONE, Processes
 from train.seeds import generator_of
 from train.settings import RunSettings
 from train.similarity import cosine_figures
@@ -88,6 +89,7 @@ class Distillation:
     command = "distil"
     score = "cosine_mean"
     rate_factors: Mapping[str, float] = {}
+    processes: Processes = ALONE
 
     def __init__(
         self,
@@ -141,14 +143,18 @@ class Distillation:
 
     def loss(self, batch: TokenBatch, share: float, head_gates: Tensor | None = None) -> Tensor:
         """How far the student is from the teacher on a batch; `share` of the run is over."""
+        texts = len(batch.lengths)
+        rows = self.processes.rows(texts)
+        batch, head_gates = batch.rows(rows), None if head_gates is None else head_gates[rows]
         with layer_outputs(self.teacher) as expected, torch.no_grad():
             target = run(self.teacher, batch).float()
         with layer_outputs(self.encoder) as hidden:
             found = run(self.encoder, batch, head_gates).float()
+        found, target = (self.processes.gather(vectors, texts) for vectors in (found, target))
         loss = cosine_loss(found, target) + self.weights.similarity_weight * similarity_loss(found, target)
         if self.weights.hidden_weight and len(self.layers):
             matched = [expected[layer] for layer in self.layers]
-            loss = loss + self.weights.hidden_weight * (1 - share) * hidden_loss(hidden, matched)
+            loss = loss + self.weights.hidden_weight * (1 - share) * hidden_loss(hidden, matched, self.processes.total)
         return loss
 
     def evaluate(self) -> dict[str, float]:

@@ -101,7 +101,8 @@ class Gates(Distillation):
         gates = self.gates.draw(len(batch.lengths), generator_of(self.seed, step, DRAWN))
         target = self.count / len(self.gates.log_alpha) * min(1.0, share / TARGET_SHARE)
         loss = self.loss(batch, share, gates)
-        (loss + self.gates.penalty(target)).backward()  # type: ignore[no-untyped-call]
+        # Gradients of all processes are added, and each has the whole penalty.
+        (loss + self.gates.penalty(target) / self.processes.count).backward()  # type: ignore[no-untyped-call]
         self.gates.ascend()
         return loss.item()
 

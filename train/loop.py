@@ -30,6 +30,7 @@ from train.folder import (
     write_network,
     write_record,
 )
+from train.parallel import ALONE, Processes
 from train.progress import Progress
 from train.recipe import Recipe, parameter_groups
 from train.record import describe_run
@@ -39,16 +40,19 @@ from train.stopping import Stop
 BETAS, EPSILON = (0.9, 0.98), 1e-8
 
 
-def train(recipe: Recipe, settings: RunSettings) -> Progress:
-    """Trains to the end, and leaves the best network in the output folder.
+def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -> Progress:
+    """Trains to the end, and leaves the best network in the output folder; of several processes the first writes.
 
     Raises:
         KeyboardInterrupt: it was stopped; a checkpoint is there.
         Diverged: the loss is no number any more.
         RunError: the folder cannot be used, or a checkpoint could not be written.
     """
-    require_folder(settings)
-    torch.manual_seed(settings.seed)
+    if processes.is_first:
+        require_folder(settings)
+    processes.wait()
+    recipe.processes = processes
+    torch.manual_seed(settings.seed + processes.rank)
     groups = parameter_groups(recipe, weight_decay=settings.weight_decay, embedding_rate=settings.embedding_rate)
     optimizer = AdamW(groups, lr=settings.learning_rate, betas=BETAS, eps=EPSILON, fused=True)
     progress = _resume(recipe, optimizer, settings) if settings.resume else Progress()
@@ -59,7 +63,8 @@ def train(recipe: Recipe, settings: RunSettings) -> Progress:
     steps = max(1, round(settings.epochs * per_epoch))
     judged = {round(steps * (index + 1) / settings.evaluations) for index in range(settings.evaluations)}
     saved = time.monotonic()
-    with Stop() as stop, tqdm(total=steps, initial=progress.step, desc=recipe.command, unit="step") as bar:
+    shown: dict[str, Any] = {"desc": recipe.command, "unit": "step", "disable": not processes.is_first}
+    with Stop() as stop, tqdm(total=steps, initial=progress.step, **shown) as bar:
         if not progress.evaluations:
             _evaluate(recipe, settings, progress, bar)
         while progress.step < steps:
@@ -78,13 +83,15 @@ def train(recipe: Recipe, settings: RunSettings) -> Progress:
             bar.update()
             if progress.step in judged:
                 _evaluate(recipe, settings, progress, bar)
-            if stop.asked or time.monotonic() - saved > settings.save_seconds:
+            is_stopped = processes.any(stop.asked)
+            if processes.is_first and (is_stopped or time.monotonic() - saved > settings.save_seconds):
                 _save(recipe, optimizer, settings, progress)
                 saved = time.monotonic()
-            if stop.asked:
+            if is_stopped:
                 raise KeyboardInterrupt
-    _write_record(recipe, settings, progress, is_done=True)
-    (settings.output / CHECKPOINT).unlink(missing_ok=True)
+    if processes.is_first:
+        _write_record(recipe, settings, progress, is_done=True)
+        (settings.output / CHECKPOINT).unlink(missing_ok=True)
     return progress
 
 
@@ -108,6 +115,7 @@ def _take_step(
     with _precision(settings):
         loss = recipe.backward(places, step=step, share=step / steps)
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    recipe.processes.add_gradients(trained)
     length = float(torch.nn.utils.clip_grad_norm_(trained, settings.clip))
     if not (math.isfinite(loss) and math.isfinite(length)):
         raise Diverged(
@@ -144,11 +152,14 @@ def _evaluate(recipe: Recipe, settings: RunSettings, progress: Progress, bar: An
     figures = {name: round(value, 6) for name, value in recipe.evaluate().items()}
     progress.evaluations.append({"step": progress.step, **figures})
     shown = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
-    bar.write(f"step {progress.step}: {shown}")
+    if recipe.processes.is_first:
+        bar.write(f"step {progress.step}: {shown}")
     if progress.best is None or figures[recipe.score] > progress.best:
         progress.best, progress.best_step = figures[recipe.score], progress.step
-        write_network(settings.output, recipe.network(), recipe.like)
-    _write_record(recipe, settings, progress, is_done=False)
+        if recipe.processes.is_first:
+            write_network(settings.output, recipe.network(), recipe.like)
+    if recipe.processes.is_first:
+        _write_record(recipe, settings, progress, is_done=False)
 
 
 def _write_record(recipe: Recipe, settings: RunSettings, progress: Progress, *, is_done: bool) -> None:

@@ -1,6 +1,6 @@
 """What a student is pulled towards: its teacher's vectors, the similarities between them, its hidden states."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,13 +18,22 @@ def similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
     return ((own @ own.T - whole @ whole.T) ** 2).mean()
 
 
-def hidden_loss(student: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
+def _alone(part: Tensor) -> Tensor:
+    return part
+
+
+def hidden_loss(
+    student: Sequence[Tensor], teacher: Sequence[Tensor], total: Callable[[Tensor], Tensor] = _alone
+) -> Tensor:
     """Squared error of hidden states [T, D] over their variance across tokens, mean over layers.
 
-    0 is equality, 1 what the mean of all tokens would reach, in every layer alike.
+    0 is equality, 1 what the mean of all tokens would reach, in every layer alike. `total` sums over processes that
+    hold some of the tokens each.
     """
-    shares = [
-        (own - whole).square().sum() / (whole - whole.mean(dim=0)).square().sum().clamp(min=1e-12)
-        for own, whole in zip(student, teacher, strict=True)
-    ]
+    shares = []
+    for own, whole in zip(student, teacher, strict=True):
+        tokens = total(whole.new_tensor(float(len(whole))))
+        mean = total(whole.sum(dim=0)) / tokens
+        variance = total((whole - mean).square().sum()).clamp(min=1e-12)
+        shares.append(total((own - whole).square().sum()) / variance)
     return torch.stack(shares).mean()

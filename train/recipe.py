@@ -7,6 +7,7 @@ from torch import nn
 
 from export.checkpoint import Checkpoint
 from model.encoder import Encoder
+from train.parallel import Processes
 
 
 class Recipe(Protocol):
@@ -20,6 +21,7 @@ class Recipe(Protocol):
         lengths: tokens of each example; their number is that of the examples.
         score: the name of the figure of `evaluate` by which the best network is kept; larger is better.
         rate_factors: factor on the learning rate of parts of the module, by the first part of a parameter's name.
+        processes: which share every batch; the loop sets it.
         described: for the record: data with hashes, where the network came from, what was done before training.
     """
 
@@ -30,10 +32,13 @@ class Recipe(Protocol):
     lengths: Sequence[int]
     score: str
     rate_factors: Mapping[str, float]
+    processes: Processes
     described: Mapping[str, Any]
 
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
         """Adds the gradient of a batch's mean loss to the parameters', and returns the loss.
+
+        Of several processes each adds the part that its own examples have, and returns the whole batch's loss.
 
         Args:
             places: the examples.

@@ -19,11 +19,16 @@ def run_recipe(options: argparse.Namespace, make: "Callable[[RunSettings], Recip
         KeyboardInterrupt, Diverged, RunError: as `train.loop.train`; the folder is looked at before anything is read.
     """
     from train.loop import require_folder, train  # noqa: PLC0415 - as above
+    from train.parallel import joined  # noqa: PLC0415
 
     run = run_settings(options)
-    require_folder(run)
-    recipe = make(run)
-    progress = train(recipe, run)
+    with joined(run.device) as processes:
+        if processes.is_first:
+            require_folder(run)
+        recipe = make(run)
+        progress = train(recipe, run, processes)
+    if not processes.is_first:
+        return
     sys.stderr.write(
         f"wrote {run.output}: {recipe.score} {progress.best:.4f} at step {progress.best_step}\n"
         f"export it: polyhead export {run.output} --output artifacts/{run.output.name}\n"

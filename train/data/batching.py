@@ -31,6 +31,11 @@ class TokenBatch(NamedTuple):
         types = None if self.token_type_ids is None else self.token_type_ids.to(device)
         return TokenBatch(self.input_ids.to(device), self.lengths.to(device), types)
 
+    def rows(self, some: slice) -> "TokenBatch":
+        """Some of the texts."""
+        types = None if self.token_type_ids is None else self.token_type_ids[some]
+        return TokenBatch(self.input_ids[some], self.lengths[some], types)
+
 
 class TokenIds(NamedTuple):
     """Token ids of texts, and their types where texts are pairs."""

@@ -11,6 +11,7 @@ from model.encoder import Encoder
 from train.data.batching import TokenIds
 from train.embedding import embed_ids, run
 from train.losses import cosine_loss, similarity_loss
+from train.parallel import ALONE, Processes
 from train.similarity import cosine_figures
 
 
@@ -41,6 +42,7 @@ class Vectors:
     command = "sweep"
     score = "cosine_mean"
     rate_factors: Mapping[str, float] = {}
+    processes: Processes = ALONE
     described: Mapping[str, Any] = {}
 
     def __init__(self, encoder: Encoder, task: VectorTask, device: str) -> None:

@@ -1,0 +1,68 @@
+"""Two processes of `torchrun` take the same steps as one."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from export.checkpoint import read_checkpoint
+from export.sources import Folder
+from train.errors import RunError
+from train.folder import RECORD
+from train.parallel import ALONE, Processes
+
+RUN = ["--epochs", "0.6", "--batch-size", "7", "--evaluations", "1"]
+
+
+def test_every_row_is_one_processs() -> None:
+    rows = [Processes(rank, 3).rows(8) for rank in range(3)]
+    assert [list(range(8))[part] for part in rows] == [[0, 1], [2, 3, 4], [5, 6, 7]]
+    with pytest.raises(RunError, match="a batch of 2 cannot be shared by 3 processes"):
+        Processes(0, 3).rows(2)
+
+
+def test_a_process_alone_has_everything() -> None:
+    x = torch.ones(3, requires_grad=True)
+    assert ALONE.gather(x, 3) is x
+    assert ALONE.total(x) is x
+    assert ALONE.is_first
+    assert ALONE.any(True)
+    assert not ALONE.any(False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["heal", "gates", "contrast", "classify"])
+def test_two_processes_have_the_losses_of_one(command: str, tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
+    lines = text_file.read_text().splitlines()
+    rows = tmp_path / "rows.csv"
+    rows.write_text("".join(f"{a},{b},{n % 5}\n" for n, (a, b) in enumerate(itertools.pairwise(lines))))
+    texts = ["--texts", str(text_file), "--remove", "0.4", "--substitute", "0.2", "--running-text", "0.5"]
+    given = {
+        "heal": texts,
+        "gates": texts,
+        "contrast": ["--pairs", str(rows), "--chunk", "5"],
+        "classify": ["--rows", str(rows), "--pairs", "--scores"],
+    }[command]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    records, weights = [], []
+    for name, launcher in (("one", []), ("two", torchrun)):
+        output = tmp_path / name
+        asked = ["train.cli", command, str(tiny_folder), *given, *RUN, "--output", str(output)]
+        subprocess.run(  # noqa: S603 - this interpreter
+            [sys.executable, *launcher, "-m", *asked],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        records.append(json.loads((output / RECORD).read_bytes()))
+        weights.append(read_checkpoint(Folder(output, name)).encoder.state_dict())
+    losses = [[point["loss"] for point in record["losses"]] for record in records]
+    assert len(losses[0]) > 5
+    assert losses[1] == pytest.approx(losses[0], abs=2e-5)
+    for tensor, expected in weights[0].items():
+        torch.testing.assert_close(weights[1][tensor], expected, atol=2e-4, rtol=1e-3)

@@ -1,0 +1,96 @@
+"""Several processes that train one network, each on its share of every batch (`torchrun`).
+
+Every process computes the whole batch's loss, with its own texts' part of the gradient: vectors of the others' texts
+are constants to it. The sum of the gradients over the processes is the gradient of one process on the whole batch.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from train.errors import RunError
+
+
+class Processes:
+    """This process among those that train together; alone where `torchrun` did not start it.
+
+    Attributes:
+        rank: which this is; the first one writes.
+        count: how many there are.
+    """
+
+    def __init__(self, rank: int = 0, count: int = 1) -> None:
+        self.rank, self.count = rank, count
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes and shows."""
+        return self.rank == 0
+
+    def rows(self, total: int) -> slice:
+        """This process's rows of a batch.
+
+        Raises:
+            RunError: the batch has fewer rows than there are processes.
+        """
+        if total < self.count:
+            raise RunError(f"a batch of {total} cannot be shared by {self.count} processes: give a larger --batch-size")
+        return slice(self.rank * total // self.count, (self.rank + 1) * total // self.count)
+
+    def gather(self, own: Tensor, total: int) -> Tensor:
+        """All rows [total, ...] from every process's own; gradients reach this process's only."""
+        if self.count == 1:
+            return own
+        rows = self.rows(total)
+        whole = own.new_zeros(total, *own.shape[1:])
+        whole[rows] = own.detach()
+        dist.all_reduce(whole)
+        return torch.cat([whole[: rows.start], own, whole[rows.stop :]])
+
+    def total(self, own: Tensor) -> Tensor:
+        """The sum over all processes; gradients reach this process's part only."""
+        if self.count == 1:
+            return own
+        whole = own.detach().clone()
+        dist.all_reduce(whole)
+        return own + (whole - own.detach())
+
+    def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Sums every parameter's gradient over the processes, in place."""
+        if self.count > 1:
+            for parameter in parameters:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                dist.all_reduce(parameter.grad)
+
+    def any(self, mine: bool) -> bool:
+        """Whether it is so in any process."""
+        return bool(self.total(torch.tensor(float(mine))) > 0)
+
+    def wait(self) -> None:
+        """Until all are here."""
+        if self.count > 1:
+            dist.barrier()
+
+
+ALONE = Processes()
+
+
+@contextmanager
+def joined(device: str) -> Iterator[Processes]:
+    """While this holds, the process works with those that `torchrun` started with it."""
+    count = int(os.environ.get("WORLD_SIZE", "1"))
+    if count == 1:
+        yield ALONE
+        return
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
+    try:
+        yield Processes(dist.get_rank(), count)
+    finally:
+        dist.destroy_process_group()
