@@ -62,7 +62,7 @@ def train(arguments: list[str]) -> int:
 
 def tune(arguments: list[str]) -> int:
     """Measure which use of this machine's cores suits an artifact."""
-    from polyhead.tune import main as run  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.tune.command import main as run  # noqa: PLC0415 - imported when it is wanted
 
     return run(arguments)
 

@@ -10,7 +10,7 @@ from polyhead.cli import COMMANDS
 from polyhead.encode import parser as encode_parser
 from polyhead.explain import parser as explain_parser
 from polyhead.info import parser as info_parser
-from polyhead.tune import parser as tune_parser
+from polyhead.tune.command import parser as tune_parser
 from polyhead.verify import parser as verify_parser
 from service.settings import Settings, cli_source
 from train.cli import parser as train_parser

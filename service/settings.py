@@ -29,7 +29,7 @@ class SettingsError(ValueError):
 class Settings(BaseSettings):
     """Serve an encoder artifact over HTTP. Every flag can be set as POLYHEAD_<NAME> instead.
 
-    `polyhead tune ARTIFACT` measures which --workers and --intra-op-threads suit this machine.
+    `polyhead tune ARTIFACT` measures which --processes, --workers and --intra-op-threads suit this machine.
     """
 
     model_config = SettingsConfigDict(
