@@ -11,6 +11,7 @@ from pathlib import Path
 
 from export.checkpoint import Checkpoint, require_embedding
 from export.heads.subject import find_subject
+from export.pruning.driver import PruningRequest, prune
 from export.pruning.removal import apply_removal
 from export.tokens import batches, tokenize
 from model.config import EncoderConfig
@@ -38,6 +39,9 @@ class HealSettings:
         texts: files with one text a line.
         held_out: file of texts to judge by; None for a part of `texts`.
         remove: share of the heads, chosen by reconstruction; None where the artifact has lost some already.
+        lose: points of quality that the removal may cost before anything is healed, as `export --prune-to-quality`; or
+            None.
+        pairs: rated pairs that heads are then chosen and judged by; None for texts that ship with the project.
         heads: JSON file whose `removed` lists the heads, as [layer, head], such as the record of `gates`; or None.
         fitting_texts: texts of the closed-form fit; 0 leaves it out.
         weights: of the loss.
@@ -48,6 +52,8 @@ class HealSettings:
     held_out: Path | None = None
     remove: float | None = None
     heads: Path | None = None
+    lose: float | None = None
+    pairs: Path | None = None
     fitting_texts: int = 4000
     weights: Weights = field(default_factory=Weights)
 
@@ -97,12 +103,15 @@ def _choose(
         _, state = load_checkpoint(run.output)
         return state["recipe"]["removed"], state["recipe"]["chosen_by"]
     config = whole.encoder.config
-    if pruned and (settings.remove or settings.heads):
-        raise RunError("the artifact has lost heads already: heal it without --remove and --heads, or name the whole")
+    asked = (settings.remove, settings.heads, settings.lose)
+    if pruned and any(part is not None for part in asked):
+        raise RunError("the artifact has lost heads already: heal it without asking for more, or name the whole")
     if pruned:
         return pruned, "artifact"
     if settings.heads is not None:
         return _read_heads(settings.heads, config), settings.heads.name
+    if settings.lose is not None:
+        return _choose_by_quality(whole, settings.lose, settings.pairs)
     if settings.remove is None:
         raise RunError("no head is missing, and none was asked to be removed: say --remove SHARE")
     count = round(settings.remove * sum(config.num_heads))
@@ -111,6 +120,14 @@ def _choose(
     tokens = tokenize(texts[:CHOOSING_TEXTS], whole.tokenizer, min(LONGEST, whole.max_sequence_length))
     order = order_by_reconstruction(whole.encoder, tokens)
     return [list(config.head_place(head)) for head in order[:count]], "reconstruction"
+
+
+def _choose_by_quality(whole: Checkpoint, lose: float, pairs: Path | None) -> tuple[Places, str]:
+    """As many heads as may go for so many points, as an export chooses them."""
+    record = prune(whole, PruningRequest(lose=lose, pairs=pairs, with_curve=False)).record
+    if not record["removed"]:
+        raise RunError(f"no head can go for {lose:g} points: allow more, or give a share with --remove")
+    return record["removed"], record["definition"]
 
 
 def _read_heads(path: Path, config: EncoderConfig) -> Places:

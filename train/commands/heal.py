@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from train.commands.distillation import add_material, weights
-from train.commands.options import share, whole
+from train.commands.options import positive, share, whole
 from train.commands.running import run_recipe
 
 EXAMPLE = """\
@@ -28,6 +28,14 @@ def add_heal(made: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help="heads to remove first: a record of `gates`, or {removed: [[layer, head]]}",
     )
+    which.add_argument(
+        "--prune-to-quality",
+        dest="lose",
+        type=positive,
+        metavar="POINTS",
+        help="remove as many heads as cost at most so many points before healing, as `polyhead export` does",
+    )
+    made.add_argument("--pairs", type=Path, metavar="CSV", help="rated pairs for --prune-to-quality")
     add_material(made)
     made.add_argument(
         "--fitting-texts", type=whole, default=4000, metavar="N", help="texts of the closed-form fit (default: 4000)"
@@ -51,6 +59,8 @@ def heal(options: argparse.Namespace) -> None:
         held_out=options.held_out,
         remove=options.remove,
         heads=options.heads,
+        lose=options.lose,
+        pairs=options.pairs,
         fitting_texts=options.fitting_texts,
         weights=weights(options),
     )

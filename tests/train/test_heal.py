@@ -1,0 +1,61 @@
+"""Which heads `heal` removes, and what it says where it cannot tell."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity
+
+from export.checkpoint import Checkpoint, read_checkpoint
+from export.pruning.material import HELD_OUT_TEXTS
+from export.pruning.removal import apply_removal
+from export.sources import Folder
+from tests.train.conftest import draw_texts
+from train.data.batching import tokenize_texts
+from train.embedding import embed_ids
+from train.errors import RunError
+from train.heal import Heal, HealSettings
+from train.settings import RunSettings
+
+
+@pytest.fixture
+def whole(tiny_folder: Path) -> Checkpoint:
+    return read_checkpoint(Folder(tiny_folder, "tiny"))
+
+
+def heal(folder: Path, texts: Path, **settings: Any) -> Heal:
+    asked = HealSettings(model=str(folder), texts=(texts,), fitting_texts=0, **settings)
+    return Heal(asked, RunSettings(output=folder.with_name("healed")))
+
+
+def test_to_a_quality_as_many_go_as_it_allows(tiny_folder: Path, text_file: Path, whole: Checkpoint) -> None:
+    few, many = (heal(tiny_folder, text_file, lose=lose).described["removed"] for lose in (3.0, 30.0))
+    assert 0 < len(few) < len(many)
+    texts = tokenize_texts(HELD_OUT_TEXTS.read_text().splitlines(), whole.tokenizer, whole.max_sequence_length)
+    vectors = [
+        embed_ids(encoder, texts, torch.device("cpu"))
+        for encoder in (whole.encoder, apply_removal(whole.encoder, few), apply_removal(whole.encoder, many))
+    ]
+    lost = [100 - 100 * float(cosine_similarity(vectors[0], other).mean()) for other in vectors[1:]]
+    assert lost[0] <= 3.0 + 1e-3
+    assert lost[0] < lost[1] <= 30.0 + 1e-3
+
+
+def test_rated_pairs_choose_by_loss_gradient(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
+    left, right, pairs = draw_texts(60), draw_texts(60, seed=1), tmp_path / "pairs.csv"
+    pairs.write_text("".join(f"{a},{b},{n % 5}\n" for n, (a, b) in enumerate(zip(left, right, strict=True))))
+    described = heal(tiny_folder, text_file, lose=99.0, pairs=pairs).described
+    assert described["chosen_by"] == "loss_gradient"
+
+
+def test_what_cannot_be_told(tiny_folder: Path, text_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no head is missing, and none was asked to be removed"):
+        heal(tiny_folder, text_file)
+    with pytest.raises(RunError, match="no head can go for 1e-09 points: allow more"):
+        heal(tiny_folder, text_file, lose=1e-9)
+    heads = tmp_path / "heads.json"
+    heads.write_text(json.dumps({"removed": [[7, 0]]}))
+    with pytest.raises(RunError, match="removes head 0 of layer 7"):
+        heal(tiny_folder, text_file, heads=heads)
