@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from export.checkpoint import Checkpoint, read_checkpoint
-from export.pruning.material import HELD_OUT_TEXTS
+from export.int8.calibration import HELD_OUT_TEXTS
 from export.pruning.removal import apply_removal
 from export.sources import Folder
 from tests.train.conftest import draw_texts
