@@ -22,6 +22,7 @@ from export.runtime import Session
 from model.artifact import EXPLAIN_GRAPH, GRAPH, GRAPH_WEIGHTS
 from model.config import EncoderConfig
 from model.decomposition.decompose import DECOMPOSABLE, Decomposition, decompose
+from model.decomposition.output_only import decompose_output
 from model.encoder import Encoder
 from model.graph_names import INPUT_IDS, OWN_SHARES, PARTS, SOURCES, TOKEN_TYPE_IDS, WHOLE
 
@@ -150,8 +151,7 @@ class _Traced(nn.Module):
         self.encoder = encoder
 
     def forward(self, input_ids: Tensor, sources: Tensor, token_type_ids: Tensor | None = None) -> tuple[Tensor, ...]:
-        found = decompose(self.encoder, input_ids, token_type_ids, tokens=sources, with_biases=False)
-        return found.output, found.whole, found.own_shares
+        return decompose_output(self.encoder, input_ids, token_type_ids, tokens=sources)
 
 
 def _find(file: Path, values: bytes, start: int) -> int:

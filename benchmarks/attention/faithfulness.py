@@ -17,10 +17,11 @@ from scipy.stats import spearmanr
 from tqdm import tqdm
 
 from benchmarks.lib.attribution import METHODS, vector
-from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
+from benchmarks.lib.command import CannotMeasure, parser_of, positive, program, whole
 from benchmarks.lib.report import Table, emit
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.heads.pairs import read_pairs
+from export.pruning.driver import PruningRequest, prune
 from export.sources import find_folder
 from model.encoder import Encoder
 
@@ -37,6 +38,8 @@ def main() -> None:
     arguments = _parse()
     torch.manual_seed(0)
     checkpoint = read_checkpoint(find_folder(arguments.source))
+    if arguments.prune_heads is not None:
+        checkpoint = prune(checkpoint, PruningRequest(share=arguments.prune_heads, with_curve=False)).checkpoint
     encoder = checkpoint.encoder.use("eager")
     if encoder.config.task != "embedding" or encoder.config.pooling == "max":
         raise CannotMeasure("a checkpoint of an embedder is measured, with mean, CLS or last-token pooling")
@@ -115,5 +118,6 @@ def _parse() -> argparse.Namespace:
     parser = parser_of(__doc__, takes="a minute a dozen pairs")
     parser.add_argument("source", nargs="?", help="checkpoint folder or hub id (default: the default model)")
     parser.add_argument("--pairs", type=Path, required=True, metavar="CSV", help="rated pairs of sentences")
+    parser.add_argument("--prune-heads", type=positive, metavar="SHARE", help="remove this share of the heads before")
     parser.add_argument("--count", type=whole, default=80, help="pairs to measure (default: %(default)s)")
     return parser.parse_args()

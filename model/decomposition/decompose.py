@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from model.decomposition.frozen import FrozenEncoder, freeze
-from model.decomposition.outputs import output_parts
+from model.decomposition.outputs import output_parts, pool
 from model.decomposition.parts import Sources
 from model.encoder import Encoder, EncoderLayer
 
@@ -60,7 +60,8 @@ def decompose(
         tokens = torch.arange(input_ids.shape[1], device=input_ids.device)
     frozen, sources = freeze(encoder, input_ids, token_type_ids), Sources(tokens, with_biases)
     parts, shares = _through_layers(encoder, frozen, sources)
-    output = output_parts(encoder, frozen.last_hidden_state, parts, sources)
+    pooled = pool(parts, frozen.last_hidden_state, encoder.config.pooling)
+    output = output_parts(encoder, frozen.last_hidden_state, pooled, sources)
     return Decomposition(parts, output, frozen.output, torch.stack(shares))
 
 
@@ -74,12 +75,12 @@ def _through_layers(encoder: Encoder, frozen: FrozenEncoder, sources: Sources) -
             first_values = values
         if index == len(frozen.layers) - 1:
             parts, hidden = sources.norm(frozen.final_norm, parts), frozen.last_hidden_state
-        shares.append(_own_share(sources.own(parts), hidden.index_select(0, sources.tokens)))
+        shares.append(own_share(sources.own(parts), hidden.index_select(0, sources.tokens)))
     return parts, shares
 
 
-def _own_share(own: Tensor, hidden: Tensor) -> Tensor:
-    """|own| / (|own| + |hidden - own|) of vectors [N, D] -> [N]."""
+def own_share(own: Tensor, hidden: Tensor) -> Tensor:
+    """How much of vectors is their own, |own| / (|own| + |hidden - own|) of vectors [N, D] -> [N]."""
     length, rest = (torch.linalg.vector_norm(x, dim=-1) for x in (own, hidden - own))
     share: Tensor = length / (length + rest)
     return share

@@ -20,17 +20,31 @@ from model.tasks.definition import Encoded
 
 
 class FrozenNorm(NamedTuple):
-    """A norm with its standard deviations fixed: `(x - mean(x)) * scale + bias`, without the mean for RMSNorm.
+    """A norm with its deviations fixed: `(x - mean(x)) / deviation * weight + bias`, without the mean for RMSNorm.
 
     Attributes:
-        scale: [S, D], or [D] of one vector; None where there is no norm.
+        reciprocal: 1 / deviation, one a vector: [S], or [] of one vector; None where there is no norm.
+        weight: [D].
         bias: [D] or None.
         is_centred: whether the mean over D is taken off.
     """
 
-    scale: Tensor | None = None
+    reciprocal: Tensor | None = None
+    weight: Tensor | None = None
     bias: Tensor | None = None
     is_centred: bool = False
+
+    def at(self, places: Tensor) -> "FrozenNorm":
+        """The norm of vectors at these places, int64 of any shape."""
+        return self if self.reciprocal is None else self._replace(reciprocal=self.reciprocal[places])
+
+    def undivided(self) -> "FrozenNorm":
+        """The norm without its deviations: the same linear map for every vector."""
+        return self if self.reciprocal is None else self._replace(reciprocal=torch.ones_like(self.reciprocal[..., :1]))
+
+    def times_reciprocal(self, factors: Tensor) -> Tensor:
+        """Factors [..., S], one a vector, divided by the deviations."""
+        return factors if self.reciprocal is None else factors * self.reciprocal
 
 
 class FrozenLayer(NamedTuple):
@@ -55,6 +69,16 @@ class FrozenLayer(NamedTuple):
     feed_forward: Tensor
     feed_forward_norm: FrozenNorm
     feed_forward_output_norm: FrozenNorm
+
+    def at(self, places: Tensor) -> "FrozenLayer":
+        """The layer behind its attention for vectors at these places, int64 of any shape."""
+        return self._replace(
+            attention_norm=self.attention_norm.at(places),
+            attention_output_norm=self.attention_output_norm.at(places),
+            feed_forward=self.feed_forward[places],
+            feed_forward_norm=self.feed_forward_norm.at(places),
+            feed_forward_output_norm=self.feed_forward_output_norm.at(places),
+        )
 
 
 class FrozenEncoder(NamedTuple):
@@ -93,11 +117,10 @@ def freeze(encoder: Encoder, input_ids: Tensor, token_type_ids: Tensor | None = 
 def freeze_norm(norm: nn.Module, hidden: Tensor) -> FrozenNorm:
     """A norm at its input [..., D]."""
     if isinstance(norm, nn.LayerNorm):
-        variance = hidden.var(dim=-1, keepdim=True, correction=0)
-        return FrozenNorm((variance + norm.eps).rsqrt() * norm.weight, norm.bias, is_centred=True)
+        variance = hidden.var(dim=-1, correction=0)
+        return FrozenNorm((variance + norm.eps).rsqrt(), norm.weight, norm.bias, is_centred=True)
     if isinstance(norm, nn.RMSNorm) and norm.eps is not None:
-        square = hidden.square().mean(dim=-1, keepdim=True)
-        return FrozenNorm((square + norm.eps).rsqrt() * norm.weight)
+        return FrozenNorm((hidden.square().mean(dim=-1) + norm.eps).rsqrt(), norm.weight)
     if isinstance(norm, nn.Identity):
         return FrozenNorm()
     raise TypeError(f"{type(norm).__name__} is no norm of an encoder: expected LayerNorm, RMSNorm or Identity")

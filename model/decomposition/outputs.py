@@ -13,20 +13,20 @@ from model.tasks.embedding import EmbeddingLayers
 from model.tasks.settings import ClassificationSettings, LayerActivation
 
 
-def output_parts(encoder: Encoder, hidden: Tensor, parts: Tensor, sources: Sources) -> Tensor:
+def output_parts(encoder: Encoder, hidden: Tensor, pooled_parts: Tensor, sources: Sources) -> Tensor:
     """Parts of the task's output.
 
     Args:
         encoder: an embedder or a classifier.
         hidden: [S, D], `last_hidden_state`.
-        parts: [S, N, D], its parts.
+        pooled_parts: [N, D], parts of what pooling makes of it.
         sources: whose.
 
     Returns:
         [N, D'].
     """
     layers, config = encoder.task_layers, encoder.config
-    pooled, pooled_parts = (pool(hidden[:, None], hidden, config.pooling)[0], pool(parts, hidden, config.pooling))
+    pooled = pool(hidden[:, None], hidden, config.pooling)[0]
     if isinstance(layers, EmbeddingLayers):
         for module, described in zip(layers.projections, config.projections, strict=True):
             assert isinstance(module, nn.Linear)  # noqa: S101 - an embedding's layers hold no others

@@ -54,26 +54,40 @@ class Sources(NamedTuple):
         return self.add_bias(rows.view(*parts.shape[:-1], -1), module.bias)
 
     def norm(self, norm: FrozenNorm, parts: Tensor) -> Tensor:
-        """A norm on parts [S, N, D], or [N, D] of one vector."""
-        if norm.scale is None:
+        """A norm on parts [S, N, D] with S deviations, or on [N, D] with N or one."""
+        if norm.reciprocal is None or norm.weight is None:
             return parts
         centred = parts - parts.mean(dim=-1, keepdim=True) if norm.is_centred else parts
-        return self.add_bias(centred * norm.scale[..., None, :], norm.bias)
+        scale = norm.reciprocal[..., None] * norm.weight
+        return self.add_bias(centred * (scale[..., None, :] if scale.dim() < parts.dim() else scale), norm.bias)
 
     def layer(
         self, layer: EncoderLayer, frozen: FrozenLayer, parts: Tensor, first_values: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """One layer, [S, N, D] -> [S, N, D], and the parts of its values [S, N, G*V] for a value residual."""
         read = self.norm(frozen.attention_norm, parts) if layer.pre_norm else parts
-        values = self._values(layer, frozen, read, first_values)
-        middle = parts + self.norm(frozen.attention_output_norm, self._attended(layer, frozen, read, values))
-        middle = middle if layer.pre_norm else self.norm(frozen.attention_norm, middle)
-        expanded = self.norm(frozen.feed_forward_norm, middle) if layer.pre_norm else middle
-        inner = self.linear(layer.feed_forward.up, expanded) * frozen.feed_forward[:, None]
-        last = middle + self.norm(frozen.feed_forward_output_norm, self.linear(layer.feed_forward.down, inner))
-        return last if layer.pre_norm else self.norm(frozen.feed_forward_norm, last), values
+        values = self.values(layer, frozen, read, first_values)
+        middle = self.after_attention(layer, frozen, parts, self.attended(layer, frozen, read, values))
+        added = self.linear(layer.feed_forward.down, self.inner(layer, frozen, middle))
+        return self.after_feed_forward(layer, frozen, middle, added), values
 
-    def _values(
+    def after_attention(self, layer: EncoderLayer, frozen: FrozenLayer, parts: Tensor, attended: Tensor) -> Tensor:
+        """The residual stream behind attention, [S, N, D]."""
+        middle = parts + self.norm(frozen.attention_output_norm, attended)
+        return middle if layer.pre_norm else self.norm(frozen.attention_norm, middle)
+
+    def inner(self, layer: EncoderLayer, frozen: FrozenLayer, middle: Tensor) -> Tensor:
+        """Between the feed-forward's products, [S, N, D] -> [S, N, intermediate]."""
+        expanded = self.norm(frozen.feed_forward_norm, middle) if layer.pre_norm else middle
+        factors = frozen.feed_forward
+        return self.linear(layer.feed_forward.up, expanded) * (factors[:, None] if factors.dim() < 3 else factors)
+
+    def after_feed_forward(self, layer: EncoderLayer, frozen: FrozenLayer, middle: Tensor, added: Tensor) -> Tensor:
+        """What the layer gives, [S, N, D], from what its feed-forward adds."""
+        last = middle + self.norm(frozen.feed_forward_output_norm, added)
+        return last if layer.pre_norm else self.norm(frozen.feed_forward_norm, last)
+
+    def values(
         self, layer: EncoderLayer, frozen: FrozenLayer, read: Tensor, first_values: Tensor | None
     ) -> Tensor | None:
         """[S, N, G*V]; None of a layer without heads."""
@@ -83,7 +97,7 @@ class Sources(NamedTuple):
         own = projected if frozen.values is None else projected * frozen.values[:, None]
         return layer.attention.stream.mix_with(first_values, own)
 
-    def _attended(self, layer: EncoderLayer, frozen: FrozenLayer, read: Tensor, values: Tensor | None) -> Tensor:
+    def attended(self, layer: EncoderLayer, frozen: FrozenLayer, read: Tensor, values: Tensor | None) -> Tensor:
         """What attention adds, [S, N, D]."""
         if values is None:
             return self.add_bias(torch.zeros_like(read), layer.attention.output_bias)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from model.config import EncoderConfig
 from model.decomposition.decompose import decompose
+from model.decomposition.output_only import decompose_output
 from model.encoder import Encoder
 from model.tasks.settings import MultiVectorSettings
 from tests.drawn_configs import LONGEST, VOCABULARY, configs
@@ -65,6 +66,18 @@ def test_some_sources_are_those_of_all(config: EncoderConfig, seed: int, places:
     torch.testing.assert_close(found.hidden, every.hidden[:, places], atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(found.output, every.output[places], atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(found.own_shares, every.own_shares[:, places], atol=1e-12, rtol=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(configs(), SEEDS, st.lists(st.integers(0, 5), min_size=1, max_size=6))
+def test_fewer_products_give_the_same_output(config: EncoderConfig, seed: int, places: list[int]) -> None:
+    encoder, ids, types = drawn(config, seed, 6)
+    tokens = torch.tensor(places)
+    expected = decompose(encoder, ids, types, tokens=tokens, with_biases=False)
+    found = decompose_output(encoder, ids, types, tokens=tokens)
+    assert relative(found.output, expected.output) < 1e-11
+    assert relative(found.own_shares, expected.own_shares) < 1e-11
+    assert torch.equal(found.whole, expected.whole)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
