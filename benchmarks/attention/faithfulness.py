@@ -1,9 +1,9 @@
-"""Which method finds the input tokens that carry a similarity? Each against leaving tokens out.
+"""Which method finds the input tokens that carry a similarity or a logit? Each against leaving tokens out.
 
 Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format). For both texts of each pair a
-method scores the tokens between the special ones. `agreement`: Spearman with the similarity that is lost when the token
-is left out. `drop`: similarity lost without the best-scored token, or without the best third. `similarity with half`:
-what is left of it with the best-scored half alone. Intervals are 95 %, by bootstrap over pairs.
+method scores the tokens that are not special; a cross-encoder reads both texts at once. `agreement`: Spearman with what
+is lost when the token is left out. `drop`: what is lost without the best-scored token, or without the best third. `left
+with half`: what is left with the best-scored half alone. Intervals are 95 %, by bootstrap over pairs.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from tqdm import tqdm
 
-from benchmarks.lib.attribution import METHODS, vector
+from benchmarks.lib.attribution import METHODS, POOLING, text_places, vector
 from benchmarks.lib.command import CannotMeasure, parser_of, positive, program, whole
 from benchmarks.lib.report import Table, emit
 from export.checkpoint import Checkpoint, read_checkpoint
@@ -25,8 +25,8 @@ from export.pruning.driver import PruningRequest, prune
 from export.sources import find_folder
 from model.encoder import Encoder
 
-FIGURES = ("agreement", "drop of 1", "drop of a third", "similarity with half")
-LEAST, MOST = 5, 30  # tokens of a text, special ones included
+FIGURES = ("agreement", "drop of 1", "drop of a third", "left with half")
+LEAST, MOST = 5, 30  # tokens of a text, special ones included; of a cross-encoder's pair twice as many
 RESAMPLES = 2000
 
 Scores = NDArray[np.float64]
@@ -41,8 +41,8 @@ def main() -> None:
     if arguments.prune_heads is not None:
         checkpoint = prune(checkpoint, PruningRequest(share=arguments.prune_heads, with_curve=False)).checkpoint
     encoder = checkpoint.encoder.use("eager")
-    if encoder.config.task != "embedding" or encoder.config.pooling == "max":
-        raise CannotMeasure("a checkpoint of an embedder is measured, with mean, CLS or last-token pooling")
+    if encoder.config.pooling == "max" or (encoder.config.output_size != 1 and encoder.config.task != "embedding"):
+        raise CannotMeasure("an embedder or a cross-encoder of one label is measured, without maximum pooling")
     measured = measure(encoder, _texts(checkpoint, arguments.pairs, arguments.count))
     table = Table("faithfulness", "faithful to leaving tokens out", ("method", *FIGURES))
     for name, figures in measured.items():
@@ -51,17 +51,22 @@ def main() -> None:
     emit("attention faithfulness", [table], pairs=arguments.count, model=checkpoint.name)
 
 
-def measure(encoder: Encoder, pairs: Sequence[tuple[list[int], list[int]]]) -> dict[str, Scores]:
-    """The figures of every method, and of leaving out itself; [pairs, figures] each, the mean of a pair's two texts."""
-    found: dict[str, list[Scores]] = {name: [] for name in ("leaving out itself", *METHODS)}
+def measure(encoder: Encoder, pairs: Sequence[Sequence[list[int]]]) -> dict[str, Scores]:
+    """The figures of every method, and of leaving out itself; [pairs, figures] each.
+
+    Args:
+        encoder: an embedder or a cross-encoder.
+        pairs: ids of both texts, whose figures are averaged; of a cross-encoder those of both together.
+    """
+    methods = {name: method for name, method in METHODS.items() if name != POOLING or _is_embedder(encoder)}
+    found: dict[str, list[Scores]] = {name: [] for name in ("leaving out itself", *methods)}
     for pair in tqdm(pairs, unit="pair", leave=False, disable=None):
         sides: dict[str, list[Scores]] = {name: [] for name in found}
-        for ids, other in (pair, pair[::-1]):
-            target = vector(encoder, other)
+        for ids, target in _targets(encoder, pair):
             drops = left_out_drops(encoder, ids, target)
             sides["leaving out itself"].append(_figures(encoder, ids, target, drops, drops))
-            for name, method in METHODS.items():
-                scores = method(encoder, ids, target)[1:-1]
+            for name, method in methods.items():
+                scores = method(encoder, ids, target)[text_places(ids)]
                 sides[name].append(_figures(encoder, ids, target, scores, drops))
         for name, rows in sides.items():
             found[name].append(np.mean(rows, axis=0))
@@ -69,20 +74,32 @@ def measure(encoder: Encoder, pairs: Sequence[tuple[list[int], list[int]]]) -> d
 
 
 def left_out_drops(encoder: Encoder, ids: list[int], target: torch.Tensor) -> Scores:
-    """Similarity lost without each token between the first and the last."""
-    whole_text = similarity(encoder, ids, target)
-    return np.array([whole_text - similarity(encoder, without(ids, [place]), target) for place in range(len(ids) - 2)])
+    """Similarity, or logit, lost without each token that is not special."""
+    whole_text, places = similarity(encoder, ids, target), range(len(text_places(ids)))
+    return np.array([whole_text - similarity(encoder, without(ids, [place]), target) for place in places])
 
 
 def without(ids: list[int], places: Sequence[int]) -> list[int]:
-    """A text without some of its tokens, counted behind the first."""
-    dropped = {place + 1 for place in places}
+    """A text without some of its tokens, counted among those that are not special."""
+    own = text_places(ids)
+    dropped = {own[place] for place in places}
     return [token for place, token in enumerate(ids) if place not in dropped]
 
 
 def similarity(encoder: Encoder, ids: list[int], target: torch.Tensor) -> float:
-    """The cosine of a text and a vector of length 1."""
+    """The cosine of a text and a vector of length 1, or a logit."""
     return float(vector(encoder, ids) @ target)
+
+
+def _targets(encoder: Encoder, pair: Sequence[list[int]]) -> list[tuple[list[int], torch.Tensor]]:
+    """Each text with the other one's vector; a cross-encoder's pair with what its logit is multiplied by."""
+    if not _is_embedder(encoder):
+        return [(ids, torch.ones(1)) for ids in pair]
+    return [(ids, vector(encoder, other)) for ids, other in zip(pair, reversed(pair), strict=True)]
+
+
+def _is_embedder(encoder: Encoder) -> bool:
+    return encoder.config.task == "embedding"
 
 
 def _figures(encoder: Encoder, ids: list[int], target: torch.Tensor, scores: Scores, drops: Scores) -> Scores:
@@ -101,16 +118,16 @@ def _with_interval(values: Scores) -> str:
     return f"{values.mean():.3f} ({low:.3f} to {high:.3f})"
 
 
-def _texts(checkpoint: Checkpoint, path: Path, count: int) -> list[tuple[list[int], list[int]]]:
+def _texts(checkpoint: Checkpoint, path: Path, count: int) -> list[list[list[int]]]:
     """Ids of so many pairs with texts of the lengths that are measured, spread over the file."""
-    pairs = read_pairs(path)
-    rows = [
-        (checkpoint.tokenizer.encode(left).ids, checkpoint.tokenizer.encode(right).ids)
-        for left, right in zip(pairs.left, pairs.right, strict=True)
-    ]
-    fitting = [row for row in rows if all(LEAST <= len(ids) <= MOST for ids in row)]
+    pairs, encode = read_pairs(path), checkpoint.tokenizer.encode
+    rows, most = [], MOST if _is_embedder(checkpoint.encoder) else 2 * MOST
+    for left, right in zip(pairs.left, pairs.right, strict=True):
+        is_apart = _is_embedder(checkpoint.encoder)
+        rows.append([encode(left).ids, encode(right).ids] if is_apart else [encode(left, right).ids])
+    fitting = [row for row in rows if all(LEAST <= len(ids) <= most for ids in row)]
     if len(fitting) < count:
-        raise CannotMeasure(f"{path} has {len(fitting)} pairs of {LEAST} to {MOST} tokens, {count} are wanted")
+        raise CannotMeasure(f"{path} has {len(fitting)} pairs of {LEAST} to {most} tokens, {count} are wanted")
     return [fitting[place] for place in np.linspace(0, len(fitting) - 1, count).astype(int)]
 
 

@@ -1,6 +1,7 @@
 """Scores of a text's tokens by several methods: which of them carry its similarity to another text, in PyTorch.
 
-Each takes a text's ids and the other text's vector, and gives one number a token, the larger the more it carries.
+Each takes a text's ids and the other text's vector, and gives one number a token, the larger the more it carries. Of a
+cross-encoder the ids are those of a pair, and what is carried is its logit: the other's vector is a 1.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from model.encoder import Encoder, EncoderOutput
 
 STEPS = 20  # of the path of integrated Jacobians
 PAD = 0
+POOLING = "pooled final vectors"
 
 
 class Given(nn.Module):
@@ -36,20 +38,36 @@ class Given(nn.Module):
 def run(encoder: Encoder, ids: list[int], *, shows_heads: bool = False) -> EncoderOutput:
     """One text; with the heads' weights and value norms where they are to be shown."""
     layers = torch.full((encoder.config.num_layers,), shows_heads)
-    output: EncoderOutput = encoder(torch.tensor([ids]), torch.tensor([len(ids)]), norm_layers=layers)
+    lengths, types = torch.tensor([len(ids)]), token_types(encoder, ids)
+    output: EncoderOutput = encoder(torch.tensor([ids]), lengths, token_type_ids=types, norm_layers=layers)
     return output
 
 
+def token_types(encoder: Encoder, ids: list[int]) -> Tensor | None:
+    """Which text each token of a text or pair is of, int64 [1, n]: behind the first separator it is the second."""
+    if not encoder.config.type_vocab_size:
+        return None
+    second = ids.index(ids[-1]) + 1
+    return torch.tensor([[int(place >= second) for place in range(len(ids))]])
+
+
+def text_places(ids: list[int]) -> list[int]:
+    """Places of the tokens that are not special: neither the first token nor a separator, as the last is one."""
+    return [place for place, token in enumerate(ids) if token not in {ids[0], ids[-1]}]
+
+
 def vector(encoder: Encoder, ids: list[int]) -> Tensor:
-    """A text's embedding [D], of length 1."""
+    """A text's embedding [D], of length 1; or logits."""
     with torch.no_grad():
-        return nn.functional.normalize(run(encoder, ids).pooled[0], dim=0)
+        output = run(encoder, ids).task_output[0]
+        return nn.functional.normalize(output, dim=0) if encoder.config.task == "embedding" else output
 
 
 def network(encoder: Encoder, ids: list[int], other: Tensor) -> Float64Array:
     """Parts followed through the network, the biases in a slot of their own."""
     with torch.no_grad():
-        return _numpy(decompose(encoder, torch.tensor([ids]), with_biases=False).output @ other)
+        found = decompose(encoder, torch.tensor([ids]), token_types(encoder, ids), with_biases=False)
+    return _numpy(found.output @ other)
 
 
 def pooling(encoder: Encoder, ids: list[int], other: Tensor) -> Float64Array:
@@ -87,16 +105,19 @@ def norms(encoder: Encoder, ids: list[int], other: Tensor) -> Float64Array:
 def gradient_x_input(encoder: Encoder, ids: list[int], other: Tensor) -> Float64Array:
     """The similarity's gradient at the embedding layer's output, times that output."""
     embedded = _embedded(encoder, ids)
-    return _numpy((_gradient(encoder, ids, embedded, other, is_cosine=True) * embedded).sum(dim=-1))
+    is_cosine = encoder.config.task == "embedding"
+    return _numpy((_gradient(encoder, ids, embedded, other, is_cosine=is_cosine) * embedded).sum(dim=-1))
 
 
 def integrated_jacobians(encoder: Encoder, ids: list[int], other: Tensor) -> Float64Array:
     """Rows of integrated Jacobians (Moeller et al. 2023, equation 6) summed over the other text.
 
-    The reference is the text with [PAD] in place of every token between the first and the last.
+    The reference is the text with [PAD] in place of every token that is not special. Of one logit they are integrated
+    gradients (Sundararajan et al. 2017).
     """
     embedded = _embedded(encoder, ids)
-    reference = _embedded(encoder, [ids[0], *[PAD] * (len(ids) - 2), ids[-1]])
+    replaced = set(text_places(ids))
+    reference = _embedded(encoder, [PAD if place in replaced else token for place, token in enumerate(ids)], ids)
     shares = (torch.arange(STEPS) + 0.5) / STEPS
     gradients = [
         _gradient(encoder, ids, reference + share * (embedded - reference), other, is_cosine=False) for share in shares
@@ -113,7 +134,7 @@ def chance(encoder: Encoder, ids: list[int], other: Tensor) -> Float64Array:
 METHODS: Mapping[str, Callable[[Encoder, list[int], Tensor], Float64Array]] = MappingProxyType(
     {
         "through the network": network,
-        "pooled final vectors": pooling,
+        POOLING: pooling,
         "rollout": rollout,
         "norms": norms,
         "gradient x input": gradient_x_input,
@@ -123,9 +144,12 @@ METHODS: Mapping[str, Callable[[Encoder, list[int], Tensor], Float64Array]] = Ma
 )
 
 
-def _embedded(encoder: Encoder, ids: list[int]) -> Tensor:
+def _embedded(encoder: Encoder, ids: list[int], typed_as: list[int] | None = None) -> Tensor:
+    """What the embedding layer gives, with the token types of this text or of another."""
+    types = token_types(encoder, typed_as or ids)
     with torch.no_grad():
-        found: Tensor = encoder.embeddings(torch.tensor(ids), torch.arange(len(ids)), None)
+        types = None if types is None else types[0]
+        found: Tensor = encoder.embeddings(torch.tensor(ids), torch.arange(len(ids)), types)
     return found
 
 
@@ -134,8 +158,8 @@ def _gradient(encoder: Encoder, ids: list[int], embedded: Tensor, other: Tensor,
     embeddings, start = encoder.embeddings, embedded.detach().requires_grad_()
     encoder.set_submodule("embeddings", Given(embeddings, start))
     try:
-        pooled = run(encoder, ids).pooled[0]
-        product = (nn.functional.normalize(pooled, dim=0) if is_cosine else pooled) @ other
+        output = run(encoder, ids).task_output[0]
+        product = (nn.functional.normalize(output, dim=0) if is_cosine else output) @ other
         (found,) = torch.autograd.grad(product, start)
     finally:
         encoder.set_submodule("embeddings", embeddings)

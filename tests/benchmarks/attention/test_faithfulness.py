@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from benchmarks.attention.faithfulness import left_out_drops, measure, without
-from benchmarks.lib.attribution import METHODS, vector
+from benchmarks.lib.attribution import METHODS, POOLING, text_places, token_types, vector
+from model.decomposition.decompose import decompose
 from model.encoder import Encoder
+from model.tasks.settings import ClassificationSettings
 from tests.networks import draw_weights, vary
 
 IDS, OTHER = [2, 7, 9, 11, 8, 3], [2, 5, 9, 12, 3]
@@ -43,6 +45,25 @@ def test_every_method_is_measured_and_leaving_out_agrees_with_itself() -> None:
         assert figures.shape == (2, 4)
         assert (figures[:, 1] <= found["leaving out itself"][:, 1] + 1e-6).all()  # nobody finds a larger loss
     assert torch.is_tensor(encoder.embeddings.token.weight)  # the embedding layer is back in its place
+
+
+def test_a_cross_encoders_tokens_add_up_to_its_logit_with_the_biases() -> None:
+    settings = ClassificationSettings(labels=("score",))
+    encoder = draw_weights(Encoder(vary(task="classification", task_settings=settings, pooling="cls"))).use("eager")
+    pair, one = [2, 7, 9, 3, 11, 8, 3], torch.ones(1)
+    assert text_places(pair) == [1, 2, 4, 5]
+    types = torch.tensor([[0, 0, 0, 0, 1, 1, 1]])
+    found_types = token_types(encoder, pair)
+    assert found_types is not None
+    assert torch.equal(found_types, types)
+    logit = float(encoder(torch.tensor([pair]), torch.tensor([7]), token_type_ids=types).task_output[0, 0])
+    drops = left_out_drops(encoder, pair, one)
+    shorter = torch.tensor([[2, 7, 9, 3, 8, 3]]), torch.tensor([6])
+    left = float(encoder(*shorter, token_type_ids=types[:, [0, 1, 2, 3, 5, 6]]).task_output[0, 0])
+    assert drops[2] == pytest.approx(logit - left, abs=1e-5)
+    biases = float(decompose(encoder, torch.tensor([pair]), types).output[-1, 0])
+    assert METHODS["through the network"](encoder, pair, one).sum() + biases == pytest.approx(logit, abs=1e-5)
+    assert POOLING not in measure(encoder, [[pair]])
 
 
 def test_integrated_jacobians_add_up_to_the_difference_from_the_reference() -> None:

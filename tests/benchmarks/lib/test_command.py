@@ -14,6 +14,7 @@ from benchmarks.lib.command import program
 COMMANDS = {
     "attention claims": (),
     "attention cost": ("--model", "DIR"),
+    "attention explaining": ("DIR",),
     "attention faithfulness": ("DIR", "--pairs", "DIR/pairs.csv"),
     "http storm": ("--model", "DIR"),
     "service processes": ("--model", "DIR"),
