@@ -29,7 +29,7 @@ def shortest_hold(app: ASGIApp, path: str, body: bytes) -> tuple[int, float]:
 async def hold_of(app: ASGIApp, path: str, body: bytes) -> tuple[int, float]:
     """The status of `POST path`, and the longest time in seconds that the loop was held while it was answered."""
     sent: list[dict[str, Any]] = []
-    answering = asyncio.ensure_future(_answer(app, path, body, sent))
+    answering = asyncio.ensure_future(collect_answer(app, path, body, sent))
     longest, last = 0.0, time.thread_time()
     while not answering.done():
         await asyncio.sleep(0)
@@ -39,7 +39,8 @@ async def hold_of(app: ASGIApp, path: str, body: bytes) -> tuple[int, float]:
     return sent[0]["status"], longest
 
 
-async def _answer(app: ASGIApp, path: str, body: bytes, sent: list[dict[str, Any]]) -> None:
+async def collect_answer(app: ASGIApp, path: str, body: bytes, sent: list[dict[str, Any]]) -> None:
+    """Posts JSON and appends what the app sends."""
     unread = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> dict[str, Any]:
