@@ -15,10 +15,6 @@ from service.requests.selection import FLOAT_BYTES
 from service.requests.selection import PARAM as ATTENTION
 from service.tokenization.inputs import InputNames
 
-NO_EXPLAIN_GRAPH = (
-    "this artifact has no explain.onnx, the graph that explains through the network: export the model again, in fp32 "
-    "(other precisions have none, since rounded parts would not add up)"
-)
 PARAM = "attention.form"
 TEXTS_AT_MOST = 2  # of the greatest length: what one `POST /explain` may cost
 FIGURES = 2  # a token: norm and cosine
@@ -71,9 +67,20 @@ def plan_decomposition(request: EncodeRequest, manifest: Manifest) -> Decomposit
             f"{PARAM}: {manifest.model} gives no vector of a text (its task is {manifest.task}){cure}", param=PARAM
         )
     if EXPLAIN_GRAPH not in manifest.files:
-        raise Invalid(f"{PARAM}: {NO_EXPLAIN_GRAPH}", param=PARAM)
+        raise Invalid(f"{PARAM}: {missing_graph(manifest)}", param=PARAM)
     _refuse_contradictions(request, options)
     return DecompositionPlan(options, manifest.config.output_size)
+
+
+def missing_graph(manifest: Manifest) -> str:
+    """Why an artifact has no graph that explains, and how to get one."""
+    missing = "this artifact has no explain.onnx, the graph that explains through the network"
+    if manifest.precision == "fp32":
+        return f"{missing}: export the model again"
+    return (
+        f"{missing}: it is in {manifest.precision}, in which parts would not add up to its vectors; export the model "
+        "in fp32 too and ask a server of that artifact"
+    )
 
 
 def check_explained(

@@ -7,7 +7,7 @@ from model.artifact import EXPLAIN_GRAPH
 from model.manifest import Manifest
 from service.errors import Invalid, NotFound, WrongTask
 from service.requests.attention_schemas import AttentionRequest
-from service.requests.decomposition import NO_EXPLAIN_GRAPH, check_explained
+from service.requests.decomposition import check_explained, missing_graph
 from service.requests.explain_plan import NAMES, SIDES
 from service.requests.explain_schemas import ExplainRequest
 from service.requests.plan import check_dimensions
@@ -77,7 +77,7 @@ def require_explain_graph(manifest: Manifest) -> None:
         NotFound: saying how to get it.
     """
     if EXPLAIN_GRAPH not in manifest.files:
-        raise NotFound(NO_EXPLAIN_GRAPH)
+        raise NotFound(missing_graph(manifest))
 
 
 def _plan_vectors(request: ExplainRequest, manifest: Manifest) -> NetworkPlan:

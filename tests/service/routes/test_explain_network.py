@@ -1,11 +1,12 @@
 """`POST /explain` through the network, on a fake decomposer."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from model.artifact import EXPLAIN_GRAPH
+from model.artifact import EXPLAIN_GRAPH, GRAPH
 from service.requests.explain_schemas import ExplainAnswer
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import MAX_LENGTH, NUM_HEADS, FakeDecomposer
@@ -94,6 +95,19 @@ def test_an_artifact_without_the_graph_says_how_to_get_it(serve: Serve, monkeypa
     assert "no explain.onnx" in message
     assert "export the model again" in message
     assert explain(served, through="pooling").status_code == 200
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp16"])
+def test_an_artifact_of_lower_precision_says_that_fp32_is_explained(
+    served: Served, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    manifest = served.engine.manifest
+    lower = replace(manifest, precision=precision, files={GRAPH: manifest.files[GRAPH]})
+    monkeypatch.setattr(served.engine, "artifact", replace(served.engine.artifact, manifest=lower))
+    status, _, message = refused(served)
+    assert status == 404
+    assert f"it is in {precision}, in which parts would not add up" in message
+    assert "export the model in fp32 too" in message
 
 
 def test_a_failure_is_a_500_without_details(serve: Serve) -> None:
