@@ -8,6 +8,7 @@ from onnxscript import script
 from onnxscript.onnx_opset import opset24 as op
 from onnxscript.values import Opset
 
+from export.local_attention import BlockBias, Blocks, LocalAttention, Neighbours
 from model.head_gates import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
 
 _polyhead = Opset(FUNCTIONS_DOMAIN, FUNCTIONS_VERSION)
@@ -157,7 +158,8 @@ def LargestLogits(hidden, table, bias, chunk_tokens: int):  # noqa: N802 - an op
 def local_functions() -> list[onnx_ir.Function]:
     """Every local function, ready to be added to a model."""
     attention = (Scores, MaskedSoftmax, NoWeights, AttentionWeights, BiasedAttentionWeights, GatedContext, ValueNorms)
-    scripts = (*attention, LargestLogits)
+    local = (Blocks, Neighbours, BlockBias, LocalAttention)
+    scripts = (*attention, *local, LargestLogits)
     functions = [onnx_ir.serde.deserialize_function(function.to_function_proto()) for function in scripts]
     for function in functions:
         function.opset_imports[FUNCTIONS_DOMAIN] = FUNCTIONS_VERSION  # some call others, which onnxscript does not note

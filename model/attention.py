@@ -47,7 +47,7 @@ def attend(
     projected: tuple[Tensor, Tensor, Tensor],
     tokens: Packing,
     request: LayerRequest,
-    bias: Tensor | None,
+    terms: PositionTerms,
 ) -> tuple[Tensor, HeadOutputs]:
     """Attention within each text of a packed batch, between the projections.
 
@@ -56,7 +56,7 @@ def attend(
         projected: queries [T, H*K], keys [T, G*K] and values [T, G*V] of `attended_heads` G.
         tokens: where they stand in the batch.
         request: what is asked of the heads, and the gates on them.
-        bias: [1, H or 1, S, S], added to the scores; None for none.
+        terms: what positions add to the scores; queries and keys are turned already.
 
     Returns:
         The context [T, H*V], each head multiplied by its gate, and the heads' own outputs.
@@ -71,8 +71,9 @@ def attend(
             request.weights,
             heads.num_heads,
             heads.scale,
-            bias,
+            terms.bias,
             heads.attended_heads,
+            terms.window,
         )
     )
     norms = None
@@ -171,7 +172,7 @@ class MultiHeadAttention(nn.Module):
         value = self.values(hidden, request.first_values) if request.values is None else request.values
         request = self.stream.drop_heads(request, tokens.lengths)
         projected = query, self._for_attention(key), self._for_attention(value)
-        context, heads = attend(self, projected, tokens, request, terms.bias)
+        context, heads = attend(self, projected, tokens, request, terms)
         return self.output(self.stream.apply_output_gate(context, hidden)), heads
 
     def values(self, hidden: Tensor, first_values: Tensor | None = None) -> Tensor:

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from model.head_gates import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
 from model.packing import real_tokens
+from model.positions import HALF_BLOCK, LONGEST_DENSE, Window
 
 Implementation = Literal["eager", "sdpa", "onnx"]
 
@@ -22,6 +23,7 @@ FUSED_OP = "Attention"
 FUSED_OP_VERSION = 24
 WEIGHTS_OP = "AttentionWeights"
 BIASED_WEIGHTS_OP = "BiasedAttentionWeights"
+LOCAL_ATTENTION_OP = "LocalAttention"
 
 
 class AttentionInputs(NamedTuple):
@@ -37,6 +39,7 @@ class AttentionInputs(NamedTuple):
         scale: factor on the scores before the softmax.
         bias: [1, H or 1, S, S], added to the scores after scaling; None for none.
         num_key_value_heads: G, each read by H/G query heads that stand side by side; None for H.
+        window: all that the bias says, where a graph may compute it in blocks; None for no such blocks.
     """
 
     query: Tensor
@@ -48,6 +51,7 @@ class AttentionInputs(NamedTuple):
     scale: float
     bias: Tensor | None = None
     num_key_value_heads: int | None = None
+    window: Window | None = None
 
     def heads(self) -> tuple[Tensor, Tensor, Tensor]:
         """Query and key [B, H, S, K], value [B, H, S, V]: keys and values once for every query head."""
@@ -90,17 +94,10 @@ def onnx_attention(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
     3-D inputs, whose input 3, `attn_mask`, is the bias and whose input 6, `nonpad_kv_seqlen`, is the right-padding. The
     weights are a computation of their own, so that asking for them cannot change the context.
     """
-    query, key, value, lengths, wanted, num_heads, scale, bias, shared = inputs
+    query, key, _, lengths, wanted, num_heads, scale, bias, shared, window = inputs
     shared = shared or num_heads
     batch, sequence, _ = query.shape
-    context = torch.onnx.ops.symbolic(
-        f"{FUSED_DOMAIN}::{FUSED_OP}" if FUSED_DOMAIN else FUSED_OP,
-        [query, key, value, bias, None, None, lengths],
-        {"q_num_heads": num_heads, "kv_num_heads": shared, "scale": scale},
-        dtype=query.dtype,
-        shape=(batch, sequence, value.shape[-1] // shared * num_heads),
-        version=FUSED_OP_VERSION,
-    )
+    context = _fused(inputs) if window is None else _fused_in_blocks(inputs, window)
     weights = torch.onnx.ops.symbolic(
         f"{FUNCTIONS_DOMAIN}::{WEIGHTS_OP if bias is None else BIASED_WEIGHTS_OP}",
         [query, key, lengths, wanted, *([] if bias is None else [bias])],
@@ -110,6 +107,43 @@ def onnx_attention(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
         version=FUNCTIONS_VERSION,
     )
     return context, weights
+
+
+def _fused(inputs: AttentionInputs) -> Tensor:
+    """The operator, with all keys at once."""
+    query, _, value, lengths, _, num_heads, scale, bias, *_ = inputs
+    shared = inputs.num_key_value_heads or num_heads
+    context: Tensor = torch.onnx.ops.symbolic(
+        f"{FUSED_DOMAIN}::{FUSED_OP}" if FUSED_DOMAIN else FUSED_OP,
+        [query, inputs.key, value, bias, None, None, lengths],
+        {"q_num_heads": num_heads, "kv_num_heads": shared, "scale": scale},
+        dtype=query.dtype,
+        shape=(*query.shape[:2], value.shape[-1] // shared * num_heads),
+        version=FUSED_OP_VERSION,
+    )
+    return context
+
+
+def _fused_in_blocks(inputs: AttentionInputs, window: Window) -> Tensor:
+    """The operator in a local function, which cuts long rows into blocks of queries."""
+    query, _, value, lengths, _, num_heads, scale, bias, *_ = inputs
+    shared = inputs.num_key_value_heads or num_heads
+    settings: dict[str, int | float] = {
+        "half": HALF_BLOCK,
+        "behind": window.behind,
+        "ahead": window.ahead,
+        "lowest": torch.finfo(query.dtype).min,
+        "longest_dense": LONGEST_DENSE,
+    }
+    context: Tensor = torch.onnx.ops.symbolic(
+        f"{FUNCTIONS_DOMAIN}::{LOCAL_ATTENTION_OP}",
+        [query, inputs.key, value, lengths, bias],
+        {"num_heads": num_heads, "num_key_value_heads": shared, "scale": scale, **settings},
+        dtype=query.dtype,
+        shape=(*query.shape[:2], value.shape[-1] // shared * num_heads),
+        version=FUNCTIONS_VERSION,
+    )
+    return context
 
 
 IMPLEMENTATIONS: Mapping[Implementation, AttentionImplementation] = MappingProxyType(

@@ -114,7 +114,7 @@ class QuantizedAttention(nn.Module):
         """As `MultiHeadAttention`, for a hidden state in steps."""
         steps = quantize(hidden)
         projected = self.query(steps), self.key(steps), self.value(steps)
-        context, heads = attend(self, projected, tokens, request, terms.bias)
+        context, heads = attend(self, projected, tokens, request, terms)
         return self.output(quantize(context)), heads
 
     @property
