@@ -3,7 +3,6 @@
 Its large tensors are no copies: they are named as places in the encoder's files, where the same bytes stand.
 """
 
-import copy
 import mmap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from export.fold import fold_biases
 from export.graph import OPSET, quiet_exporter
 from export.inputs import Inputs
 from export.parity import Parity, Tolerance
+from export.reference import float64_reference
 from export.runtime import Session
 from model.artifact import EXPLAIN_GRAPH, GRAPH, GRAPH_WEIGHTS
 from model.config import EncoderConfig
@@ -116,7 +116,7 @@ def verify_explain_graph(path: Path, encoder: Encoder) -> dict[str, Any]:
         ParityError: one is above the tolerance.
     """
     session, parity = Session(path), Parity()
-    reference = copy.deepcopy(encoder).double().use("eager")
+    reference = float64_reference(encoder).use("eager")
     for inputs in _cases(encoder.config):
         found, expected = session.run(inputs), _reference(reference, inputs)
         for name, tensor in zip(OUTPUTS, (expected.output, expected.whole, expected.own_shares), strict=True):

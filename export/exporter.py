@@ -74,8 +74,7 @@ def export_artifact(
         VerificationError: the graph is not what was asked for, or there is too little memory to find out.
     """
     require_free(output, force=force)
-    explains = explains and can_explain(checkpoint.encoder.config, precision)
-    require_memory(checkpoint.encoder, available_bytes(), explains=explains)
+    require_memory(checkpoint.encoder, available_bytes())
     with _parents(output), tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
         made = Path(directory) / output.name
         made.mkdir()
@@ -152,7 +151,7 @@ def _make(
         stages.enter("judging")
         figures = dict(judge(graph, checkpoint, precision))
         ranges = measure_ranges(graph, checkpoint, calibration)
-        if explains:
+        if explains and can_explain(config, precision):
             stages.enter("explaining")
             figures |= {"explain": write_explain_graph(checkpoint.encoder, directory)}
         stages.enter("describing")

@@ -4,8 +4,7 @@
     32 H S^2           attention weights of all H heads of two rows of S tokens: float64, and twice float32
     1 GB               programs and the rest
 
-or, where a network is explained, 4 weights and 1 GB: that reference is whole. The network itself is in memory already.
-docs/models.md has what was measured.
+The network itself is in memory already. docs/models.md has what was measured.
 """
 
 from pathlib import Path
@@ -16,27 +15,25 @@ from export.reference import LARGE
 from model.encoder import Encoder
 
 WEIGHT_COPIES = 2
-EXPLAINED_WEIGHT_COPIES = 4
 SCORE_BYTES = 32
 REST = 10**9
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def require_memory(encoder: Encoder, available: int | None, *, explains: bool = False) -> None:
+def require_memory(encoder: Encoder, available: int | None) -> None:
     """Refuses a network that cannot be verified here.
 
     Args:
         encoder: float32.
         available: bytes; None where the system does not say.
-        explains: whether the graph that explains is made too.
 
     Raises:
         VerificationError: the message names both numbers.
     """
     weights = sum(parameter.nbytes for parameter in encoder.parameters())
     heads, longest = sum(encoder.config.num_heads), encoder.config.max_positions
-    needed = needed_bytes(weights, heads, longest, explains=explains)
+    needed = needed_bytes(weights, heads, longest)
     if weights >= LARGE and available is not None and needed > available:
         raise VerificationError(
             f"verifying this network takes about {needed / 1e9:.1f} GB of memory more, and {available / 1e9:.1f} GB "
@@ -44,18 +41,15 @@ def require_memory(encoder: Encoder, available: int | None, *, explains: bool = 
         )
 
 
-def needed_bytes(weights: int, num_heads: int, longest: int, *, explains: bool = False) -> int:
+def needed_bytes(weights: int, num_heads: int, longest: int) -> int:
     """Memory that an export takes at its largest, beside the network.
 
     Args:
         weights: bytes in float32.
         num_heads: of all layers.
         longest: the longest text, in tokens.
-        explains: whether the graph that explains is made too.
     """
-    scores = SCORE_BYTES * num_heads * min(longest, LONGEST_OF_EVERY_LAYER) ** 2
-    verified = WEIGHT_COPIES * weights + scores
-    return max(verified, EXPLAINED_WEIGHT_COPIES * weights if explains else 0) + REST
+    return WEIGHT_COPIES * weights + SCORE_BYTES * num_heads * min(longest, LONGEST_OF_EVERY_LAYER) ** 2 + REST
 
 
 def available_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:

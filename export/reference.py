@@ -6,13 +6,14 @@ embeddings the rows that are looked up. Every float32 is a float64, so both refe
 """
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from model.embeddings import Embeddings
-from model.encoder import Encoder, EncoderLayer
+from model.encoder import Encoder
 from model.tasks.definition import Encoded
 
 LARGE = 1 << 30  # bytes of weights; smaller networks are copied, since widening a layer for every batch takes time
@@ -30,58 +31,41 @@ def float64_reference(encoder: Encoder) -> Encoder:
 
 
 def widened_by_layer(encoder: Encoder) -> Encoder:
-    """An encoder in float64 of which one layer is in memory at a time."""
+    """An encoder in float64 whose layers are widened when they are reached."""
     with torch.device("meta"):
         made = Encoder(encoder.config)
     made.embeddings = _widened_embeddings(encoder)
-    made.positions = copy.deepcopy(encoder.positions).double()
-    made.layers = nn.ModuleList(WidenedLayer(layer) for layer in encoder.layers)
-    made.final_norm = Widened(encoder.final_norm)
-    made.task_layers = WidenedTaskLayers(encoder)
+    made.positions = widen(encoder.positions)
+    made.layers = WidenedLayers(encoder.layers)
+    made.final_norm = widen(encoder.final_norm)
+    made.task_layers = widen(encoder.task_layers)
+    if encoder.config.task == "sparse":
+        made.task_layers = WidenedTable(made.task_layers)
     return made.eval()
 
 
-class Widened(nn.Module):
-    """A module that is widened to float64 whenever it runs."""
+class WidenedLayers(nn.ModuleList):
+    """Layers of which each is widened to float64 when it is asked for, and belongs to whoever asked."""
 
-    def __init__(self, narrow: nn.Module) -> None:
+    def __iter__(self) -> Iterator[Any]:
+        """One after the other."""
+        return map(widen, self.children())
+
+    def __getitem__(self, index: Any) -> Any:
+        """One by its number."""
+        return widen(super().__getitem__(index))
+
+
+class WidenedTable(nn.Module):
+    """A task's layers in float64 that get the token embeddings in float64 too, as a sparse task's need them."""
+
+    def __init__(self, layers: nn.Module) -> None:
         super().__init__()
-        self.narrow = narrow
-
-    def forward(self, *inputs: Any) -> Any:
-        """As the module's own."""
-        return widen(self.narrow)(*inputs)
-
-
-class WidenedLayer(EncoderLayer):
-    """A layer that is widened to float64 whenever it runs; other layers may ask for its values too."""
-
-    def __init__(self, narrow: nn.Module) -> None:
-        nn.Module.__init__(self)
-        self.narrow = narrow
-
-    def forward(self, *inputs: Any) -> Any:
-        """As the layer's own."""
-        return widen(self.narrow)(*inputs)
-
-    def values(self, hidden: Tensor) -> Tensor:
-        """As the layer's own."""
-        found: Tensor = widen(self.narrow).values(hidden)
-        return found
-
-
-class WidenedTaskLayers(Widened):
-    """A task's layers; a sparse task multiplies by the token embeddings, which it gets in float64 too."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__(encoder.task_layers)
-        self.reads_table = encoder.config.task == "sparse"
+        self.layers = layers
 
     def forward(self, encoded: Encoded) -> Any:
         """As the layers' own."""
-        if self.reads_table:
-            encoded = encoded._replace(token_embeddings=encoded.token_embeddings.double())
-        return super().forward(encoded)
+        return self.layers(encoded._replace(token_embeddings=encoded.token_embeddings.double()))
 
 
 class WidenedRows(nn.Module):

@@ -123,7 +123,8 @@ class Encoder(nn.Module):
 
     def use(self, implementation: Implementation, layers: Iterable[int] | None = None) -> "Encoder":
         """Sets the attention implementation of these layers, or of every one, and returns the encoder."""
-        parts = self.layers if layers is None else [self.layers[layer] for layer in layers]
+        every = list(self.layers.children())
+        parts = every if layers is None else [every[layer] for layer in layers]
         for module in (module for part in parts for module in part.modules()):
             if hasattr(module, "implementation"):
                 setattr(module, "implementation", implementation)  # noqa: B010 - torch types attributes as tensors

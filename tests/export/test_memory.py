@@ -13,7 +13,6 @@ XLM_R_LARGE = 567_754_752 * 4  # parameters of bge-reranker-v2-m3 without its la
 
 def test_a_large_network_takes_what_was_measured() -> None:
     assert needed_bytes(XLM_R_LARGE, num_heads=24 * 16, longest=8192) == pytest.approx(8.8e9, rel=0.05)
-    assert needed_bytes(XLM_R_LARGE, num_heads=24 * 16, longest=8192, explains=True) == pytest.approx(10.1e9, rel=0.05)
 
 
 def test_a_large_network_without_memory_is_refused_with_both_numbers() -> None:
@@ -25,8 +24,6 @@ def test_a_large_network_without_memory_is_refused_with_both_numbers() -> None:
     ):
         require_memory(encoder, 5 * 10**9)
     require_memory(encoder, 6 * 10**9)
-    with pytest.raises(VerificationError, match=r"takes about 9\.6 GB of memory more, and 6\.0 GB are free"):
-        require_memory(encoder, 6 * 10**9, explains=True)
     require_memory(encoder, None)
 
 
