@@ -1,6 +1,6 @@
-"""What do weights and explaining cost, which claims about attention are true, and which explanation is faithful?"""
+"""What do weights, explaining and windows cost, which claims about attention are true, which explanation is faithful?"""
 
 from benchmarks.lib.command import choose
 
 if __name__ == "__main__":
-    choose(__doc__, "benchmarks.attention", ("cost", "claims", "explaining", "faithfulness"))
+    choose(__doc__, "benchmarks.attention", ("cost", "claims", "explaining", "faithfulness", "windows"))

@@ -124,6 +124,13 @@ def test_attention_cost(default_artifact: Path) -> None:
     ]
 
 
+@pytest.mark.slow
+def test_windows() -> None:
+    (row,) = run_script("attention windows", "--lengths", 1100, "--layers", 2, "--rounds", 1)["windows"]
+    assert row["tokens"] == 1100
+    assert row["ratio"] == pytest.approx(row["dense_cpu_ms"] / row["blocks_cpu_ms"], rel=1e-3)
+
+
 @pytest.mark.alone
 def test_http_cost(default_artifact: Path) -> None:
     options = ("--rounds", 1, "--texts", 16, "--seconds", 0.5, "--connections", 2)
