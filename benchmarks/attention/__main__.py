@@ -1,4 +1,4 @@
-"""What do weights, explaining and windows cost, which claims about attention are true, which explanation is faithful?"""
+"""What do weights, explaining and windows cost, which claims are true, and which explanation is faithful?"""
 
 from benchmarks.lib.command import choose
 
