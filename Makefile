@@ -18,7 +18,7 @@ export ORT_DISABLE_TELEMETRY := 1
 # The tests start a hundred processes: compiled modules are kept.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-clients test-deploy test-slow test-alone test-exhaustive test-all lint format export tools locks container-check bulk-check play clean
+.PHONY: help serve test test-clients test-deploy test-slow test-alone test-exhaustive test-all lint format export tools locks container-check bulk-check litellm-check play clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-18s%s\n", $$1, $$2}' $(MAKEFILE_LIST) | sort
@@ -49,7 +49,7 @@ test-exhaustive: $(BIN)/.dev tools ## run what faster tests show already, for ev
 	@$(BIN)/python -m pytest --ignore=tests/clients -m "exhaustive and not alone" -p no:cacheprovider $(PARALLEL)
 	@$(BIN)/python -m pytest --ignore=tests/clients -m "exhaustive and alone"
 
-test-all: test test-deploy test-clients test-slow bulk-check test-alone test-exhaustive ## run every test
+test-all: test test-deploy test-clients test-slow bulk-check litellm-check test-alone test-exhaustive ## run every test
 
 lint: $(BIN)/.dev ## format check, lint, types, dependency rule
 	@echo "==> ruff format"; $(BIN)/ruff format --check .
@@ -121,6 +121,19 @@ bulk-check: $(BIN)/.test .bulk/.done ## install Ray in an environment of its own
 	@.bulk/bin/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[bulk]'
 	@touch $@
 
+# litellm caps huggingface-hub below what the exporter needs, and takes 190 MB: it comes without its dependencies into an
+# environment that sees those of the other clients.
+litellm-check: $(BIN)/.clients .litellm/.done ## install litellm in an environment of its own, rerank with it
+	@$(BIN)/python -m pytest tests/clients/test_litellm.py
+
+.litellm/.done: | $(BIN)/.clients
+	@echo "==> installing litellm in .litellm"
+	@$(PYTHON) -m venv .litellm
+	@$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > "$$(.litellm/bin/python -c 'import site; print(site.getsitepackages()[0])')/tests.pth"
+	@.litellm/bin/python -m pip install --quiet --progress-bar on -c constraints.txt fastuuid h2 importlib-metadata python-dotenv
+	@.litellm/bin/python -m pip install --quiet --no-deps litellm==1.109.1
+	@touch $@
+
 locks: tools ## write the images' lock files anew, at the versions of constraints.txt
 	@.tools/bin/python -m pip install --quiet uv==0.13.8
 	@PATH=$(CURDIR)/.tools/bin:$$PATH deploy/locks/compile
@@ -132,4 +145,4 @@ play: $(BIN)/.dev tools ## run the rendered dev overlay with podman, on the imag
 	@$(BIN)/python -m deploy.kubernetes.play deploy/kubernetes/overlays/dev
 
 clean: ## remove the environment, artifacts and caches
-	rm -rf $(VENV) .tools .bulk artifacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .test_cache
+	rm -rf $(VENV) .tools .bulk .litellm artifacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .test_cache
