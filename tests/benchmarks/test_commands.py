@@ -83,6 +83,12 @@ def test_stages(default_artifact: Path) -> None:
     assert {"PyTorch", "sentence-transformers", "HTTP,"} < ways
 
 
+def test_training() -> None:
+    tables = run_script("engine training", "--texts", 8, "--batch-size", 4, "--rounds", 1)
+    assert [row["precision"] for row in tables["training"]] == ["fp32", "bf16"]
+    assert all(row["tokens_per_s"] > 0 for row in tables["training"])
+
+
 @pytest.mark.alone
 def test_replicas(default_artifact: Path) -> None:
     if shutil.which("nginx", path="/usr/sbin:/usr/bin") is None:
