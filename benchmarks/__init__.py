@@ -1,7 +1,7 @@
 """Commands that measure, one question each: `python -m benchmarks.NAME --help` lists the questions of a command.
 
 - `engine`: the engine without HTTP. `rates`: how fast, and how close to the machine's limit; `stages`: from PyTorch to
-  the service; `training`: tokens a second of a training step.
+  the service; `training`: tokens a second of a training step; `transformers`: large encoders beside `transformers`.
 - `http`: the service over HTTP. `closed`: clients that ask as fast as they are answered; `open`: latency at a rate, and
   overload; `cost`: processor time a request; `gzip`: whether compressing answers pays;
   `versions`: the services of several checkouts.

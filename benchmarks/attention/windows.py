@@ -4,9 +4,7 @@ Layers of ModernBERT-base's shape with drawn weights, one in three of them seein
 as it is, and with its local layers dense at any length.
 """
 
-import resource
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +14,7 @@ import torch
 
 from benchmarks.lib.command import parser_of, program, whole
 from benchmarks.lib.report import Table, emit
-from benchmarks.lib.timing import Spread, in_turns
+from benchmarks.lib.timing import Spread, in_turns, processor_seconds
 from export.graph import trace
 from export.inputs import Inputs, graph_inputs
 from export.runtime import Session
@@ -69,14 +67,6 @@ def sessions(config: EncoderConfig, threads: int) -> tuple[Session, Session]:
                 node.attributes["longest_dense"] = onnx_ir.AttrInt64("longest_dense", ANY_LENGTH)
         onnx_ir.save(model, path)
         return blocks, Session(path, threads=threads)
-
-
-def processor_seconds(run: Callable[[], object]) -> float:
-    """Of all threads of this process: on a shared machine they say more than the time that passes."""
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    run()
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def compare(blocks: Session, dense: Session, inputs: Inputs, rounds: int) -> dict[str, float]:

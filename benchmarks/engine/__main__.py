@@ -3,4 +3,4 @@
 from benchmarks.lib.command import choose
 
 if __name__ == "__main__":
-    choose(__doc__, "benchmarks.engine", ("rates", "stages", "training"))
+    choose(__doc__, "benchmarks.engine", ("rates", "stages", "training", "transformers"))

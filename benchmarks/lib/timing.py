@@ -1,5 +1,6 @@
 """Arithmetic of measuring: percentiles, medians over rounds, rounds taken in turns."""
 
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -54,6 +55,14 @@ def in_turns(candidates: Mapping[Key, Callable[[], Result]], rounds: int, warmup
         if turn >= warmup:
             results[key].append(result)
     return results
+
+
+def processor_seconds(run: Callable[[], object]) -> float:
+    """Of all threads of this process: on a shared machine they say more than the time that passes."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    run()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def slope(times: Sequence[float], values: Sequence[float]) -> float:

@@ -131,6 +131,14 @@ def test_attention_cost(default_artifact: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_network_beside_transformers() -> None:
+    options = ("--network", "tiny", "--lengths", 5, 16, "--rounds", 1)
+    rows = run_script("engine transformers", *options)["transformers"]
+    assert [row["tokens"] for row in rows] == [5, 16]
+    assert all(row["difference"] < 1e-5 and row["ratio"] > 0 for row in rows)
+
+
+@pytest.mark.slow
 def test_windows() -> None:
     (row,) = run_script("attention windows", "--lengths", 1100, "--layers", 2, "--rounds", 1)["windows"]
     assert row["tokens"] == 1100
