@@ -96,6 +96,13 @@ def test_sweep_from_the_command_line(tiny_folder: Path, text_file: Path, tmp_pat
     assert [row["values"] for row in again["rows"]] == [row["values"] for row in record["rows"]]
 
 
+@pytest.mark.parametrize("name", ["sweep", "orders"])
+def test_one_seed_has_no_interval(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", name, "--texts", "texts.txt", "--output", "folder", "--seeds", "1"])
+    assert "'1' is no whole number above 1: intervals need two" in capsys.readouterr().err
+
+
 def test_an_estimate_trains_nothing(
     tiny_folder: Path, text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

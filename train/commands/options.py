@@ -81,6 +81,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def several(text: str) -> int:
+    """A whole number above 1: one run has no interval."""
+    if count(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 1: intervals need two")
+    return int(text)
+
+
 def positive(text: str) -> float:
     """A number above 0."""
     value = not_negative(text)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from train.commands.distillation import add_material, weights
-from train.commands.options import add_speed_options, count, positive, run_settings, share, whole
+from train.commands.options import add_speed_options, count, positive, run_settings, several, share, whole
 
 EXAMPLE = """\
 example:
@@ -24,7 +24,7 @@ def add_orders(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--shares", type=share, nargs="+", default=SHARES, metavar="SHARE", help="of the heads that go (0.2 to 0.6)"
     )
-    made.add_argument("--seeds", type=count, default=3, metavar="N", help="runs of each (default: %(default)s)")
+    made.add_argument("--seeds", type=several, default=3, metavar="N", help="runs of each (default: %(default)s)")
     made.add_argument("--gate-steps", type=count, default=60, metavar="N", help="of learning gates (default: 60)")
     made.add_argument("--steps", type=count, default=30, metavar="N", help="of healing (default: %(default)s)")
     made.add_argument("--batch-size", type=count, default=32, metavar="N", help="texts a step (default: 32)")

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from train.commands.options import add_speed_options, count, run_settings
+from train.commands.options import add_speed_options, count, run_settings, several
 
 EXAMPLE = """\
 example:
@@ -36,7 +36,8 @@ def add_sweep(made: argparse.ArgumentParser) -> None:
     )
     made.add_argument("--estimate", action="store_true", help="say how long it takes, and train nothing")
     for name in SMALL:
-        made.add_argument(f"--{name.replace('num_', '').replace('_', '-')}", dest=name, type=count, metavar="N")
+        kind = several if name == "seeds" else count
+        made.add_argument(f"--{name.replace('num_', '').replace('_', '-')}", dest=name, type=kind, metavar="N")
     add_speed_options(made)
     made.set_defaults(learning_rate=1e-3)
 
