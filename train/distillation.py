@@ -17,6 +17,7 @@ from train.data.text_files import DataFile, read_texts
 from train.embedding import embed_ids, layer_outputs, run
 from train.losses import cosine_loss, hidden_loss, similarity_loss
 from train.parallel import ALONE, Processes
+from train.relations import last_projections, relation_loss
 from train.seeds import generator_of
 from train.settings import RunSettings
 from train.similarity import cosine_figures
@@ -34,12 +35,14 @@ class Weights:
     Attributes:
         similarity_weight: of the similarities within a batch.
         hidden_weight: of the hidden states at the start; it falls to 0 at the end.
+        relation_weight: of what tokens are to each other in the last layer's queries, keys and values.
         substitute: share of the tokens replaced in every other text.
         running_text: share of the texts that are made into running text.
     """
 
     similarity_weight: float = 1.0
     hidden_weight: float = 0.2
+    relation_weight: float = 0.0
     substitute: float = 0.0
     running_text: float = 0.0
 
@@ -81,7 +84,7 @@ def read_material(paths: Sequence[Path], held_out: Path | None) -> Texts:
 
 
 class Distillation:
-    """A recipe: cosine to the teacher's vectors, similarities within a batch, hidden states.
+    """A recipe: cosine to the teacher's vectors, similarities within a batch, hidden states, relations of tokens.
 
     Attributes: see `train.recipe.Recipe`.
     """
@@ -146,15 +149,19 @@ class Distillation:
         texts = len(batch.lengths)
         rows = self.processes.rows(texts)
         batch, head_gates = batch.rows(rows), None if head_gates is None else head_gates[rows]
-        with layer_outputs(self.teacher) as expected, torch.no_grad():
+        with layer_outputs(self.teacher) as expected, last_projections(self.teacher) as teachers, torch.no_grad():
             target = run(self.teacher, batch).float()
-        with layer_outputs(self.encoder) as hidden:
+        with layer_outputs(self.encoder) as hidden, last_projections(self.encoder) as students:
             found = run(self.encoder, batch, head_gates).float()
         found, target = (self.processes.gather(vectors, texts) for vectors in (found, target))
         loss = cosine_loss(found, target) + self.weights.similarity_weight * similarity_loss(found, target)
         if self.weights.hidden_weight and len(self.layers):
             matched = [expected[layer] for layer in self.layers]
             loss = loss + self.weights.hidden_weight * (1 - share) * hidden_loss(hidden, matched, self.processes.total)
+        if self.weights.relation_weight and students and teachers:
+            lengths = batch.lengths.tolist()
+            relations = relation_loss(students, teachers, lengths, self.processes.total)
+            loss = loss + self.weights.relation_weight * relations
         return loss
 
     def evaluate(self) -> dict[str, float]:

@@ -18,12 +18,13 @@ def similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
     return ((own @ own.T - whole @ whole.T) ** 2).mean()
 
 
-def _alone(part: Tensor) -> Tensor:
+def alone(part: Tensor) -> Tensor:
+    """The sum over processes where there is one."""
     return part
 
 
 def hidden_loss(
-    student: Sequence[Tensor], teacher: Sequence[Tensor], total: Callable[[Tensor], Tensor] = _alone
+    student: Sequence[Tensor], teacher: Sequence[Tensor], total: Callable[[Tensor], Tensor] = alone
 ) -> Tensor:
     """Squared error of hidden states [T, D] over their variance across tokens, mean over layers.
 

@@ -41,7 +41,7 @@ def test_two_processes_have_the_losses_of_one(command: str, tiny_folder: Path, t
     lines = text_file.read_text().splitlines()
     rows = tmp_path / "rows.csv"
     rows.write_text("".join(f"{a},{b},{n % 5}\n" for n, (a, b) in enumerate(itertools.pairwise(lines))))
-    texts = ["--texts", str(text_file), "--remove", "0.4", "--substitute", "0.2", "--running-text", "0.5"]
+    texts = ["--texts", str(text_file), "--remove", "0.4", "--substitute", "0.2", "--relation-weight", "0.5"]
     given = {
         "heal": texts,
         "gates": texts,

@@ -23,6 +23,12 @@ def add_material(made: argparse.ArgumentParser) -> None:
         "--hidden-weight", type=not_negative, default=0.2, help="of hidden states at the start (default: %(default)g)"
     )
     made.add_argument(
+        "--relation-weight",
+        type=not_negative,
+        default=0.0,
+        help="of relations between tokens in the last layer (MiniLMv2; default: 0)",
+    )
+    made.add_argument(
         "--substitute", type=share, default=0.0, help="share of tokens replaced in every other text (default: 0)"
     )
     made.add_argument(
@@ -41,6 +47,7 @@ def weights(options: argparse.Namespace) -> "Weights":
     return Weights(
         similarity_weight=options.similarity_weight,
         hidden_weight=options.hidden_weight,
+        relation_weight=options.relation_weight,
         substitute=options.substitute,
         running_text=options.running_text,
     )
