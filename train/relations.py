@@ -81,8 +81,8 @@ def log_relations(projected: Tensor, lengths: Sequence[int], heads: int) -> Tens
         lengths: tokens of each text.
         heads: R.
     """
-    rows = pad_sequence(list(projected.split(list(lengths))), batch_first=True)  # [B, S, R*W]
-    cut = rows.unflatten(2, (heads, -1)).transpose(1, 2)  # [B, R, S, W]
+    rows = pad_sequence(list(torch.split(projected, list(lengths))), batch_first=True)  # [B, S, R*W]
+    cut = rows.view(*rows.shape[:2], heads, -1).transpose(1, 2)  # [B, R, S, W]
     scores = cut @ cut.transpose(2, 3) / math.sqrt(cut.shape[-1])
     least = torch.finfo(scores.dtype).min
     return scores.masked_fill(~_columns(lengths, rows.shape[1], rows.device), least).log_softmax(dim=-1)
