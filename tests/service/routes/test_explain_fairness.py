@@ -18,6 +18,7 @@ DECOMPOSE = {"inputs": ["the cat sat", "a dog"], "attention": {"form": "decompos
 TOO_LONG = {**EXPLAIN, "b": "the cat sat on a mat"}
 AT_ONCE = 40
 PATIENCE = 16  # as in `service.batching.decompositions`: a request waits for so many of its own size
+AT_WORK = 2 + 1  # runs: the first request's two texts, and one on the one thread
 
 
 class Answered(NamedTuple):
@@ -58,9 +59,9 @@ async def explain_all(served: Served, decomposer: FakeDecomposer) -> tuple[list[
     decomposer.gate.clear()
     calls: list[tuple[str, dict[str, Any]]] = [("/explain", EXPLAIN), ("/encode", DECOMPOSE)]
     waiting = [asyncio.ensure_future(post(served, *calls[index % 2])) for index in range(AT_ONCE)]
-    async with asyncio.timeout(30):  # where nobody is refused
-        while sum(task.done() for task in waiting) < AT_ONCE - PATIENCE - 1:
-            await asyncio.sleep(0)
+    async with asyncio.timeout(60):  # where nobody is refused, or nothing is begun
+        while sum(task.done() for task in waiting) < AT_ONCE - PATIENCE - 1 or len(decomposer.sources) < AT_WORK:
+            await asyncio.sleep(0.001)
     return waiting, await post(served, "/encode", {"inputs": "the cat"})
 
 
@@ -77,7 +78,7 @@ def test_explaining_neither_starves_encoding_nor_waits_without_bound(
     answered, encoded, too_long, at_work = asyncio.run(run())
     assert encoded.status == 200
     assert (too_long.status, too_long.body["error"]["param"]) == (413, "b")
-    assert at_work == 2 + 1  # the first request's texts, and one run on the one thread
+    assert at_work == AT_WORK
     refused = [answer for answer in answered if answer.status != 200]
     assert AT_ONCE - PATIENCE - 1 <= len(refused) <= AT_ONCE - PATIENCE
     for answer in refused:
