@@ -18,7 +18,7 @@ from model.graph_names import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, TOKEN_TYPE_I
 from tests.texts import varied_texts
 
 TOLERANCE = 1e-5
-TEXTS = varied_texts()[:: 1 if os.environ.get("CI") else 4]
+TEXTS = varied_texts()[:: 1 if os.environ.get("CI") else 8]
 
 
 @pytest.fixture(scope="module")

@@ -158,17 +158,11 @@ def test_gates_and_norms_of_every_head_verify(drawn: tuple[Encoder, Path]) -> No
 
 
 def test_layers_of_one_weight_are_stored_once() -> None:
-    alone, shared = vary(type_vocab_size=0), vary(type_vocab_size=0, shared_layers=(0, 0))
-    stored = [
-        sum(
-            value.const_value.nbytes
-            for value in trace(Encoder(config)).graph.initializers.values()
-            if value.const_value
-        )
-        for config in (alone, shared)
-    ]
-    of_layer = sum(parameter.nbytes for parameter in Encoder(alone).layers[0].parameters())
-    assert stored[0] - stored[1] == pytest.approx(of_layer, rel=0.05)  # all but biases that were folded
+    encoder = Encoder(vary(type_vocab_size=0, shared_layers=(0, 0)))
+    initializers = trace(encoder).graph.initializers.values()
+    stored = sum(value.const_value.nbytes for value in initializers if value.const_value)
+    once = sum(parameter.nbytes for parameter in encoder.parameters())  # PyTorch counts a shared one once
+    assert stored == pytest.approx(once, rel=0.05)  # all but biases that were folded
 
 
 @pytest.mark.slow
