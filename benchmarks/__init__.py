@@ -11,7 +11,8 @@
 - `attention`: `cost`: what each form of attention costs; `faithfulness`: which method finds the input tokens that carry
   a similarity; `claims`: what is said about multi-head attention, and what is
   true; `windows`: what blocks of queries save where layers see a window.
-- `quality`: `pairs`: quality of precisions on rated pairs; `pruning`: quality and speed of pruned artifacts.
+- `quality`: `pairs`: quality of precisions on rated pairs; `pruning`: quality and speed of pruned artifacts;
+  `healing`: of healed ones, and how near they come to the whole network.
 - `service`: the process. `startup`, `soak` (memory over an hour), `replicas` (behind nginx, replaced and killed).
 - `gpu`: `rates`: what a graphics card gives, and how much of it is used.
 - `inputs`: `lengths` of the texts that are used; `network` and `reranker` write an encoder and a

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 WIDTH, HEIGHT = 340, 230
 LEFT, RIGHT, TOP, BOTTOM = 46, 20, 30, 36
@@ -22,20 +22,44 @@ Series = tuple[str, str, Sequence[tuple[float, float]]]
 """Name (empty for none), class of the style, points."""
 
 
+class Panel(NamedTuple):
+    """Curves over the share of heads removed, 0 to 1.
+
+    Attributes:
+        title: what is shown.
+        series: one scale for all of them.
+        chosen: a share to mark, None for none.
+    """
+
+    title: str
+    series: Sequence[Series]
+    chosen: float | None = None
+
+
 def draw_pruning(record: Mapping[str, Any]) -> str:
     """One SVG document from `pruning.json`."""
     panels = [_quality_panel(record)]
     if record["latency"]:
         panels.append(_speed_panel(record))
-    placed = "".join(f'<g transform="translate({index * WIDTH} 0)">{panel}</g>' for index, panel in enumerate(panels))
+    return draw_panels(f"Pruning of {record['model']}", panels)
+
+
+def draw_panels(name: str, panels: Sequence[Panel]) -> str:
+    """One SVG document, the panels beside each other.
+
+    Args:
+        name: of the picture, for who cannot see it.
+        panels: what is drawn.
+    """
+    drawn = (f'<g transform="translate({index * WIDTH} 0)">{_draw(panel)}</g>' for index, panel in enumerate(panels))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH * len(panels)} {HEIGHT}" '
-        f'width="{WIDTH * len(panels)}" height="{HEIGHT}" role="img" aria-label="Pruning of '
-        f'{escape(record["model"])}"><style>{STYLE}</style>{placed}</svg>\n'
+        f'width="{WIDTH * len(panels)}" height="{HEIGHT}" role="img" aria-label="{escape(name)}">'
+        f"<style>{STYLE}</style>{''.join(drawn)}</svg>\n"
     )
 
 
-def _quality_panel(record: Mapping[str, Any]) -> str:
+def _quality_panel(record: Mapping[str, Any]) -> Panel:
     curve = record["curve"]
     randoms = [
         (f"{record['random_orders']} random orders" if not index else "", "thin", points)
@@ -48,19 +72,20 @@ def _quality_panel(record: Mapping[str, Any]) -> str:
     ]
     by_importance = (record["definition"].replace("_", " "), "a", [(p["share"], p["points"]) for p in curve])
     what = "Spearman x 100" if record["measure"] == "spearman" else "cosine to the whole network x 100"
-    return _panel(f"Quality: {what}", [*randoms, by_importance], record["chosen_share"])
+    return Panel(f"Quality: {what}", [*randoms, by_importance], record["chosen_share"])
 
 
-def _speed_panel(record: Mapping[str, Any]) -> str:
+def _speed_panel(record: Mapping[str, Any]) -> Panel:
     series: list[Series] = []
     for kind, size in zip("abc", record["attention_share"], strict=False):
         timed = [(step["share"], step["batches"][size]) for step in record["latency"]]
         series.append((f"batch {size}", kind, [(share, batch["speed"]) for share, batch in timed]))
         series.append(("", f"{kind} dashed", [(share, batch["bound"]) for share, batch in timed]))
-    return _panel("Times faster than whole (dashed: bound)", series, record["chosen_share"])
+    return Panel("Times faster than whole (dashed: bound)", series, record["chosen_share"])
 
 
-def _panel(title: str, series: Sequence[Series], chosen: float | None) -> str:
+def _draw(panel: Panel) -> str:
+    title, series, chosen = panel
     values = [y for *_, points in series for _, y in points]
     low, high = min(values), max(values)
     margin = 0.06 * ((high - low) or 1.0)

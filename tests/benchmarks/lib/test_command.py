@@ -34,6 +34,7 @@ COMMANDS = {
     "peers rerank": ("DIR",),
     "inputs reranker": ("minilm-l6", "DIR"),
     "quality pruning": ("DIR", "--pairs", "CSV"),
+    "quality healing": ("DIR", "--healed", "DIR", "--pairs", "CSV", "--definitions", "CSV"),
     "quality formats": ("DIR", "--pairs", "CSV", "--definitions", "CSV"),
     "quality pairs": ("DIR", "--pairs", "CSV"),
     "service replicas": ("--model", "DIR"),
