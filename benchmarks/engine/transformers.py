@@ -1,21 +1,28 @@
-"""How fast is the graph of a large encoder beside `transformers` on the same drawn weights?
+"""How fast is the graph of a large encoder beside `transformers` and OpenVINO on the same drawn weights?
 
-Both compute the last hidden state of one text in float32, in one process and with as many threads, without HTTP and
-without a tokenizer. `transformers` uses PyTorch's scaled dot-product attention, its default.
+All compute the hidden states of one text, with as many threads, without HTTP and without a tokenizer; the graph and
+`transformers` in float32 and in one process, OpenVINO in its own, in the precisions it is told. `transformers` uses
+PyTorch's scaled dot-product attention, its default. Times are of the processor, taken in turns.
 """
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
 from benchmarks.lib.report import Table, emit
 from benchmarks.lib.timing import Spread, in_turns, processor_seconds
+from benchmarks.peers.environments import OPENVINO
+from benchmarks.peers.process import PeerProcess, start_worker
+from benchmarks.peers.worker import Task
 from export.checkpoint import FAMILIES, build_encoder
 from export.exporter import write_graph
 from export.graph import trace
@@ -25,6 +32,7 @@ from model.artifact import GRAPH
 from model.config import EncoderConfig
 from model.graph_names import LAST_HIDDEN_STATE
 
+IntArray = NDArray[np.int64]
 LONGEST = 2048
 TINY: Mapping[str, Any] = {"num_hidden_layers": 2, "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48}
 IDS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 1, "mask_token_id": 2}
@@ -36,7 +44,9 @@ NETWORKS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3-0.6b": ("qwen3", {**QWEN3, "vocab_size": 151_669, "hidden_size": 1024, "num_hidden_layers": 28}),
     "tiny": ("qwen3", {**QWEN3, "head_dim": 4, **TINY}),
 }
-COLUMNS = ("tokens", "ours_cpu_ms", "transformers_cpu_ms", "ratio", "lowest", "highest", "difference")
+OPENVINO_PRECISIONS = ("f32", "bf16")
+COLUMNS = ("tokens", "engine", "cpu_ms", "by_the_graph", "lowest", "highest", "difference")
+GRAPH_NAME, TRANSFORMERS_NAME = "the graph", "transformers"
 
 
 def draw(name: str) -> Any:
@@ -62,39 +72,112 @@ def graph_of(theirs: Any, threads: int) -> tuple[Session, EncoderConfig]:
         return Session(Path(folder) / GRAPH, threads=threads), config
 
 
-def compare(theirs: Any, ours: Session, config: EncoderConfig, length: int, rounds: int) -> dict[str, float]:
-    """Medians in milliseconds, how many times as long `transformers` takes by round, and the largest difference."""
-    ids = np.random.default_rng(length).integers(3, config.vocab_size, (1, length))
-    inputs, tensors = graph_inputs(config, ids, np.array([length])), torch.from_numpy(ids)
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """The same weights in every engine.
 
-    def forward() -> Any:
-        with torch.inference_mode():
-            return theirs(tensors).last_hidden_state.numpy()
+    Attributes:
+        config: of the network.
+        graph: loaded.
+        theirs: the network of `transformers`.
+        openvino: a process that has its task, None where it is not measured.
+    """
 
-    difference = float(np.abs(ours.run(inputs)[LAST_HIDDEN_STATE] - forward()).max())
-    ways: dict[str, Callable[[], object]] = {"ours": partial(ours.run, inputs), "transformers": forward}
-    found = in_turns({name: partial(processor_seconds, run) for name, run in ways.items()}, rounds)
-    ratios = Spread.of([other / own for other, own in zip(found["transformers"], found["ours"], strict=True)])
-    milliseconds = {f"{name}_cpu_ms": 1000 * Spread.of(seconds).median for name, seconds in found.items()}
-    spread = {"ratio": ratios.median, "lowest": ratios.lowest, "highest": ratios.highest}
-    return {**milliseconds, **spread, "difference": difference}
+    config: EncoderConfig
+    graph: Session
+    theirs: Any
+    openvino: PeerProcess | None
+
+    def ways(self, ids: IntArray) -> dict[str, Callable[[], float]]:
+        """By engine a run that returns its processor seconds; ids [1, S]."""
+        inputs = graph_inputs(self.config, ids, np.array([ids.size]))
+        ways: dict[str, Callable[[], float]] = {
+            GRAPH_NAME: partial(processor_seconds, partial(self.graph.run, inputs)),
+            TRANSFORMERS_NAME: partial(processor_seconds, partial(forward, self.theirs, ids)),
+        }
+        for precision in OPENVINO_PRECISIONS if self.openvino else ():
+            ways[f"OpenVINO {precision}"] = partial(self._openvino_seconds, precision, ids.size)
+        return ways
+
+    def _openvino_seconds(self, precision: str, length: int) -> float:
+        assert self.openvino is not None  # noqa: S101 - `ways` asked
+        names = (name for name in self.openvino.names if name.startswith(f"{precision}, {plan_name(length)},"))
+        return self.openvino.cpu_seconds(next(names))
+
+    def difference(self, ids: IntArray) -> float:
+        """Largest difference of the graph's hidden states from those of `transformers`."""
+        inputs = graph_inputs(self.config, ids, np.array([ids.size]))
+        return float(np.abs(self.graph.run(inputs)[LAST_HIDDEN_STATE] - forward(self.theirs, ids)).max())
+
+
+def forward(theirs: Any, ids: IntArray) -> NDArray[np.float32]:
+    """Hidden states [1, S, D] of `transformers`."""
+    with torch.inference_mode():
+        found: NDArray[np.float32] = theirs(torch.from_numpy(ids)).last_hidden_state.numpy()
+    return found
+
+
+def draw_ids(config: EncoderConfig, length: int) -> IntArray:
+    """[1, length] token ids."""
+    return np.random.default_rng(length).integers(3, config.vocab_size, (1, length))
+
+
+def plan_name(length: int) -> str:
+    """The name of the run of one text."""
+    return f"{length} tokens"
+
+
+@contextmanager
+def openvino_of(
+    theirs: Any, cache: Path | None, texts: Sequence[IntArray], threads: int
+) -> Iterator[PeerProcess | None]:
+    """OpenVINO with the same network, in an environment that is made in the folder `cache`."""
+    if cache is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as weights:
+        theirs.save_pretrained(weights)
+        rows = [[int(index) for index in ids[0]] for ids in texts]
+        plans = {plan_name(len(row)): [[place]] for place, row in enumerate(rows)}
+        task = Task(weights, threads, ["" for _ in rows], rows, plans, OPENVINO_PRECISIONS)
+        with start_worker(OPENVINO.python(cache), "benchmarks.peers.openvino_worker", task) as process:
+            yield process
+
+
+def compare(networks: Networks, ids: IntArray, rounds: int) -> list[dict[str, Any]]:
+    """A row an engine: its median in milliseconds, and how many times the graph's time it takes, by round."""
+    found = in_turns(networks.ways(ids), rounds)
+    difference = networks.difference(ids)
+    rows = []
+    for name, seconds in found.items():
+        ratios = Spread.of([other / own for other, own in zip(seconds, found[GRAPH_NAME], strict=True)])
+        figures = (1000 * Spread.of(seconds).median, ratios.median, ratios.lowest, ratios.highest)
+        of_pair = difference if name == TRANSFORMERS_NAME else None
+        rows.append(dict(zip(COLUMNS, (ids.size, name, *figures, of_pair), strict=True)))
+    return rows
 
 
 @program
 def main() -> None:
     """Measures each length."""
-    parser = parser_of(__doc__, takes="three minutes and 5 GB of memory; qwen3-0.6b wants 10 GB")
+    parser = parser_of(
+        __doc__, takes="three minutes and 5 GB of memory; qwen3-0.6b wants 10 GB, OpenVINO as much again"
+    )
     parser.add_argument("--network", choices=NETWORKS, default="eurobert-210m", help="shape that is drawn")
     parser.add_argument("--lengths", type=whole, nargs="+", default=[32, 128, 512], help="tokens of a text")
     parser.add_argument("--rounds", type=whole, default=5, help="of every length")
     parser.add_argument("--threads", type=whole, default=1, help="of a run")
+    parser.add_argument("--openvino", type=Path, metavar="DIR", help="beside OpenVINO too; DIR keeps its environment")
     arguments = parser.parse_args()
     if max(arguments.lengths) > LONGEST:
         parser.error(f"--lengths: at most {LONGEST} tokens")
     torch.set_num_threads(arguments.threads)
     theirs = draw(arguments.network)
-    ours, config = graph_of(theirs, arguments.threads)
-    table = Table("transformers", f"{arguments.network}, one text, fp32", COLUMNS)
-    for length in arguments.lengths:
-        table.add(tokens=length, **compare(theirs, ours, config, length, arguments.rounds))
+    graph, config = graph_of(theirs, arguments.threads)
+    texts = [draw_ids(config, length) for length in arguments.lengths]
+    table = Table("transformers", f"{arguments.network}, one text", COLUMNS)
+    with openvino_of(theirs, arguments.openvino, texts, arguments.threads) as openvino:
+        for ids in texts:
+            for row in compare(Networks(config, graph, theirs, openvino), ids, arguments.rounds):
+                table.add(**row)
     emit("engine transformers", [table], network=arguments.network, rounds=arguments.rounds)

@@ -54,6 +54,10 @@ class PeerProcess:
         """Vectors `[count, D]` of the first texts."""
         return np.array(_exchange(self.process, self.log, count), dtype=np.float32)
 
+    def cpu_seconds(self, name: str) -> float:
+        """Processor seconds of one way, once."""
+        return float(_exchange(self.process, self.log, name)["cpu_seconds"])
+
     def _measure(self, name: str) -> Sample:
         answer = _exchange(self.process, self.log, name)
         seconds = answer["seconds"]

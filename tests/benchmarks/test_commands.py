@@ -134,8 +134,10 @@ def test_attention_cost(default_artifact: Path) -> None:
 def test_a_network_beside_transformers() -> None:
     options = ("--network", "tiny", "--lengths", 5, 16, "--rounds", 1)
     rows = run_script("engine transformers", *options)["transformers"]
-    assert [row["tokens"] for row in rows] == [5, 16]
-    assert all(row["difference"] < 1e-5 and row["ratio"] > 0 for row in rows)
+    assert [(row["tokens"], row["engine"]) for row in rows] == [
+        (length, engine) for length in (5, 16) for engine in ("the graph", "transformers")
+    ]
+    assert all(row["difference"] < 1e-5 and row["by_the_graph"] > 0 for row in rows[1::2])
 
 
 @pytest.mark.slow
