@@ -7,7 +7,9 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from model.pair_wording import PairWording
 from service.errors import Invalid
+from service.tokenization.plain_text import PlainText
 from service.tokenization.rows import PairTruncation, PlainTokens, RowTemplate, RowTruncation, cut
+from service.tokenization.threads import INLINE_CHARACTERS
 from service.tokenization.tokenized import TokenizedInput
 from service.tokenization.windows import in_windows
 
@@ -32,15 +34,19 @@ class RowOptions:
 class RowEncoder:
     """Makes rows on the calling thread."""
 
-    def __init__(self, tokenizer: FastTokenizer, longest: int, wording: PairWording | None) -> None:
+    def __init__(
+        self, tokenizer: FastTokenizer, longest: int, wording: PairWording | None, plain: PlainText | None
+    ) -> None:
         """Reads the templates.
 
         Args:
             tokenizer: the artifact's.
             longest: tokens that the model takes, special tokens included.
             wording: what the model reads around the texts of a pair; None for nothing.
+            plain: a shorter way for some texts; None for none.
         """
         self._tokenizer = tokenizer
+        self._plain_text = plain
         self._longest = longest
         self._wording = wording
         self._single = RowTemplate.of(tokenizer.encode("a"), 1)
@@ -85,7 +91,8 @@ class RowEncoder:
 
     def _plain_tokens(self, given: Sequence[str], *, ids_only: bool) -> dict[str, PlainTokens]:
         """The tokens of each text, nothing added and nothing cut."""
-        texts, plain = list(dict.fromkeys(given)), dict[str, PlainTokens]()
+        plain = self._short_texts(given) if ids_only else {}
+        texts = [text for text in dict.fromkeys(given) if text not in plain]
         encode = self._tokenizer.encode_batch_fast if ids_only else self._tokenizer.encode_batch
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             part = texts[start : start + TEXTS_AT_ONCE]
@@ -93,6 +100,13 @@ class RowEncoder:
             tokens = [PlainTokens.of(encoding, ids_only=ids_only) for encoding in found]
             plain.update(zip(part, tokens, strict=True))
         return plain
+
+    def _short_texts(self, given: Sequence[str]) -> dict[str, PlainTokens]:
+        """The ids of those that have a shorter way, where all are short."""
+        if self._plain_text is None or sum(map(len, given)) > INLINE_CHARACTERS:
+            return {}
+        found = {text: self._plain_text.ids(text) for text in dict.fromkeys(given)}
+        return {text: PlainTokens(ids) for text, ids in found.items() if ids is not None}
 
     def _row(
         self,

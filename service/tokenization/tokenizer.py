@@ -18,7 +18,7 @@ from service.tokenization.loading import read_tokenizer, special_ends
 from service.tokenization.plain_text import PlainText
 from service.tokenization.row_encoder import TEXTS_AT_ONCE, RowEncoder, RowOptions
 from service.tokenization.rows import PairTruncation
-from service.tokenization.threads import TokenizerThreads, without_panic
+from service.tokenization.threads import INLINE_CHARACTERS, TokenizerThreads, without_panic
 from service.tokenization.tokenized import KeptEncoding, TokenizedInput
 
 TEXT_CHARACTERS = 16  # a text costs at least as much as so many characters; 256 of one character take 4 to 10 ms
@@ -45,7 +45,7 @@ class Tokenizer:
         tokenizer.enable_truncation(max_sequence_length, stride=0, strategy="longest_first", direction="right")
         self._tokenizer = tokenizer
         self._plain = PlainText.of(tokenizer)
-        self._rows = RowEncoder(tokenizer, max_sequence_length, pair_wording)
+        self._rows = RowEncoder(tokenizer, max_sequence_length, pair_wording, self._plain)
         self.num_special_tokens = tokenizer.num_special_tokens_to_add(is_pair=False)
         self.special_ends = special_ends(tokenizer)
         self._threads = TokenizerThreads(threads)
@@ -149,12 +149,22 @@ class Tokenizer:
     def _encode(self, texts: Sequence[str], *, ids_only: bool) -> list[TokenizedInput]:
         if not ids_only:
             return [self._with_tokens(text) for text in texts]
+        if self._plain is not None and sum(map(len, texts)) <= INLINE_CHARACTERS:
+            return [self._short(text, self._plain) for text in texts]
         found: list[TokenizedInput] = []
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             part = texts[start : start + TEXTS_AT_ONCE]
             encodings = self._encode_fast(part)
             found += [self._tokenized(text, encoding, None) for text, encoding in zip(part, encodings, strict=True)]
         return found
+
+    def _short(self, text: str, plain: PlainText) -> TokenizedInput:
+        """Ids of a text that is tokenised where it is."""
+        plain_text = plain.tokenize(text)
+        if plain_text is not None:
+            return plain_text
+        (encoding,) = self._tokenizer.encode_batch_fast([text])
+        return self._tokenized(text, encoding, None)
 
     def _with_tokens(self, text: str) -> TokenizedInput:
         encoding = self._tokenizer.encode(text)

@@ -5,7 +5,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.models import WordLevel, WordPiece
 from tokenizers.normalizers import BertNormalizer, Lowercase
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from service.tokenization.plain_text import PlainText
 from service.tokenization.tokenizer import Tokenizer
@@ -50,6 +52,14 @@ def test_plain_text_has_the_ids_of_the_whole_way(kind: str, text: str) -> None:
     (found,), expected = plain.encode([prepared]), whole.encode(text)
     assert found.ids == expected.ids
     assert [part.ids for part in found.overflowing] == [part.ids for part in expected.overflowing]
+    short = plain.tokenize(text)
+    assert short is not None
+    assert short.input_ids.tolist() == expected.ids
+    assert short.truncated == bool(expected.overflowing)
+    uncut = FastTokenizer.from_str(whole.to_str())
+    uncut.no_truncation()
+    assert short.full_length == len(uncut.encode(text).ids)
+    assert plain.ids(text) == uncut.encode(text, add_special_tokens=False).ids
 
 
 @pytest.mark.parametrize("text", ["A text.", "two\nlines", "don't [x] 3.14 <y>", "#" * 50])
@@ -73,6 +83,20 @@ def test_other_tokenizers_have_no_shorter_way() -> None:
         assert PlainText.of(made) is None
     untruncated = FastTokenizer.from_str(wordpiece().to_str())
     assert PlainText.of(untruncated) is None
+    whole_words = FastTokenizer.from_str(wordpiece().to_str())
+    whole_words.model = WordLevel(wordpiece().get_vocab(), unk_token="[UNK]")  # noqa: S106 - a token of the vocabulary
+    whole_words.enable_truncation(LONGEST)
+    assert PlainText.of(whole_words) is None
+
+
+def test_a_word_too_long_for_the_model_is_unknown_although_the_vocabulary_has_it() -> None:
+    long = "a" * 101
+    made = FastTokenizer(WordPiece({"[UNK]": 0, "a": 1, "##a": 2, long: 3}, unk_token="[UNK]"))  # noqa: S106 - likewise
+    made.normalizer, made.pre_tokenizer = BertNormalizer(), BertPreTokenizer()
+    made.enable_truncation(LONGEST)
+    plain = PlainText.of(made)
+    assert plain is not None
+    assert plain.ids(f"a {long} {long[:3]}") == made.encode(f"a {long} {long[:3]}").ids == [1, 0, 1, 2, 2]
 
 
 @pytest.mark.parametrize(
