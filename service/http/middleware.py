@@ -24,7 +24,7 @@ from service.http.host_and_port import HostAndPortPolicy
 from service.http.keys import KeyRing
 from service.http.route import Handler, Route
 from service.http.route_table import RouteTable
-from service.observability.logs import REQUEST_LOGGER
+from service.observability.logs import log_request
 from service.observability.metrics import CLIENT_CLOSED, Metrics
 from service.observability.request_trace import RequestTrace, Tracing, current_trace
 
@@ -33,7 +33,6 @@ OTHER = "other"
 RETRY_AFTER_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
-request_logger = logging.getLogger(REQUEST_LOGGER)
 
 
 class ProcessState(Protocol):
@@ -176,8 +175,7 @@ class RequestMiddleware:
         self._metrics.observe_context(context, seconds)
         if trace is not None:
             trace.finish(context)
-        if request_logger.isEnabledFor(logging.INFO):
-            request_logger.info("request", extra={"fields": _line(context, seconds)})
+        log_request(_line(context, seconds))
 
 
 async def _failure_of(

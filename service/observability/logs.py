@@ -27,6 +27,8 @@ FLUSH_INTERVAL = 0.1  # seconds
 MAX_WAITING = 15_000  # lines, some 4 MB; those beyond are left out and counted
 LAST_LINES_SECONDS = 1.0  # that the end waits for a reader
 
+_request_logger = logging.getLogger(REQUEST_LOGGER)
+
 # uvicorn's lines about start and end; the server writes its own.
 _CHATTY_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 
@@ -50,14 +52,22 @@ class JsonHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes one record, or has it written."""
-        line = _line_of(record, self._fields)
+        self._put(_line_of(record, self._fields), is_urgent=record.name != REQUEST_LOGGER)
+
+    def write_request(self, fields: Mapping[str, Any]) -> None:
+        """Writes the line of an answered request without a record, which costs three times as much."""
+        line = _to_json({**_head(time.time(), "info", REQUEST_LOGGER, "request"), **self._fields, **fields})
+        with self.lock or contextlib.nullcontext():
+            self._put(line, is_urgent=False)
+
+    def _put(self, line: bytes, *, is_urgent: bool) -> None:
         if self._waiting is None:
             _write_all(self._stream, line)
         elif self._waiting.qsize() >= MAX_WAITING:
             self._lost += 1
         else:
             self._waiting.put(line)
-            if record.name != REQUEST_LOGGER:
+            if is_urgent:
                 self._is_urgent.set()
 
     @contextlib.contextmanager
@@ -141,17 +151,15 @@ def _portions(lines: Iterable[bytes], most: int) -> Iterator[bytes]:
 
 
 def _line_of(record: logging.LogRecord, fields: Mapping[str, Any]) -> bytes:
-    line: dict[str, Any] = {
-        "time": timestamp(record.created),
-        "level": record.levelname.lower(),
-        "logger": record.name,
-        "message": record.getMessage(),
-        **fields,
-    }
-    line.update(getattr(record, "fields", {}))
+    line = _head(record.created, record.levelname.lower(), record.name, record.getMessage())
+    line |= {**fields, **getattr(record, "fields", {})}
     if record.exc_info and record.exc_info[1] is not None:
         line["error"] = describe(record.exc_info[1])
     return _to_json(line)
+
+
+def _head(seconds: float, level: str, logger: str, message: str) -> dict[str, Any]:
+    return {"time": timestamp(seconds), "level": level, "logger": logger, "message": message}
 
 
 def _to_json(line: dict[str, Any]) -> bytes:
@@ -159,6 +167,17 @@ def _to_json(line: dict[str, Any]) -> bytes:
         return orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:  # a path or a variable that is no UTF-8, which the library writes as escapes
         return json.dumps(line, default=str).encode() + b"\n"
+
+
+def log_request(fields: Mapping[str, Any]) -> None:
+    """Writes the line of an answered request; as a record only where somebody else listens, too."""
+    if not _request_logger.isEnabledFor(logging.INFO):
+        return
+    handlers = [*_request_logger.handlers, *logging.root.handlers]
+    if len(handlers) == 1 and isinstance(handlers[0], JsonHandler) and not _request_logger.filters:
+        handlers[0].write_request(fields)
+    else:
+        _request_logger.info("request", extra={"fields": fields})
 
 
 def configure(level: str, stream: IO[bytes] | None = None, *, fields: Mapping[str, Any] | None = None) -> JsonHandler:

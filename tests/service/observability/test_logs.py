@@ -108,6 +108,30 @@ def test_lines_of_requests_are_written_in_groups_and_all_others_at_once(
     assert written()[-1] == "afterwards", "held no longer"
 
 
+def test_a_request_has_the_same_line_whoever_else_listens(
+    lines: io.BytesIO, handler: logs.JsonHandler, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields = {"request_id": "a", "status": 200}
+    logging.root.handlers[:] = [handler]
+    logs.log_request(fields)
+    assert not caplog.records, "no record was made"
+    logging.root.handlers.append(caplog.handler)
+    logs.log_request(fields)
+    assert [vars(record)["fields"] for record in caplog.records] == [fields]
+    alone, beside = read(lines)
+    assert alone.keys() == beside.keys()
+    assert alone | {"time": 0} == beside | {"time": 0}
+    described = {"level": "info", "logger": "service.request", "message": "request"}
+    assert alone == {"time": alone["time"], **described, **fields}
+
+
+def test_requests_have_no_lines_above_their_level(lines: io.BytesIO, handler: logs.JsonHandler) -> None:
+    logging.root.handlers[:] = [handler]
+    logging.root.setLevel("WARNING")
+    logs.log_request({"status": 200})
+    assert not lines.getvalue()
+
+
 def test_lines_of_requests_are_written_within_the_interval(lines: io.BytesIO, handler: logs.JsonHandler) -> None:
     with handler.in_background(interval=0.01):
         logging.getLogger(logs.REQUEST_LOGGER).info("first")
