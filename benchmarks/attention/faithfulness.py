@@ -7,8 +7,9 @@ with half`: what is left with the best-scored half alone. Intervals are 95 %, by
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from tqdm import tqdm
 from benchmarks.lib.attribution import METHODS, POOLING, text_places, vector
 from benchmarks.lib.command import CannotMeasure, parser_of, positive, program, whole
 from benchmarks.lib.report import Table, emit
+from benchmarks.peers.xplainsim import token_scores
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.heads.pairs import read_pairs
 from export.pruning.driver import PruningRequest, prune
@@ -30,6 +32,7 @@ LEAST, MOST = 5, 30  # tokens of a text, special ones included; of a cross-encod
 RESAMPLES = 2000
 
 Scores = NDArray[np.float64]
+Given = Mapping[str, Sequence[Sequence[Scores]]]
 
 
 @program
@@ -43,7 +46,9 @@ def main() -> None:
     encoder = checkpoint.encoder.use("eager")
     if encoder.config.pooling == "max" or (encoder.config.output_size != 1 and encoder.config.task != "embedding"):
         raise CannotMeasure("an embedder or a cross-encoder of one label is measured, without maximum pooling")
-    measured = measure(encoder, _texts(checkpoint, arguments.pairs, arguments.count))
+    pairs = _choose(checkpoint, arguments.pairs, arguments.count)
+    given = _of_xplainsim(checkpoint, arguments, [pair.texts for pair in pairs])
+    measured = measure(encoder, [pair.rows for pair in pairs], given)
     table = Table("faithfulness", "faithful to leaving tokens out", ("method", *FIGURES))
     for name, figures in measured.items():
         cells = (_with_interval(figures[:, column]) for column in range(len(FIGURES)))
@@ -51,23 +56,26 @@ def main() -> None:
     emit("attention faithfulness", [table], pairs=arguments.count, model=checkpoint.name)
 
 
-def measure(encoder: Encoder, pairs: Sequence[Sequence[list[int]]]) -> dict[str, Scores]:
+def measure(encoder: Encoder, pairs: Sequence[Sequence[list[int]]], given: Given | None = None) -> dict[str, Scores]:
     """The figures of every method, and of leaving out itself; [pairs, figures] each.
 
     Args:
         encoder: an embedder or a cross-encoder.
         pairs: ids of both texts, whose figures are averaged; of a cross-encoder those of both together.
+        given: by method, for each pair and text, scores of its tokens that were computed elsewhere.
     """
     methods = {name: method for name, method in METHODS.items() if name != POOLING or _is_embedder(encoder)}
-    found: dict[str, list[Scores]] = {name: [] for name in ("leaving out itself", *methods)}
-    for pair in tqdm(pairs, unit="pair", leave=False, disable=None):
+    given = given or {}
+    found: dict[str, list[Scores]] = {name: [] for name in ("leaving out itself", *methods, *given)}
+    for place, pair in enumerate(tqdm(pairs, unit="pair", leave=False, disable=None)):
         sides: dict[str, list[Scores]] = {name: [] for name in found}
-        for ids, target in _targets(encoder, pair):
+        for side, (ids, target) in enumerate(_targets(encoder, pair)):
             drops = left_out_drops(encoder, ids, target)
             sides["leaving out itself"].append(_figures(encoder, ids, target, drops, drops))
-            for name, method in methods.items():
-                scores = method(encoder, ids, target)[text_places(ids)]
-                sides[name].append(_figures(encoder, ids, target, scores, drops))
+            scores = {name: method(encoder, ids, target) for name, method in methods.items()}
+            scores |= {name: by_pair[place][side] for name, by_pair in given.items()}
+            for name, of_tokens in scores.items():
+                sides[name].append(_figures(encoder, ids, target, of_tokens[text_places(ids)], drops))
         for name, rows in sides.items():
             found[name].append(np.mean(rows, axis=0))
     return {name: np.stack(rows) for name, rows in found.items()}
@@ -118,17 +126,33 @@ def _with_interval(values: Scores) -> str:
     return f"{values.mean():.3f} ({low:.3f} to {high:.3f})"
 
 
-def _texts(checkpoint: Checkpoint, path: Path, count: int) -> list[list[list[int]]]:
-    """Ids of so many pairs with texts of the lengths that are measured, spread over the file."""
+class _Pair(NamedTuple):
+    texts: tuple[str, str]
+    rows: list[list[int]]  # ids of both texts; of a cross-encoder those of both together
+
+
+def _choose(checkpoint: Checkpoint, path: Path, count: int) -> list[_Pair]:
+    """So many pairs with texts of the lengths that are measured, spread over the file."""
     pairs, encode = read_pairs(path), checkpoint.tokenizer.encode
-    rows, most = [], MOST if _is_embedder(checkpoint.encoder) else 2 * MOST
+    is_apart = _is_embedder(checkpoint.encoder)
+    most = MOST if is_apart else 2 * MOST
+    fitting = []
     for left, right in zip(pairs.left, pairs.right, strict=True):
-        is_apart = _is_embedder(checkpoint.encoder)
-        rows.append([encode(left).ids, encode(right).ids] if is_apart else [encode(left, right).ids])
-    fitting = [row for row in rows if all(LEAST <= len(ids) <= most for ids in row)]
+        rows = [encode(left).ids, encode(right).ids] if is_apart else [encode(left, right).ids]
+        if all(LEAST <= len(ids) <= most for ids in rows):
+            fitting.append(_Pair((left, right), rows))
     if len(fitting) < count:
         raise CannotMeasure(f"{path} has {len(fitting)} pairs of {LEAST} to {most} tokens, {count} are wanted")
     return [fitting[place] for place in np.linspace(0, len(fitting) - 1, count).astype(int)]
+
+
+def _of_xplainsim(checkpoint: Checkpoint, arguments: argparse.Namespace, texts: list[tuple[str, str]]) -> Given:
+    """Its scores, where they are asked for."""
+    if arguments.xplainsim is None:
+        return {}
+    if not _is_embedder(checkpoint.encoder) or arguments.prune_heads is not None:
+        raise CannotMeasure("--xplainsim reads a checkpoint's folder: an embedder, without --prune-heads")
+    return {"xplainsim": token_scores(arguments.xplainsim, find_folder(arguments.source).path, texts)}
 
 
 def _parse() -> argparse.Namespace:
@@ -136,5 +160,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("source", nargs="?", help="checkpoint folder or hub id (default: the default model)")
     parser.add_argument("--pairs", type=Path, required=True, metavar="CSV", help="rated pairs of sentences")
     parser.add_argument("--prune-heads", type=positive, metavar="SHARE", help="remove this share of the heads before")
+    parser.add_argument(
+        "--xplainsim", type=Path, metavar="DIR", help="beside xplainsim too, half a minute a pair; DIR keeps it"
+    )
     parser.add_argument("--count", type=whole, default=80, help="pairs to measure (default: %(default)s)")
     return parser.parse_args()

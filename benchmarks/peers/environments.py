@@ -80,6 +80,11 @@ CTRANSLATE2 = Environment(
     ("ctranslate2==4.8.5", TORCH, "transformers==5.23.0"),
     ("ctranslate2", "transformers"),
 )
+XPLAINSIM = Environment(  # it imports matplotlib and networkx without asking for them
+    "xplainsim",
+    ("xplainsim==0.9.4", TORCH, "matplotlib==3.11.2", "networkx==3.6.1"),
+    ("xplainsim", "torch", "transformers"),
+)
 
 
 @dataclass(frozen=True, slots=True)

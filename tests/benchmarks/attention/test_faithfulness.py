@@ -47,6 +47,15 @@ def test_every_method_is_measured_and_leaving_out_agrees_with_itself() -> None:
     assert torch.is_tensor(encoder.embeddings.token.weight)  # the embedding layer is back in its place
 
 
+def test_scores_that_were_computed_elsewhere_are_judged_alike() -> None:
+    encoder = draw_weights(Encoder(vary(type_vocab_size=0))).use("eager")
+    pairs = [(IDS, OTHER), (OTHER, IDS)]
+    other = METHODS["norms"]
+    given = [[other(encoder, ids, vector(encoder, target)) for ids, target in (pair, pair[::-1])] for pair in pairs]
+    found = measure(encoder, pairs, {"elsewhere": given})
+    np.testing.assert_array_equal(found["elsewhere"], found["norms"])
+
+
 def test_a_cross_encoders_tokens_add_up_to_its_logit_with_the_biases() -> None:
     settings = ClassificationSettings(labels=("score",))
     encoder = draw_weights(Encoder(vary(task="classification", task_settings=settings, pooling="cls"))).use("eager")
