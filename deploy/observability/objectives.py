@@ -45,5 +45,3 @@ BURNS = (
     Burn(1, "3d", "6h", "1h", "ticket"),
 )
 BUDGET = "30d"
-SECONDS = {"5m": 300, "30m": 1800, "1h": 3600, "6h": 21600, "3d": 259200, BUDGET: 2592000}
-"""Every window that is recorded, in seconds."""

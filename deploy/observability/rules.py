@@ -7,7 +7,7 @@ series: raw series over three days, asked for each quarter of a minute, would be
 from collections.abc import Iterator
 from typing import Any
 
-from deploy.observability.objectives import LATENCY_SECONDS, SECONDS
+from deploy.observability.objectives import LATENCY_SECONDS
 from deploy.observability.promql import FAILED, WORK
 from service.observability import metric_names as names
 
@@ -15,6 +15,7 @@ Document = dict[str, Any]
 Rule = dict[str, str]
 
 RATE_WINDOW = "5m"
+RATE_SECONDS = 30  # between two records of it
 REQUESTS = f"job:polyhead_requests:rate{RATE_WINDOW}"
 FAILURES = f"job:polyhead_requests_failed:rate{RATE_WINDOW}"
 ANSWERS = f"job_size:polyhead_answers:rate{RATE_WINDOW}"
@@ -35,7 +36,7 @@ def slow(window: str) -> str:
 
 def make_rules() -> Document:
     """The rule file."""
-    groups = [{"name": "polyhead-rates", "interval": "30s", "rules": list(_rates())}]
+    groups = [{"name": "polyhead-rates", "interval": f"{RATE_SECONDS}s", "rules": list(_rates())}]
     for window, interval in INTERVALS.items():
         groups.append({"name": f"polyhead-ratios-{window}", "interval": interval, "rules": list(_ratios(window))})
     return {"groups": groups}
@@ -64,8 +65,8 @@ def _ratios(window: str) -> Iterator[Rule]:
 
 
 def count(rate: str, window: str) -> str:
-    """Expression of how many requests a recorded rate is over a window, of which it may not know all."""
-    return f"avg_over_time({rate}[{window}]) * {SECONDS[window]}"
+    """Expression of how many requests a recorded rate was in a window, however little of the window is known."""
+    return f"sum_over_time({rate}[{window}]) * {RATE_SECONDS}"
 
 
 def _record(name: str, expression: str) -> Rule:

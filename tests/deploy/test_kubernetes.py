@@ -194,6 +194,8 @@ def test_the_event_loop_has_cores_beside_the_workers(name: str) -> None:
     millicores = int(given["requests"]["cpu"].removesuffix("m"))
     assert millicores == 1000 * int(settings(overlay(name))["POLYHEAD_WORKERS"]) + 500
     assert "cpu" not in given["limits"]
+    advice = " ".join((DEPLOY / "RUNBOOK.md").read_text().split())
+    assert "the CPU request should be half a core more than `--workers`" in advice
     assert given["limits"]["memory"] == given["requests"]["memory"]
 
 
