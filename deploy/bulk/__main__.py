@@ -20,6 +20,7 @@ except ImportError as error:
     sys.exit(f"python -m deploy.bulk: {error.name} is missing: install the bulk extra, pip install '.[cpu,bulk]'")
 
 from deploy.bulk.corpus import WrongCorpus, find_sources
+from deploy.bulk.done import find_done
 from deploy.bulk.encoder import MAX_BATCH_TOKENS
 from deploy.bulk.pipeline import Corpus, count_rows, encode_corpus
 from deploy.bulk.progress import Summary, quiet, shown, start_tally
@@ -31,8 +32,7 @@ from service.errors import ServiceError
 from service.machine.cpu import usable_cores
 from service.requests.prompts import choose_prompt
 
-BESIDE = 1  # core that a run which goes on holds beside the encoders', to leave out what is done
-CHECKPOINT, STAGED = ".checkpoint", ".input"  # added to the output's name
+STAGED = ".input"  # added to the output's name
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 
@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> Summary:
     sources = find_sources([_uri(place) for place in options.input])
     staged = stage(sources, output + STAGED, **columns)
     Record.of(manifest, **choices, **columns).claim(*FileSystem.from_uri(output))
-    corpus = Corpus(tuple(staged), output, output + CHECKPOINT, **columns)
+    corpus, done = Corpus(tuple(staged), output, **columns), find_done(output)
     with quiet(_log()) as terminal:
         room = _start_ray(options.address, "GPU" if options.gpu else "CPU")
         tally = start_tally()
@@ -72,6 +72,7 @@ def _run(options: argparse.Namespace) -> Summary:
             encode_corpus(
                 corpus,
                 options.model.resolve(),
+                done=done,
                 tally=tally,
                 workers=options.workers or room,
                 gpus=1 if options.gpu else 0,
@@ -99,15 +100,14 @@ def _start_ray(address: str | None, kind: str) -> int:
         How many actors there is room for: one a core, or a GPU.
 
     Raises:
-        ValueError: the cluster has too little for a pipeline to move at all.
+        ValueError: the cluster has none for an encoder.
     """
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     if address is None:
         cores = usable_cores()
-        # What leaves out rows that are done holds a core of Ray's count while it hardly uses one.
         ray.init(
             address="local",  # else a cluster that this machine is a node of would be joined
-            num_cpus=cores + BESIDE,
+            num_cpus=cores,
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
@@ -116,8 +116,8 @@ def _start_ray(address: str | None, kind: str) -> int:
         return cores if kind == "CPU" else int(ray.cluster_resources().get(kind, 0))
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     found = {name: int(ray.cluster_resources().get(name, 0)) for name in ("CPU", kind)}
-    if found["CPU"] <= BESIDE or not found[kind]:
-        raise ValueError(f"the cluster has {found}; needed are {BESIDE + 1} CPUs, and a GPU with --gpu")
+    if not all(found.values()):
+        raise ValueError(f"the cluster has {found}; needed are a CPU, and a GPU with --gpu")
     return found[kind]
 
 

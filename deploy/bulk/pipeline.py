@@ -1,7 +1,7 @@
-"""The pipeline: Parquet in, an actor a core that encodes, Parquet out, and a checkpoint of the rows that are done.
+"""The pipeline: Parquet in, without the rows that are done, an actor a core that encodes, Parquet out.
 
-Ray Data writes the checkpoint in two phases around each output file, and on the next run takes away what was half
-written and leaves out what is done; a run that was ended anywhere goes on with each row once.
+A file is written by one task under a name of its own, which a task that takes its place on another node writes over. So
+each row comes out once, wherever a run was ended and however often it goes on.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ import ray
 from pyarrow.dataset import dataset
 from pyarrow.fs import FileSystem
 from ray.data import ActorPoolStrategy, DataContext
-from ray.data.checkpoint import CheckpointConfig
 
 from deploy.bulk.corpus import EMBEDDING
+from deploy.bulk.done import LeaveOutDone
 from deploy.bulk.encoder import TextEncoder
 from service.errors import InferenceFailed
 from service.inference.backend import Float32Array
@@ -31,15 +31,13 @@ class Corpus:
 
     Attributes:
         inputs: URIs of files, local or of an object store.
-        output: URI of the folder for the result.
-        checkpoint: URI of the folder that says what is done; every node has to see it.
+        output: URI of the folder for the result; every node has to see it.
         id_column: unique over all rows.
         text_column: what is encoded; a row without a text gets no vector.
     """
 
     inputs: tuple[str, ...]
     output: str
-    checkpoint: str
     id_column: str
     text_column: str
 
@@ -89,26 +87,42 @@ class EncodeTexts:
         return vector
 
 
-def encode_corpus(corpus: Corpus, artifact: Path, *, tally: Any, workers: int, gpus: float = 0, **options: Any) -> None:
+def encode_corpus(
+    corpus: Corpus,
+    artifact: Path,
+    *,
+    done: Sequence[str],
+    tally: Any,
+    workers: int,
+    gpus: float = 0,
+    **options: Any,
+) -> None:
     """Encodes what is not done yet.
 
     Args:
         corpus: what and where.
         artifact: on every node at this path.
+        done: files of the output whose rows are left out.
         tally: the actor that the others report to.
         workers: actors at most, of one core each, or of `gpus`.
         gpus: of an actor; 0 is none.
         options: of `TextEncoder.load`.
     """
     context = DataContext.get_current()
-    context.checkpoint_config = CheckpointConfig(
-        id_column=corpus.id_column, checkpoint_path=corpus.checkpoint, delete_checkpoint_on_success=False
-    )
     context.use_datasource_v2 = False  # its actors that read footers took minutes to begin on two busy cores
     context.enable_progress_bars = False  # ours is one line
-    # Reading and writing hold no core of Ray's count. When a node dies, its encoders begin again on the others, and may
+    # None but the encoders hold cores of Ray's count. When a node dies, its encoders begin again on the others, and may
     # take every core there: they would wait for ever for what nobody could read.
     rows = ray.data.read_parquet(list(corpus.inputs), num_cpus=0, concurrency=workers)
+    if done:
+        rows = rows.map_batches(
+            LeaveOutDone,
+            fn_constructor_args=(corpus.output, done, corpus.id_column),
+            batch_size=None,  # as they were read
+            batch_format="pyarrow",
+            compute=ActorPoolStrategy(size=1),
+            num_cpus=0,
+        )
     encoded = rows.map_batches(
         EncodeTexts,
         fn_constructor_args=(corpus, str(artifact), tally),
@@ -123,9 +137,6 @@ def encode_corpus(corpus: Corpus, artifact: Path, *, tally: Any, workers: int, g
 
 
 def count_rows(uris: Sequence[str]) -> int:
-    """Rows of Parquet files, or of a folder of them, from their footers; a half-written file has none."""
+    """Rows of Parquet files, or of a folder of them, from their footers."""
     found = [FileSystem.from_uri(uri) for uri in uris]
-    whole = [
-        dataset(path, filesystem=filesystem, format="parquet", exclude_invalid_files=True) for filesystem, path in found
-    ]
-    return sum(rows.count_rows() for rows in whole)
+    return sum(dataset(path, filesystem=filesystem, format="parquet").count_rows() for filesystem, path in found)

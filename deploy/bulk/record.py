@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyarrow.fs import FileSystem, FileType
+from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from model.manifest import Manifest
 
@@ -39,10 +39,13 @@ class Record:
         """Writes itself, or checks that the folder is its own.
 
         Raises:
-            AnotherRun: it is another's.
+            AnotherRun: it is another's, or holds Parquet files that are of no run.
         """
         path = f"{folder}/{NAME}"
         if filesystem.get_file_info(path).type == FileType.NotFound:
+            found = filesystem.get_file_info(FileSelector(folder, allow_not_found=True))
+            if foreign := [file.base_name for file in found if file.extension == "parquet"]:
+                raise AnotherRun(f"{folder} holds {foreign[0]}, which no such run wrote; name another --output")
             filesystem.create_dir(folder, recursive=True)
             with filesystem.open_output_stream(path) as file:
                 file.write(json.dumps(asdict(self), indent=2).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Every file as Parquet with an id a row: what Ray Data reads, and what its checkpoint goes by.
+"""Every file as Parquet with an id a row: what Ray Data reads, and what says which rows are done.
 
 A Parquet file that has ids is read where it is. Any other is written anew, once, into a folder beside the output: its
 rows in their order, and an id of the file's name and the row where it has none. The name of the copy says which state

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.deploy.tools import ROOT
 
-CORES = 2  # a pipeline's least: it may hold one beside an encoder's
+CORES = 2
 CLUSTER = {
     **os.environ,
     # Nodes and drivers know each other by the token.

@@ -22,7 +22,6 @@ from pyarrow.fs import LocalFileSystem
 from benchmarks.lib.server import free_port
 from deploy.bulk.__main__ import main
 from deploy.bulk.encoder import TextEncoder
-from deploy.bulk.pipeline import count_rows
 from deploy.bulk.record import Record
 from model.artifact import read_manifest
 from tests.deploy.bulk_command import CLUSTER, CORES, command, encode, node
@@ -92,8 +91,8 @@ def test_every_row_gets_its_vector_and_a_later_run_adds_what_is_new(
     check(output, corpus, embedder.artifact)
 
 
-def begin(model: Path, corpus: Path, output: Path, address: str) -> subprocess.Popen[str]:
-    """The command, at the moment when the first file of the output is there."""
+def begin(model: Path, corpus: Path, output: Path, address: str, files: int = 1) -> subprocess.Popen[str]:
+    """The command, at the moment when the output has so many files."""
     process = subprocess.Popen(  # noqa: S603 - our own program
         command(model, corpus, output, "--address", address),
         cwd=ROOT,
@@ -103,7 +102,7 @@ def begin(model: Path, corpus: Path, output: Path, address: str) -> subprocess.P
         text=True,
         start_new_session=True,
     )
-    while not list(output.glob("*.parquet")) and process.poll() is None:
+    while len(list(output.glob("*.parquet"))) < files and process.poll() is None:
         time.sleep(0.01)
     return process
 
@@ -120,12 +119,10 @@ def test_goes_on_where_it_was_killed(
     check(output, long_corpus, embedder.artifact)
 
 
-def test_a_file_that_was_not_written_to_its_end_has_no_rows(tmp_path: Path) -> None:
-    assert count_rows([tmp_path.as_uri()]) == 0
-    pq.write_table(pa.table({"id": ["a", "b"]}), tmp_path / "b.parquet")
-    (tmp_path / "c.parquet").write_bytes((tmp_path / "b.parquet").read_bytes()[:-5])
-    (tmp_path / "a.parquet").touch()
-    assert count_rows([tmp_path.as_uri()]) == 2
+def claim(output: Path, model: Path) -> None:
+    """As a run without options does first."""
+    choices = {"prompt_name": None, "dimensions": None, "normalize": True, "text_column": "text", "id_column": "id"}
+    Record.of(read_manifest(model), **choices).claim(LocalFileSystem(), str(output))
 
 
 @pytest.mark.parametrize(
@@ -146,8 +143,7 @@ def test_says_what_is_wrong_before_ray_starts(
     message: str,
 ) -> None:
     output = tmp_path / "output"
-    choices = {"prompt_name": None, "dimensions": None, "normalize": True, "text_column": "text", "id_column": "id"}
-    Record.of(read_manifest(embedder.artifact), **choices).claim(LocalFileSystem(), str(output))
+    claim(output, embedder.artifact)
     assert main(command(embedder.artifact, corpus, output, *more)[3:]) == 1
     assert message in capsys.readouterr().err
 
@@ -167,17 +163,27 @@ def test_takes_a_folder_of_text_files_on_a_machine_that_is_a_node_already(
     np.testing.assert_array_equal(vectors, expected)
 
 
-def test_rows_of_a_node_that_dies_are_encoded_by_another(
+def test_a_run_that_goes_on_outlives_its_node_with_one_core_left(
     long_corpus: Path, tmp_path: Path, embedder: TaskArtifact
 ) -> None:
     """Only the second node has cores: all that reads and encodes is on it, and dies with it."""
     output, port = tmp_path / "output", free_port()
-    address, cores = f"127.0.0.1:{port}", f"--num-cpus={CORES}"
+    write_first_file(long_corpus, output, embedder.artifact)
+    address = f"127.0.0.1:{port}"
     with node("--head", "--num-cpus=0", f"--port={port}", "--include-dashboard=false"):
-        with node("--address", address, cores):
-            process = begin(embedder.artifact, long_corpus, output, address)
-        with process, node("--address", address, cores):
+        with node("--address", address, f"--num-cpus={CORES}"):
+            process = begin(embedder.artifact, long_corpus, output, address, files=2)
+        with process, node("--address", address, "--num-cpus=1"):
             said, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (0, "")
     assert said.startswith(f"{output} holds 8800 rows; ")
     check(output, long_corpus, embedder.artifact)
+
+
+def write_first_file(corpus: Path, output: Path, model: Path) -> None:
+    """The output of a run that was ended after the corpus' first file."""
+    claim(output, model)
+    rows = pq.read_table(corpus / "0.parquet")
+    vectors = TextEncoder.load(model).encode(rows["text"].to_pylist())
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+    pq.write_table(rows.append_column("embedding", column), output / "before.parquet")

@@ -117,7 +117,7 @@ def test_a_text_that_fails_costs_its_own_row(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(TextEncoder, "load", lambda *_, **__: FailingEncoder())
     reported: list[tuple[int, int, list[str]]] = []
     tally = SimpleNamespace(add=SimpleNamespace(remote=lambda *given: reported.append(given)))
-    corpus = Corpus((), "", "", id_column="id", text_column="text")
+    corpus = Corpus((), "", id_column="id", text_column="text")
     table = pa.table({"id": list("abcd"), "text": ["one", "bad", None, "three"]})
     found = EncodeTexts(corpus, "artifact", tally)(table)["embedding"].to_pylist()
     assert found == [[3, 1], None, None, [5, 1]]
