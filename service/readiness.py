@@ -5,7 +5,7 @@ It holds the runner once there is one. It does not know probes or signals.
 
 from typing import Literal
 
-from service.errors import NotReady
+from service.errors import NotReady, Overloaded
 from service.process_group import Alone, ProcessGroup
 from service.runner import Runner
 
@@ -57,14 +57,13 @@ class Readiness:
             raise NotReady("the model is loading; try again soon", retry_after=RETRY_AFTER_SECONDS)
         return self._runner
 
-    def refuse_early(self) -> None:
-        """Refuses a request for the queue before its body is read.
+    def early_refusal(self, tokens: int, others: int = 0) -> Overloaded | None:
+        """Why the queue would refuse a request, before its body is read: see `Batcher.early_refusal`.
 
         Raises:
             NotReady: the model is not loaded yet.
-            Overloaded: the queue would refuse it.
         """
-        self.runner().refuse_early()
+        return self.runner().early_refusal(tokens, others)
 
     def is_ready(self) -> bool:
         """Whether traffic should come to this process."""

@@ -15,7 +15,7 @@ from model.manifest import Manifest
 from service.batching.batcher import Batcher
 from service.batching.decompositions import Decomposed, DecompositionQueue, WholeText
 from service.batching.jobs import Job, JobResult
-from service.errors import ServiceError
+from service.errors import Overloaded, ServiceError
 from service.inference.backend import Backend, Float32Array
 from service.inference.decomposer import OnnxDecomposer
 from service.inference.onnx_backend import OnnxBackend
@@ -128,13 +128,9 @@ class Runner:
         """Whether every worker answers."""
         return self._batcher.is_alive()
 
-    def refuse_early(self) -> None:
-        """Refuses a request before it is read, where the queue would refuse it anyway.
-
-        Raises:
-            Overloaded: the queue's wait is too long for even a sentence.
-        """
-        self._batcher.refuse_early()
+    def early_refusal(self, tokens: int, others: int = 0) -> Overloaded | None:
+        """Why the queue would refuse a request, before it is read: see `Batcher.early_refusal`."""
+        return self._batcher.early_refusal(tokens, others)
 
     async def tokenize(self, inputs: Inputs, **options: Unpack[TokenizeOptions]) -> list[TokenizedInput]:
         """Inputs as the model sees them: `service.tokenization.tokenize.tokenize` with this model's tokenizer."""

@@ -22,7 +22,6 @@ from service.observability.batch_record import BatchRecord
 
 _FULL_PADDING = 0.1  # from a full queue 3 % more texts a second than with 0.25, from an emptier one 3 % fewer
 _PATIENCE = 16  # a request may also wait so many times its own run: sixteen equal clients are no overload
-_SENTENCE_TOKENS = 32  # of a request that nobody has read yet; a power of two, for which `ahead_of` is exact
 
 
 class Batcher:
@@ -127,18 +126,18 @@ class Batcher:
                 self._withdraw(request)
             request.forget()
 
-    def refuse_early(self) -> None:
-        """Refuses a request nobody has read yet, when even a sentence would be refused.
+    def early_refusal(self, tokens: int, others: int = 0) -> Overloaded | None:
+        """Why the queue would refuse a request that nobody has read yet; None where it would not.
 
-        Under overload most requests are refused. Reading, parsing and tokenising them would slow the others.
+        Under overload most requests are refused. Reading, parsing and tokenising them would slow the others, and so
+        would raising this.
 
-        Raises:
-            Overloaded: with the seconds after which trying again makes sense.
+        Args:
+            tokens: that it has, about.
+            others: requests like it that are on their way to the queue.
         """
         with self._lock:
-            refusal = self._delay_refusal(_SENTENCE_TOKENS)
-        if refusal is not None:
-            raise refusal
+            return self._delay_refusal(tokens, others=others)
 
     @property
     def queued_texts(self) -> int:
@@ -177,10 +176,15 @@ class Batcher:
         tokens = sum(text.length for text in texts)
         now = time.monotonic()
         with self._lock:
-            if (refusal := self._refusal(request, tokens, now)) is not None:
-                raise refusal
-            self._queue.add(request, texts, now)
-            self.executor.wake(len(texts))
+            refusal = self._refusal(request, tokens, now)
+            if refusal is None:
+                self._queue.add(request, texts, now)
+                self.executor.wake(len(texts))
+                return
+        try:
+            raise refusal
+        finally:
+            del refusal  # it holds this frame, which would hold it until a collection of garbage finds them
 
     def _refusal(self, request: PendingRequest, tokens: int, now: float) -> ServiceError | None:
         if self._state != "open" or self.executor.has_failed:
@@ -196,14 +200,14 @@ class Batcher:
         time_left = math.inf if request.deadline is None else request.deadline - now
         return self._delay_refusal(tokens, time_left)
 
-    def _delay_refusal(self, tokens: int, time_left: float = math.inf) -> Overloaded | None:
+    def _delay_refusal(self, tokens: int, time_left: float = math.inf, others: int = 0) -> Overloaded | None:
         """Refuses what would wait long: a full queue makes every answer late.
 
         A large request takes long anyway, so it may wait in proportion: it has its share of the workers meanwhile. A
         request whose turn would come after its own deadline, in `time_left` seconds, is refused too.
         """
         rate, workers = self.executor.rate, self.executor.size
-        ahead = self._queue.ahead_of(tokens)
+        ahead = self._queue.ahead_of(tokens) + others * tokens
         delay = rate.seconds_for(ahead, workers)
         patience = min(self._max_queue_delay + _PATIENCE * rate.seconds_for(tokens, workers), time_left)
         if delay <= patience:

@@ -8,7 +8,7 @@ there. Such refusals are counted in the metrics, each of them, and logged in sum
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from service.context import request_id_of
@@ -17,7 +17,7 @@ from service.http.connection import refusal_bytes
 from service.http.headers import retry_after_seconds
 from service.http.host_and_port import HostAndPortPolicy
 from service.http.keys import KeyRing
-from service.http.request_head import Headers
+from service.http.request_head import Headers, expected_tokens
 from service.http.route_table import RouteTable
 from service.observability.metrics import Metrics
 
@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 class Queue(Protocol):
     """What may refuse."""
 
-    def refuse_early(self) -> None:
-        """Raises `Overloaded` for a request that the queue would refuse."""
+    def early_refusal(self, tokens: int, others: int) -> Overloaded | None:
+        """Why a request of so many tokens would be refused behind so many like it that are on their way."""
         ...
 
 
@@ -65,6 +65,7 @@ class EarlyRefusals:
         self._usual_way = {_WAITS_FOR_ANSWER, *([b"origin"] if is_read_by_browsers else [])}
         self._alert_until = 0.0
         self._refused: Counter[str] = Counter()
+        self._let_through = 0  # requests since the loop's turn began, of which the queue does not know yet
 
     @property
     def is_alert(self) -> bool:
@@ -84,6 +85,7 @@ class EarlyRefusals:
         *,
         default_headers: Sequence[tuple[bytes, bytes]],
         keeps_alive: bool,
+        call_soon: Callable[[Callable[[], None]], object],
     ) -> tuple[bytes, int] | None:
         """The whole answer and its `Retry-After`; None for a request that is to take its usual way.
 
@@ -94,6 +96,7 @@ class EarlyRefusals:
             server: address and port that it came to.
             default_headers: of every answer.
             keeps_alive: whether the connection stays.
+            call_soon: of the event loop.
         """
         route, _ = self._routes.find(method, path)
         by_name = dict(headers)
@@ -103,16 +106,23 @@ class EarlyRefusals:
             self._ports.check(route, server, by_name.get(b"host"))
             if route.access == "key":
                 self._keys.check(by_name)
-            self._queue.refuse_early()
-        except Overloaded as error:
-            self.note()
-            self._count(route.path, method, error.code)
-            named = (*default_headers, (b"x-request-id", request_id_of(by_name).encode("ascii")))
-            answer = refusal_bytes(error, shape=route.error_shape, headers=named, closes=not keeps_alive)
-            return answer, retry_after_seconds(error)
+            refusal = self._queue.early_refusal(expected_tokens(by_name), self._let_through)
         except ServiceError:  # the usual way says it
             return None
-        return None
+        if refusal is None:
+            if not self._let_through:
+                call_soon(self._begin_turn)
+            self._let_through += 1
+            return None
+        self.note()
+        self._count(route.path, method, refusal.code)
+        named = (*default_headers, (b"x-request-id", request_id_of(by_name).encode("ascii")))
+        answer = refusal_bytes(refusal, shape=route.error_shape, headers=named, closes=not keeps_alive)
+        return answer, retry_after_seconds(refusal)
+
+    def _begin_turn(self) -> None:
+        """Tasks of the requests let through run now, and queue them."""
+        self._let_through = 0
 
     def report(self) -> None:
         """Logs how many were refused since the last report, where any was."""

@@ -22,6 +22,7 @@ from service.http.failures import failure_response
 from service.http.headers import SECURITY_HEADERS
 from service.http.host_and_port import HostAndPortPolicy
 from service.http.keys import KeyRing
+from service.http.request_head import expected_tokens
 from service.http.route import Handler, Route
 from service.http.route_table import RouteTable
 from service.observability.logs import log_request
@@ -43,8 +44,8 @@ class ProcessState(Protocol):
         """Whether clients are to go elsewhere."""
         ...
 
-    def refuse_early(self) -> None:
-        """Raises `Overloaded` or `NotReady` for a request that the queue would refuse."""
+    def early_refusal(self, tokens: int) -> Overloaded | None:
+        """Why the queue would refuse a request of about so many tokens. Raises `NotReady` where there is none."""
         ...
 
 
@@ -138,11 +139,13 @@ class RequestMiddleware:
         if route.access == "key":
             self._keys.check(context.headers)
         if route.is_queued:
-            try:
-                self._process.refuse_early()
-            except Overloaded:
+            refusal = self._process.early_refusal(expected_tokens(context.headers))
+            if refusal is not None:
                 self._early.note()
-                raise
+                try:
+                    raise refusal
+                finally:
+                    del refusal  # it holds this frame: no cycle is left for a collection of garbage
 
     def _sender(self, context: RequestContext, connection: Connection, send: Send, trace: RequestTrace | None) -> Send:
         async def send_with_headers(message: Message) -> None:

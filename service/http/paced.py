@@ -75,6 +75,7 @@ class PacedProtocol(BoundedProtocol):
             self.server,
             default_headers=self.server_state.default_headers,
             keeps_alive=keeps_alive,
+            call_soon=self.loop.call_soon,
         )
         if refusal is None:
             return False

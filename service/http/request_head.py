@@ -1,9 +1,12 @@
 """Rules of RFC 9112 and 9110 on a request's head. The parser checks its syntax."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 Headers = list[tuple[bytes, bytes]]  # names in lower case
+
+_TOKEN_BYTES = 5  # of a body with one English sentence, the JSON around it included; 4 to 7 in nine of ten
+_SENTENCE_TOKENS = 32  # of a body that does not say its length
 
 _NO_PATH = re.compile(rb"([a-zA-Z][a-zA-Z0-9+.-]*://[^/?#]+)(\?.*)?")
 _UPGRADE_HEADERS = (b"upgrade", b"http2-settings")  # `Connection` lists them by these names, too
@@ -18,6 +21,12 @@ def host_problem(version: str, headers: Headers) -> str | None:
     if hosts == 1 or (hosts == 0 and version < "1.1"):
         return None
     return f"Host: expected one such header, got {hosts}"
+
+
+def expected_tokens(headers: Mapping[bytes, bytes]) -> int:
+    """How many tokens a request has, about, by the length of its body."""
+    length = headers.get(b"content-length")
+    return _SENTENCE_TOKENS if length is None else max(1, int(length) // _TOKEN_BYTES)
 
 
 def with_path(target: bytes) -> bytes:

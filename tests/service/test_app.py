@@ -106,10 +106,7 @@ def test_every_failure_in_the_document_has_the_body_of_its_api_and_examples(docu
 
 
 def test_every_route_that_queues_is_refused_early(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise Overloaded("full", retry_after=3)
-
-    monkeypatch.setattr(served.engine, "refuse_early", refuse)
+    monkeypatch.setattr(served.engine, "early_refusal", lambda *_: Overloaded("full", retry_after=3))
     queueing = [route.path.replace("{model:path}", "{model}") for route in ROUTES if route.is_queued]
     assert queueing
     for path in queueing:

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -298,12 +299,31 @@ def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_other_requ
             assert len(outcomes) == 40 - 26
             assert all(isinstance(outcome, Overloaded) for outcome in outcomes)
             assert str(outcomes[0]) == "the expected wait is 0.27 s; try again later"
-            batcher.refuse_early()  # a sentence is 32 tokens: longer, so more patient
+            assert batcher.early_refusal(32) is None  # longer, so more patient
+            # 0.27 s behind these, 0.032 s behind each like it, and 0.1 + 16 * 0.032 s of patience
+            assert batcher.early_refusal(32, others=10) is None
+            assert batcher.early_refusal(32, others=11) is not None
             more = [await begin(batcher, *[job(*range(10))] * 5) for _ in range(11)]
-            with pytest.raises(Overloaded, match="the expected wait is .* try again later"):
-                batcher.refuse_early()
+            refusal = batcher.early_refusal(32)
+            assert refusal is not None
+            assert str(refusal).startswith("the expected wait is")
             backend.release()
             await asyncio.gather(large, *busy, *more, *(task for task in small if not task.done()))
+
+    within_patience(test)
+
+
+def test_a_refusal_is_freed_at_once() -> None:
+    async def test() -> None:
+        with running(FakeBackend(), max_queue_tokens=2) as batcher:
+            gc.disable()  # which would free it, too, by looking through all that there is
+            try:
+                await batcher.submit([job(*range(3))])
+            except TooLarge as error:
+                held = weakref.ref(error)
+            finally:
+                gc.enable()
+            assert held() is None
 
     within_patience(test)
 
@@ -318,7 +338,7 @@ def test_admission_costs_the_same_however_many_requests_wait() -> None:
             for requests in (20, 1000):
                 waiting += [await begin(batcher, job(2, 3)) for _ in range(requests - len(waiting))]
                 with counted_lines() as lines:
-                    batcher.refuse_early()
+                    batcher.early_refusal(32)
                     costs.append(lines())
             assert costs[0] == costs[1]
             backend.release()

@@ -35,19 +35,23 @@ class Queue:
     """Refuses, or does not."""
 
     is_full = True
+    asked = 0  # tokens
 
-    def refuse_early(self) -> None:
-        if self.is_full:
-            raise Overloaded("too much waits", retry_after=RETRY_AFTER - 0.5)
+    room = 0  # requests that may be on their way
+
+    def early_refusal(self, tokens: int, others: int) -> Overloaded | None:
+        self.asked = tokens
+        is_refused = self.is_full and others >= self.room
+        return Overloaded("too much waits", retry_after=RETRY_AFTER - 0.5) if is_refused else None
 
 
 class Storm:
     """A connection, by a clock of its own."""
 
-    def __init__(self, *keys: str, is_read_by_browsers: bool = False) -> None:
+    def __init__(self, *keys: str, is_read_by_browsers: bool = False, early: EarlyRefusals | None = None) -> None:
         self.now = 100.0
         self.queue, self.metrics = Queue(), Metrics([], ["overloaded"])
-        self.early = EarlyRefusals(
+        self.early = early or EarlyRefusals(
             RouteTable(ROUTES, UNMATCHED),
             self.queue,
             KeyRing(keys, None),
@@ -106,6 +110,23 @@ def test_a_refusal_is_a_whole_answer_without_a_task(storm: Storm) -> None:
     assert headers["x-content-type-options"] == "nosniff"
     assert "connection" not in headers
     assert json.loads(body)["error"]["code"] == "overloaded"
+
+
+def test_a_request_is_as_long_as_its_body_says(storm: Storm) -> None:
+    storm.ask(request_bytes({"inputs": "cat " * 100}))
+    assert storm.queue.asked == pytest.approx(100, rel=0.2)
+    storm.ask(request_bytes({"inputs": "cat " * 1000}))
+    assert storm.queue.asked == pytest.approx(1000, rel=0.25)
+
+
+def test_requests_on_their_way_to_the_queue_are_counted_until_they_are_there(storm: Storm) -> None:
+    storm.queue.room = 1
+    assert storm.ask() == b""
+    (begin_turn,) = storm.loop.call_soon.call_args.args
+    another = Storm(early=storm.early)
+    assert another.ask().startswith(b"HTTP/1.1 429")
+    begin_turn()
+    assert Storm(early=storm.early).ask() == b""
 
 
 def test_who_asks_again_at_once_is_read_later_and_later(storm: Storm) -> None:

@@ -114,10 +114,7 @@ def test_ports_and_hosts_follow(serve: Serve) -> None:
 
 
 def test_it_is_refused_before_its_body_is_read(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise Overloaded("full", retry_after=3)
-
-    monkeypatch.setattr(served.engine, "refuse_early", refuse)
+    monkeypatch.setattr(served.engine, "early_refusal", lambda *_: Overloaded("full", retry_after=3))
     refused = served.client.post("/words", content=b"not even read", headers=KEY)
     assert (refused.status_code, refused.json()) == (429, {"message": "full"})
     assert served.client.get("/heartbeat").status_code == 200
