@@ -57,13 +57,13 @@ class Readiness:
             raise NotReady("the model is loading; try again soon", retry_after=RETRY_AFTER_SECONDS)
         return self._runner
 
-    def early_refusal(self, tokens: int, others: int = 0) -> Overloaded | None:
+    def early_refusal(self, tokens: int, others: int = 0, refused: int = 0) -> Overloaded | None:
         """Why the queue would refuse a request, before its body is read: see `Batcher.early_refusal`.
 
         Raises:
             NotReady: the model is not loaded yet.
         """
-        return self.runner().early_refusal(tokens, others)
+        return self.runner().early_refusal(tokens, others, refused)
 
     def is_ready(self) -> bool:
         """Whether traffic should come to this process."""

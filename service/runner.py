@@ -128,9 +128,9 @@ class Runner:
         """Whether every worker answers."""
         return self._batcher.is_alive()
 
-    def early_refusal(self, tokens: int, others: int = 0) -> Overloaded | None:
+    def early_refusal(self, tokens: int, others: int = 0, refused: int = 0) -> Overloaded | None:
         """Why the queue would refuse a request, before it is read: see `Batcher.early_refusal`."""
-        return self._batcher.early_refusal(tokens, others)
+        return self._batcher.early_refusal(tokens, others, refused)
 
     async def tokenize(self, inputs: Inputs, **options: Unpack[TokenizeOptions]) -> list[TokenizedInput]:
         """Inputs as the model sees them: `service.tokenization.tokenize.tokenize` with this model's tokenizer."""

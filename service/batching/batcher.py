@@ -126,7 +126,7 @@ class Batcher:
                 self._withdraw(request)
             request.forget()
 
-    def early_refusal(self, tokens: int, others: int = 0) -> Overloaded | None:
+    def early_refusal(self, tokens: int, others: int = 0, refused: int = 0) -> Overloaded | None:
         """Why the queue would refuse a request that nobody has read yet; None where it would not.
 
         Under overload most requests are refused. Reading, parsing and tokenising them would slow the others, and so
@@ -135,9 +135,11 @@ class Batcher:
         Args:
             tokens: that it has, about.
             others: requests like it that are on their way to the queue.
+            refused: clients that come again with one like it. Told to come at the workers' own rate they would leave
+                them idle by chance; they are told half the time.
         """
         with self._lock:
-            return self._delay_refusal(tokens, others=others)
+            return self._delay_refusal(tokens, others=others, again=refused * tokens // 2)
 
     @property
     def queued_texts(self) -> int:
@@ -200,7 +202,9 @@ class Batcher:
         time_left = math.inf if request.deadline is None else request.deadline - now
         return self._delay_refusal(tokens, time_left)
 
-    def _delay_refusal(self, tokens: int, time_left: float = math.inf, others: int = 0) -> Overloaded | None:
+    def _delay_refusal(
+        self, tokens: int, time_left: float = math.inf, *, others: int = 0, again: int = 0
+    ) -> Overloaded | None:
         """Refuses what would wait long: a full queue makes every answer late.
 
         A large request takes long anyway, so it may wait in proportion: it has its share of the workers meanwhile. A
@@ -214,7 +218,7 @@ class Batcher:
             return None
         return Overloaded(
             f"the expected wait is {delay:.2f} s; try again later",
-            retry_after=rate.retry_after(round(ahead * (delay - patience) / delay), workers),
+            retry_after=rate.retry_after(round(ahead * (delay - patience) / delay) + again, workers),
         )
 
     def _expire(self, request: PendingRequest) -> None:

@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 class Queue(Protocol):
     """What may refuse."""
 
-    def early_refusal(self, tokens: int, others: int) -> Overloaded | None:
-        """Why a request of so many tokens would be refused behind so many like it that are on their way."""
+    def early_refusal(self, tokens: int, others: int, refused: int) -> Overloaded | None:
+        """Why a request of so many tokens would be refused; see `Batcher.early_refusal`."""
         ...
 
 
@@ -45,6 +45,9 @@ class EarlyRefusals:
         ports: and hosts that requests may come for.
         metrics: of the app.
         is_read_by_browsers: whether answers have headers for pages of other origins; they take the usual way then.
+
+    Attributes:
+        refused_clients: connections whose last request was refused.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class EarlyRefusals:
         self._usual_way = {_WAITS_FOR_ANSWER, *([b"origin"] if is_read_by_browsers else [])}
         self._alert_until = 0.0
         self._refused: Counter[str] = Counter()
+        self.refused_clients = 0
         self._let_through = 0  # requests since the loop's turn began, of which the queue does not know yet
 
     @property
@@ -106,7 +110,7 @@ class EarlyRefusals:
             self._ports.check(route, server, by_name.get(b"host"))
             if route.access == "key":
                 self._keys.check(by_name)
-            refusal = self._queue.early_refusal(expected_tokens(by_name), self._let_through)
+            refusal = self._queue.early_refusal(expected_tokens(by_name), self._let_through, self.refused_clients)
         except ServiceError:  # the usual way says it
             return None
         if refusal is None:

@@ -1,11 +1,13 @@
 """Paces clients that were refused and ask again at once: their connection is read again after a moment that grows.
 
 The first refusal on a connection holds nothing up: a balancer has other clients behind it. From the second in a row on,
-the next request is read 0.1, 0.4, 1.6 seconds later, and so on, never later than the `Retry-After` that the client was
-given. So who waits for that long itself is never held up.
+the next request is read up to 0.1, 0.4, 1.6 seconds later, and so on, never later than the `Retry-After` that the
+client was given. So who waits for that long itself is never held up. Clients refused together are read again apart:
+chance takes up to half of a pause.
 """
 
 import asyncio
+import random
 from typing import Any
 
 from service.http.early_refusal import EarlyRefusals, path_of
@@ -27,6 +29,7 @@ class PacedProtocol(BoundedProtocol):
         super().__init__(*args, **kwargs)
         self._early = early
         self._is_refused = False  # the request that is being read
+        self._was_refused = False  # the last one
         self._next_pause = 0.0  # seconds
         self._retry_after = 0
         self._may_ask_again = 0.0  # by the loop's clock
@@ -35,6 +38,7 @@ class PacedProtocol(BoundedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forgets to read again."""
         super().connection_lost(exc)
+        self._note_last(was_refused=False)
         if self._pause is not None:
             self._pause.cancel()
 
@@ -57,6 +61,7 @@ class PacedProtocol(BoundedProtocol):
         super().on_response_complete()
         if not self.connection.was_refused:
             self._next_pause = 0.0
+            self._note_last(was_refused=False)
         elif not (self.is_answering or self.requests_waiting or self._pause is not None):
             self._retry_after = LEAST_RETRY_AFTER
             self._wait_before_next()
@@ -85,7 +90,12 @@ class PacedProtocol(BoundedProtocol):
             self.linger_and_close()
         return True
 
+    def _note_last(self, *, was_refused: bool) -> None:
+        self._early.refused_clients += was_refused - self._was_refused
+        self._was_refused = was_refused
+
     def _wait_before_next(self) -> None:
+        self._note_last(was_refused=True)
         now = self.loop.time()
         pause = 0.0 if now >= self._may_ask_again else min(self._next_pause, self._retry_after)
         self._next_pause = max(FIRST_PAUSE, GROWTH * pause)
@@ -93,7 +103,7 @@ class PacedProtocol(BoundedProtocol):
         self.start_idle_timer()
         if pause and not self.transport.is_closing():
             self.flow.pause_reading()
-            self._pause = self.loop.call_later(pause, self._read_again)
+            self._pause = self.loop.call_later(pause * random.uniform(0.5, 1), self._read_again)  # noqa: S311 - no secret
 
     def _read_again(self) -> None:
         self._pause = None

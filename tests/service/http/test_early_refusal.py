@@ -19,7 +19,7 @@ from service.http.connection import ConnectionLimits
 from service.http.early_refusal import ALERT_SECONDS, EarlyRefusals, path_of
 from service.http.host_and_port import HostAndPortPolicy
 from service.http.keys import KeyRing
-from service.http.paced import PacedProtocol
+from service.http.paced import FIRST_PAUSE, GROWTH, LEAST_RETRY_AFTER, PacedProtocol
 from service.http.route_table import RouteTable
 from service.observability.metrics import Metrics
 from service.routes.table import ROUTES, UNMATCHED
@@ -36,11 +36,11 @@ class Queue:
 
     is_full = True
     asked = 0  # tokens
-
+    refused = 0  # clients that come again
     room = 0  # requests that may be on their way
 
-    def early_refusal(self, tokens: int, others: int) -> Overloaded | None:
-        self.asked = tokens
+    def early_refusal(self, tokens: int, others: int, refused: int) -> Overloaded | None:
+        self.asked, self.refused = tokens, refused
         is_refused = self.is_full and others >= self.room
         return Overloaded("too much waits", retry_after=RETRY_AFTER - 0.5) if is_refused else None
 
@@ -130,14 +130,32 @@ def test_requests_on_their_way_to_the_queue_are_counted_until_they_are_there(sto
 
 
 def test_who_asks_again_at_once_is_read_later_and_later(storm: Storm) -> None:
-    pauses = []
-    for _ in range(9):
+    for longest in [0, 0.1, 0.4, 1.6] + [RETRY_AFTER] * 2000:
         assert storm.ask().startswith(b"HTTP/1.1 429")
-        pauses.append(storm.pause())
-    assert pauses == [0, 0.1, 0.4, 1.6, 3, 3, 3, 3, 3]
-    for _ in range(2000):
-        assert storm.ask().startswith(b"HTTP/1.1 429")
-        assert storm.pause() == 3
+        assert longest / 2 <= storm.pause() <= longest
+
+
+def test_clients_refused_together_are_read_again_apart(storm: Storm) -> None:
+    clients = [storm, *(Storm(early=storm.early) for _ in range(9))]
+    for client in clients:
+        client.ask()
+        client.ask()
+    assert len({client.pause() for client in clients}) > 5
+
+
+def test_the_queue_is_told_how_many_clients_come_again(storm: Storm) -> None:
+    another = Storm(early=storm.early)
+    for client, refused in [(storm, 0), (storm, 1), (another, 1), (another, 2)]:
+        client.ask()
+        assert storm.queue.refused == refused
+        client.pause()
+    storm.queue.is_full = False
+    storm.ask()
+    storm.protocol.cycle.response_complete = True
+    storm.protocol.on_response_complete()
+    assert storm.early.refused_clients == 1
+    another.protocol.connection_lost(None)
+    assert storm.early.refused_clients == 0
 
 
 def test_who_waits_as_asked_is_never_held_up(storm: Storm) -> None:
@@ -150,7 +168,7 @@ def test_who_waits_as_asked_is_never_held_up(storm: Storm) -> None:
 def test_an_accepted_request_ends_the_row(storm: Storm) -> None:
     storm.ask()
     storm.ask()
-    assert storm.pause() == 0.1
+    assert storm.pause() > 0
     storm.queue.is_full = False
     assert storm.ask() == b""
     assert storm.tasks == 1
@@ -165,7 +183,8 @@ def test_who_is_refused_on_the_usual_way_is_read_later_too() -> None:
         storm.protocol.connection.was_refused = was_refused
         storm.protocol.on_response_complete()
         pauses.append(storm.pause())
-    assert pauses == [0, 0.1, 0.4, 1, 0, 0]
+    longest = [0, FIRST_PAUSE, GROWTH * FIRST_PAUSE, LEAST_RETRY_AFTER, 0, 0]
+    assert all(most / 2 <= pause <= most for pause, most in zip(pauses, longest, strict=True))
 
 
 def test_the_body_of_a_refused_request_is_read_past(storm: Storm) -> None:
