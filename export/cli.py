@@ -59,7 +59,7 @@ def parser(program: str = PROGRAM, default_output: str = "") -> argparse.Argumen
         "--precision",
         choices=("fp32", "fp16", "bf16", "int8"),
         default="fp32",
-        help="fp32 (default); int8 for CPUs with integer dot products (VNNI, AMX); fp16 and bf16 for CUDA",
+        help="fp32 (default); int8 for CPUs, fastest with VNNI or AMX; fp16 and bf16 for CUDA",
     )
     made.add_argument(
         "--calibration",

@@ -172,6 +172,7 @@ def _make(
             pairs=checkpoint.pairs,
             pair_wording=checkpoint.pair_wording,
             vector_ranges=ranges,
+            fits_16_bits=precision == "int8",
             versions={"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         )
         write_manifest(directory, manifest)

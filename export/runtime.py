@@ -11,7 +11,6 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from model.graph_names import HEAD_GATES, NORM_LAYERS
-from model.processor import session_entries
 
 SEVERITY_ERROR = 3
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -32,8 +31,6 @@ class Session:
         options.log_severity_level = SEVERITY_ERROR
         options.intra_op_num_threads = threads
         options.enable_mem_pattern = False
-        for name, value in session_entries().items():
-            options.add_session_config_entry(name, value)
         if optimized is not None:
             options.optimized_model_filepath = str(optimized)
         # CUDA where it is there: only it has kernels for bfloat16. Named, so that nothing falls back in silence.

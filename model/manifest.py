@@ -90,6 +90,8 @@ class Manifest:
         pair_wording: what is put around the two texts before `tokenizer.json` reads them; None for nothing.
         vector_ranges: what 8-bit vectors are scaled by; None where the task gives no such vectors, or they were not
             measured.
+        fits_16_bits: int8 weights with which sums of two products never exceed 16 bits, whatever the input, so that
+            processors without VNNI compute them exactly with their fastest kernel.
     """
 
     model: str
@@ -109,6 +111,7 @@ class Manifest:
     pairs: bool = False
     pair_wording: PairWording | None = None
     vector_ranges: VectorRanges | None = None
+    fits_16_bits: bool = False
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -1,8 +1,8 @@
 """Settings with which ONNX Runtime's CPU kernels compute on this processor what they compute on any other.
 
-The exporter and the service load a graph with the same settings, so that what is verified is what runs. Standard
-library only. The behaviour of kernels was seen with onnxruntime 1.31 in emulation (`tests/e2e/test_processors.py`);
-the setting is described in its `onnxruntime_session_options_config_keys.h` and `avx2_weight_s8_to_u8.cc`.
+Standard library only. The behaviour of kernels was seen with onnxruntime 1.31 in emulation
+(`tests/e2e/test_processors.py`); the setting is described in its `onnxruntime_session_options_config_keys.h` and
+`avx2_weight_s8_to_u8.cc`.
 """
 
 from pathlib import Path
@@ -15,22 +15,26 @@ _VECTOR = 4  # float32 numbers in a register of SSE and NEON
 
 
 def has_integer_products(cpuinfo: Path = CPUINFO) -> bool | None:
-    """Whether the processor multiplies 8-bit integers in one instruction; None where the system does not say.
+    """Whether the processor multiplies and adds 8-bit integers in one instruction; None where the system does not say.
 
-    Without that (VNNI or AMX on x86, the dot product extension on Arm) int8 is no faster than fp32.
+    That is VNNI or AMX on x86, and the dot product extension on Arm.
     """
     features = _features(cpuinfo)
     return None if features is None else not _INTEGER_PRODUCTS.isdisjoint(features)
 
 
-def session_entries(cpuinfo: Path = CPUINFO) -> dict[str, str]:
+def session_entries(*, fits_16_bits: bool, cpuinfo: Path = CPUINFO) -> dict[str, str]:
     """Entries of a session's configuration without which 8-bit products are not exact here.
 
-    x86 without VNNI multiplies uint8 by int8 into pairs of 16 bits, which saturate: vectors of MiniLM-L6 turn by as
-    much again as int8 costs. uint8 by uint8 is summed in 32 bits; ONNX Runtime then shifts the weights, which changes
-    no product. It would do so on processors with VNNI as well, where that costs speed for nothing.
+    x86 without VNNI multiplies uint8 by int8 into sums of two in 16 bits, which saturate unless the weights are made
+    for it: vectors of MiniLM-L6 turn by as much again as int8 costs. uint8 by uint8 is summed in 32 bits and takes a
+    third longer; ONNX Runtime then shifts the weights, which changes no product.
+
+    Args:
+        fits_16_bits: what the artifact's manifest says.
+        cpuinfo: the system's description of its processors.
     """
-    return {} if has_integer_products(cpuinfo) else {"session.x64quantprecision": "1"}
+    return {} if fits_16_bits or has_integer_products(cpuinfo) else {"session.x64quantprecision": "1"}
 
 
 def length_step(cpuinfo: Path = CPUINFO) -> int:

@@ -86,7 +86,7 @@ class Runner:
         )
         artifact = Artifact.open(directory)
         runtime = plan_runtime(settings)
-        warn_of_slow_precision(artifact.manifest.precision, runtime.provider)
+        warn_of_slow_precision(artifact.manifest, runtime.provider)
         tokenizer = Tokenizer.load(
             artifact.path(TOKENIZER),
             artifact.manifest.max_sequence_length,

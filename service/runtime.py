@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 
+from model.manifest import Manifest
 from model.processor import has_integer_products
 from service.machine.cpu import usable_cores
 from service.settings import Settings
@@ -29,11 +30,13 @@ def plan_runtime(settings: Settings) -> Runtime:
     return Runtime(settings.provider, workers, settings.intra_op_threads)
 
 
-def warn_of_slow_precision(precision: str, provider: str) -> None:
-    """Warns where another precision of the same model would be faster."""
-    if precision == "int8" and provider == "cpu" and has_integer_products() is False:
-        logger.warning("int8 will not pay on this processor, which has no VNNI, AMX or dot product: serve fp32 here")
-    if precision == "fp16" and provider == "cpu":
+def warn_of_slow_precision(manifest: Manifest, provider: str) -> None:
+    """Warns where another artifact of the same model would be faster."""
+    if provider != "cpu":
+        return
+    if manifest.precision == "int8" and not manifest.fits_16_bits and has_integer_products() is False:
+        logger.warning("this int8 artifact is slow on a processor without VNNI, AMX or dot product: export it again")
+    if manifest.precision == "fp16":
         logger.warning("fp16 is converted at every step on a CPU and slower than fp32: it is for --provider cuda")
 
 

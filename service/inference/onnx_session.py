@@ -93,13 +93,13 @@ def _load(artifact: Artifact, graph: str, intra_op_threads: int, provider: str) 
     if provider == "cuda":
         onnxruntime.preload_dlls()  # the CUDA and cuDNN of installed packages, where the system has none
     try:
-        options = _session_options(intra_op_threads, provider)
+        options = _session_options(intra_op_threads, provider, fits_16_bits=artifact.manifest.fits_16_bits)
         return onnxruntime.InferenceSession(str(path), options, providers=list(providers), enable_fallback=0)
     except Exception as error:  # its exceptions share no base class
         raise ArtifactError(f"{path} does not load in onnxruntime {onnxruntime.__version__}: {error}") from error
 
 
-def _session_options(intra_op_threads: int, provider: str) -> onnxruntime.SessionOptions:
+def _session_options(intra_op_threads: int, provider: str, *, fits_16_bits: bool) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _SEVERITY_FATAL
     options.intra_op_num_threads = intra_op_threads  # the default ignores cgroups, and pins threads to cores
@@ -107,7 +107,7 @@ def _session_options(intra_op_threads: int, provider: str) -> onnxruntime.Sessio
     options.enable_mem_pattern = False  # it keeps one for every shape ever seen
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the cores are shared
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")  # which provider runs which node
-    for name, value in session_entries().items():
+    for name, value in session_entries(fits_16_bits=fits_16_bits).items():
         options.add_session_config_entry(name, value)
     if provider == "cpu":  # not measured elsewhere
         # ONNX Runtime's default order runs the attention-weight branches last, and keeps all their inputs until then.

@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from export.checkpoint import Checkpoint
 from export.exporter import export_artifact
+from export.int8.layers import QuantizedLinear
 
 ROOT = Path(__file__).parents[2]
 QEMU = shutil.which("qemu-x86_64-static") or shutil.which("qemu-x86_64")
@@ -31,13 +34,13 @@ import json, sys
 import numpy as np, onnxruntime
 from service.inference.onnx_session import _session_options
 
-x = np.full((5, 64), 255, np.uint8)
-paths = {"told": _session_options(1, "cpu"), "not told": onnxruntime.SessionOptions()}
-found = {
-    name: onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
-    for name, options in paths.items()
-}
-print(json.dumps({name: y.tolist() for name, y in found.items()}))
+x = np.full((int(sys.argv[2]), 64), 255, np.uint8)
+found = {}
+for fits in (True, False):
+    options = _session_options(1, "cpu", fits_16_bits=fits)
+    session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+    found[fits] = session.run(None, {"x": x})[0].tolist()
+print(json.dumps(found))
 """
 LENGTHS = """
 import json, sys
@@ -74,8 +77,7 @@ def emulate(directory: Path, processor: str, script: str, *arguments: str) -> An
     return json.loads(done.stdout)
 
 
-def test_products_of_8_bits_are_exact_without_vnni(tmp_path: Path) -> None:
-    weights = np.random.default_rng(0).integers(100, 128, (64, 48)).astype(np.int8)
+def write_product(path: Path, weights: NDArray[np.int8]) -> None:
     constants = {"w": weights, "one": np.float32(1), "scales": np.ones(48, np.float32), "zero": np.uint8(0)}
     node = helper.make_node("MatMulIntegerToFloat", ["x", "w", "one", "scales", "zero"], ["y"], domain="com.microsoft")
     graph = helper.make_graph(
@@ -86,12 +88,24 @@ def test_products_of_8_bits_are_exact_without_vnni(tmp_path: Path) -> None:
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )
     opsets = [helper.make_opsetid("", 24), helper.make_opsetid("com.microsoft", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "product.onnx")
-    exact = np.tile(255 * weights.astype(np.int64).sum(axis=0), (5, 1))
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
 
-    found = emulate(tmp_path, "max", PRODUCT, str(tmp_path / "product.onnx"))
-    np.testing.assert_array_equal(found["told"], exact)
-    assert np.max(np.abs(found["not told"] - exact) / exact) > 0.4  # else the emulated processor has VNNI
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("is_ours", [True, False], ids=["our weights", "weights of before"])
+def test_products_of_8_bits_are_exact_without_vnni(tmp_path: Path, processor: str, rows: int, is_ours: bool) -> None:
+    drawn = np.random.default_rng(0).integers(100, 128, (64, 48)).astype(np.int8)
+    weights = QuantizedLinear(torch.tensor(drawn.T).double(), None).weight.numpy() if is_ours else drawn
+    write_product(tmp_path / "product.onnx", weights)
+    exact = np.tile(255 * weights.astype(np.int64).sum(axis=0), (rows, 1))
+
+    found = emulate(tmp_path, processor, PRODUCT, str(tmp_path / "product.onnx"), str(rows))
+    np.testing.assert_array_equal(found["false"], exact)
+    if is_ours:
+        np.testing.assert_array_equal(found["true"], exact)
+    elif processor == "max":
+        assert np.max(np.abs(found["true"] - exact) / exact) > 0.4  # else the emulated processor has VNNI
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)

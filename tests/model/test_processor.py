@@ -25,7 +25,7 @@ def test_knows_processors_that_multiply_integers(tmp_path: Path, text: str, expe
 
 def test_does_not_guess_where_the_system_does_not_say(tmp_path: Path) -> None:
     assert has_integer_products(tmp_path / "none") is None
-    assert session_entries(tmp_path / "none") == EXACT
+    assert session_entries(fits_16_bits=False, cpuinfo=tmp_path / "none") == EXACT
     assert length_step(tmp_path / "none") == 4
 
 
@@ -40,4 +40,6 @@ def test_does_not_guess_where_the_system_does_not_say(tmp_path: Path) -> None:
 )
 def test_asks_for_what_the_kernels_lack(tmp_path: Path, text: str, entries: dict[str, str], step: int) -> None:
     (tmp_path / "cpuinfo").write_text(text)
-    assert (session_entries(tmp_path / "cpuinfo"), length_step(tmp_path / "cpuinfo")) == (entries, step)
+    cpuinfo = tmp_path / "cpuinfo"
+    assert (session_entries(fits_16_bits=False, cpuinfo=cpuinfo), length_step(cpuinfo)) == (entries, step)
+    assert session_entries(fits_16_bits=True, cpuinfo=cpuinfo) == {}

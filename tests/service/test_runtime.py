@@ -1,10 +1,13 @@
 """Threads that run the model, planned from settings and machine."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from model.artifact import read_manifest
 from service import runtime
 from service.runtime import Runtime, plan_runtime, warn_of_slow_precision
 from service.settings import read_settings
@@ -42,18 +45,20 @@ def test_more_threads_than_cores_are_warned_of(
 
 
 @pytest.mark.parametrize(
-    ("precision", "provider", "has_products", "warning"),
+    ("artifact", "provider", "has_products", "warning"),
     [
-        ("int8", "cpu", False, "int8 will not pay on this processor"),
-        ("int8", "cpu", True, ""),
-        ("int8", "cpu", None, ""),
-        ("fp16", "cpu", None, "fp16 is converted at every step on a CPU"),
-        ("fp16", "cuda", None, ""),
-        ("fp32", "cpu", False, ""),
+        ({"precision": "int8"}, "cpu", False, "this int8 artifact is slow on a processor without VNNI"),
+        ({"precision": "int8", "fits_16_bits": True}, "cpu", False, ""),
+        ({"precision": "int8"}, "cpu", True, ""),
+        ({"precision": "int8"}, "cpu", None, ""),
+        ({"precision": "fp16"}, "cpu", None, "fp16 is converted at every step on a CPU"),
+        ({"precision": "fp16"}, "cuda", None, ""),
+        ({"precision": "fp32"}, "cpu", False, ""),
     ],
 )
-def test_a_precision_that_is_slow_here_is_warned_of(
-    precision: str,
+def test_an_artifact_that_is_slow_here_is_warned_of(
+    default_artifact: Path,
+    artifact: dict[str, Any],
     provider: str,
     has_products: bool | None,
     warning: str,
@@ -61,6 +66,7 @@ def test_a_precision_that_is_slow_here_is_warned_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(runtime, "has_integer_products", lambda: has_products)
+    manifest = replace(read_manifest(default_artifact), **artifact)
     with caplog.at_level(logging.WARNING):
-        warn_of_slow_precision(precision, provider)
+        warn_of_slow_precision(manifest, provider)
     assert [message[: len(warning)] for message in caplog.messages] == ([warning] if warning else [])
