@@ -25,6 +25,7 @@ HINTS = {"f32": ("f32",), "bf16": ("bf16",), INT8: ("f32", "bf16")}
 def convert(weights: str) -> Any:
     """The model with dynamic batch and length."""
     encoder = AutoModel.from_pretrained(weights, local_files_only=True)
+    encoder.config.use_cache = False  # OpenVINO does not convert the lists of keys and values that decoders keep
     example = torch.ones(2, 8, dtype=torch.long)
     model = ov.convert_model(
         Pooled(encoder).eval(), example_input={"input_ids": example, "attention_mask": example.clone()}
