@@ -135,11 +135,11 @@ class Batcher:
         Args:
             tokens: that it has, about.
             others: requests like it that are on their way to the queue.
-            refused: clients that come again with one like it. Told to come at the workers' own rate they would leave
-                them idle by chance; they are told half the time.
+            refused: tokens of the clients that were refused and come again. Told to come at the workers' own rate they
+                would leave them idle by chance; they are told half the time.
         """
         with self._lock:
-            return self._delay_refusal(tokens, others=others, again=refused * tokens // 2)
+            return self._delay_refusal(tokens, others=others, again=refused // 2)
 
     @property
     def queued_texts(self) -> int:

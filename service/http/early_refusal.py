@@ -47,7 +47,7 @@ class EarlyRefusals:
         is_read_by_browsers: whether answers have headers for pages of other origins; they take the usual way then.
 
     Attributes:
-        refused_clients: connections whose last request was refused.
+        refused_tokens: of the connections whose last request was refused, about.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class EarlyRefusals:
         self._usual_way = {_WAITS_FOR_ANSWER, *([b"origin"] if is_read_by_browsers else [])}
         self._alert_until = 0.0
         self._refused: Counter[str] = Counter()
-        self.refused_clients = 0
+        self.refused_tokens = 0
         self._let_through = 0  # requests since the loop's turn began, of which the queue does not know yet
 
     @property
@@ -110,7 +110,7 @@ class EarlyRefusals:
             self._ports.check(route, server, by_name.get(b"host"))
             if route.access == "key":
                 self._keys.check(by_name)
-            refusal = self._queue.early_refusal(expected_tokens(by_name), self._let_through, self.refused_clients)
+            refusal = self._queue.early_refusal(expected_tokens(by_name), self._let_through, self.refused_tokens)
         except ServiceError:  # the usual way says it
             return None
         if refusal is None:

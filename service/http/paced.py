@@ -12,6 +12,7 @@ from typing import Any
 
 from service.http.early_refusal import EarlyRefusals, path_of
 from service.http.protocol import BoundedProtocol
+from service.http.request_head import expected_tokens
 
 FIRST_PAUSE = 0.1  # seconds
 GROWTH = 4
@@ -29,7 +30,7 @@ class PacedProtocol(BoundedProtocol):
         super().__init__(*args, **kwargs)
         self._early = early
         self._is_refused = False  # the request that is being read
-        self._was_refused = False  # the last one
+        self._refused_tokens = 0  # of the last request, where it was refused
         self._next_pause = 0.0  # seconds
         self._retry_after = 0
         self._may_ask_again = 0.0  # by the loop's clock
@@ -38,7 +39,7 @@ class PacedProtocol(BoundedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forgets to read again."""
         super().connection_lost(exc)
-        self._note_last(was_refused=False)
+        self._count_refused(0)
         if self._pause is not None:
             self._pause.cancel()
 
@@ -61,7 +62,7 @@ class PacedProtocol(BoundedProtocol):
         super().on_response_complete()
         if not self.connection.was_refused:
             self._next_pause = 0.0
-            self._note_last(was_refused=False)
+            self._count_refused(0)
         elif not (self.is_answering or self.requests_waiting or self._pause is not None):
             self._retry_after = LEAST_RETRY_AFTER
             self._wait_before_next()
@@ -90,12 +91,12 @@ class PacedProtocol(BoundedProtocol):
             self.linger_and_close()
         return True
 
-    def _note_last(self, *, was_refused: bool) -> None:
-        self._early.refused_clients += was_refused - self._was_refused
-        self._was_refused = was_refused
+    def _count_refused(self, tokens: int) -> None:
+        self._early.refused_tokens += tokens - self._refused_tokens
+        self._refused_tokens = tokens
 
     def _wait_before_next(self) -> None:
-        self._note_last(was_refused=True)
+        self._count_refused(expected_tokens(dict(self.headers)))
         now = self.loop.time()
         pause = 0.0 if now >= self._may_ask_again else min(self._next_pause, self._retry_after)
         self._next_pause = max(FIRST_PAUSE, GROWTH * pause)

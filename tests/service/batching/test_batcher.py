@@ -307,7 +307,7 @@ def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_other_requ
             refusal = batcher.early_refusal(32)
             assert refusal is not None
             assert str(refusal).startswith("the expected wait is")
-            for_many = batcher.early_refusal(32, refused=1000)
+            for_many = batcher.early_refusal(32, refused=1000 * 32)
             assert for_many is not None
             assert for_many.retry_after == pytest.approx(1000 / 2 * 0.032, abs=0.1)
             backend.release()

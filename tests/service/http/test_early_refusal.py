@@ -36,7 +36,7 @@ class Queue:
 
     is_full = True
     asked = 0  # tokens
-    refused = 0  # clients that come again
+    refused = 0  # tokens that come again
     room = 0  # requests that may be on their way
 
     def early_refusal(self, tokens: int, others: int, refused: int) -> Overloaded | None:
@@ -143,19 +143,22 @@ def test_clients_refused_together_are_read_again_apart(storm: Storm) -> None:
     assert len({client.pause() for client in clients}) > 5
 
 
-def test_the_queue_is_told_how_many_clients_come_again(storm: Storm) -> None:
+def test_the_queue_is_told_how_much_comes_again(storm: Storm) -> None:
     another = Storm(early=storm.early)
-    for client, refused in [(storm, 0), (storm, 1), (another, 1), (another, 2)]:
-        client.ask()
-        assert storm.queue.refused == refused
+    long, short = request_bytes({"inputs": "cat " * 1000}), request_bytes({"inputs": "cat " * 100})
+    asked = [0]
+    for client, body in [(storm, long), (storm, long), (another, short), (another, short)]:
+        client.ask(body)
+        assert storm.queue.refused == sum(asked)
+        asked = [storm.queue.asked] if client is storm else [asked[0], storm.queue.asked]
         client.pause()
     storm.queue.is_full = False
     storm.ask()
     storm.protocol.cycle.response_complete = True
     storm.protocol.on_response_complete()
-    assert storm.early.refused_clients == 1
+    assert storm.early.refused_tokens == asked[1]
     another.protocol.connection_lost(None)
-    assert storm.early.refused_clients == 0
+    assert storm.early.refused_tokens == 0
 
 
 def test_who_waits_as_asked_is_never_held_up(storm: Storm) -> None:
