@@ -9,7 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from service.context import request_id_of
 from service.errors import Overloaded, ServiceError
@@ -35,6 +35,14 @@ class Queue(Protocol):
         ...
 
 
+class EarlyAnswer(NamedTuple):
+    """A refusal: the whole answer, its `Retry-After` in seconds, and about how many tokens were refused."""
+
+    data: bytes
+    retry_after: int
+    tokens: int
+
+
 class EarlyRefusals:
     """Knows whether the queue refuses at present, and writes refusals. On the event loop only.
 
@@ -45,9 +53,6 @@ class EarlyRefusals:
         ports: and hosts that requests may come for.
         metrics: of the app.
         is_read_by_browsers: whether answers have headers for pages of other origins; they take the usual way then.
-
-    Attributes:
-        refused_tokens: of the connections whose last request was refused, about.
     """
 
     def __init__(
@@ -68,7 +73,7 @@ class EarlyRefusals:
         self._usual_way = {_WAITS_FOR_ANSWER, *([b"origin"] if is_read_by_browsers else [])}
         self._alert_until = 0.0
         self._refused: Counter[str] = Counter()
-        self.refused_tokens = 0
+        self._refused_clients = self._refused_tokens = 0  # connections whose last request was refused
         self._let_through = 0  # requests since the loop's turn began, of which the queue does not know yet
 
     @property
@@ -90,8 +95,8 @@ class EarlyRefusals:
         default_headers: Sequence[tuple[bytes, bytes]],
         keeps_alive: bool,
         call_soon: Callable[[Callable[[], None]], object],
-    ) -> tuple[bytes, int] | None:
-        """The whole answer and its `Retry-After`; None for a request that is to take its usual way.
+    ) -> EarlyAnswer | None:
+        """The refusal; None for a request that is to take its usual way.
 
         Args:
             method: of the request.
@@ -110,7 +115,10 @@ class EarlyRefusals:
             self._ports.check(route, server, by_name.get(b"host"))
             if route.access == "key":
                 self._keys.check(by_name)
-            refusal = self._queue.early_refusal(expected_tokens(by_name), self._let_through, self.refused_tokens)
+            tokens = expected_tokens(by_name)
+            # With fair turns a larger request goes before this one only as far as this one's own tokens.
+            again = min(self._refused_tokens, self._refused_clients * tokens)
+            refusal = self._queue.early_refusal(tokens, self._let_through, again)
         except ServiceError:  # the usual way says it
             return None
         if refusal is None:
@@ -122,7 +130,12 @@ class EarlyRefusals:
         self._count(route.path, method, refusal.code)
         named = (*default_headers, (b"x-request-id", request_id_of(by_name).encode("ascii")))
         answer = refusal_bytes(refusal, shape=route.error_shape, headers=named, closes=not keeps_alive)
-        return answer, retry_after_seconds(refusal)
+        return EarlyAnswer(answer, retry_after_seconds(refusal), tokens)
+
+    def count_refused(self, before: int, now: int) -> None:
+        """Notes a connection's refused tokens: of the request before, and of the last one; 0 for one that was not."""
+        self._refused_tokens += now - before
+        self._refused_clients += bool(now) - bool(before)
 
     def _begin_turn(self) -> None:
         """Tasks of the requests let through run now, and queue them."""

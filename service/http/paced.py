@@ -65,6 +65,7 @@ class PacedProtocol(BoundedProtocol):
             self._count_refused(0)
         elif not (self.is_answering or self.requests_waiting or self._pause is not None):
             self._retry_after = LEAST_RETRY_AFTER
+            self._count_refused(expected_tokens(dict(self.headers)))
             self._wait_before_next()
         self.connection.was_refused = False
 
@@ -85,18 +86,18 @@ class PacedProtocol(BoundedProtocol):
         )
         if refusal is None:
             return False
-        answer, self._retry_after = refusal
-        self.transport.write(answer)
+        self._retry_after = refusal.retry_after
+        self._count_refused(refusal.tokens)
+        self.transport.write(refusal.data)
         if not keeps_alive:
             self.linger_and_close()
         return True
 
     def _count_refused(self, tokens: int) -> None:
-        self._early.refused_tokens += tokens - self._refused_tokens
+        self._early.count_refused(self._refused_tokens, tokens)
         self._refused_tokens = tokens
 
     def _wait_before_next(self) -> None:
-        self._count_refused(expected_tokens(dict(self.headers)))
         now = self.loop.time()
         pause = 0.0 if now >= self._may_ask_again else min(self._next_pause, self._retry_after)
         self._next_pause = max(FIRST_PAUSE, GROWTH * pause)
