@@ -137,10 +137,7 @@ def read_checkpoint(
         raise UnsupportedModel("an instruction is for language models that judge pairs of texts: this is none")
     elif config.task == "classification":
         tokenizer, pairs = prepare_pairs(tokenizer, pipeline.transformer, has_types=config.type_vocab_size > 1)
-    around = tokenizer.encode("").ids
-    largest = max([*tokenizer.get_vocab().values(), *around], default=0)  # not the count: ids may have gaps
-    if largest >= config.vocab_size:
-        raise SourceError(f"tokenizer.json has ids up to {largest}, the network {config.vocab_size} tokens")
+    _require_known_ids(tokenizer, config)
     return Checkpoint(
         name=name or folder.id,
         source=Source(id=folder.id, revision=folder.revision, sha256=sha256, adapter=adapter),
@@ -169,6 +166,13 @@ def require_embedding(checkpoint: Checkpoint, purpose: str) -> None:
         raise UnsupportedModel(
             f"{checkpoint.name} is for task {task}, and {purpose} by embeddings: name an embedding model"
         )
+
+
+def _require_known_ids(tokenizer: Tokenizer, config: EncoderConfig) -> None:
+    around = tokenizer.encode("").ids
+    largest = max([*tokenizer.get_vocab().values(), *around], default=0)  # not the count: ids may have gaps
+    if largest >= config.vocab_size:
+        raise SourceError(f"tokenizer.json has ids up to {largest}, the network {config.vocab_size} tokens")
 
 
 def _describe(folder: Path) -> dict[str, Any]:

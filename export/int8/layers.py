@@ -17,6 +17,7 @@ SmoothQuant (Xiao et al. 2023, equation 4), with offsets a channel as well.
 import torch
 from torch import Tensor, nn
 
+from export.int8.column_scale import column_scale
 from model.attention import attend, no_heads
 from model.config import Activation
 from model.dot_product import Implementation
@@ -27,15 +28,12 @@ from model.positions import PositionTerms
 from model.value_norms import output_rows
 
 LOWEST, HIGHEST = 0, 255  # unsigned activations: the integer kernels of x86 multiply uint8 by int8
-MOST = 127
-MOST_IN_PAIR = 127.5  # before rounding, which adds a half to each of two and so leaves at most 128: 255 * 128 < 2**15
 
 
 class QuantizedLinear(nn.Module):
     """`y = (x8 - zero_point) W8 * weight_scale + bias` for x8 uint8 [..., K], W8 int8 [K, N]; one scale a column.
 
-    x86 without VNNI adds the products of two neighbours along K in 16 bits (`vpmaddubsw`). A column's scale is so large
-    that no input makes them saturate, so every processor computes the same, each with its fastest kernel.
+    Scales are such that every processor computes the same (`export.int8.column_scale`).
     """
 
     weight: Tensor
@@ -53,7 +51,7 @@ class QuantizedLinear(nn.Module):
             zero_point: the input value that stands for 0.
         """
         super().__init__()
-        scale = _exact_scale(weight)
+        scale = column_scale(weight)
         self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8).T.contiguous())
         self.register_buffer("weight_scale", scale.float())
         self.register_buffer("bias", None if bias is None else bias.float())
@@ -220,14 +218,6 @@ class QuantizedLayer(nn.Module):
         hidden = self.attention_norm(hidden * self.attention_scale + attended)
         hidden = self.feed_forward_norm(hidden * self.feed_forward_scale + self.feed_forward(hidden))
         return hidden, heads
-
-
-def _exact_scale(weight: Tensor) -> Tensor:
-    """The least scale [N] of a weight [N, K] with which single values and sums of two of one sign stay in bounds."""
-    signed = torch.stack([weight.relu(), (-weight).relu()])  # [2, N, K]
-    pairs = nn.functional.pad(signed, (0, weight.shape[1] % 2)).reshape(2, len(weight), -1, 2)
-    single, pair = signed.amax(dim=(0, 2)), pairs.sum(dim=3).amax(dim=(0, 2))  # [N]
-    return torch.maximum(single / MOST, pair / MOST_IN_PAIR).clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 def quantize(x: Tensor) -> Tensor:
