@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 Headers = list[tuple[bytes, bytes]]  # names in lower case
 
-_TOKEN_BYTES = 5  # of a body with one English sentence, the JSON around it included; 4 to 7 in nine of ten
+_TOKEN_BYTES = 5  # of a body with one English sentence, the JSON around it included; 4 to 6 in nine of ten
 _SENTENCE_TOKENS = 32  # of a body that does not say its length
 
 _NO_PATH = re.compile(rb"([a-zA-Z][a-zA-Z0-9+.-]*://[^/?#]+)(\?.*)?")

@@ -19,9 +19,10 @@ from service.observability.metrics import Metrics, Stage
 from service.observability.stages import StageTimer
 from service.operations.counts import count, observe_decomposed, observe_results
 from service.requests.decomposition import check_explained
-from service.requests.plan import EncodePlan, Sizes, check_sizes, plan_encoding
+from service.requests.plan import EncodePlan, plan_encoding
 from service.requests.schemas import EncodeRequest
 from service.requests.selection import ARRAY_FLOATS
+from service.requests.sizes import Sizes, check_sizes
 from service.services import Services
 from service.tokenization.inputs import (
     INPUTS,

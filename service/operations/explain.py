@@ -18,8 +18,8 @@ from service.requests.attention_schemas import AttentionRequest
 from service.requests.axes import plan_axes
 from service.requests.explain_plan import NAMES, SIDES, plan_explaining
 from service.requests.explain_schemas import ExplainRequest
-from service.requests.plan import Sizes
 from service.requests.selection import FLOAT_BYTES, AttentionSelection
+from service.requests.sizes import Sizes
 from service.runner import Runner
 from service.services import Services
 from service.settings import Settings

@@ -16,8 +16,8 @@ from service.operations.encode import check_tokens, offload, timed
 from service.requests.axes import plan_axes
 from service.requests.explain_schemas import ExplainRequest
 from service.requests.network_plan import NetworkPlan, plan_network
-from service.requests.plan import Sizes
 from service.requests.selection import FLOAT_BYTES
+from service.requests.sizes import Sizes
 from service.runner import Runner
 from service.services import Services
 from service.settings import Settings
