@@ -1,5 +1,6 @@
 # An image that serves the default model: `docker build -t polyhead .`, `docker run -p 127.0.0.1:8000:8000 polyhead`.
-# Targets: cpu (the last, so the default), gpu, exporter. deploy/README.md tells the rest.
+# Targets: cpu (the last, so the default), gpu, full (exports what it is asked to serve), exporter. deploy/README.md
+# tells the rest.
 ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
 
 # What makes the wheel and the list of packages; nothing of it is served.
@@ -11,7 +12,7 @@ RUN python -m venv --without-pip /opt/build \
  && python -m pip --python /opt/build/bin/python install --require-hashes --no-deps -r /locks/build.txt
 
 FROM tools AS wheel
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY model model
 COPY export export
 COPY polyhead polyhead
@@ -19,25 +20,27 @@ COPY service service
 COPY train train
 RUN /opt/build/bin/python -m hatchling build --target wheel --directory /wheels
 
-# torch comes after the hashed packages and by its exact version; deploy/locks/compile says why it has no hash. Where
-# TORCH_INDEX names an index of CPU builds, that is taken; else pip's own, with the CUDA packages that come along.
+# torch comes after the hashed packages and by its exact version; deploy/locks/compile says why it has no hash. If the
+# index of CPU builds does not answer, pip's own is asked, and gigabytes of CUDA packages come along.
 FROM tools AS exporter
-ARG TORCH_INDEX=
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV ORT_DISABLE_TELEMETRY=1 HF_HUB_DISABLE_TELEMETRY=1
 COPY deploy/locks/exporter.txt /locks/
 RUN python -m venv --without-pip /opt/polyhead \
  && python -m pip --python /opt/polyhead/bin/python install --require-hashes --no-deps -r /locks/exporter.txt \
- && python -m pip --python /opt/polyhead/bin/python install ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} torch==2.13.0
+ && { { [ -n "$TORCH_INDEX" ] && python -m pip --python /opt/polyhead/bin/python install --no-deps --retries 1 --timeout 15 \
+         --index-url "$TORCH_INDEX" torch==2.13.0; } \
+      || python -m pip --python /opt/polyhead/bin/python install torch==2.13.0; }
 COPY --from=wheel /wheels /wheels
 RUN python -m pip --python /opt/polyhead/bin/python install --no-deps --no-index /wheels/*.whl
 ENV PATH=/opt/polyhead/bin:$PATH
 WORKDIR /work
-ENTRYPOINT ["python", "-m", "export"]
+ENTRYPOINT ["python", "-m", "polyhead.export"]
 CMD ["--help"]
 
 FROM exporter AS artifact
 ARG PRECISION=fp32
-RUN python -m export --output /artifact --precision "$PRECISION"
+RUN python -m polyhead.export --output /artifact --precision "$PRECISION"
 
 # What is served, without pip: hashed packages, then the service itself, then the list of both.
 FROM tools AS packages-cpu
@@ -71,7 +74,7 @@ RUN python -m pip uninstall --yes --quiet setuptools wheel pip
 ENV PATH=/opt/polyhead/bin:$PATH \
     PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     ORT_DISABLE_TELEMETRY=1 \
-    POLYHEAD_MODEL=/model POLYHEAD_HOST=0.0.0.0 POLYHEAD_PORT=8000
+    POLYHEAD_HOST=0.0.0.0 POLYHEAD_PORT=8000
 WORKDIR /
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["python", "-IS", "-c", "\
@@ -80,15 +83,25 @@ port = os.environ.get('POLYHEAD_ADMIN_PORT') or os.environ['POLYHEAD_PORT']; \
 connection = http.client.HTTPConnection('127.0.0.1', int(port), timeout=4); \
 connection.request('GET', '/healthz'); \
 sys.exit(connection.getresponse().status != 200)"]
-ENTRYPOINT ["python", "-m", "service"]
+ENTRYPOINT ["python", "-m", "polyhead.service"]
+
+# `docker run polyhead:full MODEL`: a model by its name on the hub, exported once and kept in the volume /cache.
+FROM runtime AS full
+COPY --from=exporter /opt/polyhead /opt/polyhead
+RUN install -d -o 10001 -g 10001 -m 700 /cache
+ENV POLYHEAD_CACHE=/cache HF_HOME=/cache/hub HF_HUB_DISABLE_TELEMETRY=1 TMPDIR=/cache
+VOLUME /cache
+USER 10001:10001
+ENTRYPOINT ["polyhead", "serve"]
 
 FROM runtime AS gpu
-ENV POLYHEAD_PROVIDER=cuda NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+ENV POLYHEAD_MODEL=/model POLYHEAD_PROVIDER=cuda NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=packages-gpu /opt/polyhead /opt/polyhead
 COPY --from=artifact /artifact /model
 USER 10001:10001
 
 FROM runtime AS cpu
+ENV POLYHEAD_MODEL=/model
 COPY --from=packages-cpu /opt/polyhead /opt/polyhead
 COPY --from=artifact /artifact /model
 USER 10001:10001

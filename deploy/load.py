@@ -51,7 +51,7 @@ def send(address: str, path: str, body: dict[str, Any]) -> str:
 
 
 def run(address: str, rate: float, seconds: float, seed: int) -> Counter[str]:
-    """Sends so many requests a second, at random moments, and counts what came of them."""
+    """Sends `rate` requests a second at random moments, and counts their outcomes."""
     source, places = random.Random(seed), threading.Semaphore(AT_ONCE)  # noqa: S311 - no secrets
     found: list[str] = []
 
@@ -77,7 +77,7 @@ def run(address: str, rate: float, seconds: float, seed: int) -> Counter[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until its time is over, or it is told to end; says what came back."""
+    """Runs until its time is over or it is told to end; prints the outcomes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the service (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=20.0, help="requests a second (default: %(default)s)")

@@ -10,13 +10,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PLACES = {  # the file, and what stands before its versions
+PLACES = {  # the file, and the text before its versions
     "pyproject.toml": r'^version = "',
     "Dockerfile": r"^ARG VERSION=",
     "deploy/compose.yaml": r"image: polyhead:",
+    "deploy/chart/Chart.yaml": r"^(?:version|appVersion): ",
+    "deploy/chart/values.yaml": r"^image: registry.example.com/polyhead:",
     "deploy/kubernetes/base/kustomization.yaml": r"app.kubernetes.io/version: ",
     "deploy/kubernetes/overlays/production/kustomization.yaml": r"newTag: ",
     "deploy/kubernetes/overlays/models/kustomization.yaml": r"newTag: ",
+    "deploy/kubernetes/overlays/hub/kustomization.yaml": r"newTag: ",
 }
 NUMBERS = r"\d+\.\d+\.\d+"
 

@@ -4,13 +4,14 @@ k-means on unit vectors; the plot shows the two directions in which the lines di
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model.manifest import ArtifactError
+from model.artifact import ArtifactError
 from polyhead import Engine
 
 STARTS, ROUNDS = 50, 100  # of k-means, which settles long before
@@ -71,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("file", type=Path, help="one text a line")
     parser.add_argument("--clusters", type=int, default=4, help="how many (default: %(default)s)")
     parser.add_argument("--plot", type=Path, help="where to draw them: .png, .svg or .pdf (needs matplotlib)")
-    parser.add_argument("--model", default="artifacts/all-MiniLM-L6-v2", help="artifact (default: %(default)s)")
+    default = os.environ.get("POLYHEAD_MODEL", "artifacts/all-MiniLM-L6-v2")
+    parser.add_argument("--model", default=default, help="artifact (POLYHEAD_MODEL; default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
         run(parser, options)

@@ -21,7 +21,7 @@ def ask(url: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     """The server's answer, best first.
 
     Raises:
-        OSError: it cannot be reached, or refuses; the message is its own where it has one.
+        OSError: it cannot be reached, or refuses; the message is its own if it has one.
     """
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/rerank", json.dumps(body).encode(), headers)  # noqa: S310 - a user's own URL

@@ -4,6 +4,7 @@ Paragraphs are encoded once and kept in an .npz file; later calls encode only wh
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact import GRAPH
-from model.manifest import ArtifactError
+from model.artifact import GRAPH, ArtifactError
 from polyhead import Engine
 
 Paragraphs = dict[str, tuple[float, list[str]]]
@@ -76,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("folder", type=Path, help="where the text files are, folders below included")
     parser.add_argument("query", help="what to look for, in words of your own")
-    parser.add_argument("--model", default="artifacts/all-MiniLM-L6-v2", help="artifact (default: %(default)s)")
+    default = os.environ.get("POLYHEAD_MODEL", "artifacts/all-MiniLM-L6-v2")
+    parser.add_argument("--model", default=default, help="artifact (POLYHEAD_MODEL; default: %(default)s)")
     parser.add_argument("--pattern", default="*.txt", help="which files (default: %(default)s)")
     parser.add_argument("--index", type=Path, help="where vectors are kept (default: FOLDER/.search.npz)")
     parser.add_argument("--top", type=int, default=5, help="hits to print (default: %(default)s)")

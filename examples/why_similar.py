@@ -5,6 +5,7 @@ terms; all others stand together in its last line.
 """
 
 import argparse
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("a", help="a text")
     parser.add_argument("b", help="another")
-    parser.add_argument("--model", default="artifacts/all-MiniLM-L6-v2", help="artifact (default: %(default)s)")
+    default = os.environ.get("POLYHEAD_MODEL", "artifacts/all-MiniLM-L6-v2")
+    parser.add_argument("--model", default=default, help="artifact (POLYHEAD_MODEL; default: %(default)s)")
     parser.add_argument("--top", type=int, default=10, help="pairs to print (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.top < 1:

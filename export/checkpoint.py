@@ -1,70 +1,56 @@
-"""A checkpoint: everything an artifact is made from, read whole or refused.
+"""Reads a checkpoint: everything an artifact is made from, whole or refused.
 
 It brings together where the files are, what surrounds the network, the family's tables and the tokenizer.
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from export.adapters import merge_adapter
 from export.errors import SourceError, UnsupportedModel
-from export.families import (
-    albert,
-    bert,
-    distilbert,
-    electra,
-    eurobert,
-    gemma3,
-    gte,
-    jina_bert,
-    jina_v3,
-    modernbert,
-    mpnet,
-    nomic_bert,
-    polyhead,
-    qwen3,
-    roberta,
-    t5,
-)
-from export.families.settings import refuse_remote_code
-from export.json_files import read_json
-from export.pairs import prepare_pairs
-from export.pipeline import Pipeline, read_pipeline
-from export.sources import Folder
+from export.families.bert import ALBERT, BERT, DISTILBERT, ELECTRA
+from export.families.deberta import DEBERTA
+from export.families.decoder import EUROBERT, GEMMA3, LLAMA, MISTRAL, QWEN2, QWEN3
+from export.families.family import Family, refuse_remote_code
+from export.families.gte import GTE, JINA_BERT, NOMIC_BERT
+from export.families.modernbert import MODERNBERT
+from export.families.polyhead import POLYHEAD
+from export.families.roberta import JINA_V3, MPNET, ROBERTA
+from export.families.t5 import T5
+from export.late_interaction import keep_markers_whole
+from export.pipeline import Pipeline, read_pipeline, refuse_other_tasks
+from export.sources import Folder, pickled_weights, read_json
 from export.tasks import yes_no
-from export.tasks.detection import refuse_other_tasks
 from export.tasks.registry import read_task_layers
-from export.tokenizer import read_tokenizer
-from export.weights import read_weights
-from model.artifact import MANIFEST
-from model.config import EncoderConfig
-from model.config_checks import LARGEST, ConfigError
+from export.tasks.vectors import read_token_outputs
+from export.tokenizer import prepare_pairs, read_tokenizer
+from export.weights import merge_adapter, read_weights
+from model.artifact import COSINE, DOT, MANIFEST, Defaults, PairWording, Source, hash_file
+from model.config import EncoderConfig, Pooling
+from model.config_parts import LARGEST, ConfigError, Task
 from model.encoder import Encoder
-from model.manifest import Defaults, Source
-from model.pair_wording import PairWording
-from model.tasks.settings import Task
 
 ADAPTER = "adapter_config.json"  # sentence-transformers applies what it describes
 
-FAMILIES: Mapping[str, ModuleType] = {
+FAMILIES: Mapping[str, Family] = {
     model_type: family
     for family in (
-        *(albert, bert, distilbert, electra, eurobert, gemma3, gte, jina_bert, jina_v3, modernbert, mpnet),
-        *(nomic_bert, polyhead, qwen3, roberta, t5),
+        *(ALBERT, BERT, DEBERTA, DISTILBERT, ELECTRA, EUROBERT, GEMMA3, GTE, JINA_BERT, JINA_V3, MODERNBERT, MPNET),
+        *(LLAMA, MISTRAL, NOMIC_BERT, POLYHEAD, QWEN2, QWEN3, ROBERTA, T5),
     )
-    for model_type in family.MODEL_TYPES
+    for model_type in family.model_types
 }
 
-RENAMED: Mapping[tuple[str, str], ModuleType] = {  # files that name another family: what tells them is their positions
-    ("bert", "alibi"): jina_bert,
-    ("xlm-roberta", "rotary"): jina_v3,
+RENAMED: Mapping[tuple[str, str], Family] = {  # files that name another family: what tells them is their positions
+    ("bert", "alibi"): JINA_BERT,
+    ("xlm-roberta", "rotary"): JINA_V3,
 }
 
 
@@ -81,7 +67,8 @@ class Checkpoint:
         max_sequence_length: tokens at most, special tokens included.
         stated_length: the longest text that the original takes, where that is longer; else None.
         pairs: whether the network takes pairs of texts, as the tokenizer makes them.
-        pair_wording: what stands around the texts of a pair before the tokenizer reads them; None for nothing.
+        pair_wording: the text around the texts of a pair before the tokenizer reads them; None for nothing.
+        token_outputs: layers on the last hidden state for an embedder's further outputs, by name; empty for none.
     """
 
     name: str
@@ -93,6 +80,7 @@ class Checkpoint:
     stated_length: int | None = None
     pairs: bool = False
     pair_wording: PairWording | None = None
+    token_outputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 def read_checkpoint(
@@ -103,6 +91,9 @@ def read_checkpoint(
     task: Task | None = None,
     adapter: str | None = None,
     instruction: str | None = None,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+    compared: bool = False,
 ) -> Checkpoint:
     """Reads a folder whole.
 
@@ -111,24 +102,29 @@ def read_checkpoint(
         name: name to serve it under; None for the folder's.
         max_length: the longest text to serve, in tokens; None for what the folder says.
         task: what to export; None for what the folder is for.
-        adapter: which of the folder's adapters is merged into the weights; None where it has none.
+        adapter: which of the folder's adapters is merged into the weights; None if it has none.
         instruction: what a language model judges documents by; None for the usual one.
+        pooling: how tokens become one vector, if the folder does not say; None for the mean.
+        normalize: whether vectors are answered at length 1; None for what the folder says.
+        compared: whether the network is compared with the original later: settings that this version does not know are
+            then let through.
 
     Raises:
         SourceError: a file is missing, malformed, or not the one that was vouched for.
         UnsupportedModel: the network, or something around it, is not reproduced exactly by this version.
     """
-    pipeline = read_pipeline(folder.path, task)
-    described = _describe(pipeline.transformer)
-    family, config = _read_config(described, pipeline)
-    tensors, sha256 = read_weights(pipeline.transformer)
+    pipeline = read_pipeline(folder.path, task, pooling, allows_pickles=folder.allows_pickles)
+    family, described, config = _read_config(_describe(pipeline.transformer), pipeline, compared=compared)
+    tensors, sha256 = read_weights(pipeline.transformer, allows_pickles=folder.allows_pickles)
     if folder.sha256 and sha256 != folder.sha256:
         raise SourceError(f"the weights of {folder.id} have SHA-256 {sha256}, expected {folder.sha256}")
     tensors = merge_adapter(tensors, described, adapter)
     refuse_other_tasks(pipeline.found, task, tensors)
     config, task_state = read_task_layers(pipeline, described, family, tensors, config)
-    encoder = build_encoder(config, {**family.read_state(tensors, described), **task_state})
+    own = {name: tensor for name, tensor in tensors.items() if name not in pipeline.inline}
+    encoder = build_encoder(config, {**family.read_state(own, described), **task_state})
     tokenizer = read_tokenizer(pipeline.transformer, do_lower_case=pipeline.do_lower_case)
+    tokenizer = keep_markers_whole(tokenizer, pipeline.late.markers)
     pairs, wording = False, None
     if config.task == "classification" and yes_no.is_language_model(described):
         (tokenizer, wording), pairs = yes_no.word_pairs(tokenizer, instruction), True
@@ -137,10 +133,16 @@ def read_checkpoint(
         raise UnsupportedModel("an instruction is for language models that judge pairs of texts: this is none")
     elif config.task == "classification":
         tokenizer, pairs = prepare_pairs(tokenizer, pipeline.transformer, has_types=config.type_vocab_size > 1)
-    _require_known_ids(tokenizer, config)
+    tokenizer = _with_known_ids(tokenizer, config)
     return Checkpoint(
         name=name or folder.id,
-        source=Source(id=folder.id, revision=folder.revision, sha256=sha256, adapter=adapter),
+        source=Source(
+            id=folder.id,
+            revision=folder.revision,
+            sha256=sha256,
+            adapter=adapter,
+            files=_hash_rest(folder, pipeline),
+        ),
         encoder=encoder,
         tokenizer=tokenizer,
         defaults=Defaults(
@@ -148,12 +150,53 @@ def read_checkpoint(
             normalize=pipeline.normalize,
             prompts=dict(pipeline.prompts),
             default_prompt_name=pipeline.default_prompt_name,
+            **_read_lengths(pipeline, normalize),
         ),
         max_sequence_length=_longest(max_length, pipeline, tokenizer, config),
         stated_length=_beyond(pipeline, config) if max_length is None else None,
         pairs=pairs,
         pair_wording=wording,
+        token_outputs=read_token_outputs(pipeline, config.hidden_size),
     )
+
+
+def _read_lengths(pipeline: Pipeline, normalize: bool | None) -> dict[str, Any]:
+    """Whether vectors are answered at length 1, and what compares them: what was asked for, else what the folder says.
+
+    A folder that neither normalises nor names a similarity is served at length 1, as other servers do.
+
+    Raises:
+        UnsupportedModel: `normalize` does not fit the folder or its task, or the folder names another similarity.
+    """
+    named = pipeline.around.get("similarity_fn_name")
+    if pipeline.task != "embedding":
+        if normalize is not None:
+            raise UnsupportedModel(f"--normalize is for embeddings, and the task is {pipeline.task}")
+        return {}
+    if normalize is None and named not in (None, COSINE, DOT):
+        raise UnsupportedModel(
+            f"similarity_fn_name {named!r}: {COSINE}, {DOT} are supported; --normalize yes compares by cosines, and "
+            "--normalize no by dot products"
+        )
+    if pipeline.normalize and normalize is False:
+        raise UnsupportedModel("--normalize no: the checkpoint normalises its vectors itself (modules.json)")
+    unit = normalize if normalize is not None else pipeline.normalize or named != DOT
+    similarity = named if named in (COSINE, DOT) else COSINE if unit else DOT
+    return {"unit_length": unit, "similarity": similarity}
+
+
+def _hash_rest(folder: Folder, pipeline: Pipeline) -> dict[str, str]:
+    """SHA-256 of settings, tokenizer, modules' weights and pickles, by path in the folder."""
+    modules, whole = list(pipeline.modules.values()), folder.path
+    places = {
+        place for place in (whole, pipeline.transformer, *modules) if place.is_dir()
+    }  # the hub keeps no empty ones
+    found = {path for place in places for path in place.glob("*.json")}
+    if folder.allows_pickles:
+        found |= {place / name for place in places for name in pickled_weights(path.name for path in place.iterdir())}
+    found |= {path for path in pipeline.transformer.glob("*.txt") if path.name in ("vocab.txt", "merges.txt")}
+    found |= {path for place in modules if place != pipeline.transformer for path in place.glob("*.safetensors")}
+    return {path.relative_to(whole).as_posix(): hash_file(path) for path in sorted(found)}
 
 
 def require_embedding(checkpoint: Checkpoint, purpose: str) -> None:
@@ -168,11 +211,20 @@ def require_embedding(checkpoint: Checkpoint, purpose: str) -> None:
         )
 
 
-def _require_known_ids(tokenizer: Tokenizer, config: EncoderConfig) -> None:
+def _with_known_ids(tokenizer: Tokenizer, config: EncoderConfig) -> Tokenizer:
+    """The tokenizer without added tokens that have no row in the network: a text that holds one is read as its letters.
+
+    EmbeddingGemma's has one for images. The original fails on such a text.
+    """
+    described = json.loads(tokenizer.to_str())
+    kept = [token for token in described["added_tokens"] if token["id"] < config.vocab_size]
+    if len(kept) < len(described["added_tokens"]):
+        tokenizer = Tokenizer.from_str(json.dumps({**described, "added_tokens": kept}))
     around = tokenizer.encode("").ids
     largest = max([*tokenizer.get_vocab().values(), *around], default=0)  # not the count: ids may have gaps
     if largest >= config.vocab_size:
         raise SourceError(f"tokenizer.json has ids up to {largest}, the network {config.vocab_size} tokens")
+    return tokenizer
 
 
 def _describe(folder: Path) -> dict[str, Any]:
@@ -181,6 +233,11 @@ def _describe(folder: Path) -> dict[str, Any]:
             f"{folder} holds {ADAPTER}: an adapter is not applied here. Merge it into the model first "
             "(merge_and_unload of `peft`), and save that without it"
         )
+    if (folder / "gliner_config.json").is_file():
+        raise UnsupportedModel(
+            f"{folder} holds gliner_config.json: GLiNER labels spans by a network of its own behind the encoder, which "
+            "is not built. Models of ...ForTokenClassification are exported, and POST /zero-shot ranks labels of yours"
+        )
     if not (folder / "config.json").is_file():
         hint = ", and is an artifact already" if (folder / MANIFEST).is_file() else ""
         raise SourceError(f"{folder} holds no config.json{hint}: name a sentence-transformers or Hugging Face folder")
@@ -188,7 +245,7 @@ def _describe(folder: Path) -> dict[str, Any]:
 
 
 def _longest(wanted: int | None, pipeline: Pipeline, tokenizer: Tokenizer, config: EncoderConfig) -> int:
-    """The longest text to serve, in tokens: room for the special ones and one more, and no more than positions."""
+    """The longest text to serve, in tokens: room for the special ones and one more, and at most positions."""
     shortest = tokenizer.num_special_tokens_to_add(is_pair=False) + 1
     if wanted is None:
         wanted = min(pipeline.max_sequence_length or config.max_positions, config.max_positions)
@@ -227,8 +284,10 @@ def build_encoder(config: EncoderConfig, state: Mapping[str, Tensor]) -> Encoder
     return encoder.share_weights().eval().requires_grad_(False)
 
 
-def _read_config(described: Mapping[str, Any], pipeline: Pipeline) -> tuple[ModuleType, EncoderConfig]:
-    """The family that config.json names, and the network it describes."""
+def _read_config(
+    described: Mapping[str, Any], pipeline: Pipeline, *, compared: bool
+) -> tuple[Family, dict[str, Any], EncoderConfig]:
+    """The family that config.json names, its settings as `Family.settle` has them, and the network it describes."""
     path = pipeline.transformer / "config.json"
     kind = str(described.get("model_type"))
     family = RENAMED.get((kind, str(described.get("position_embedding_type")))) or FAMILIES.get(kind)
@@ -237,8 +296,9 @@ def _read_config(described: Mapping[str, Any], pipeline: Pipeline) -> tuple[Modu
             f"{path} says model_type {described.get('model_type')!r}: this version knows {', '.join(FAMILIES)}"
         )
     try:
-        refuse_remote_code(described, getattr(family, "REMOTE_CLASSES", ()))
-        return family, family.read_config(described, pipeline.pooling)
+        refuse_remote_code(described, family.remote_classes)
+        settled = dict(described) if family is POLYHEAD else family.settle(described, compared=compared)
+        return family, settled, family.read_config(settled, pipeline.pooling)
     except KeyError as error:
         raise UnsupportedModel(f"{path} does not say {error}: the network cannot be built from it") from error
     except ConfigError as error:

@@ -3,16 +3,16 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from export.command import run_command
+from export.command import run_command, wait_asleep
 from export.pruning.cli import add_options, check_options, prune_as_asked
-from export.sources import DEFAULT_MODEL
-from export.threads import wait_asleep
-from model.graph_names import LAST_HIDDEN_STATE
-from model.manifest import Manifest
-from model.tasks.settings import Task
+from export.sources import ALLOW_PICKLES, DEFAULT_MODEL
+from model.artifact import LAST_HIDDEN_STATE, ONNX_RUNTIME, OPENVINO, Manifest
+from model.config import Pooling
+from model.config_parts import Task
 
 if TYPE_CHECKING:  # torch takes seconds to import: --help and a wrong command line answer without it
     from export.checkpoint import Checkpoint
@@ -32,8 +32,8 @@ examples:
   python -m export --prune-to-quality 0.5 --pairs rated.csv --output artifacts/pruned
   python -m export heads artifacts/default --corpus texts.txt  what each head does; python -m export heads --help
 
-Only safetensors are read; a checkpoint that exists only as a pickle is refused. Exit code 0: the artifact is there;
-1: it is not, and the last line on stderr says why; 2: the command line is wrong; 130: interrupted."""
+Only safetensors are read unless {ALLOW_PICKLES} is given. Exit code 0: the artifact is there; 1: it is not, and
+the last line on stderr says why; 2: the command line is wrong; 130: interrupted."""
 
 
 def parser(program: str = PROGRAM, default_output: str = "") -> argparse.ArgumentParser:
@@ -59,7 +59,14 @@ def parser(program: str = PROGRAM, default_output: str = "") -> argparse.Argumen
         "--precision",
         choices=("fp32", "fp16", "bf16", "int8"),
         default="fp32",
-        help="fp32 (default); int8 for CPUs, fastest with VNNI or AMX; fp16 and bf16 for CUDA",
+        help="fp32 (default); int8 for CPUs, fastest with VNNI or AMX; bf16 for CPUs with AMX or AVX512-BF16, by "
+        "OpenVINO, and for CUDA; fp16 for CUDA",
+    )
+    made.add_argument(
+        "--engine",
+        choices=(ONNX_RUNTIME, OPENVINO),
+        help="what computes plain answers: onnxruntime, or openvino for fp32 and bf16 on CPUs, from the extra of that "
+        "name (default: onnxruntime, and openvino for bf16 where ONNX Runtime has no CUDA)",
     )
     made.add_argument(
         "--calibration",
@@ -83,12 +90,36 @@ def parser(program: str = PROGRAM, default_output: str = "") -> argparse.Argumen
         metavar="TEXT",
         help="what a language model judges documents by, with --task classification (default: Qwen3-Reranker's)",
     )
+    made.add_argument(
+        "--pooling",
+        choices=get_args(Pooling),
+        help="how tokens become one vector, for a folder without modules.json (default: mean); its card says how",
+    )
+    made.add_argument(
+        "--normalize",
+        choices=("yes", "no"),
+        help="whether embeddings are answered at length 1 (default: no where the checkpoint names the dot product as "
+        "its similarity and does not normalise, else yes)",
+    )
     add_options(made)
     made.add_argument("--revision", help="branch, tag or commit on the hub")
+    made.add_argument(
+        ALLOW_PICKLES,
+        action="store_true",
+        help="read weights that are not there as safetensors from pickles (pytorch_model.bin), by "
+        "torch.load(weights_only=True): tensors, and nothing else",
+    )
     made.add_argument(
         "--no-explain",
         action="store_true",
         help="without explain.onnx, which `/explain` through the network needs: a shorter export",
+    )
+    made.add_argument(
+        "--against",
+        choices=("original", "none"),
+        default="original",
+        help="what the network is compared with before it is exported: sentence-transformers and transformers, if they "
+        "are installed (default), or nothing",
     )
     made.add_argument("--force", action="store_true", help="replace DIR if it is an artifact")
     made.add_argument("--debug", action="store_true", help="show the traceback of a failure")
@@ -123,31 +154,51 @@ def _export(options: argparse.Namespace, serve: str) -> None:
     # torch takes seconds to import: --help and a wrong command line answer without it.
     from export.checkpoint import read_checkpoint  # noqa: PLC0415
     from export.exporter import export_artifact, require_free  # noqa: PLC0415
+    from export.original import compare_with_original, describe, is_installed, not_compared  # noqa: PLC0415
     from export.sources import find_folder  # noqa: PLC0415
 
     require_free(options.output, force=options.force)
-    folder = find_folder(options.model, options.revision)
+    folder = find_folder(options.model, options.revision, allows_pickles=options.allow_pickled_weights)
     sys.stderr.write(f"reading {folder.id}\n")
-    checkpoint = read_checkpoint(
-        folder,
-        name=options.name,
-        max_length=options.max_length,
-        task=options.task,
-        adapter=options.adapter,
-        instruction=options.instruction,
-    )
-    sys.stderr.write(_length_note(checkpoint))
+    compares = options.against == "original" and is_installed()
+    choices = {
+        "task": options.task,
+        "adapter": options.adapter,
+        "instruction": options.instruction,
+        "pooling": options.pooling,
+        "normalize": None if options.normalize is None else options.normalize == "yes",
+    }
+    read = partial(read_checkpoint, folder, name=options.name, max_length=options.max_length, **choices)
+    checkpoint = read(compared=compares)
+    sys.stderr.write(_pickle_note(checkpoint) + _length_note(checkpoint))
+    if options.normalize is None:
+        sys.stderr.write(_normalize_note(checkpoint))
+    if options.against == "original":
+        original = compare_with_original(checkpoint, folder.path)
+    else:
+        original = not_compared("--against none")
+    if compares and not original["compared"]:
+        checkpoint = read()  # once more, since settings that no one knows were let through
+    sys.stderr.write(describe(original))
     checkpoint, pruning = prune_as_asked(options, checkpoint)
     manifest = export_artifact(
         checkpoint,
         options.output,
         precision=options.precision,
+        engine=options.engine,
         calibration=options.calibration,
         force=options.force,
         pruning=pruning,
         explains=not options.no_explain,
+        original=original,
     )
     sys.stderr.write(_summary(options.output, manifest, serve))
+
+
+def _pickle_note(checkpoint: "Checkpoint") -> str:
+    """Names the pickles that weights were read from; nothing if there are none."""
+    names = [name for name in checkpoint.source.files if name.endswith((".bin", ".pt"))]
+    return f"tensors, and nothing else, were read from pickles: {', '.join(names)}\n" if names else ""
 
 
 def _length_note(checkpoint: "Checkpoint") -> str:
@@ -160,6 +211,17 @@ def _length_note(checkpoint: "Checkpoint") -> str:
     )
 
 
+def _normalize_note(checkpoint: "Checkpoint") -> str:
+    """Says that vectors are normalised that the checkpoint leaves as they are; nothing where it normalises them."""
+    defaults, task = checkpoint.defaults, checkpoint.encoder.config.task
+    if task != "embedding" or defaults.normalize or not defaults.unit_length:
+        return ""
+    return (
+        "vectors are answered at length 1, which the checkpoint does not say (no Normalize module, no similarity dot); "
+        "--normalize no answers them as they are\n"
+    )
+
+
 def _summary(output: Path, manifest: Manifest, serve: str) -> str:
     names = (manifest.task_output, LAST_HIDDEN_STATE, "attentions")
     parity = ", ".join(f"{name} {manifest.parity[name]:.1e}" for name in names)
@@ -169,6 +231,16 @@ def _summary(output: Path, manifest: Manifest, serve: str) -> str:
     if quality:
         figures = ", ".join(f"{name} {value:.5f}" for name, value in quality.items() if isinstance(value, float))
         judged = f"compared with fp32 over {quality['texts']} held-out texts: {figures}\n"
+    if found := manifest.parity.get("openvino"):
+        judged += (
+            f"OpenVINO {found['version']} in {found['computed_in']}: {manifest.task_output} differs by "
+            f"{found[manifest.task_output]:.1e} at most (allowed {found['tolerance']:.0e})\n"
+        )
+        if manifest.precision == "bf16" != found["computed_in"]:
+            judged += (
+                "this processor has no bf16 (AMX or AVX512-BF16): the graph was compared in float32, and bf16 was not. "
+                "Export if there is one to have it judged\n"
+            )
     return (
         f"wrote {output}: {manifest.model}, {manifest.task}, {manifest.precision}, {fused} fused attention nodes\n"
         f"largest difference over {manifest.parity['cases']} batches: {parity} "

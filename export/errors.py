@@ -12,7 +12,7 @@ ExportError
 
 
 class ExportError(Exception):
-    """Ends an export; the message holds what was expected, what was found and what to do next."""
+    """Ends an export; the message says what to expect, what was found and what to do next."""
 
 
 class SourceError(ExportError):
@@ -28,7 +28,7 @@ class OutputExists(ExportError):
 
 
 class VerificationError(ExportError):
-    """The exported graph is not what was asked for."""
+    """The exported graph is not the requested one."""
 
 
 class FusionError(VerificationError):

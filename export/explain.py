@@ -1,4 +1,4 @@
-"""`explain.onnx`: the decomposition of a network as a graph, beside the encoder's graph and on its weights.
+"""`explain.onnx`: the decomposition of a network as a graph, next to the encoder's graph and on its weights.
 
 Its large tensors are no copies: they are named as places in the encoder's files, where the same bytes stand.
 """
@@ -13,21 +13,29 @@ import onnx_ir
 import torch
 from torch import Tensor, nn
 
-from export.fold import fold_biases
-from export.graph import OPSET, quiet_exporter
-from export.inputs import Inputs
-from export.parity import Parity, Tolerance
+from export.graph import OPSET, fold_biases, quiet_exporter
 from export.reference import float64_reference
 from export.runtime import Session
-from model.artifact import EXPLAIN_GRAPH, GRAPH, GRAPH_WEIGHTS
+from export.texts import Inputs
+from export.verify import Parity, Tolerance
+from model.artifact import (
+    EXPLAIN_GRAPH,
+    GRAPH,
+    GRAPH_WEIGHTS,
+    INPUT_IDS,
+    OWN_SHARES,
+    PARTS,
+    SOURCES,
+    TOKEN_TYPE_IDS,
+    WHOLE,
+)
 from model.config import EncoderConfig
 from model.decomposition.decompose import DECOMPOSABLE, Decomposition, decompose
 from model.decomposition.output_only import decompose_output
 from model.encoder import Encoder
-from model.graph_names import INPUT_IDS, OWN_SHARES, PARTS, SOURCES, TOKEN_TYPE_IDS, WHOLE
 
 OUTPUTS = (PARTS, WHOLE, OWN_SHARES)
-LEAST_SHARED_BYTES = 4096  # smaller tensors stand in the graph itself
+LEAST_SHARED_BYTES = 4096  # smaller tensors are in the graph itself
 LENGTHS = (1, 2, 7, 24)  # tokens of the texts that the graph is verified on
 SEED = 20231
 # Parts are larger than what they add up to and cancel in it, so rounding is relative to the largest of them. Those of
@@ -81,7 +89,7 @@ def trace_explain_graph(encoder: Encoder) -> onnx_ir.Model:
 
 
 def share_weights(model: onnx_ir.Model, files: Sequence[Path]) -> int:
-    """Names the places in files where a graph's large tensors stand, in place of the tensors; returns their bytes."""
+    """Names the places in files where a graph's large tensors stand, instead of the tensors; returns their bytes."""
     shared, starts = 0, dict.fromkeys(files, 0)
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
@@ -155,7 +163,7 @@ class _Traced(nn.Module):
 
 
 def _find(file: Path, values: bytes, start: int) -> int:
-    """Where the values stand in a file, looked for from `start` on first; -1 where nowhere."""
+    """The offset of the values in a file, searched from `start` first; -1 if they are nowhere."""
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = data.find(values, start)
         return found if found >= 0 or not start else data.find(values)

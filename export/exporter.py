@@ -1,5 +1,7 @@
 """The whole path from a checkpoint to an artifact: trace, write, verify, describe, and only then give it its name."""
 
+import ctypes
+import os
 import platform
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -9,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import onnx_ir
 from tqdm import tqdm
 
@@ -16,16 +19,39 @@ from export.checkpoint import Checkpoint
 from export.errors import OutputExists
 from export.explain import can_explain, write_explain_graph
 from export.graph import OPSET, input_names, output_names, trace
-from export.memory import available_bytes, require_memory
+from export.openvino import require_openvino, write_plain_graph
+from export.original import not_compared
 from export.precision import Precision, judge, to_precision
-from export.ranges import measure_ranges
+from export.quality import measure_ranges
+from export.reference import available_bytes, require_memory
+from export.runtime import CUDA, Session
 from export.verify import verify
-from model.artifact import GRAPH, GRAPH_WEIGHTS, MANIFEST, TOKENIZER, describe_files, write_manifest
-from model.manifest import Manifest
+from model.artifact import (
+    FURTHER_OUTPUTS,
+    GRAPH,
+    GRAPH_WEIGHTS,
+    MANIFEST,
+    ONNX_RUNTIME,
+    OPENVINO,
+    TOKENIZER,
+    Manifest,
+    describe_files,
+    write_manifest,
+)
 
 EXTERNAL_WEIGHTS_BYTES = 1 << 30  # a protobuf holds 2 GiB at most, and large files load faster beside it
 PACKAGES = ("polyhead", "torch", "onnx", "onnxscript", "onnx-ir", "onnxruntime", "tokenizers")
-STAGES = ("preparing", "tracing the graph", "writing", "verifying", "judging", "explaining", "describing")
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of linux/fcntl.h and linux/fs.h
+STAGES = (
+    "preparing",
+    "tracing the graph",
+    "writing",
+    "verifying",
+    "judging",
+    "verifying in OpenVINO",
+    "explaining",
+    "describing",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +72,29 @@ def export_artifact(
     output: Path,
     *,
     precision: Precision = "fp32",
+    engine: str | None = None,
     calibration: Path | None = None,
     force: bool = False,
     pruning: PruningRecord | None = None,
     explains: bool = True,
+    original: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Writes a verified artifact.
 
-    Everything is made in a temporary directory beside the output, which takes its name at the very end: a failed or
+    Writes everything into a temporary directory next to the output, and renames it at the very end: a failed or
     interrupted export leaves nothing behind, and a reader never sees half an artifact.
 
     Args:
         checkpoint: the network and what surrounds it.
         output: directory to make.
         precision: `fp32`, `fp16`, `bf16` or `int8`.
+        engine: what computes plain answers, `onnxruntime` or `openvino`; None for ONNX Runtime, or OpenVINO for bf16
+            where ONNX Runtime has no CUDA.
         calibration: text for the ranges of int8 and of 8-bit vectors, one a line; None for what ships with the project.
         force: replace an artifact, or an empty directory, that has the output's name.
         pruning: which heads were removed before; None where none were.
-        explains: whether to make the graph that explains through the network too, where there can be one.
+        explains: whether to make the graph that explains through the network too, if there can be one.
+        original: what `export.original.compare_with_original` found, for the manifest; None if no one compared.
 
     Returns:
         The manifest that was written.
@@ -71,14 +102,29 @@ def export_artifact(
     Raises:
         OutputExists: the output is there and `force` is not set, or it is no artifact.
         SourceError: the calibration text cannot be used.
-        VerificationError: the graph is not what was asked for, or there is too little memory to find out.
+        VerificationError: the graph fails verification, or there is too little memory for it.
     """
     require_free(output, force=force)
+    if engine is None:
+        has_cuda = CUDA in Session.available_providers()
+        engine = OPENVINO if precision == "bf16" and not has_cuda else ONNX_RUNTIME
+    if engine == OPENVINO:
+        require_openvino(precision)
     require_memory(checkpoint.encoder, available_bytes())
     with _parents(output), tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as directory:
         made = Path(directory) / output.name
         made.mkdir()
-        manifest = _make(checkpoint, made, precision, calibration, pruning or PruningRecord(), explains=explains)
+        compared = {"original": dict(original or not_compared("it was not asked for"))}
+        manifest = _make(
+            checkpoint,
+            made,
+            precision,
+            calibration,
+            pruning or PruningRecord(),
+            engine=engine,
+            explains=explains,
+            compared=compared,
+        )
         _put_in_place(made, output)
     return manifest
 
@@ -113,16 +159,26 @@ def _parents(output: Path) -> Iterator[None]:
 
 
 def _put_in_place(made: Path, output: Path) -> None:
-    """Renames what was made to the output. An older output is moved beside `made` and deleted with its directory."""
-    replaced = made.parent / "replaced"
-    try:
-        if output.exists():
-            output.rename(replaced)
+    """Gives the new artifact the output's name; an older output is then deleted with the temporary directory."""
+    if not output.exists():
         made.rename(output)
-    except BaseException:
-        if replaced.exists() and not output.exists():
+    elif not _exchange(made, output):
+        replaced = made.parent / "replaced"
+        output.rename(replaced)
+        try:
+            made.rename(output)
+        except BaseException:
             replaced.rename(output)
-        raise
+            raise
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swaps two names in one step, so that one of the two is there at every moment; False if the system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # of Linux, with glibc from 2.28
+    if rename is None:
+        return False
+    names = (os.fsencode(one.absolute()), os.fsencode(other.absolute()))
+    return bool(rename(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0)
 
 
 def _make(
@@ -132,12 +188,15 @@ def _make(
     calibration: Path | None,
     pruning: PruningRecord,
     *,
+    engine: str,
     explains: bool,
+    compared: Mapping[str, Any],
 ) -> Manifest:
     config, graph = checkpoint.encoder.config, directory / GRAPH
+    graph_precision: Precision = "fp32" if engine == OPENVINO else precision  # OpenVINO rounds by itself
     with _Stages() as stages:
         stages.enter("preparing")
-        prepared = to_precision(checkpoint, precision, calibration)
+        prepared = to_precision(checkpoint, graph_precision, calibration)
         stages.enter("tracing the graph")
         model = trace(prepared.traced)
         stages.enter("writing")
@@ -146,12 +205,20 @@ def _make(
         checkpoint.tokenizer.save(str(directory / TOKENIZER))
         for name, content in pruning.files.items():
             (directory / name).write_bytes(content)
+        layers = checkpoint.token_outputs
+        if layers:
+            np.savez(directory / FURTHER_OUTPUTS, allow_pickle=False, **layers)
         stages.enter("verifying")
         fused, parity = verify(graph, prepared.reference, tolerance=prepared.tolerance)
         stages.enter("judging")
-        figures = dict(judge(graph, checkpoint, precision))
+        figures = dict(judge(graph, checkpoint, graph_precision))
+        if prepared.float32_products:
+            figures["float32_products"] = list(prepared.float32_products)
         ranges = measure_ranges(graph, checkpoint, calibration)
-        if explains and can_explain(config, precision):
+        if engine == OPENVINO:
+            stages.enter("verifying in OpenVINO")
+            figures |= {"openvino": write_plain_graph(checkpoint, directory, precision)}
+        if explains and can_explain(config, graph_precision):
             stages.enter("explaining")
             figures |= {"explain": write_explain_graph(checkpoint.encoder, directory)}
         stages.enter("describing")
@@ -166,13 +233,15 @@ def _make(
             defaults=checkpoint.defaults,
             max_sequence_length=checkpoint.max_sequence_length,
             fused_attention=fused,
-            parity={**parity, **figures},
+            parity={**parity, **figures, **compared},
             files=describe_files(directory),
             pruning=pruning.removed,
             pairs=checkpoint.pairs,
             pair_wording=checkpoint.pair_wording,
             vector_ranges=ranges,
             fits_16_bits=precision == "int8",
+            engine=engine,
+            token_outputs={"sparse": 2, "multi_vector": len(layers["vector_bias"])} if layers else {},
             versions={"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         )
         write_manifest(directory, manifest)
@@ -183,7 +252,7 @@ class _Stages:
     """A progress bar over the stages of an export, on stderr."""
 
     def __init__(self) -> None:
-        self._bar = tqdm(total=len(STAGES), unit="stage", bar_format="{desc:<18}{bar:30} {n}/{total} [{elapsed}]")
+        self._bar = tqdm(total=len(STAGES), unit="stage", bar_format="{desc:<22}{bar:30} {n}/{total} [{elapsed}]")
 
     def __enter__(self) -> Self:
         return self
@@ -199,7 +268,7 @@ class _Stages:
 
 
 def write_graph(model: onnx_ir.Model, directory: Path) -> None:
-    """Writes `model.onnx`, its weights beside it where they are large."""
+    """Writes `model.onnx`, and large weights in a file of their own."""
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
     external = GRAPH_WEIGHTS if size > EXTERNAL_WEIGHTS_BYTES else None
     onnx_ir.save(model, directory / GRAPH, external_data=external)

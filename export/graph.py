@@ -1,47 +1,56 @@
 """Traces an encoder into the ONNX graph of the artifact's contract.
 
-Names, order and shapes of inputs and outputs are fixed here (see `model.artifact`). It knows nothing of files.
+Names, order and shapes of inputs and outputs are fixed here (see `model.artifact`). Before tracing, what attention
+cancels is folded away and what value norms need is shortened, exactly in real arithmetic: the fused operator takes no
+bias, so each of the three would cost a pass over [B, S, H*K].
 """
 
+import copy
 import logging
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import onnx_ir
 import torch
 from torch import Tensor, nn
 
-from export.fold import fold_biases, reduce_factors
 from export.functions import local_functions
-from export.inputs import graph_inputs
-from model.config import EncoderConfig
-from model.dot_product import FUSED_DOMAIN, FUSED_OP
-from model.encoder import Encoder
-from model.graph_names import (
+from export.texts import graph_inputs
+from model.artifact import (
     ATTENTION_LAYERS,
     HEAD_GATES,
     INPUT_IDS,
     LAST_HIDDEN_STATE,
     LENGTHS,
     NORM_LAYERS,
+    SEEN_LENGTHS,
     TOKEN_TYPE_IDS,
     attentions_name,
     value_norms_name,
 )
-from model.head_gates import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION
-from model.tasks.settings import OUTPUT_NAMES
+from model.attention import FUSED_DOMAIN, FUSED_OP, MultiHeadAttention
+from model.config import EncoderConfig
+from model.config_parts import OUTPUT_NAMES
+from model.encoder import Encoder
+from model.value_stream import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION, is_linear, reduced_factor
 
 OPSET = 24
+POSITIONAL = 5  # inputs that every network has; the others are known by name
 BATCH, SEQUENCE, GATED = "batch", "sequence", "gated"
 
 
 def input_names(config: EncoderConfig) -> tuple[str, ...]:
     """Names of the graph's inputs, in order."""
     names = (INPUT_IDS, LENGTHS, ATTENTION_LAYERS, NORM_LAYERS, HEAD_GATES)
-    return (*names, TOKEN_TYPE_IDS) if config.type_vocab_size else names
+    types, seen = (
+        (TOKEN_TYPE_IDS,) if config.type_vocab_size else (),
+        (SEEN_LENGTHS,) if config.has_unseen_tokens else (),
+    )
+    return (*names, *types, *seen)
 
 
 def output_names(config: EncoderConfig) -> tuple[str, ...]:
@@ -64,10 +73,13 @@ def trace(encoder: Encoder) -> onnx_ir.Model:
     dynamic[HEAD_GATES] = {0: GATED}  # B, or 0
     if TOKEN_TYPE_IDS in names:
         dynamic[TOKEN_TYPE_IDS] = {0: BATCH, 1: SEQUENCE}
+    if SEEN_LENGTHS in names:
+        dynamic[SEEN_LENGTHS] = {0: BATCH}
     with quiet_exporter():
         program = torch.onnx.export(
             traced,
-            example,
+            example[:POSITIONAL],
+            kwargs=dict(zip(names[POSITIONAL:], example[POSITIONAL:], strict=True)),
             dynamo=True,
             opset_version=OPSET,
             input_names=list(names),
@@ -78,16 +90,6 @@ def trace(encoder: Encoder) -> onnx_ir.Model:
     if program is None:
         raise RuntimeError("torch.onnx.export returned no program")
     return _finish(program.model)
-
-
-def fused_attention(model: onnx_ir.Model) -> dict[str, int]:
-    """Fused attention nodes of a graph, by operator."""
-    kinds = Counter(
-        f"{node.domain or 'ai.onnx'}.{node.op_type}"
-        for node in model.graph.all_nodes()
-        if node.op_type == FUSED_OP and node.domain in (FUSED_DOMAIN, "ai.onnx")
-    )
-    return dict(kinds)
 
 
 class _Traced(nn.Module):
@@ -105,9 +107,16 @@ class _Traced(nn.Module):
         norm_layers: Tensor,
         head_gates: Tensor,
         token_type_ids: Tensor | None = None,
+        seen_lengths: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         output = self.encoder(
-            input_ids, lengths, attention_layers, token_type_ids, head_gates=head_gates, norm_layers=norm_layers
+            input_ids,
+            lengths,
+            attention_layers,
+            token_type_ids,
+            head_gates=head_gates,
+            norm_layers=norm_layers,
+            seen_lengths=seen_lengths,
         )
         tensors = (output.task_output, output.last_hidden_state, *output.attentions, *output.value_norms)
         return tuple(tensor.float() for tensor in tensors)  # the contract's outputs are, whatever the precision inside
@@ -136,7 +145,7 @@ def _finish(model: onnx_ir.Model) -> onnx_ir.Model:
 
 
 def _with_casts(value: onnx_ir.Value) -> Iterator[onnx_ir.Value]:
-    """A value and, where it is a cast one, what it was cast from.
+    """Yields a value and, if it is the result of a Cast, the value that was cast.
 
     ONNX Runtime gives two values of one symbolic shape one buffer, and a layer's weights are not of another's shape.
     """
@@ -144,6 +153,16 @@ def _with_casts(value: onnx_ir.Value) -> Iterator[onnx_ir.Value]:
     while (node := value.producer()) is not None and node.op_type == "Cast" and node.inputs[0] is not None:
         value = node.inputs[0]
         yield value
+
+
+def fused_attention(model: onnx_ir.Model) -> dict[str, int]:
+    """Fused attention nodes of a graph, by operator."""
+    kinds = Counter(
+        f"{node.domain or 'ai.onnx'}.{node.op_type}"
+        for node in model.graph.all_nodes()
+        if node.op_type == FUSED_OP and node.domain in (FUSED_DOMAIN, "ai.onnx")
+    )
+    return dict(kinds)
 
 
 @contextmanager
@@ -158,3 +177,59 @@ def quiet_exporter() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+KEYS_MATTER = ("rotary", "disentangled")  # positions with which a bias of keys changes the weights
+
+
+def fold_biases(encoder: Encoder) -> tuple[Encoder, int]:
+    """A copy without key and value biases that computes the same, and how many were removed.
+
+    q (k + b_k) = q k + q b_k: the same for every key of a query, so the softmax cancels b_k; not so where rotary
+    positions turn b_k by another angle at every key, where keys are normed, or where they meet queries of distances,
+    and it stays there. And since the
+    weights of a query sum to 1, sum_j a_j (v_j + b_v) = sum_j a_j v_j + b_v: b_v moves behind the output projection
+    as W_o b_v; not so where values are more than weighed (`model.value_stream`), and it stays there. What stays
+    behind is where a head's context is 0: at -b_v now, which is then its `null_context`.
+    """
+    folded = copy.deepcopy(encoder)
+    attentions = [module for module in folded.modules() if isinstance(module, MultiHeadAttention) and module.num_heads]
+    config = encoder.config
+    keys = attentions if config.attention_positions not in KEYS_MATTER and not config.query_key_norm else []
+    values = attentions if is_linear(config) else []
+    return folded, sum(map(_drop_key_bias, keys)) + sum(map(_move_value_bias, values))
+
+
+def _drop_key_bias(attention: MultiHeadAttention) -> bool:
+    """Whether there was one."""
+    if attention.key.bias is None:
+        return False
+    attention.key.bias = None  # type: ignore[assignment]  # nn.Linear takes None for no bias
+    return True
+
+
+def _move_value_bias(attention: MultiHeadAttention) -> bool:
+    """Whether there was one."""
+    if attention.value.bias is None:
+        return False
+    attention.output.bias = nn.Parameter(_moved_bias(attention), requires_grad=False)
+    bias = attention.value.bias.detach()
+    attention.null_context = -attention.per_query_head(bias)  # without its bias a value of 0 is this
+    attention.value.bias = None  # type: ignore[assignment]  # nn.Linear takes None for no bias
+    return True
+
+
+def reduce_factors(encoder: Encoder) -> int:
+    """Gives every layer, in place, a short factor for the norms of its values; returns how many there are."""
+    attentions: list[Any] = [module for module in encoder.modules() if hasattr(module, "value_factor")]  # int8's too
+    with_heads = [attention for attention in attentions if attention.num_heads]
+    for attention in with_heads:
+        attention.value_factor = reduced_factor(attention.output_factor())
+    return len(with_heads)
+
+
+def _moved_bias(attention: MultiHeadAttention) -> torch.Tensor:
+    """b_o + W_o b_v in float64, so that folding adds no rounding of its own."""
+    moved = attention.output.weight.double() @ attention.per_query_head(attention.value.bias).double()
+    own = attention.output.bias
+    return (moved if own is None else own.double() + moved).to(attention.output.weight.dtype)

@@ -1,32 +1,45 @@
-"""Reads what a sentence-transformers folder says around the network: modules.json and the files it names.
+"""Reads what a checkpoint's folder says around the network: its task, modules.json, and the files that this names.
 
 A folder without modules.json gets what sentence-transformers gives it: for an embedding mean pooling, no normalisation,
-and nothing that other files of sentence-transformers say.
+and nothing that other files of sentence-transformers say. A checkpoint of one task is never taken for another unasked.
 """
 
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
+
+from torch import Tensor
 
 from export.errors import SourceError, UnsupportedModel
-from export.families.settings import require_settings
-from export.json_files import read_json
-from export.modules import TEXT, TOKENS, Dense, Module, read_dense, read_modules, read_pooling, require_normalize
-from export.tasks.detection import Found, choose_task, find_task
+from export.families.family import require_settings
+from export.late_interaction import (
+    INLINE_DENSE,
+    PYLATE,
+    STANFORD,
+    LateInteraction,
+    read_late_interaction,
+    read_stanford,
+)
+from export.sources import read_json
+from export.weights import read_weights
 from model.config import Pooling
-from model.tasks.settings import Task
+from model.config_parts import LayerActivation, Task
 
+TEXT, TOKENS = "sentence_embedding", "token_embeddings"  # what modules read and write: one vector a text, or a token
 SETTINGS = tuple(  # sentence-transformers reads the first of these files that says anything
     f"sentence_{kind}_config.json"
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 PROMPTS = "config_sentence_transformers.json"
-REPRODUCED: Mapping[str, tuple[object, ...]] = {"processing_kwargs": ({}, None), "query_expansion": (None,)}
+EXPANSION = "query_expansion"
+REPRODUCED: Mapping[str, tuple[object, ...]] = {"processing_kwargs": ({}, None), EXPANSION: (None,)}
 ARGUMENTS = ("model_args", "tokenizer_args", "config_args", "model_kwargs", "processor_kwargs", "config_kwargs")
 HARMLESS_ARGUMENTS = {  # how the original computes, not what
     *("trust_remote_code", "attn_implementation", "torch_dtype", "dtype", "add_pooling_layer", "use_fast"),
-    *("use_memory_efficient_attention", "unpad_inputs"),
+    *("use_memory_efficient_attention", "unpad_inputs", "safe_serialization", "low_cpu_mem_usage"),
 }
 
 
@@ -39,21 +52,91 @@ def _network(task: str, output: str, features: str) -> Mapping[str, tuple[object
 NETWORKS: Mapping[Task, Mapping[str, tuple[object, ...]]] = {
     "embedding": _network("feature-extraction", "last_hidden_state", TOKENS),
     "classification": _network("sequence-classification", "logits", "scores"),
+    "token_classification": _network("token-classification", "logits", TOKENS),
     "sparse": _network("fill-mask", "logits", TOKENS),
     "multi_vector": _network("feature-extraction", "last_hidden_state", TOKENS),
 }
-CLASSES: Mapping[Task, str] = {  # of sentence-transformers
+LANGUAGE_MODEL: Mapping[str, tuple[object, ...]] = {"transformer_task": ("text-generation",)}
+CLASSES: Mapping[Task, str] = {  # of sentence-transformers, which has none for labels on tokens
     "embedding": "SentenceTransformer",
     "classification": "CrossEncoder",
+    "token_classification": "",
     "sparse": "SparseEncoder",
     "multi_vector": "MultiVectorEncoder",
 }
 MODULES: Mapping[Task, tuple[str, ...]] = {
     "embedding": ("Transformer", "Pooling", "Dense", "Normalize"),
-    "classification": ("Transformer",),
+    "classification": ("Transformer", "LogitScore"),
+    "token_classification": ("Transformer",),
     "sparse": ("Transformer", "MLMTransformer", "SpladePooling"),
     "multi_vector": ("Transformer", "Dense", "MultiVectorMask", "Normalize"),
 }
+POOLING_MODES: Mapping[str, Pooling] = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
+POOLING_FLAGS: Mapping[str, str] = {  # the names of releases before 6
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+PYLATE_DENSE = "pylate.models.Dense.Dense"
+ADAPTED = "custom_st.Transformer"
+DEFAULT_ACTIVATION = "torch.nn.Tanh"  # of a Dense module that names none
+DENSE_ACTIVATIONS: Mapping[str, LayerActivation] = {
+    "Tanh": "tanh",
+    "Identity": "identity",
+    "GELU": "gelu",
+    "ReLU": "relu",
+    "SiLU": "silu",
+}
+TASK_NAMES = get_args(Task)
+ARCHITECTURES: Mapping[str, Task] = {  # endings of the class names that `transformers` writes into config.json
+    "Model": "embedding",
+    "Contriever": "embedding",  # BERT, as its authors' code names it
+    "ForMaskedLM": "embedding",  # what nearly every encoder was trained as before it was anything else
+    "ForPreTraining": "embedding",
+    "ForSequenceClassification": "classification",
+    "ForTokenClassification": "token_classification",
+}
+STATED: Mapping[str, Task] = {  # the module of modules.json that only one task has
+    "SpladePooling": "sparse",
+    "LogitScore": "classification",
+    "Pooling": "embedding",
+    "MultiVectorMask": "multi_vector",
+}
+OTHER_TASKS = ("classifier.", "qa_outputs.")  # beginnings of tensor names that no embedding has
+
+
+class Module(NamedTuple):
+    """One entry of modules.json: the name of its class, and where its files are."""
+
+    kind: str
+    folder: Path
+
+
+class Dense(NamedTuple):
+    """A dense layer: its settings, and its tensors `weight`, `bias`, and `residual.weight` if there is one."""
+
+    size: int
+    bias: bool
+    activation: LayerActivation
+    state: Mapping[str, Tensor]
+    residual: bool = False
+
+
+class Found(NamedTuple):
+    """What a checkpoint says of its task.
+
+    Attributes:
+        task: None if it is for something that no task here does.
+        sign: where that stands, for messages.
+        is_stated: whether the checkpoint is whole as this task: its modules are listed, not only its network.
+    """
+
+    task: Task | None
+    sign: str
+    is_stated: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,14 +145,17 @@ class Pipeline:
 
     Attributes:
         transformer: folder of the network's own config.json, weights and tokenizer.
-        task: what is exported.
+        task: the task to export.
         found: what the folder says of its task.
-        modules: those of modules.json behind the network, by the name of their class; none where they are another
+        modules: of modules.json behind the network, by the name of their class; none if they are another
             task's.
         pooling: how tokens become one vector.
-        dense: the dense layers after pooling, or the one on tokens.
+        dense: the dense layers after pooling, or on tokens.
+        late: how queries and documents are read, of task multi_vector.
+        inline: names of tensors among the network's that are the task's.
+        allows_pickles: whether weights are also read from pickles.
         normalize: whether the pipeline ends in an L2 normalisation.
-        settings: of the Transformer module; empty where there are none.
+        settings: of the Transformer module; empty if there are none.
         around: config_sentence_transformers.json; empty where it does not count.
         max_sequence_length: tokens at most, or None where the folder does not say.
         do_lower_case: whether texts are lowered before the tokenizer.
@@ -90,14 +176,27 @@ class Pipeline:
     do_lower_case: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
+    late: LateInteraction = field(default_factory=LateInteraction)
+    inline: tuple[str, ...] = ()
+    allows_pickles: bool = False
 
 
-def read_pipeline(folder: Path, wanted: Task | None = None) -> Pipeline:
+def find_network(folder: Path) -> Path:
+    """Where a checkpoint's own config.json, weights and tokenizer are."""
+    modules = read_modules(folder)
+    return modules[0].folder if modules else folder
+
+
+def read_pipeline(
+    folder: Path, wanted: Task | None = None, pooling: Pooling | None = None, *, allows_pickles: bool = False
+) -> Pipeline:
     """Reads modules.json and everything it names.
 
     Args:
         folder: of the checkpoint.
         wanted: the task to export; None for the one that the checkpoint is for.
+        pooling: how tokens become one vector, for a folder that does not say; None for the mean.
+        allows_pickles: whether dense layers are also read from pickles.
 
     Raises:
         SourceError: a file is missing or no JSON.
@@ -107,20 +206,132 @@ def read_pipeline(folder: Path, wanted: Task | None = None) -> Pipeline:
     modules = read_modules(folder)
     transformer = modules[0].folder if modules else folder
     described = read_json(transformer / "config.json", optional=True)
-    found = find_task([module.kind for module in modules], described, folder)
+    around = read_json(folder / PROMPTS, optional=True)
+    found = find_task([module.kind for module in modules], described, folder, around)
     task = choose_task(found, wanted)
     values: dict[str, Any] = {"transformer": transformer, "task": task, "found": found}
+    values["allows_pickles"] = allows_pickles
+    if pooling is not None and (modules or task != "embedding" or described.get("pooling")):
+        raise UnsupportedModel(f"--pooling {pooling} is for embeddings of folders that do not say how: {found.sign}")
     if not modules:
-        return Pipeline(**values, **_read_transformer_settings({}, transformer))
+        if task == found.task == "multi_vector" and described.get("model_type") != "polyhead":
+            late = read_stanford(folder)
+            values |= {"late": late, "prompts": late.prompts, "inline": (INLINE_DENSE,), "normalize": True}
+        return Pipeline(**values, **_read_transformer_settings({}, transformer), pooling=pooling or "mean")
     settings = next(filter(None, (read_json(transformer / name, optional=True) for name in SETTINGS)), {})
-    values |= _read_transformer_settings(settings, transformer)
-    around = read_json(folder / PROMPTS, optional=True)
+    values |= _read_transformer_settings(settings, transformer, expands=task == found.task == "multi_vector")
+    prompts = _read_prompts(around, folder / PROMPTS)
+    kinds = [module.kind for module in modules]
+    unknown = sorted(set(kinds).difference(*MODULES.values()))
+    if unknown and task != found.task:  # the modules of another task are left out, but none that no one knows
+        raise UnsupportedModel(
+            f"{folder / 'modules.json'} lists module {unknown[0]}, which this version reproduces for no task"
+        )
     if task == found.task:
         _require_modules(modules, task, folder / "modules.json")
-        require_settings(settings, NETWORKS[task])
-        require_settings(around, {"model_type": (CLASSES[task],), "truncate_dim": (None,)})
-        values |= _read_modules(modules, task) | {"settings": settings, "around": around}
-    return Pipeline(**values, **_read_prompts(around, folder / PROMPTS))
+        require_settings(settings, LANGUAGE_MODEL if "LogitScore" in kinds else NETWORKS[task])
+        classes = (CLASSES[task], PYLATE) if task == "multi_vector" else (CLASSES[task],)
+        require_settings(around, {"model_type": classes, "truncate_dim": (None,)})
+        values |= _read_modules(modules, task, allows_pickles=allows_pickles)
+        values |= {"settings": settings, "around": around}
+        if task == "multi_vector":
+            late = read_late_interaction(around, settings, values["modules"].get("MultiVectorMask"))
+            prompts["prompts"] |= late.prompts
+            values |= {"late": late, "normalize": values.get("normalize", False) or around.get("model_type") == PYLATE}
+    return Pipeline(**values, **prompts)
+
+
+def find_task(
+    kinds: Sequence[str], described: Mapping[str, Any], folder: Path, around: Mapping[str, Any] | None = None
+) -> Found:
+    """Reads the task from the kinds of modules.json, or from the network's architecture if there is none.
+
+    Args:
+        kinds: class names of the modules, none without modules.json.
+        described: the network's config.json.
+        folder: for messages.
+        around: config_sentence_transformers.json.
+    """
+    sign = f"{folder / 'modules.json'} lists {', '.join(kinds)}"
+    stated = next((task for kind, task in STATED.items() if kind in kinds), None)
+    if stated is None and kinds and (around or {}).get("model_type") == PYLATE:
+        stated = "multi_vector"
+    if stated is not None:
+        return Found(stated, sign, is_stated=True)
+    if described.get("model_type") == "polyhead":
+        return Found(described.get("task", "embedding"), f"{folder / 'config.json'} names its task", is_stated=True)
+    classes = described.get("architectures")
+    name = classes[0] if isinstance(classes, list) and classes and isinstance(classes[0], str) else ""
+    if not name:
+        return Found("embedding", f"{folder / 'config.json'} names no architecture", is_stated=False)
+    if name == STANFORD and not kinds:
+        return Found("multi_vector", f"{folder / 'config.json'} names the architecture {name}", is_stated=True)
+    ending = next((ending for ending in ARCHITECTURES if name.endswith(ending)), None)
+    task = None if ending is None else ARCHITECTURES[ending]
+    return Found(task, f"{folder / 'config.json'} names the architecture {name}", is_stated=False)
+
+
+def choose_task(found: Found, wanted: Task | None) -> Task:
+    """The task to export: the one wanted, or else the checkpoint's.
+
+    Raises:
+        UnsupportedModel: the checkpoint is for a task that is not supported, and none was named.
+    """
+    if wanted is not None:
+        return wanted
+    if found.task is None:
+        judge = "; --task classification exports it as a reranker that says yes or no, if that is what it was made for"
+        raise UnsupportedModel(
+            f"{found.sign}, which is for none of the tasks {', '.join(TASK_NAMES)}: --task embedding exports its "
+            f"encoder without the layers of that architecture{judge if found.sign.endswith('ForCausalLM') else ''}"
+        )
+    return found.task
+
+
+def refuse_other_tasks(found: Found, wanted: Task | None, tensors: Iterable[str]) -> None:
+    """Refuses to leave out the layers of another task unless the task was named.
+
+    Raises:
+        UnsupportedModel: names the tensor, and the options that choose.
+    """
+    if wanted is not None or found.is_stated or found.task != "embedding":
+        return
+    if left_out := sorted(name for name in tensors if name.startswith(OTHER_TASKS)):
+        raise UnsupportedModel(
+            f"{found.sign}, and its weights hold {left_out[0]}, which no embedding uses: say --task classification to "
+            "export what they are for, or --task embedding to leave them out"
+        )
+
+
+def read_modules(folder: Path) -> list[Module]:
+    """The modules in order; none without modules.json. Class names moved between packages over the years.
+
+    Raises:
+        SourceError: modules.json is malformed, or leads out of the folder.
+        UnsupportedModel: a module with code of its own, or several of a kind other than Dense.
+    """
+    path = folder / "modules.json"
+    if not path.is_file():
+        return []
+    try:
+        named = [(entry["type"], os.fspath(entry["path"])) for entry in json.loads(path.read_bytes())]
+        kinds = [kind.rsplit(".", 1)[-1] for kind, _ in named]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SourceError(f"{path} is malformed: {error!r:.200}") from error
+    if outside := [place for _, place in named if Path(place).is_absolute() or ".." in Path(place).parts]:
+        raise SourceError(f"{path} names {outside[0]}, which is outside the folder")
+    if foreign := [kind for kind, place in named if not _is_known(kind, folder / place)]:
+        raise UnsupportedModel(f"{path} names {foreign[0]}: a module with code of its own, which is never run")
+    if repeated := {kind for kind in kinds if kinds.count(kind) > 1 and kind != "Dense"}:
+        raise UnsupportedModel(f"{path} has several modules {', '.join(sorted(repeated))}: one of a kind is supported")
+    return [Module(kind, folder / place) for kind, (_, place) in zip(kinds, named, strict=True)]
+
+
+def _is_known(kind: str, folder: Path) -> bool:
+    """One of sentence-transformers', PyLate's Dense, or the Transformer of jina-embeddings-v3 with its adapters."""
+    if kind == ADAPTED:
+        return bool(read_json(folder / "config.json", optional=True).get("lora_adaptations"))
+    return kind.startswith("sentence_transformers.") or kind == PYLATE_DENSE
 
 
 def _require_modules(modules: list[Module], task: Task, path: Path) -> None:
@@ -133,7 +344,7 @@ def _require_modules(modules: list[Module], task: Task, path: Path) -> None:
         raise UnsupportedModel("a Dense layer after Normalize is not supported: only before it")
 
 
-def _read_modules(modules: list[Module], task: Task) -> dict[str, Any]:
+def _read_modules(modules: list[Module], task: Task, *, allows_pickles: bool) -> dict[str, Any]:
     features = TEXT if task == "embedding" else TOKENS
     values: dict[str, Any] = {"modules": {module.kind: module.folder for module in modules[1:]}, "dense": ()}
     for kind, folder in modules[1:]:
@@ -144,14 +355,71 @@ def _read_modules(modules: list[Module], task: Task) -> dict[str, Any]:
             elif kind == "Pooling":
                 values["pooling"] = read_pooling(folder)
             elif kind == "Dense":
-                values["dense"] += (read_dense(folder, features),)
+                values["dense"] += (read_dense(folder, features, allows_pickles=allows_pickles),)
         except (KeyError, TypeError, ValueError) as error:
             raise SourceError(f"{folder} is malformed: {error!r}") from error
     return values
 
 
-def _read_transformer_settings(settings: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    require_settings(settings, REPRODUCED)
+def read_pooling(folder: Path) -> Pooling:
+    """How tokens become one vector.
+
+    Raises:
+        UnsupportedModel: in a way that is not reproduced.
+    """
+    config = read_json(folder / "config.json")
+    flags = [mode for flag, mode in POOLING_FLAGS.items() if config.get(flag)]
+    modes = config.get("pooling_mode") or flags or ["mean"]
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    if len(modes) > 1 or modes[0] not in POOLING_MODES:
+        raise UnsupportedModel(f"pooling {'+'.join(modes)} is not supported: one of {', '.join(POOLING_MODES)} is")
+    if config.get("include_prompt") is False:
+        raise UnsupportedModel("pooling that leaves out the prompt (include_prompt: false) is not supported")
+    return POOLING_MODES[modes[0]]
+
+
+def read_dense(folder: Path, features: str, *, allows_pickles: bool = False) -> Dense:
+    """A dense layer on these features.
+
+    Raises:
+        UnsupportedModel: another activation than is reproduced, a residual, or other features.
+    """
+    config = read_json(folder / "config.json")
+    named = str(config.get("activation_function", DEFAULT_ACTIVATION))
+    activation = named.rpartition(".")[-1]
+    if activation not in DENSE_ACTIVATIONS or not named.startswith("torch."):
+        raise UnsupportedModel(
+            f"dense activation {named} is not supported: {', '.join(DENSE_ACTIVATIONS)} of torch are"
+        )
+    if features == TOKENS:  # what a dense layer reads if it does not say
+        config = {"module_input_name": TOKENS, **config}
+    _require_features(config, features, "a dense layer")
+    residual = bool(config.get("use_residual"))
+    if residual and features != TOKENS:
+        raise UnsupportedModel("a dense layer with a residual is not supported behind pooling")
+    tensors, _ = read_weights(folder, allows_pickles=allows_pickles)
+    state = {name.removeprefix("linear."): tensor for name, tensor in tensors.items()}
+    return Dense(config["out_features"], config.get("bias", True), DENSE_ACTIVATIONS[activation], state, residual)
+
+
+def require_normalize(folder: Path, features: str) -> None:
+    """Refuses a normalisation of other features than these."""
+    _require_features(read_json(folder / "config.json", optional=True), features, "a Normalize module")
+
+
+def _require_features(config: Mapping[str, Any], features: str, what: str) -> None:
+    names = {config.get(name) or TEXT for name in ("module_input_name", "module_output_name")}
+    if config.get("module_output_name") is None:
+        names = {config.get("module_input_name") or TEXT}  # the default
+    if names != {features}:
+        vector = "the pooled vector" if features == TEXT else "tokens' vectors"
+        raise UnsupportedModel(f"{what} on anything but {vector} is not supported")
+
+
+def _read_transformer_settings(settings: Mapping[str, Any], folder: Path, *, expands: bool = False) -> dict[str, Any]:
+    require_settings(
+        settings, {name: values for name, values in REPRODUCED.items() if name != EXPANSION or not expands}
+    )
     _refuse_arguments(settings)
     tokenizer = read_json(folder / "tokenizer_config.json", optional=True)
     length = settings.get("max_seq_length") or tokenizer.get("model_max_length")
@@ -183,5 +451,5 @@ def _read_prompts(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
 def _whole(length: object, folder: Path) -> int:
     """A number of tokens; some files hold it as 512.0 or 1e30."""
     if isinstance(length, bool) or not isinstance(length, int | float) or length % 1:
-        raise SourceError(f"{folder} gives a longest text of {length!r} tokens: expected a whole number")
+        raise SourceError(f"{folder} states a longest text of {length!r} tokens: expected a whole number")
     return int(length)

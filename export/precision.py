@@ -1,6 +1,7 @@
 """The precisions an artifact can have, and what each is verified against.
 
-fp32 is the default. fp16 and bf16 are for CUDA, int8 for CPUs with integer dot products.
+fp32 is the default. fp16 and bf16 are for CUDA, int8 for CPUs with integer dot products. bf16 on CPUs is OpenVINO's,
+from a float32 graph (`export.openvino`).
 """
 
 import copy
@@ -13,13 +14,14 @@ import torch
 
 from export.checkpoint import Checkpoint
 from export.errors import VerificationError
-from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, see_ranges, task_batches
-from export.int8.quantize import quantize_encoder, require_quantizable
-from export.parity import Tolerance
+from export.int8.quantize import has_folded_form, quantize_encoder, see_ranges
+from export.int8.rows import quantize_products
 from export.quality import measure_quality
 from export.runtime import CUDA, Session
 from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
+from export.texts import HELD_OUT_TEXTS, TEXTS, task_batches
+from export.verify import Tolerance
 from model.encoder import Encoder
 
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
@@ -29,7 +31,7 @@ Precision = Literal["fp32", "fp16", "bf16", "int8"]
 # fp16: 11 bits of mantissa through every layer; all-MiniLM-L6-v2 measures 4.5e-3 on attention, 1.5e-3 on the embedding.
 # bf16: 8 bits of mantissa, so eight times fp16's.
 # int8: the reference is the quantised network itself. The two agree to 1e-7 until a value at the edge of two steps
-#       rounds to the other side; what follows then differs by a share of the quantisation error (measured on random
+#       rounds to the other side; later values then differ by a share of the quantisation error (measured on random
 #       tokens: 0.11 at most, 1.5e-2 on average). How far int8 is from fp32 is judged on held-out text.
 TOLERANCES: Mapping[Precision, Tolerance] = {
     "fp32": Tolerance(largest=1e-5, mean=1e-5, rounding=2.0),
@@ -43,7 +45,7 @@ OTHERWISE: Mapping[Precision, str] = {
     "bf16": "Serve fp16 or fp32",
     "int8": "Calibrate with text that is closer to what the model is used on (--calibration FILE), or serve fp32",
 }
-# Of what a graph gives beside its task's output. all-MiniLM-L6-v2 measures 0.99991, 9e-5
+# Of a graph's outputs other than the task's. all-MiniLM-L6-v2 measures 0.99991, 9e-5
 # and 2.2e-3 in bf16, 0.9987, 1.4e-3 and 7.4e-3 in int8; the room is for other networks.
 SHOWN_THRESHOLDS: Mapping[Precision, tuple[Threshold, ...]] = {
     "fp16": (
@@ -73,11 +75,13 @@ class Prepared:
         traced: what becomes the graph.
         reference: what the graph is verified against.
         tolerance: how far the two may be apart.
+        float32_products: names of products that int8 would round too much, and that stay float32.
     """
 
     traced: Encoder
     reference: Encoder
     tolerance: Tolerance
+    float32_products: tuple[str, ...] = ()
 
 
 def to_precision(checkpoint: Checkpoint, precision: Precision, calibration: Path | None = None) -> Prepared:
@@ -89,20 +93,23 @@ def to_precision(checkpoint: Checkpoint, precision: Precision, calibration: Path
         calibration: text for int8's ranges, one a line; None for the text that ships with the project.
 
     Raises:
-        UnsupportedModel: the network has no form in this precision.
         VerificationError: no provider here can run the graph.
     """
     if precision == "bf16" and CUDA not in Session.available_providers():
         raise VerificationError(
             "bf16 cannot be verified here: ONNX Runtime computes it on CUDA only, and this one has no CUDA. Export "
-            "where there is a GPU, with the gpu extra in place of the cpu one, or export fp16"
+            "if there is a GPU, with the gpu extra instead of the cpu one, or with --engine openvino, or export fp16"
         )
     encoder, tolerance = checkpoint.encoder, TOLERANCES[precision]
     if precision == "int8":
-        require_quantizable(encoder.config)  # before calibration, which takes a while
         batches = task_batches(calibration or TEXTS, checkpoint)
-        quantized = quantize_encoder(encoder, see_ranges(encoder, batches))
-        return Prepared(quantized, quantized, tolerance)
+        ranges = see_ranges(encoder, batches)
+        if has_folded_form(encoder.config):
+            quantized = quantize_encoder(encoder, ranges)
+            return Prepared(quantized, quantized, tolerance)
+        quantized = copy.deepcopy(encoder)
+        kept = quantize_products(quantized, ranges, batches)
+        return Prepared(quantized, quantized, tolerance, tuple(kept))
     if precision in DTYPES:
         return Prepared(copy.deepcopy(encoder).to(DTYPES[precision]), encoder, tolerance)
     return Prepared(encoder, encoder, tolerance)

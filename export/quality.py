@@ -1,4 +1,9 @@
-"""Judges a graph of lower precision by what it was made from, on text that int8's calibration did not see."""
+"""Judges a graph on text: how far a lower precision is from float32, and which ranges its vectors have.
+
+A lower precision is judged on text that int8's calibration did not see. Ranges are for callers that ask for vectors in
+8 bits. They are measured on the graph itself, so they are of what is served, whatever its precision, and of vectors of
+length 1 with all their dimensions, which is what the service answers unless a request says otherwise.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,18 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from export.errors import QualityError
-from export.inputs import batch_inputs, run_encoder
+from export.checkpoint import Checkpoint
+from export.errors import QualityError, SourceError
 from export.runtime import Session
 from export.similarity import row_cosines
 from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
-from export.tokens import TextBatch
+from export.texts import TEXTS, TextBatch, batch_inputs, run_encoder, text_batches
 from model.analysis.arrays import Float64Array
+from model.artifact import LAST_HIDDEN_STATE, VectorRanges, attentions_name, value_norms_name
+from model.config_parts import OUTPUT_NAMES
 from model.encoder import Encoder, EncoderOutput
-from model.graph_names import LAST_HIDDEN_STATE, attentions_name, value_norms_name
-from model.tasks.registry import TASKS
-from model.tasks.settings import OUTPUT_NAMES
+from model.tasks import PER_TOKEN
+
+SMALLEST_LENGTH = 1e-12  # torch.nn.functional.normalize's eps: a vector of 0 stays 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +59,14 @@ class PrecisionQuality:
 
         Args:
             thresholds: what the figures have to be.
-            otherwise: what to do where they are not.
+            otherwise: advice for a failure.
 
         Raises:
-            QualityError: the output is too far from that of float32.
+            QualityError: the output is too far from float32's.
         """
         if not all(threshold.holds(self.figures) for threshold in thresholds):
             found = ", ".join(f"{name} {value:.5f}" for name, value in self.figures.items())
-            expected = ", ".join(str(threshold) for threshold in thresholds if threshold.figure in self.figures)
+            expected = ", ".join(map(str, thresholds))
             raise QualityError(
                 f"compared with float32 over {self.texts} held-out texts: {found}; expected {expected}. {otherwise}"
             )
@@ -77,7 +84,7 @@ def measure_quality(path: Path, encoder: Encoder, batches: Sequence[TextBatch]) 
         lengths = batch.lengths.tolist()
         outputs = found[OUTPUT_NAMES[config.task]], expected.task_output.numpy()
         for kept, output in zip(rows, outputs, strict=True):
-            kept.extend(_by_text(output, lengths, is_per_token=TASKS[config.task].is_per_token))
+            kept.extend(split_by_text(output, lengths, is_per_token=config.task in PER_TOKEN))
         for layer, weights in enumerate(expected.attentions):
             if config.num_heads[layer] and weights is not None:
                 divergences[layer] += _divergence(found[attentions_name(layer)], weights.numpy(), lengths)
@@ -95,8 +102,8 @@ def measure_quality(path: Path, encoder: Encoder, batches: Sequence[TextBatch]) 
     return PrecisionQuality(len(rows[0]), figures, [(sums / queries).tolist() for sums in divergences])
 
 
-def _by_text(output: NDArray[np.float32], lengths: list[int], *, is_per_token: bool) -> list[NDArray[np.float32]]:
-    """An array a text; of one a token, those of real tokens."""
+def split_by_text(output: NDArray[np.float32], lengths: list[int], *, is_per_token: bool) -> list[NDArray[np.float32]]:
+    """An array a text, without the rows of padding if there is a vector a token."""
     return [row[:length] if is_per_token else row for row, length in zip(output, lengths, strict=True)]
 
 
@@ -119,3 +126,38 @@ def _divergence(found: NDArray[np.float32], expected: NDArray[np.float32], lengt
         q = found[row, :, :length, :length].astype(np.float64).clip(smallest)
         total += (p * np.log(p / q)).sum(axis=(1, 2))
     return total
+
+
+def measure_ranges(path: Path, checkpoint: Checkpoint, calibration: Path | None = None) -> VectorRanges | None:
+    """The least and the greatest value of each dimension over calibration text.
+
+    Args:
+        path: of the graph.
+        checkpoint: what it was made from.
+        calibration: text, one a line; None for the text that ships with the project.
+
+    Returns:
+        None where the task has no vectors, or where the shipped text holds nothing that the model can read.
+
+    Raises:
+        SourceError: the calibration text cannot be used.
+    """
+    config = checkpoint.encoder.config
+    if config.task not in ("embedding", "multi_vector"):
+        return None
+    try:
+        batches = text_batches(calibration or TEXTS, checkpoint.tokenizer, checkpoint.max_sequence_length)
+    except SourceError:
+        if calibration is None:
+            return None
+        raise
+    session = Session(path)
+    least, greatest = [], []
+    for batch in batches:
+        output = session.run(batch_inputs(config, batch))[OUTPUT_NAMES[config.task]]
+        if config.task in PER_TOKEN:
+            output = np.concatenate(split_by_text(output, batch.lengths.tolist(), is_per_token=True))
+        vectors = output / np.maximum(np.linalg.norm(output, axis=1, keepdims=True), np.float32(SMALLEST_LENGTH))
+        least.append(vectors.min(axis=0))
+        greatest.append(vectors.max(axis=0))
+    return VectorRanges(minimum=tuple(np.min(least, axis=0).tolist()), maximum=tuple(np.max(greatest, axis=0).tolist()))

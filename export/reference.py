@@ -1,22 +1,37 @@
-"""The encoder in float64, which a graph is verified against; of a large one a single layer at a time.
+"""The encoder in float64, which a graph is verified against, and whether there is memory for that.
 
 A whole copy in float64 takes twice the weights' bytes, 4.8 GB of a network of 600 million parameters. A large network
-keeps its float32 weights instead. Each layer is widened when it runs and let go of behind that, and of the token
-embeddings the rows that are looked up. Every float32 is a float64, so both references give the same bits.
+keeps its float32 weights instead. Each layer is widened when it runs and released afterwards, and of the token
+embeddings only the rows that are looked up. Every float32 is a float64, so both references give the same bits.
+
+Beside the network itself, verifying a large one takes (docs/models.md has what was measured):
+
+    2 weights          what ONNX Runtime loads and lays out anew
+    32 H S^2           attention weights of all H heads of two rows of S tokens: float64, and twice float32
+    1 GB               programs and the rest
 """
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from model.embeddings import Embeddings
-from model.encoder import Encoder
-from model.tasks.definition import Encoded
+from export.errors import VerificationError
+from model.encoder import Embeddings, Encoder
+from model.tasks import Encoded
 
 LARGE = 1 << 30  # bytes of weights; smaller networks are copied, since widening a layer for every batch takes time
+# Every layer's weights in float64 take 8 B a score and head: 0.3 GB for twelve layers of twelve heads at 512 tokens,
+# 77 GB at 8,192. Only up to this many tokens a row are the weights of every layer compared.
+LONGEST_OF_EVERY_LAYER = 512
+WEIGHT_COPIES = 2
+SCORE_BYTES = 32
+REST = 10**9
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
 
 
 def float64_reference(encoder: Encoder) -> Encoder:
@@ -97,3 +112,57 @@ def _widened_embeddings(encoder: Encoder) -> Embeddings:
     made = copy.deepcopy(embeddings, {id(embeddings.token): None}).double()
     made.token = WidenedRows(embeddings.token)  # type: ignore[assignment]  # looked up as an nn.Embedding is
     return made
+
+
+def require_memory(encoder: Encoder, available: int | None) -> None:
+    """Refuses a network that cannot be verified here.
+
+    Args:
+        encoder: float32.
+        available: bytes; None where the system does not say.
+
+    Raises:
+        VerificationError: the message names both numbers.
+    """
+    weights = sum(parameter.nbytes for parameter in encoder.parameters())
+    heads, longest = sum(encoder.config.num_heads), encoder.config.max_positions
+    needed = needed_bytes(weights, heads, longest)
+    if weights >= LARGE and available is not None and needed > available:
+        raise VerificationError(
+            f"verifying this network takes about {needed / 1e9:.1f} GB of memory more, and {available / 1e9:.1f} GB "
+            "are free: export it on a larger machine; the artifact itself is served in far less"
+        )
+
+
+def needed_bytes(weights: int, num_heads: int, longest: int) -> int:
+    """The most memory that an export needs, without the network itself.
+
+    Args:
+        weights: bytes in float32.
+        num_heads: of all layers.
+        longest: the longest text, in tokens.
+    """
+    return WEIGHT_COPIES * weights + SCORE_BYTES * num_heads * min(longest, LONGEST_OF_EVERY_LAYER) ** 2 + REST
+
+
+def available_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:
+    """Free memory as Linux counts it, at most what the container has left; None if unknown."""
+    found = [_free(meminfo), _left(cgroup)]
+    return min((number for number in found if number is not None), default=None)
+
+
+def _free(meminfo: Path) -> int | None:
+    try:
+        lines = meminfo.read_text().splitlines()
+    except OSError:
+        return None
+    values = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(values[0]) * 1024 if values else None
+
+
+def _left(cgroup: Path) -> int | None:
+    try:
+        limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return None if limit == "max" else int(limit) - int(used)
+    except (OSError, ValueError):
+        return None

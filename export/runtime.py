@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from model.graph_names import HEAD_GATES, NORM_LAYERS
+from model.artifact import HEAD_GATES, NORM_LAYERS
 
 SEVERITY_ERROR = 3
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -33,7 +33,7 @@ class Session:
         options.enable_mem_pattern = False
         if optimized is not None:
             options.optimized_model_filepath = str(optimized)
-        # CUDA where it is there: only it has kernels for bfloat16. Named, so that nothing falls back in silence.
+        # CUDA if it is there: only it has kernels for bfloat16. Named, so that nothing falls back in silence.
         providers = [name for name in (CUDA, CPU) if name in self.available_providers()]
         self._session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         self.input_names = tuple(entry.name for entry in self._session.get_inputs())

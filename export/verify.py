@@ -1,4 +1,4 @@
-"""Checks an exported graph against the encoder it was made from; an export that does not verify does not exist.
+"""Checks an exported graph against the encoder it was made from; a failed verification leaves no artifact.
 
 Three questions: are the inputs and outputs those of the contract, is attention fused in every layer as ONNX Runtime
 runs it, and are the tensors those of the PyTorch encoder over a grid of batch sizes, lengths and paddings: the task's
@@ -7,6 +7,7 @@ output, attention weights, norms of values, and on ragged batches all of them ag
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,10 @@ from tqdm import tqdm
 
 from export.errors import FusionError, ParityError, VerificationError
 from export.graph import fused_attention, input_names, output_names
-from export.grid import Case, grid
-from export.inputs import Inputs, run_encoder
-from export.parity import Parity, Tolerance
-from export.reference import float64_reference
+from export.reference import LONGEST_OF_EVERY_LAYER, float64_reference
 from export.runtime import Session
-from model.config import EncoderConfig
-from model.encoder import Encoder, EncoderOutput
-from model.graph_names import (
+from export.texts import Inputs, graph_inputs, run_encoder
+from model.artifact import (
     ATTENTION_LAYERS,
     HEAD_GATES,
     LAST_HIDDEN_STATE,
@@ -33,12 +30,203 @@ from model.graph_names import (
     attentions_name,
     value_norms_name,
 )
-from model.tasks.registry import TASKS
-from model.tasks.settings import OUTPUT_NAMES
+from model.config import EncoderConfig
+from model.config_parts import OUTPUT_NAMES
+from model.encoder import Encoder, EncoderOutput
+from model.tasks import PER_TOKEN
 
 SEED = 20240229
 LONGEST_SWITCHED = 16  # tokens a row of the runs for one layer; switches do not know lengths
-GATED = "gated"  # prefix of what is compared under gates
+GATED = "gated"  # prefix of outputs under gates
+LONGEST_GATED = 64  # tokens a row; gates do not know positions, so longer rows would only cost time
+LONGEST_WITH_WEIGHTS = 1024  # tokens a row; up to here the weights of one layer of a kind are compared
+LONGEST = 2048  # tokens a row; longer ones are not compared
+FAR_ABOVE = 10  # times the tolerance: more than rounding explains, so the rest of the grid is skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far a tensor may be from its reference, relative to the reference's largest value (or 1).
+
+    Attributes:
+        largest: of any element.
+        mean: over the tensor; tells a wrong graph from a few elements that round to the other side.
+        rounding: or this many times PyTorch's own largest error in the encoder's precision, if that
+            is more; 0 for no such allowance. Rounding grows with depth and differs from text to text: an attention of
+            all-mpnet-base-v2 (12 layers) is 9.4e-6 from float64 in PyTorch and 1.1e-5 in the graph, on the same tokens.
+    """
+
+    largest: float
+    mean: float
+    rounding: float = 0.0
+
+
+@dataclass(slots=True)
+class Parity:
+    """Largest differences found so far, relative to the largest reference value (at least 1).
+
+    Attributes:
+        cases: batches compared.
+        longest: tokens of the longest row among them.
+        differences: of the graph, by output.
+        scales: the largest reference value of each output.
+        rounding: of PyTorch's evaluation in the encoder's own precision, by output, if it was measured.
+    """
+
+    cases: int = 0
+    longest: int = 0
+    differences: dict[str, float] = field(default_factory=dict)
+    rounding: dict[str, float] = field(default_factory=dict)
+    scales: dict[str, float] = field(default_factory=dict)
+
+    def record(
+        self,
+        name: str,
+        found: NDArray[np.float32],
+        expected: NDArray[np.float64],
+        tolerance: Tolerance,
+        rounded: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Compares one tensor.
+
+        Args:
+            name: of the output.
+            found: the graph's.
+            expected: the reference.
+            tolerance: how far apart they may be.
+            rounded: PyTorch's in the encoder's own precision, for `tolerance.rounding`.
+
+        Raises:
+            ParityError: another shape, a value on either side that is not finite, or a difference above the tolerance;
+                where rounding is allowed for, only one far above, since `judge` knows how much at the end.
+        """
+        if found.shape != expected.shape:
+            raise ParityError(f"{name} has shape {found.shape}, the encoder gives {expected.shape}")
+        if not found.size:
+            return
+        if not np.isfinite(found).all():
+            raise ParityError(f"{name} holds values that are not finite")
+        if not (np.isfinite(expected).all() and (rounded is None or np.isfinite(rounded).all())):
+            raise ParityError(f"the PyTorch encoder's {name} holds values that are not finite: are its weights?")
+        scale = max(1.0, float(np.abs(expected).max()))
+        error = np.abs(found - expected)
+        worst, mean = float(error.max()) / scale, float(error.mean()) / scale
+        largest = tolerance.largest if rounded is None else FAR_ABOVE * tolerance.largest
+        if not (worst <= largest and mean <= tolerance.mean):  # so that NaN does not pass
+            raise ParityError(
+                f"{name} differs from the PyTorch encoder by {worst:.2e} at most and {mean:.2e} on average, relative "
+                f"to {scale:.3g}; allowed are {tolerance.largest:.0e} and {tolerance.mean:.0e}"
+            )
+        self.differences[name] = max(self.differences.get(name, 0.0), worst)
+        output = _output(name)
+        self.scales[output] = max(self.scales.get(output, 0.0), float(np.abs(expected).max()))
+        if rounded is not None:
+            rounding = float(np.abs(rounded - expected).max()) / scale
+            self.rounding[output] = max(self.rounding.get(output, 0.0), rounding)
+
+    def judge(self, tolerance: Tolerance) -> None:
+        """Judges all batches together: an output's largest difference by PyTorch's largest rounding of that output.
+
+        Raises:
+            ParityError: it is above the tolerance.
+        """
+        for name, worst in self.differences.items():
+            rounding = self.rounding.get(_output(name), 0.0)
+            scale = self.scales.get(_output(name), 1.0) if tolerance.rounding else 1.0
+            allowed = tolerance.largest * min(1.0, scale)  # all values of an output may be small
+            if not (worst <= allowed or worst <= tolerance.rounding * rounding):
+                raise ParityError(
+                    f"{name} differs from the PyTorch encoder by {worst:.2e} at most; allowed are "
+                    f"{allowed:.0e}, or {tolerance.rounding:g} times PyTorch's own rounding of {rounding:.2e}"
+                )
+
+    def to_dict(self, tolerance: Tolerance) -> dict[str, Any]:
+        """The figures, for the manifest: layers together."""
+        figures = {"cases": self.cases, "longest": self.longest, "tolerance": tolerance.largest}
+        rounding = {"rounding": self.rounding} if self.rounding else {}
+        return {**_by_kind(self.differences), **figures, **rounding}
+
+
+def _output(name: str) -> str:
+    """What a name is of: the layers of an output together, with and without gates."""
+    return name.removeprefix("gated.").split(".")[0]
+
+
+def _by_kind(differences: dict[str, float]) -> dict[str, float]:
+    """Largest by kind of output: layers of a kind together, and everything under gates."""
+    kinds = {"attentions": 0.0, "value_norms": 0.0, "gated": 0.0}  # of a network without heads there are none
+    for name, difference in differences.items():
+        kind = name.split(".")[0]
+        kinds[kind] = max(kinds.get(kind, 0.0), difference)
+    return kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One batch of the grid: `lengths [B]` of real tokens in rows of `sequence` tokens.
+
+    Attributes:
+        lengths: real tokens of each row.
+        sequence: tokens of each row, padding included.
+        layers: whose weights and value norms are compared too.
+    """
+
+    lengths: tuple[int, ...]
+    sequence: int
+    layers: tuple[int, ...]
+
+    def inputs(self, config: EncoderConfig, generator: np.random.Generator) -> Inputs:
+        """Random ids in every place, padding too: its ids must not matter."""
+        shape = (len(self.lengths), self.sequence)
+        ids = generator.integers(0, config.vocab_size, shape)
+        types = generator.integers(0, config.type_vocab_size, shape) if config.type_vocab_size else None
+        lengths = np.array(self.lengths)
+        seen = generator.integers(1, lengths + 1) if config.has_unseen_tokens else None
+        return graph_inputs(config, ids, lengths, layers=self.layers, token_type_ids=types, seen_lengths=seen)
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether it is run under gates too: batches of texts that differ."""
+        return len(set(self.lengths)) > 1 and self.sequence <= LONGEST_GATED
+
+    def gates(self, config: EncoderConfig, generator: np.random.Generator) -> NDArray[np.float32]:
+        """Random gates, a third each of 0, of 1, and between; the last row is all 1."""
+        drawn = generator.uniform(-1, 2, (len(self.lengths), sum(config.num_heads))).clip(0, 1)
+        drawn[-1] = 1
+        return drawn.astype(np.float32)
+
+
+def grid(config: EncoderConfig) -> Iterator[Case]:
+    """Batch sizes, lengths and paddings: alone, full, ragged, one token, padded past the longest, the longest."""
+    for lengths, sequence in _short(min(config.max_positions, LONGEST_OF_EVERY_LAYER)):
+        yield Case(lengths, sequence, tuple(range(config.num_layers)))
+    if config.max_positions > LONGEST_OF_EVERY_LAYER:
+        length = min(config.max_positions, LONGEST_WITH_WEIGHTS)
+        yield Case((length,), length, one_of_a_kind(config))
+    if config.max_positions > LONGEST_WITH_WEIGHTS:
+        length = min(config.max_positions, LONGEST)
+        ragged = (length // 2 + 3, 1) if config.local_layers else ()  # blocks of queries know lengths
+        yield Case((length, *ragged), length, ())
+
+
+def one_of_a_kind(config: EncoderConfig) -> tuple[int, ...]:
+    """The last layer with heads that sees the whole text, and the last that sees a window of it."""
+    last = {layer in config.local_layers: layer for layer, heads in enumerate(config.num_heads) if heads}
+    return tuple(sorted(last.values()))
+
+
+def _short(longest: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Real tokens of each row, and tokens a row."""
+    lengths = [n for n in (1, 2, 3, 7, 8, 16, 17, 33, 64, 100, 128) if n < longest] + [longest]
+    for length in lengths:
+        yield (length,), length
+    for length in (n for n in lengths if n <= 128):
+        yield (length, 1, (length + 1) // 2), length
+        yield (length,) * 8, length
+    padded = min(longest, 40)
+    yield (padded // 2, 1, max(1, padded // 3)), padded
+    yield tuple(1 + 5 * i % padded for i in range(16)), padded
+    yield (longest, 1), longest
 
 
 def verify(path: Path, encoder: Encoder, *, tolerance: Tolerance) -> tuple[dict[str, int], dict[str, Any]]:
@@ -57,7 +245,7 @@ def verify(path: Path, encoder: Encoder, *, tolerance: Tolerance) -> tuple[dict[
     Raises:
         FusionError: attention is not fused in every layer that has heads.
         ParityError: a tensor differs, depends on whether attention was asked for, or is another layer's than asked for.
-        VerificationError: the inputs or outputs are not those of the contract.
+        VerificationError: the inputs or outputs differ from the contract.
     """
     config = encoder.config
     with tempfile.TemporaryDirectory() as directory:
@@ -105,7 +293,7 @@ def _check_fusion(optimized: Path, config: EncoderConfig) -> dict[str, int]:
 def _check_case(
     case: Case, session: Session, encoders: tuple[Encoder, Encoder | None], parity: Parity, tolerance: Tolerance
 ) -> None:
-    """Compares one batch with the reference, and with its own precision where there is a second encoder."""
+    """Compares one batch with the reference, and with its own precision if there is a second encoder."""
     config = encoders[0].config
     output = OUTPUT_NAMES[config.task]
     generator = np.random.default_rng([SEED, case.sequence, *case.lengths])
@@ -136,20 +324,20 @@ def _compare(
     config: EncoderConfig,
     prefix: str = "",
 ) -> None:
-    """Compares every output on its real tokens with the reference's, and the second encoder's where there is one."""
-    for name, real in _real_parts(case, config, outputs[0]):
+    """Compares every output on its real tokens with the reference's, and the second encoder's if there is one."""
+    for name, real in real_parts(case, config, outputs[0]):
         tensors = (_tensor(output, name, config) for output in outputs)
         expected, rounded = (None if tensor is None else tensor[real].numpy() for tensor in tensors)
         if expected is not None:
             parity.record(prefix + name, found[name][real], expected, tolerance, rounded)
 
 
-def _real_parts(
+def real_parts(
     case: Case, config: EncoderConfig, output: EncoderOutput | None
 ) -> Iterator[tuple[str, tuple[slice | int, ...]]]:
     """Outputs with the parts of them that belong to real tokens; of weights every key, since padding must be 0."""
     per_token = [LAST_HIDDEN_STATE]
-    if TASKS[config.task].is_per_token:
+    if config.task in PER_TOKEN:
         per_token.append(OUTPUT_NAMES[config.task])
     else:
         yield OUTPUT_NAMES[config.task], (slice(None),)

@@ -1,55 +1,89 @@
-"""Reads tensors from safetensors files, single or sharded, as float32.
+"""Reads tensors from files of weights, single or sharded, as float32, and merges one of their adapters.
 
-It knows files and names; which name means what is a family's business.
+It knows files and names; which name means what is a family's business. Adapters (LoRA, Hu et al. 2022) are read as
+jina-embeddings-v3 stores them: a weight W is `parametrizations.weight.original`; its adapters stand in one tensor each
+of A and B, a task a row, and W becomes W + B A alpha / rank. An embedding's are the other way round, A B.
 """
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from export.errors import SourceError
+from export.errors import SourceError, UnsupportedModel
 from export.sources import require_safetensors
 from model.artifact import hash_file
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+SINGLE, PICKLE = "model.safetensors", "pytorch_model.bin"
+INDEX = ".index.json"
+ORIGINAL, FIRST, SECOND = (f".parametrizations.weight.{part}" for part in ("original", "0.lora_A", "0.lora_B"))
 
 
-def read_weights(folder: Path) -> tuple[dict[str, Tensor], str]:
-    """Reads every tensor of a checkpoint folder.
+def read_weights(folder: Path, *, allows_pickles: bool = False) -> tuple[dict[str, Tensor], str]:
+    """Reads every tensor of a checkpoint folder, from safetensors if it has any.
 
     Returns:
         Tensors by name, floating ones as float32, and the SHA-256 of the weights: of the file, or of the shards'
         hashes in order.
 
     Raises:
-        SourceError: no safetensors, a missing shard, or a corrupt file.
+        SourceError: no safetensors, nor a pickle that may be read; a missing shard, or a corrupt file.
     """
-    files = _weight_files(folder)
+    files = _weight_files(folder, allows_pickles=allows_pickles)
     tensors: dict[str, Tensor] = {}
     for file in files:
-        try:
-            tensors.update(load_file(file))
-        except (SafetensorError, OSError) as error:
-            raise SourceError(f"{file} cannot be read: {error}") from error
+        tensors.update(read_file(file))
     hashes = [hash_file(file) for file in files]
     digest = hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
-    return {name: _as_float32(tensor) for name, tensor in tensors.items()}, digest
+    return tensors, digest
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    if (folder / SINGLE).is_file():
-        return [folder / SINGLE]
-    if (folder / INDEX).is_file():
-        shards = _read_index(folder / INDEX)
-        if outside := [shard for shard in shards if Path(shard).name != shard]:
-            raise SourceError(f"{folder / INDEX} names {outside[0]}, which is outside the folder")
-        return [folder / shard for shard in shards]
+def read_file(file: Path) -> dict[str, Tensor]:
+    """The tensors of one file, safetensors or a pickle, floating ones as float32.
+
+    Raises:
+        SourceError: it is missing or corrupt, or a pickle of anything else than tensors by name.
+    """
+    try:
+        tensors = load_file(file) if file.suffix == ".safetensors" else _load_pickle(file)
+    except (SafetensorError, OSError) as error:
+        raise SourceError(f"{file} cannot be read: {error}") from error
+    return {name: _as_float32(tensor) for name, tensor in tensors.items()}
+
+
+def _load_pickle(file: Path) -> dict[str, Tensor]:
+    try:
+        held = torch.load(file, map_location="cpu", weights_only=True)  # builds tensors, and runs no code
+    except OSError:
+        raise
+    except Exception as error:  # whatever the bytes make of the reader
+        raise SourceError(
+            f"{file} is no file of weights: torch.load(weights_only=True) refuses it ({type(error).__name__})"
+        ) from error
+    kinds = {type(value).__name__ for value in held.values()} if isinstance(held, dict) else {type(held).__name__}
+    if not isinstance(held, dict) or kinds - {"Tensor", "Parameter"} or not all(isinstance(name, str) for name in held):
+        raise SourceError(f"{file} holds {', '.join(sorted(kinds))}: expected tensors by name and nothing else")
+    if odd := [name for name, tensor in held.items() if tensor.layout != torch.strided or tensor.device.type != "cpu"]:
+        raise SourceError(f"{file} holds {odd[0]}, which is no plain tensor")
+    return {name: tensor.detach() for name, tensor in held.items()}
+
+
+def _weight_files(folder: Path, *, allows_pickles: bool) -> list[Path]:
+    for single in (SINGLE, PICKLE) if allows_pickles else (SINGLE,):
+        index = folder / f"{single}{INDEX}"
+        if (folder / single).is_file():
+            return [folder / single]
+        if index.is_file():
+            shards = _read_index(index)
+            if outside := [shard for shard in shards if Path(shard).name != shard]:
+                raise SourceError(f"{index} names {outside[0]}, which is outside the folder")
+            return [folder / shard for shard in shards]
     require_safetensors([path.name for path in folder.iterdir()], str(folder))
     raise SourceError(f"{folder} has no {SINGLE}")
 
@@ -64,3 +98,45 @@ def _read_index(path: Path) -> list[str]:
 
 def _as_float32(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+
+
+def merge_adapter(tensors: Mapping[str, Tensor], config: Mapping[str, Any], name: str | None) -> dict[str, Tensor]:
+    """The tensors with one adapter in their weights, under the names of plain weights.
+
+    Args:
+        tensors: the checkpoint's.
+        config: its config.json, whose `lora_adaptations` names the adapters in order.
+        name: of the adapter; None where the checkpoint has none.
+
+    Raises:
+        UnsupportedModel: none of several was chosen, or one that is not there; tensors that do not fit.
+    """
+    names = config.get("lora_adaptations") or []
+    if not names and name is not None:
+        raise UnsupportedModel(f"--adapter {name}: the checkpoint has no adapters (lora_adaptations in config.json)")
+    if names and name not in names:
+        said = "choose one" if name is None else f"{name!r} is none of them"
+        raise UnsupportedModel(f"the checkpoint has an adapter for each of {', '.join(names)}: {said} with --adapter")
+    if not names:
+        return dict(tensors)
+    scale = config["lora_alpha"] / config["lora_rank"]
+    merged = {key: tensor for key, tensor in tensors.items() if not key.endswith((FIRST, SECOND))}
+    for key in [key for key in merged if key.endswith(ORIGINAL)]:
+        module, weight = key.removesuffix(ORIGINAL), merged.pop(key)
+        merged[f"{module}.weight"] = weight + scale * _change(tensors, module, names.index(name), weight)
+    return merged
+
+
+def _change(tensors: Mapping[str, Tensor], module: str, index: int, weight: Tensor) -> Tensor:
+    """B A, or A B of an embedding; whichever has the weight's shape."""
+    try:
+        first, second = tensors[module + FIRST][index], tensors[module + SECOND][index]
+        is_linear = first.shape[-1] == weight.shape[-1]
+        change = torch.matmul(second, first) if is_linear else torch.matmul(first, second)
+    except (KeyError, IndexError, RuntimeError) as error:
+        raise UnsupportedModel(f"the adapter of {module} cannot be applied: {error}") from error
+    if change.shape != weight.shape:
+        raise UnsupportedModel(
+            f"the adapter of {module} has shape {tuple(change.shape)}, its weight {tuple(weight.shape)}"
+        )
+    return change

@@ -1,25 +1,288 @@
 """The artifact: a directory that `export` writes and `service` reads, described by `manifest.json`.
 
-Standard library only. It knows names, hashes and figures; it opens neither the graph nor the tokenizer.
+The manifest names the network, where it came from, its files with their hashes, and figures. Here are also the names of
+the graph's inputs and outputs. Standard library only; this module opens neither the graph nor the tokenizer.
 """
 
 import hashlib
 import json
-from dataclasses import dataclass
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
-from model.manifest import ArtifactError, FileEntry, Manifest, manifest_bytes
+from model.config import EncoderConfig
+from model.config_parts import OUTPUT_NAMES, ClassificationSettings, ConfigError, ScoreActivation, Task
 
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 4 << 20  # a thousand times what one takes
 GRAPH = "model.onnx"
 GRAPH_WEIGHTS = "model.onnx.data"
 EXPLAIN_GRAPH = "explain.onnx"
+PLAIN_GRAPH = "plain.onnx"  # the task's output alone, without branches, for engines that compute no `If`
+ONNX_RUNTIME, OPENVINO = "onnxruntime", "openvino"
+FURTHER_OUTPUTS = "further_outputs.npz"  # layers on the last hidden state of tokens, where an embedder has some
 TOKENIZER = "tokenizer.json"
 HEADS = "heads.json"
 HEADS_PAGE = "heads.html"
 PRUNING = "pruning.json"
 PRUNING_PICTURE = "pruning.svg"
+SCHEMA_VERSION = 1
+COSINE, DOT = "cosine", "dot"
+INPUT_IDS = "input_ids"
+LENGTHS = "lengths"
+SEEN_LENGTHS = "seen_lengths"  # int64 [B]: tokens whose keys are seen; of networks that expand queries
+ATTENTION_LAYERS = "attention_layers"
+NORM_LAYERS = "norm_layers"  # bool [L]: which layers' value norms to compute
+HEAD_GATES = "head_gates"  # float32 [B, sum of all layers' heads], first layer first; no rows: no gates
+TOKEN_TYPE_IDS = "token_type_ids"  # noqa: S105 - a tensor name, no password
+POOLED = OUTPUT_NAMES["embedding"]
+LOGITS = OUTPUT_NAMES["classification"]
+TOKEN_LOGITS = OUTPUT_NAMES["token_classification"]
+SPARSE = OUTPUT_NAMES["sparse"]
+TOKEN_VECTORS = OUTPUT_NAMES["multi_vector"]
+LAST_HIDDEN_STATE = "last_hidden_state"
+SOURCES = "sources"  # of the explaining graph: int64 [N], places of the tokens whose parts are computed
+PARTS = "parts"  # float32 [N, D'], what each gives to the task's output
+WHOLE = "whole"  # float32 [D'], that output
+OWN_SHARES = "own_shares"  # float32 [L, N], how much of each token's vector is its own after each layer
+
+
+def attentions_name(layer: int) -> str:
+    """Name of the graph output that holds one layer's attention weights."""
+    return f"attentions.{layer}"
+
+
+def value_norms_name(layer: int) -> str:
+    """Name of the graph output [B, H_l, S] that holds one layer's value norms; [0, H_l, 0] where not wanted."""
+    return f"value_norms.{layer}"
+
+
+class ArtifactError(Exception):
+    """The directory is no artifact, or not the one its manifest describes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """Where an artifact came from.
+
+    Attributes:
+        id: a hub id, or a folder's name.
+        revision: commit on the hub, or None.
+        sha256: of the network's weights: of the file, or of its shards' hashes in order.
+        adapter: which of the checkpoint's adapters the weights hold; None if it has none.
+        files: SHA-256 of the checkpoint's other files by path: settings, tokenizer, further layers.
+    """
+
+    id: str
+    revision: str | None
+    sha256: str
+    adapter: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileEntry:
+    """One file of the artifact: SHA-256 in hex, size in bytes."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Defaults:
+    """What a request gets where it says nothing.
+
+    Attributes:
+        pooling: how token vectors become one vector (done in the graph, named here for the reader).
+        normalize: whether the model's own pipeline ends in an L2 normalisation.
+        prompts: texts by name that the model wants in front of an input.
+        default_prompt_name: the prompt used when a request names none, or None.
+        unit_length: whether vectors are answered at length 1 unless a request says otherwise.
+        similarity: what two embeddings are compared by, `cosine` or `dot`.
+    """
+
+    pooling: str
+    normalize: bool
+    prompts: Mapping[str, str]
+    default_prompt_name: str | None
+    unit_length: bool = True
+    similarity: str = COSINE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairWording:
+    """Words in front of and behind each text of a pair, tokenised together with it.
+
+    Tokens of the wording may reach into a text: a byte-level tokenizer reads a question mark and the line's end behind
+    it as one token. So these words are no special tokens of the tokenizer's template.
+
+    Attributes:
+        before: in front of the first text, and of the second.
+        after: behind each.
+    """
+
+    before: tuple[str, str]
+    after: tuple[str, str]
+
+    def wrap(self, texts: Sequence[str]) -> tuple[str, str]:
+        """The texts of a pair with their words around them."""
+        first, second = texts
+        return self.before[0] + first + self.after[0], self.before[1] + second + self.after[1]
+
+    def spans(self, texts: Sequence[str]) -> list[tuple[int, int]]:
+        """Where each text of a pair is in what `wrap` makes of it, [start, end) in characters."""
+        return [(len(before), len(before) + len(text)) for before, text in zip(self.before, texts, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VectorRanges:
+    """Least and greatest value of each dimension of normalised embeddings, over the export's calibration texts.
+
+    What `quantize_embeddings` of sentence-transformers calls `ranges`: int8 and uint8 scale each dimension to 256 steps
+    between the two. They are of vectors of length 1 with all their dimensions, as the service answers them by default.
+    """
+
+    minimum: tuple[float, ...]
+    maximum: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """Everything the service knows of an artifact before it opens the graph.
+
+    Attributes:
+        model: name under which the model is served.
+        source: id, revision and hash of the weights.
+        config: the network.
+        precision: `fp32`, `fp16`, `bf16` or `int8`.
+        opset: ONNX operator set of the graph.
+        inputs: names of the graph's inputs, in order.
+        outputs: names of the graph's outputs, in order.
+        defaults: pooling, normalisation and prompts.
+        max_sequence_length: longest input in tokens, special tokens included.
+        fused_attention: fused attention nodes in the graph, by operator.
+        parity: largest absolute difference from the PyTorch encoder by output, and other figures the export measured.
+        files: every other file of the directory, by name.
+        versions: versions of what produced the artifact, by package.
+        pruning: which heads were removed, by what, and what it cost; None where none were.
+        pairs: whether the model takes pairs of texts, made as `tokenizer.json` makes them.
+        pair_wording: what is put around the two texts before `tokenizer.json` reads them; None for nothing.
+        vector_ranges: what 8-bit vectors are scaled by; None where the task gives no such vectors, or they were not
+            measured.
+        fits_16_bits: int8 weights with which sums of two products never exceed 16 bits, whatever the input, so that
+            processors without VNNI compute them exactly with their fastest kernel.
+        engine: what computes plain answers, `onnxruntime` or `openvino`; the latter from `plain.onnx`, in `precision`
+            where the processor can, and all other answers are ONNX Runtime's from a float32 `model.onnx`.
+        token_outputs: what an embedder makes of each token besides a text's vector, with how many numbers a token:
+            `sparse` and `multi_vector` (BGE-M3); empty for nothing.
+    """
+
+    model: str
+    source: Source
+    config: EncoderConfig
+    precision: str
+    opset: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    defaults: Defaults
+    max_sequence_length: int
+    fused_attention: Mapping[str, int]
+    parity: Mapping[str, Any]
+    files: Mapping[str, FileEntry]
+    versions: Mapping[str, str]
+    pruning: Mapping[str, Any] | None = None
+    pairs: bool = False
+    pair_wording: PairWording | None = None
+    vector_ranges: VectorRanges | None = None
+    fits_16_bits: bool = False
+    engine: str = ONNX_RUNTIME
+    token_outputs: Mapping[str, int] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def task(self) -> Task:
+        """What the artifact is for."""
+        return self.config.task
+
+    @property
+    def task_output(self) -> str:
+        """Name of the graph output that the task is for."""
+        return OUTPUT_NAMES[self.config.task]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A name a logit; empty where the task is no classification."""
+        settings = self.config.task_settings
+        return settings.labels if isinstance(settings, ClassificationSettings) else ()
+
+    @property
+    def activation(self) -> ScoreActivation:
+        """The function from logits to scores."""
+        settings = self.config.task_settings
+        return settings.activation if isinstance(settings, ClassificationSettings) else "identity"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The manifest as JSON types; `from_dict` reverses it."""
+        return {
+            **asdict(self),
+            "config": self.config.to_dict(),
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Manifest":
+        """Reads what `to_dict` wrote.
+
+        Raises:
+            ArtifactError: another schema version, or a field is unknown, missing or malformed.
+        """
+        version = data.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise ArtifactError(f"manifest schema {version!r}: this version reads {SCHEMA_VERSION}; export it again")
+        if unknown := sorted(set(data) - {field.name for field in fields(cls)}):
+            raise ArtifactError(f"manifest has unknown fields {', '.join(unknown)}; export it again")
+        try:
+            return cls(
+                **{
+                    **data,
+                    "source": Source(**data["source"]),
+                    "config": EncoderConfig.from_dict(data["config"]),
+                    "inputs": tuple(data["inputs"]),
+                    "outputs": tuple(data["outputs"]),
+                    "defaults": Defaults(**data["defaults"]),
+                    "pair_wording": _read_wording(data.get("pair_wording")),
+                    "vector_ranges": _read_ranges(data.get("vector_ranges")),
+                    "files": {name: FileEntry(**entry) for name, entry in data["files"].items()},
+                }
+            )
+        except (AttributeError, ConfigError, KeyError, TypeError) as error:
+            raise ArtifactError(f"malformed manifest: {error}") from error
+
+
+def _read_ranges(data: Mapping[str, Any] | None) -> VectorRanges | None:
+    return None if data is None else VectorRanges(minimum=tuple(data["minimum"]), maximum=tuple(data["maximum"]))
+
+
+def _read_wording(data: Mapping[str, Any] | None) -> PairWording | None:
+    if data is None:
+        return None
+    before, after = (tuple(map(str, data[name])) for name in ("before", "after"))
+    if len(before) != 2 or len(after) != 2:
+        raise TypeError(f"pair_wording is {data!r:.100}: expected two texts before and two after")
+    return PairWording(before=before, after=after)
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """What `manifest.json` holds.
+
+    Raises:
+        ValueError: a figure is not finite, which JSON cannot say.
+    """
+    return (json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +303,10 @@ class Artifact:
         for required in (GRAPH, TOKENIZER):
             if required not in manifest.files:
                 raise ArtifactError(f"{directory / MANIFEST} lists no {required}; export it again")
+        if manifest.engine not in (ONNX_RUNTIME, OPENVINO):
+            raise ArtifactError(f"{directory / MANIFEST} names engine {manifest.engine!r}; this version has others")
+        if manifest.engine == OPENVINO and PLAIN_GRAPH not in manifest.files:
+            raise ArtifactError(f"{directory / MANIFEST} lists no {PLAIN_GRAPH}; export it again")
         for name, entry in manifest.files.items():
             _check_file(directory, name, entry)
         return cls(directory, manifest)
@@ -79,6 +346,49 @@ def describe_files(directory: Path) -> dict[str, FileEntry]:
     """Size and hash of every file of a directory except the manifest, by name."""
     paths = sorted(path for path in directory.iterdir() if path.name != MANIFEST)
     return {path.name: FileEntry(sha256=hash_file(path), size=path.stat().st_size) for path in paths}
+
+
+def install_files(directory: Path, contents: Mapping[str, bytes]) -> Manifest:
+    """Writes files into an artifact and its manifest, instead of files of the same names."""
+    manifest = read_manifest(directory)
+    others = {name: entry for name, entry in manifest.files.items() if name not in contents}
+    if len(others) < len(manifest.files):
+        write_whole(directory / MANIFEST, manifest_bytes(replace(manifest, files=others)))
+    for name, content in contents.items():
+        write_whole(directory / name, content)
+    entries = {name: FileEntry(sha256=hash_file(directory / name), size=len(contents[name])) for name in contents}
+    installed = replace(manifest, files={**others, **entries})
+    write_whole(directory / MANIFEST, manifest_bytes(installed))
+    return installed
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replaces a file at once: a reader sees the old content or the new, also after a loss of power."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def identity(manifest: Manifest) -> str:
+    """SHA-256 of everything that an answer depends on; equal for two artifacts that give the same vectors.
+
+    Whole, pruned and distilled networks have one source, and so has one that cuts texts earlier: only the graph, the
+    tokenizer and what the manifest says about texts tell them apart. Reports and the explaining graph change no vector.
+    """
+    files = {name: manifest.files[name].sha256 for name in (GRAPH, GRAPH_WEIGHTS, TOKENIZER) if name in manifest.files}
+    given = manifest.to_dict()
+    texts = {
+        name: given[name] for name in ("defaults", "max_sequence_length", "pairs", "pair_wording", "vector_ranges")
+    }
+    return hashlib.sha256(json.dumps([files, texts], sort_keys=True).encode()).hexdigest()
 
 
 def hash_file(path: Path) -> str:

@@ -1,86 +1,41 @@
-"""Multi-head attention, once.
+"""Multi-head attention: projections, scaled dot products in three interchangeable implementations, and back.
 
-The module knows projections and heads; it does not know where in a network it stands. Shape letters as in
-`model.config`: B batch, S sequence, D hidden, H heads, G key and value heads, K = d_k, V = d_v.
+`eager` is the reference and returns weights, `sdpa` is PyTorch's fused kernels, `onnx` emits the fused operator of a
+graph. The module does not know where in a network it stands. Shape letters as in `model.config`: B batch, S sequence,
+D hidden, H heads, G key and value heads, K = d_k, V = d_v.
 """
 
 import math
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from model.dot_product import IMPLEMENTATIONS, AttentionInputs, Implementation
-from model.head_gates import HeadOutputs, LayerRequest, pack_gated
-from model.packing import Packing
-from model.positions import PositionTerms
-from model.value_norms import output_rows, value_norms
-from model.value_stream import ValueStream
+from model.packing import Packing, real_tokens
+from model.positions import HALF_BLOCK, LONGEST_DENSE, PositionTable, PositionTerms, Window, shifted
+from model.value_stream import (
+    FUNCTIONS_DOMAIN,
+    FUNCTIONS_VERSION,
+    HeadOutputs,
+    LayerRequest,
+    ValueStream,
+    output_rows,
+    pack_gated,
+    split_heads,
+    value_norms,
+)
 
+Implementation = Literal["eager", "sdpa", "onnx"]
+FUSED_DOMAIN = ""
+FUSED_OP = "Attention"
+FUSED_OP_VERSION = 24
+WEIGHTS_OP = "AttentionWeights"
+BIASED_WEIGHTS_OP = "BiasedAttentionWeights"
+LOCAL_ATTENTION_OP = "LocalAttention"
 NO_TERMS = PositionTerms()
-
-
-class Heads(Protocol):
-    """What `attend` reads of the module whose heads attend."""
-
-    num_heads: int
-    scale: float
-    implementation: Implementation
-
-    @property
-    def attended_heads(self) -> int:
-        """Key and value heads that attention is given; H is a multiple of it."""
-        ...
-
-    @property
-    def null_context(self) -> Tensor | None:
-        """As `MultiHeadAttention.null_context`."""
-        ...
-
-    def output_factor(self) -> Tensor:
-        """As `MultiHeadAttention.output_factor`."""
-        ...
-
-
-def attend(
-    heads: Heads,
-    projected: tuple[Tensor, Tensor, Tensor],
-    tokens: Packing,
-    request: LayerRequest,
-    terms: PositionTerms,
-) -> tuple[Tensor, HeadOutputs]:
-    """Attention within each text of a packed batch, between the projections.
-
-    Args:
-        heads: the module.
-        projected: queries [T, H*K], keys [T, G*K] and values [T, G*V] of `attended_heads` G.
-        tokens: where they stand in the batch.
-        request: what is asked of the heads, and the gates on them.
-        terms: what positions add to the scores; queries and keys are turned already.
-
-    Returns:
-        The context [T, H*V], each head multiplied by its gate, and the heads' own outputs.
-    """
-    query, key, value = map(tokens.pad, projected)
-    context, weights = IMPLEMENTATIONS[heads.implementation](
-        AttentionInputs(
-            query,
-            key,
-            value,
-            tokens.lengths,
-            request.weights,
-            heads.num_heads,
-            heads.scale,
-            terms.bias,
-            heads.attended_heads,
-            terms.window,
-        )
-    )
-    norms = None
-    if request.value_norms is not None:
-        norms = value_norms(value, heads.null_context, heads.output_factor(), request.value_norms)
-    packed = pack_gated(context, tokens, request, heads.null_context, num_heads=heads.num_heads)
-    return packed, HeadOutputs(weights, norms)
 
 
 class MultiHeadAttention(nn.Module):
@@ -91,9 +46,9 @@ class MultiHeadAttention(nn.Module):
     where the family has none.
     """
 
-    null_context: Tensor | None  # [H*V], the context that adds nothing, where that is not 0
+    null_context: Tensor | None  # [H*V], the context that adds nothing, if that is not 0
     output_bias: Tensor  # [D], where no head is left
-    value_factor: Tensor | None  # [H, V, R], in place of the output's rows where norms are computed
+    value_factor: Tensor | None  # [H, V, R], instead of the output's rows where norms are computed
 
     def __init__(
         self,
@@ -108,6 +63,8 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         output_bias: bool = True,
         stream: ValueStream | None = None,
+        position_scores: Collection[str] = (),
+        distance_rows: int = 0,
     ) -> None:
         """Builds the projections.
 
@@ -122,6 +79,8 @@ class MultiHeadAttention(nn.Module):
             bias: whether queries, keys and values have biases.
             output_bias: whether the output has one.
             stream: what happens to the values.
+            position_scores: as `EncoderConfig.position_scores`.
+            distance_rows: rows of the tables of distances that these need.
         """
         super().__init__()
         self.stream = stream or ValueStream(hidden_size=hidden_size, num_heads=num_heads)
@@ -131,6 +90,11 @@ class MultiHeadAttention(nn.Module):
         self.implementation: Implementation = "sdpa"
         self.register_buffer("null_context", None, persistent=False)
         self.register_buffer("value_factor", None, persistent=False)
+        self.position_key = self.position_query = None
+        if num_heads and "content_to_position" in position_scores:
+            self.position_key = PositionTable(num_heads * d_k, distance_rows)
+        if num_heads and "position_to_content" in position_scores:
+            self.position_query = PositionTable(num_heads * d_k, distance_rows)
         if num_heads:
             self.query = nn.Linear(hidden_size, num_heads * d_k, bias=bias)
             self.key = nn.Linear(hidden_size, len(self.groups) * d_k, bias=bias)
@@ -158,8 +122,8 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             hidden: [T, D], the real tokens.
-            tokens: where they stand in the batch.
-            request: what is asked of the heads, and the gates on them.
+            tokens: their places in the batch.
+            request: the outputs asked of the heads, and the gates on them.
             terms: what positions change here.
 
         Returns:
@@ -172,8 +136,22 @@ class MultiHeadAttention(nn.Module):
         value = self.values(hidden, request.first_values) if request.values is None else request.values
         request = self.stream.drop_heads(request, tokens.lengths)
         projected = query, self._for_attention(key), self._for_attention(value)
+        if terms.distances is not None:
+            terms = terms._replace(bias=self._disentangled(query, key, tokens, terms.distances))
         context, heads = attend(self, projected, tokens, request, terms)
         return self.output(self.stream.apply_output_gate(context, hidden)), heads
+
+    def _disentangled(self, query: Tensor, key: Tensor, tokens: Packing, distances: Tensor) -> Tensor:
+        """What distances add to the scores, [B, H, S, S], from queries and keys [T, H*K]."""
+        query, key = (split_heads(tokens.pad(x), self.num_heads) for x in (query, key))  # [B, H, S, K]
+        bias: Tensor | None = None
+        if self.position_key is not None:
+            bias = shifted(self.position_key.scores(query, distances))
+        if self.position_query is not None:  # a key's own rows run from the queries behind it to those before it
+            own = shifted(self.position_query.scores(key, distances.flip(0))).transpose(2, 3)
+            bias = own if bias is None else bias + own
+        assert bias is not None  # noqa: S101 - the configuration names one of them
+        return bias * self.scale
 
     def values(self, hidden: Tensor, first_values: Tensor | None = None) -> Tensor:
         """What attention weighs, [T, D] -> [T, G*V]; `first_values` are the first layer's, for a value residual."""
@@ -212,3 +190,201 @@ def _norm_and_turn(x: Tensor, num_heads: int, norm: nn.Module | None, terms: Pos
 def no_heads(hidden: Tensor, request: LayerRequest) -> HeadOutputs:
     """The heads' outputs of a layer without heads."""
     return HeadOutputs(hidden.new_zeros(0, 0, 0, 0), None if request.value_norms is None else hidden.new_zeros(0, 0, 0))
+
+
+class Heads(Protocol):
+    """What `attend` reads of the module whose heads attend."""
+
+    num_heads: int
+    scale: float
+    implementation: Implementation
+
+    @property
+    def attended_heads(self) -> int:
+        """Key and value heads that attention is given; H is a multiple of it."""
+        ...
+
+    @property
+    def null_context(self) -> Tensor | None:
+        """As `MultiHeadAttention.null_context`."""
+        ...
+
+    def output_factor(self) -> Tensor:
+        """As `MultiHeadAttention.output_factor`."""
+        ...
+
+
+def attend(
+    heads: Heads,
+    projected: tuple[Tensor, Tensor, Tensor],
+    tokens: Packing,
+    request: LayerRequest,
+    terms: PositionTerms,
+) -> tuple[Tensor, HeadOutputs]:
+    """Attention within each text of a packed batch, between the projections.
+
+    Args:
+        heads: the module.
+        projected: queries [T, H*K], keys [T, G*K] and values [T, G*V] of `attended_heads` G.
+        tokens: their places in the batch.
+        request: the outputs asked of the heads, and the gates on them.
+        terms: what positions add to the scores; queries and keys are turned already.
+
+    Returns:
+        The context [T, H*V], each head multiplied by its gate, and the heads' own outputs.
+    """
+    query, key, value = map(tokens.pad, projected)
+    context, weights = IMPLEMENTATIONS[heads.implementation](
+        AttentionInputs(
+            query,
+            key,
+            value,
+            tokens.seen,
+            request.weights,
+            heads.num_heads,
+            heads.scale,
+            terms.bias,
+            heads.attended_heads,
+            terms.window,
+        )
+    )
+    norms = None
+    if request.value_norms is not None:
+        norms = value_norms(value, heads.null_context, heads.output_factor(), request.value_norms)
+    packed = pack_gated(context, tokens, request, heads.null_context, num_heads=heads.num_heads)
+    return packed, HeadOutputs(weights, norms)
+
+
+class AttentionInputs(NamedTuple):
+    """What attention is computed from.
+
+    Attributes:
+        query: [B, S, H*K].
+        key: [B, S, G*K].
+        value: [B, S, G*V].
+        lengths: [B], tokens a row that are seen; keys at or after it get probability 0.
+        wanted: bool [1], whether the weights will be read; an implementation may return them regardless.
+        num_heads: H.
+        scale: factor on the scores before the softmax.
+        bias: [1 or B, H or 1, S, S], added to the scores after scaling; None for none.
+        num_key_value_heads: G, each read by H/G query heads that stand side by side; None for H.
+        window: all that the bias says, where a graph may compute it in blocks; None for no such blocks.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    lengths: Tensor
+    wanted: Tensor
+    num_heads: int
+    scale: float
+    bias: Tensor | None = None
+    num_key_value_heads: int | None = None
+    window: Window | None = None
+
+    def heads(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Query and key [B, H, S, K], value [B, H, S, V]: keys and values once for every query head."""
+        shared = self.num_key_value_heads or self.num_heads
+        key, value = (
+            split_heads(x, shared).repeat_interleave(self.num_heads // shared, dim=1) for x in (self.key, self.value)
+        )
+        return split_heads(self.query, self.num_heads), key, value
+
+
+# softmax(Q K^T * scale + bias + padding) V for every head (Vaswani et al. 2017, equation 1). Returns the context
+# [B, S, H*V], and the weights [B, H, S, S] or None where the implementation has none. Rows of padded queries hold
+# anything; a row of length 0 gives weights and context of 0.
+AttentionImplementation = Callable[[AttentionInputs], tuple[Tensor, Tensor | None]]
+
+
+def eager_attention(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
+    """The reference: materialises the weights and always returns them."""
+    query, key, value = inputs.heads()
+    real = key_mask(inputs.lengths, key.shape[-2])  # [B, 1, 1, S]
+    scores = (query @ key.transpose(-2, -1)) * inputs.scale  # [B, H, S, S]
+    scores = scores if inputs.bias is None else scores + inputs.bias
+    weights = scores.masked_fill(~real, torch.finfo(scores.dtype).min).softmax(dim=-1).masked_fill(~real, 0.0)
+    return merge_heads(weights @ value), weights
+
+
+def sdpa_attention(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
+    """PyTorch's fused kernels, for training and PyTorch inference; has no weights."""
+    query, key, value = inputs.heads()
+    real, bias = key_mask(inputs.lengths, key.shape[-2]), inputs.bias
+    mask = real if bias is None else bias.masked_fill(~real, torch.finfo(bias.dtype).min)
+    context = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=inputs.scale)
+    return merge_heads(context.masked_fill((inputs.lengths == 0)[:, None, None, None], 0.0)), None
+
+
+def onnx_attention(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
+    """Emits the standard fused op and, beside it, the local function that computes the weights when wanted.
+
+    Only for export: the values computed while tracing are placeholders. The fused op is ONNX `Attention` version 24 on
+    3-D inputs, whose input 3, `attn_mask`, is the bias and whose input 6, `nonpad_kv_seqlen`, is the right-padding. The
+    weights are a computation of their own, so that asking for them cannot change the context.
+    """
+    query, key, _, lengths, wanted, num_heads, scale, bias, shared, window = inputs
+    shared = shared or num_heads
+    batch, sequence, _ = query.shape
+    context = _fused(inputs) if window is None else _fused_in_blocks(inputs, window)
+    weights = torch.onnx.ops.symbolic(
+        f"{FUNCTIONS_DOMAIN}::{WEIGHTS_OP if bias is None else BIASED_WEIGHTS_OP}",
+        [query, key, lengths, wanted, *([] if bias is None else [bias])],
+        {"num_heads": num_heads, "num_key_value_heads": shared, "scale": scale},
+        dtype=query.dtype,
+        shape=(batch, num_heads, sequence, sequence),
+        version=FUNCTIONS_VERSION,
+    )
+    return context, weights
+
+
+def _fused(inputs: AttentionInputs) -> Tensor:
+    """The operator, with all keys at once."""
+    query, _, value, lengths, _, num_heads, scale, bias, *_ = inputs
+    shared = inputs.num_key_value_heads or num_heads
+    context: Tensor = torch.onnx.ops.symbolic(
+        f"{FUSED_DOMAIN}::{FUSED_OP}" if FUSED_DOMAIN else FUSED_OP,
+        [query, inputs.key, value, bias, None, None, lengths],
+        {"q_num_heads": num_heads, "kv_num_heads": shared, "scale": scale},
+        dtype=query.dtype,
+        shape=(*query.shape[:2], value.shape[-1] // shared * num_heads),
+        version=FUSED_OP_VERSION,
+    )
+    return context
+
+
+def _fused_in_blocks(inputs: AttentionInputs, window: Window) -> Tensor:
+    """The operator in a local function, which cuts long rows into blocks of queries."""
+    query, _, value, lengths, _, num_heads, scale, bias, *_ = inputs
+    shared = inputs.num_key_value_heads or num_heads
+    settings: dict[str, int | float] = {
+        "half": HALF_BLOCK,
+        "behind": window.behind,
+        "ahead": window.ahead,
+        "lowest": torch.finfo(query.dtype).min,
+        "longest_dense": LONGEST_DENSE,
+    }
+    context: Tensor = torch.onnx.ops.symbolic(
+        f"{FUNCTIONS_DOMAIN}::{LOCAL_ATTENTION_OP}",
+        [query, inputs.key, value, lengths, bias],
+        {"num_heads": num_heads, "num_key_value_heads": shared, "scale": scale, **settings},
+        dtype=query.dtype,
+        shape=(*query.shape[:2], value.shape[-1] // shared * num_heads),
+        version=FUNCTIONS_VERSION,
+    )
+    return context
+
+
+IMPLEMENTATIONS: Mapping[Implementation, AttentionImplementation] = MappingProxyType(
+    {"eager": eager_attention, "sdpa": sdpa_attention, "onnx": onnx_attention}
+)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """[B, H, S, V] -> [B, S, H*V]."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def key_mask(lengths: Tensor, sequence_length: int) -> Tensor:
+    """True where a key is a real token, [B, 1, 1, S]."""
+    return real_tokens(lengths, sequence_length)[:, None, None, :]

@@ -4,28 +4,36 @@ Standard library only: the service reads it from the manifest without torch. It 
 nor how text becomes token ids.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-from model.config_checks import (
+from model.config_parts import (
+    MOST_LAYERS,
+    SETTINGS,
+    ClassificationSettings,
     ConfigError,
-    check_heads,
-    check_kept_heads,
-    check_positions,
-    check_shared_layers,
-    check_value_stream,
+    MultiVectorSettings,
+    Projection,
+    QueryExpansion,
+    RopeScaling,
+    SparseSettings,
+    Task,
+    TaskSettings,
+    is_number,
+    read_settings,
     require,
     require_choice,
     require_flag,
     require_positive,
 )
-from model.config_parts import Projection, RopeScaling, read_parts, rename_older
-from model.tasks.settings import Task, TaskSettings, check_task, read_settings
 
+LARGEST_TABLE = 1 << 28  # values, a gigabyte
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 Norm = Literal["layer_norm", "rms_norm"]
 Positions = Literal["learned", "sinusoidal", "none"]
-AttentionPositions = Literal["none", "rotary", "alibi", "relative"]
+AttentionPositions = Literal["none", "rotary", "alibi", "relative", "disentangled"]
+PositionScore = Literal["content_to_position", "position_to_content"]
 Pooling = Literal["mean", "cls", "max", "last"]
 ValueActivation = Literal["identity", "gelu", "gelu_tanh", "relu", "silu"]
 
@@ -38,6 +46,7 @@ _CHOICES = {
     "value_activation": ValueActivation,
 }
 _ZERO_FOR_NONE = ("type_vocab_size", "token_size", "original_heads", "relative_buckets", "relative_distance")
+
 _FLAGS = (
     *("gated", "up_bias", "down_bias", "attention_bias", "output_bias"),
     *("norm_bias", "pre_norm", "embedding_norm", "first_attention_norm", "sandwich_norm", "final_norm"),
@@ -59,7 +68,7 @@ class EncoderConfig:
         num_key_value_heads: key and value heads of each layer, each read by as many query heads, which stand side by
             side (Ainslie et al. 2023, grouped queries); empty: every query head has its own. What is called a head
             elsewhere is a query head.
-        query_groups: how many query heads read each key and value head, a layer, where they differ; empty: as many.
+        query_groups: how many query heads read each key and value head, a layer if they differ; empty: as many.
         d_k: size of one query or key head. Free of `hidden_size / num_heads` (Vaswani et al. 2017, table 3 B).
         d_v: size of one value head, free of `d_k`.
         score_scale: factor on the scores before the softmax; None: 1 / sqrt(d_k).
@@ -67,9 +76,9 @@ class EncoderConfig:
         intermediate_size: width of the feed-forward layer.
         max_positions: the longest sequence the network can take; rows of the learned position embedding.
         type_vocab_size: rows of the token type embedding; 0 where the family has none.
-        token_size: width of the embeddings and their norm where a product takes them to D; 0 where they have D.
+        token_size: width of the embeddings and their norm where a product takes them to D; 0 if that is D.
         activation: feed-forward non-linearity.
-        gated: `down(activation(gate(x)) * up(x))` in place of `down(activation(up(x)))`: GeGLU with GELU, SwiGLU with
+        gated: `down(activation(gate(x)) * up(x))` instead of `down(activation(up(x)))`: GeGLU with GELU, SwiGLU with
             SiLU (Shazeer 2020).
         up_bias: whether the feed-forward's first products have a bias.
         down_bias: whether its last product has one.
@@ -83,10 +92,11 @@ class EncoderConfig:
         first_attention_norm: False where the first layer of a pre-norm network attends without a norm before it.
         sandwich_norm: whether what attention and feed-forward add is normed too: x + norm(f(norm(x))).
         final_norm: whether the last layer's output is normed.
-        positions: what is added to the embedding, learned rows or sinusoids (Vaswani et al. 2017, section 3.5).
+        positions: added to the embedding, learned rows or sinusoids (Vaswani et al. 2017, section 3.5).
         attention_positions: what positions change inside attention. `rotary` (Su et al. 2021) turns queries and keys;
             `alibi` (Press et al. 2022, in both directions) and `relative` (Raffel et al. 2020, buckets of distances
-            shared by the layers) add to the scores.
+            shared by the layers) add to the scores. `disentangled` (He et al. 2021) adds products of queries and keys
+            with vectors of distances, a table a layer.
         causal: whether a token sees itself and those before it only.
         rope_theta: base of the rotary frequencies, theta^(-2i/K) for i < K/2.
         rope_divisor: what every rotary frequency is divided by (position interpolation).
@@ -94,8 +104,11 @@ class EncoderConfig:
         local_rope_theta: the base in local layers; None: the same.
         local_layers: layers whose attention is local, ascending.
         window: how many tokens away, on either side, a local layer's query sees; None where no layer is local.
-        relative_buckets: rows of the relative bias.
-        relative_distance: distance from which all keys share the last bucket.
+        relative_buckets: rows of the relative bias, or of the tables of distances.
+        relative_distance: distance from which all keys share the last bucket; of disentangled positions 0 if every
+            distance has a row.
+        position_scores: which products disentangled positions add: each query's with the keys of distances
+            (`content_to_position`), and each key's with the queries of distances (`position_to_content`).
         original_heads: heads a layer that a bias a head (`alibi`, `relative`) was made for, where layers lost some;
             else 0.
         kept_heads: which of those each layer kept, ascending; empty where original_heads is 0.
@@ -107,7 +120,7 @@ class EncoderConfig:
         pooling: how `last_hidden_state [B, S, D]` becomes one vector a text, of an embedding and of a classification.
         projections: dense layers after pooling, an embedding's, the first one first.
         shared_layers: of each layer the first one that has the same weights; empty: each has its own.
-        task: what stands on the encoder; `model.tasks.settings` names the graph's output for each.
+        task: the task of the layers behind the encoder; `model.config_parts` names the graph's output for each.
         task_settings: describes the task's layers; None for an embedding.
     """
 
@@ -149,6 +162,7 @@ class EncoderConfig:
     window: int | None = None
     relative_buckets: int = 32
     relative_distance: int = 128
+    position_scores: tuple[PositionScore, ...] = ()
     original_heads: int = 0
     kept_heads: tuple[tuple[int, ...], ...] = ()
     value_activation: ValueActivation = "identity"
@@ -167,7 +181,7 @@ class EncoderConfig:
             require(name, getattr(self, name), minimum=1)
         for name in _ZERO_FOR_NONE:
             require(name, getattr(self, name), minimum=0)
-        check_heads(self)
+        _check_heads(self)
         for name, kind in _CHOICES.items():
             require_choice(name, getattr(self, name), get_args(kind))
         for name in _FLAGS:
@@ -179,11 +193,11 @@ class EncoderConfig:
                 require_positive(name, getattr(self, name))
         if self.sandwich_norm and not self.pre_norm:
             raise ConfigError("sandwich_norm is a second norm behind those of pre_norm: set both")
-        check_positions(self)
-        check_kept_heads(self)
-        check_value_stream(self)
-        check_shared_layers(self)
-        check_task(self)
+        _check_positions(self)
+        _check_kept_heads(self)
+        _check_value_stream(self)
+        _check_shared_layers(self)
+        _check_task(self)
 
     @property
     def num_layers(self) -> int:
@@ -210,13 +224,26 @@ class EncoderConfig:
 
     @property
     def embedding_size(self) -> int:
-        """Width of `pooled`: the last projection's size where there is one, else D."""
+        """Width of `pooled`: the last projection's size if there is one, else D."""
         return self.projections[-1].size if self.projections else self.hidden_size
+
+    @property
+    def has_unseen_tokens(self) -> bool:
+        """Whether rows may end in tokens whose keys no token sees: the graph then has one more input of lengths."""
+        expansion = getattr(self.task_settings, "query_expansion", None)
+        return expansion is not None and not expansion.attend
 
     @property
     def output_size(self) -> int:
         """Size of the last dimension of the task's output."""
-        return self.embedding_size if self.task_settings is None else self.task_settings.output_size(self)
+        match self.task_settings:
+            case ClassificationSettings(labels=labels):
+                return len(labels)
+            case SparseSettings():
+                return self.vocab_size
+            case MultiVectorSettings(size=size):
+                return size
+        return self.embedding_size
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON types; `from_dict` reverses it."""
@@ -230,11 +257,11 @@ class EncoderConfig:
             ConfigError: a field is unknown, missing or out of range.
         """
         known = {field.name for field in fields(cls)}
-        data = rename_older(data)
+        data = _rename_older(data)
         if unknown := sorted(set(data) - known):
             raise ConfigError(f"unknown fields {', '.join(unknown)}: this version knows {', '.join(sorted(known))}")
         try:
-            values = read_parts(data)
+            values = _read_parts(data)
             values["task_settings"] = read_settings(values.get("task"), values.get("task_settings"))
             return cls(**values)
         except (KeyError, TypeError) as error:
@@ -245,3 +272,183 @@ def _as_lists(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _as_lists(item) for name, item in value.items()}
     return [_as_lists(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _rename_older(data: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON types of an `EncoderConfig` in the names of this version: there was one `projection` once."""
+    renamed = dict(data)
+    if "projection" in renamed:
+        one = renamed.pop("projection")
+        if renamed.get("projections") and one is not None:
+            raise ConfigError("projection and projections: give the second only")
+        renamed["projections"] = renamed.get("projections", []) if one is None else [one]
+    return renamed
+
+
+def _read_parts(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of an `EncoderConfig` from JSON types: lists as tuples, objects as parts."""
+    values = dict(data)
+    values["num_heads"] = tuple(values["num_heads"])
+    for name in ("local_layers", "num_key_value_heads", "shared_layers", "position_scores"):
+        values[name] = tuple(values.get(name, ()))
+    for name in ("kept_heads", "value_residual", "query_groups"):
+        values[name] = tuple(map(tuple, values.get(name, ())))
+    values["projections"] = tuple(Projection(**entry) for entry in values.get("projections", ()))
+    if values.get("rope_scaling") is not None:
+        values["rope_scaling"] = RopeScaling(**values["rope_scaling"])
+    return values
+
+
+def _check_heads(config: EncoderConfig) -> None:
+    """Every layer has a number of heads, and as many key and value heads as can be shared out among them."""
+    if not 1 <= len(config.num_heads) <= MOST_LAYERS:
+        found = f"has {len(config.num_heads)} layers" if config.num_heads else "is empty"
+        raise ConfigError(f"num_heads {found}: give one head count a layer, from 1 to {MOST_LAYERS} layers")
+    for layer, heads in enumerate(config.num_heads):
+        require(f"num_heads[{layer}]", heads, minimum=0)
+        if heads > config.hidden_size:
+            raise ConfigError(f"num_heads[{layer}] is {heads}: at most hidden_size = {config.hidden_size} heads")
+    if config.num_key_value_heads and len(config.num_key_value_heads) != config.num_layers:
+        raise ConfigError(
+            f"num_key_value_heads has {len(config.num_key_value_heads)} layers, num_heads {config.num_layers}"
+        )
+    if config.query_groups and len(config.query_groups) != len(config.num_key_value_heads):
+        raise ConfigError(f"query_groups has {len(config.query_groups)} layers: expected those of num_key_value_heads")
+    for layer, (heads, shared) in enumerate(zip(config.num_heads, config.num_key_value_heads, strict=False)):
+        _check_groups(config, layer, heads, shared)
+
+
+def _check_groups(config: EncoderConfig, layer: int, heads: int, shared: int) -> None:
+    require(f"num_key_value_heads[{layer}]", shared, minimum=min(heads, 1), maximum=heads)
+    if config.query_groups:
+        groups = config.query_groups[layer]
+        for index, size in enumerate(groups):
+            require(f"query_groups[{layer}][{index}]", size, minimum=1)
+        if len(groups) != shared or sum(groups) != heads:
+            raise ConfigError(f"query_groups[{layer}] is {list(groups)}: expected {shared} that sum to {heads}")
+    elif shared and heads % shared:
+        raise ConfigError(f"num_heads[{layer}] is {heads}: expected a multiple of its {shared} key and value heads")
+
+
+def _check_positions(config: EncoderConfig) -> None:
+    """Positions inside attention have what they need, and local layers a window."""
+    table = config.max_positions * max(
+        config.d_k if config.attention_positions == "rotary" else 0,
+        config.hidden_size if config.positions == "sinusoidal" else 0,
+    )
+    if table > LARGEST_TABLE:
+        raise ConfigError(
+            f"max_positions is {config.max_positions}: {table} values in a table of positions; at most {LARGEST_TABLE}"
+        )
+    if config.attention_positions == "rotary" and config.d_k % 2:
+        raise ConfigError(f"d_k is {config.d_k}: rotary positions turn pairs, so it must be even")
+    if config.attention_positions == "relative" and (config.relative_buckets < 4 or config.relative_buckets % 2):
+        raise ConfigError(f"relative_buckets is {config.relative_buckets}: expected an even number of at least 4")
+    if config.attention_positions == "relative" and config.relative_distance <= config.relative_buckets // 4:
+        raise ConfigError(
+            f"relative_distance is {config.relative_distance}: expected more than {config.relative_buckets // 4}, the "
+            "distances that have a bucket of their own"
+        )
+    if (config.attention_positions == "disentangled") != bool(config.position_scores):
+        raise ConfigError("position_scores and disentangled attention_positions belong together: give both or neither")
+    if config.position_scores:
+        for term in config.position_scores:
+            require_choice("position_scores", term, get_args(PositionScore))
+        if config.num_key_value_heads or config.relative_buckets < 2 or config.relative_buckets % 2:
+            raise ConfigError(
+                "disentangled positions need an even number of relative_buckets, and keys that one query head reads"
+            )
+    if list(config.local_layers) != sorted(set(config.local_layers) & set(range(config.num_layers))):
+        raise ConfigError(
+            f"local_layers is {list(config.local_layers)}: expected ascending layers of {config.num_layers}"
+        )
+    if (config.window is not None) != bool(config.local_layers):
+        raise ConfigError("window and local_layers belong together: give both or neither")
+    if config.window is not None:
+        require("window", config.window, minimum=0)
+
+
+def _check_kept_heads(config: EncoderConfig) -> None:
+    """A bias a head is made once for all layers, so a layer that lost heads must say which it kept."""
+    if (
+        config.attention_positions in ("alibi", "relative")
+        and len(set(config.num_heads)) > 1
+        and not config.original_heads
+    ):
+        raise ConfigError(f"with {config.attention_positions} positions layers that differ in heads need kept_heads")
+    if bool(config.original_heads) != bool(config.kept_heads):
+        raise ConfigError("original_heads and kept_heads belong together: give both or neither")
+    if config.kept_heads and tuple(map(len, config.kept_heads)) != config.num_heads:
+        raise ConfigError(f"kept_heads names {[len(kept) for kept in config.kept_heads]} heads, num_heads differs")
+    for layer, kept in enumerate(config.kept_heads):
+        if list(kept) != sorted(set(kept) & set(range(config.original_heads))):
+            raise ConfigError(f"kept_heads[{layer}] is {list(kept)}: expected ascending, of {config.original_heads}")
+
+
+def _check_value_stream(config: EncoderConfig) -> None:
+    """What happens to values on their way: dropout, and shares of the first layer's."""
+    if not is_number(config.head_dropout) or not 0 <= config.head_dropout < 1:
+        raise ConfigError(f"head_dropout is {config.head_dropout!r}: expected a share of at least 0 and below 1")
+    if config.learned_value_residual and not config.value_residual:
+        raise ConfigError("learned_value_residual needs value_residual: where its parameters begin")
+    if not config.value_residual:
+        return
+    if len(config.value_residual) != config.num_layers or tuple(config.value_residual[0]) != (0, 1):
+        raise ConfigError(f"value_residual: expected {config.num_layers} pairs, the first layer's (0, 1)")
+    for layer, mix in enumerate(config.value_residual):
+        if len(mix) != 2 or not all(map(is_number, mix)):
+            raise ConfigError(f"value_residual[{layer}] is {mix!r}: expected two numbers, a and b")
+    if len(set(config.num_heads)) > 1 or len(set(config.num_key_value_heads)) > 1 or not config.num_heads[0]:
+        raise ConfigError("value_residual adds the first layer's heads to every layer's: all need as many, not 0")
+
+
+def _check_shared_layers(config: EncoderConfig) -> None:
+    """Layers that share weights have shapes that allow it, and name the first of them."""
+    if not config.shared_layers:
+        return
+    firsts = config.shared_layers
+    if len(firsts) != config.num_layers or any(
+        isinstance(first, bool) or not isinstance(first, int) or not 0 <= first <= layer or firsts[first] != first
+        for layer, first in enumerate(firsts)
+    ):
+        raise ConfigError(
+            f"shared_layers is {list(firsts)}: expected {config.num_layers} layers, of each the first alike"
+        )
+    if any(
+        (config.num_heads[layer], config.groups(layer)) != (config.num_heads[first], config.groups(first))
+        for layer, first in enumerate(firsts)
+    ):
+        raise ConfigError("shared_layers: layers of one weight need the same heads")
+    if config.value_residual or not config.first_attention_norm:
+        raise ConfigError(
+            "shared_layers: value_residual and first_attention_norm make the first layer unlike the others"
+        )
+
+
+def _check_task(config: EncoderConfig) -> None:
+    """A task is a known one and comes with its settings."""
+    require_choice("task", config.task, get_args(Task))
+    expected = SETTINGS.get(config.task, type(None))
+    if not isinstance(config.task_settings, expected):
+        raise ConfigError(
+            f"task {config.task} with task_settings {type(config.task_settings).__name__}: expected {expected.__name__}"
+        )
+    if config.task != "embedding" and config.projections:
+        raise ConfigError(f"projections are dense layers after an embedding's pooling: task {config.task} has none")
+    if any(projection.residual for projection in config.projections):
+        raise ConfigError("projections.residual: only dense layers on tokens, of task multi_vector, may have one")
+    if isinstance(config.task_settings, MultiVectorSettings) and config.task_settings.query_expansion:
+        _check_expansion(config, config.task_settings.query_expansion)
+
+
+def _check_expansion(config: EncoderConfig, expansion: QueryExpansion) -> None:
+    """Expansion tokens are known ones, fit into the network, and see a token of the text."""
+    require("query_expansion.token_id", expansion.token_id, minimum=0, maximum=config.vocab_size - 1)
+    require("query_expansion.length", expansion.length, minimum=1, maximum=config.max_positions)
+    if config.window is not None and not expansion.attend and expansion.length > config.window + 1:
+        raise ConfigError(
+            f"query_expansion.length is {expansion.length}: in layers with a window of {config.window} the last tokens "
+            f"may see none of a short text; at most {config.window + 1}"
+        )
+    if config.causal:
+        raise ConfigError("query_expansion: in a causal network no token of the text sees the tokens after it")

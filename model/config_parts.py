@@ -1,27 +1,81 @@
-"""Parts of an `EncoderConfig` that have fields of their own. Standard library only."""
+"""Parts of an `EncoderConfig` that have fields of their own, the tasks and their settings, and checks of fields.
 
+Standard library only: the service reads all of this from the manifest without torch. The layers that the settings
+describe are in `model.tasks`.
+"""
+
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from types import MappingProxyType
+from typing import Any, Literal, TypeGuard, get_args
 
-from model.config_checks import ConfigError, require, require_choice, require_flag, require_positive
+MOST_LAYERS = 1024
+LARGEST = 1 << 20  # of a size; the largest vocabularies in use have half as many tokens
 
-ProjectionActivation = Literal["identity", "tanh"]
+
+class ConfigError(ValueError):
+    """A configuration that describes no network: the message names the field, the value and the allowed values."""
+
+
+def require(name: str, value: object, *, minimum: int, maximum: int = LARGEST) -> None:
+    """A whole number."""
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise ConfigError(
+            f"{name} is {value!r:.100}: expected a whole number of at least {minimum} and at most {maximum}"
+        )
+
+
+def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """One of a few names."""
+    if value not in allowed:
+        raise ConfigError(f"{name} is {value!r}: expected one of {', '.join(allowed)}")
+
+
+def require_flag(name: str, value: object) -> None:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r:.100}: expected true or false")
+
+
+def require_positive(name: str, value: object) -> None:
+    """A finite number above 0."""
+    if not is_number(value) or value <= 0:
+        raise ConfigError(f"{name} is {value!r:.100}: expected a positive number")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Finite, and no whole number that a float cannot hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
+
+
+LayerActivation = Literal["identity", "tanh", "gelu", "gelu_tanh", "relu", "silu"]
 RopeScalingKind = Literal["yarn", "llama3"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Projection:
-    """A dense layer after pooling: `x [B, D] -> activation(x W + b) [B, size]`."""
+    """A dense layer after pooling, or on tokens: `x [B, D] -> activation(x W + b) [B, size]`.
+
+    Attributes:
+        size: of what it gives.
+        bias: whether it has one.
+        activation: after it.
+        residual: whether its input is added to what it gives, through a matrix of its own if the sizes differ.
+    """
 
     size: int
     bias: bool = True
-    activation: ProjectionActivation = "tanh"
+    activation: LayerActivation = "tanh"
+    residual: bool = False
 
     def __post_init__(self) -> None:
         require("projections.size", self.size, minimum=1)
         require_flag("projections.bias", self.bias)
-        require_choice("projections.activation", self.activation, get_args(ProjectionActivation))
+        require_flag("projections.residual", self.residual)
+        require_choice("projections.activation", self.activation, get_args(LayerActivation))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,30 +114,174 @@ class RopeScaling:
             raise ConfigError(f"rope_scaling.low is {self.low}: expected less than high = {self.high}")
 
 
-def rename_older(data: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON types of an `EncoderConfig` in the names of this version: there was one `projection` once.
+Task = Literal["embedding", "classification", "token_classification", "sparse", "multi_vector"]
+ScoreActivation = Literal["identity", "sigmoid", "softmax"]
+
+OUTPUT_NAMES: Mapping[Task, str] = MappingProxyType(
+    {
+        "embedding": "pooled",
+        "classification": "logits",
+        "token_classification": "token_logits",
+        "sparse": "sparse",
+        "multi_vector": "token_vectors",
+    }
+)
+"""The name of the graph output that each task is for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassificationSettings:
+    """From hidden states to logits: pooling (`EncoderConfig.pooling`), a dense layer, and one logit a label.
+
+    Of task token_classification nothing is pooled: every token has a logit a label.
+
+    Attributes:
+        labels: a name a logit; a single one for a score, as rerankers give.
+        activation: the function from logits to scores; not part of the graph.
+        dense_activation: after the dense layer [D, D] that comes first; None if there is no such layer.
+        dense_bias: whether that layer has a bias.
+        dense_norm: whether a LayerNorm follows the activation.
+        output_bias: whether the layer of the logits has a bias.
+    """
+
+    labels: tuple[str, ...]
+    activation: ScoreActivation = "identity"
+    dense_activation: LayerActivation | None = "tanh"
+    dense_bias: bool = True
+    dense_norm: bool = False
+    output_bias: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.labels or not all(isinstance(label, str) for label in self.labels):
+            raise ConfigError(f"labels is {self.labels!r:.100}: expected at least one text")
+        if len(set(self.labels)) < len(self.labels):
+            raise ConfigError(f"labels is {self.labels!r:.100}: expected names that differ")
+        require_choice("activation", self.activation, get_args(ScoreActivation))
+        if self.dense_activation is not None:
+            require_choice("dense_activation", self.dense_activation, get_args(LayerActivation))
+        for name in ("dense_bias", "dense_norm", "output_bias"):
+            require_flag(name, getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SparseSettings:
+    """From hidden states to one weight a word of the vocabulary (SPLADE, Formal et al. 2021).
+
+    `log(1 + max(0, max over tokens of logits))`, the logits from a masked language model's head: a dense layer, an
+    activation, a LayerNorm, and a product with the token embeddings.
+
+    Attributes:
+        dense_activation: after the dense layer.
+        dense_bias: whether that layer has a bias.
+        bias: whether a bias a word is added to the logits.
+        tied: whether the last product is with the token embeddings; else it has weights of its own.
+        saturations: how often `log(1 + x)` is applied: once, or twice as OpenSearch's models do.
+    """
+
+    dense_activation: LayerActivation = "gelu"
+    dense_bias: bool = True
+    bias: bool = True
+    tied: bool = True
+    saturations: int = 1
+
+    def __post_init__(self) -> None:
+        require_choice("dense_activation", self.dense_activation, get_args(LayerActivation))
+        require("saturations", self.saturations, minimum=1, maximum=2)
+        for name in ("dense_bias", "bias", "tied"):
+            require_flag(name, getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueryExpansion:
+    """Tokens put behind a query so that it has more vectors (Khattab and Zaharia 2020, section 3.2).
+
+    Attributes:
+        token_id: of the token, usually the mask.
+        length: tokens that a query has at least, special ones included.
+        attend: whether the query's tokens and the expansion see the expansion's keys; else none does, but its
+            queries see the text.
+        truncate: whether longer queries are cut to `length`; else they keep their tokens.
+    """
+
+    token_id: int
+    length: int
+    attend: bool = False
+    truncate: bool = True
+
+    def __post_init__(self) -> None:
+        require("query_expansion.token_id", self.token_id, minimum=0)
+        require("query_expansion.length", self.length, minimum=1)
+        for name in ("attend", "truncate"):
+            require_flag(f"query_expansion.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MultiVectorSettings:
+    """From hidden states to one vector a token (ColBERT, Khattab and Zaharia 2020).
+
+    Attributes:
+        size: D', dimensions of a token's vector.
+        bias: whether the last dense layer, whose output is the vector, has a bias.
+        dense_activation: after it.
+        residual: of that layer, as `Projection.residual`.
+        hidden_layers: dense layers before it, the first one first.
+        skipped_ids: tokens whose vectors do not count in a score, such as punctuation's.
+        skipped_in: of which texts they do not count, `query` and `document`.
+        query_length: the longest query in tokens, None for the longest text.
+        document_length: the longest document in tokens, None for the longest text.
+        query_expansion: what queries are made longer by, None for nothing.
+    """
+
+    size: int
+    bias: bool = False
+    dense_activation: LayerActivation = "identity"
+    residual: bool = False
+    hidden_layers: tuple[Projection, ...] = ()
+    skipped_ids: tuple[int, ...] = ()
+    skipped_in: tuple[str, ...] = ("document",)
+    query_length: int | None = None
+    document_length: int | None = None
+    query_expansion: QueryExpansion | None = None
+
+    def __post_init__(self) -> None:
+        require("size", self.size, minimum=1)
+        require_flag("bias", self.bias)
+        require_flag("residual", self.residual)
+        require_choice("dense_activation", self.dense_activation, get_args(LayerActivation))
+        for index in self.skipped_ids:
+            require("skipped_ids", index, minimum=0)
+        for kind in self.skipped_in:
+            require_choice("skipped_in", kind, ("query", "document"))
+        for name in ("query_length", "document_length"):
+            if getattr(self, name) is not None:
+                require(name, getattr(self, name), minimum=1)
+
+
+TaskSettings = ClassificationSettings | SparseSettings | MultiVectorSettings
+
+SETTINGS: Mapping[str, type[TaskSettings]] = MappingProxyType(
+    {
+        "classification": ClassificationSettings,
+        "token_classification": ClassificationSettings,
+        "sparse": SparseSettings,
+        "multi_vector": MultiVectorSettings,
+    }
+)
+
+
+def read_settings(task: object, data: Mapping[str, Any] | None) -> TaskSettings | None:
+    """The settings of a task from JSON types; None for an embedding, which `pooling` and `projection` describe.
 
     Raises:
-        ConfigError: both names are there.
+        ConfigError: no such task, or settings that are not its own.
     """
-    renamed = dict(data)
-    if "projection" in renamed:
-        one = renamed.pop("projection")
-        if renamed.get("projections") and one is not None:
-            raise ConfigError("projection and projections: give the second only")
-        renamed["projections"] = renamed.get("projections", []) if one is None else [one]
-    return renamed
-
-
-def read_parts(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of an `EncoderConfig` from JSON types: lists as tuples, objects as parts."""
-    values = dict(data)
-    values["num_heads"] = tuple(values["num_heads"])
-    for name in ("local_layers", "num_key_value_heads", "shared_layers"):
-        values[name] = tuple(values.get(name, ()))
-    for name in ("kept_heads", "value_residual", "query_groups"):
-        values[name] = tuple(map(tuple, values.get(name, ())))
-    values["projections"] = tuple(Projection(**entry) for entry in values.get("projections", ()))
-    if values.get("rope_scaling") is not None:
-        values["rope_scaling"] = RopeScaling(**values["rope_scaling"])
-    return values
+    if data is None:
+        return None
+    if task not in SETTINGS:
+        raise ConfigError(f"task_settings for task {task!r:.100}: only {', '.join(SETTINGS)} have settings")
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    if values.get("hidden_layers"):
+        values["hidden_layers"] = tuple(Projection(**layer) for layer in values["hidden_layers"])
+    if values.get("query_expansion") is not None:
+        values["query_expansion"] = QueryExpansion(**values["query_expansion"])
+    return SETTINGS[str(task)](**values)

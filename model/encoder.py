@@ -1,7 +1,7 @@
 """The encoder network, top to bottom: embeddings, L layers, and the layers of its task.
 
-It knows an `EncoderConfig` and tensors; it does not know checkpoints, tokenizers or ONNX. Shape letters as in
-`model.config`.
+It knows an `EncoderConfig` and tensors; it does not know checkpoints, tokenizers or ONNX. `model.attention` has the
+other half of a layer. Shape letters as in `model.config`; T real tokens of a packed batch.
 """
 
 from collections.abc import Iterable
@@ -10,31 +10,25 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from model.attention import MultiHeadAttention
+from model.attention import Implementation, MultiHeadAttention
 from model.config import EncoderConfig
-from model.dot_product import Implementation
-from model.dropout import Dropout
-from model.embeddings import Embeddings
-from model.feed_forward import FeedForward
-from model.head_gates import HeadOutputs, LayerRequest, check_gates
-from model.norms import norm_of
+from model.layers import Dropout, FeedForward, norm_of
 from model.packing import Packing, packing
-from model.positions import AttentionPositions, PositionTerms
-from model.tasks.definition import Encoded
-from model.tasks.registry import TASKS
-from model.value_stream import ValueStream, make_value_stream
+from model.positions import AttentionPositions, PositionTerms, sinusoids
+from model.tasks import TASKS, Encoded
+from model.value_stream import HeadOutputs, LayerRequest, ValueStream, check_gates, make_value_stream
 
 
 class EncoderOutput(NamedTuple):
     """What one forward pass gives.
 
     Attributes:
-        task_output: what the task is for (`model.tasks.settings.OUTPUT_NAMES`), such as an embedding's [B, D] before
+        task_output: what the task is for (`model.config_parts.OUTPUT_NAMES`), such as an embedding's [B, D] before
             truncation to fewer dimensions and before normalisation; for a text of length 0 it means nothing.
         last_hidden_state: [B, S, D]; rows at or after a text's length repeat its last token, or hold another text's
-            where it has none.
+            if it has none.
         attentions: one a layer, [B, H_l, S, S], or None where the implementation has none.
-        value_norms: one a layer, [B, H_l, S], ||f(x_j)|| of `model.analysis.norms`; None where none were asked for.
+        value_norms: one a layer, [B, H_l, S], ||f(x_j)|| of `model.value_stream`; None where none were asked for.
     """
 
     task_output: Tensor
@@ -46,6 +40,37 @@ class EncoderOutput(NamedTuple):
     def pooled(self) -> Tensor:
         """An embedding's output, [B, D]."""
         return self.task_output
+
+
+class Embeddings(nn.Module):
+    """Token + position (learned or sinusoidal, if they belong here) + token type, a norm, and to D where narrower."""
+
+    sinusoids: Tensor
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        size = config.token_size or config.hidden_size
+        self.token = nn.Embedding(config.vocab_size, size)
+        self.position = nn.Embedding(config.max_positions, size) if config.positions == "learned" else None
+        self.has_sinusoids = config.positions == "sinusoidal"
+        if self.has_sinusoids:
+            self.register_buffer("sinusoids", sinusoids(config.max_positions, size), persistent=False)
+        self.token_type = nn.Embedding(config.type_vocab_size, size) if config.type_vocab_size else None
+        self.norm = norm_of(config, size) if config.embedding_norm else nn.Identity()
+        self.dropout = Dropout()
+        self.to_hidden = nn.Linear(size, config.hidden_size) if config.token_size else None
+
+    def forward(self, input_ids: Tensor, positions: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        """Token ids, positions and token types (None for all 0), each int64 [T] -> [T, D]."""
+        hidden = self.token(input_ids)
+        if self.token_type is not None:
+            hidden = hidden + self.token_type(torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids)
+        if self.position is not None:
+            hidden = hidden + self.position(positions)
+        if self.has_sinusoids:
+            hidden = hidden + self.sinusoids.index_select(0, positions)
+        normed: Tensor = self.dropout(self.norm(hidden))
+        return normed if self.to_hidden is None else self.to_hidden(normed)
 
 
 class EncoderLayer(nn.Module):
@@ -66,6 +91,8 @@ class EncoderLayer(nn.Module):
             bias=config.attention_bias,
             output_bias=config.output_bias,
             stream=make_value_stream(config, layer),
+            position_scores=config.position_scores,
+            distance_rows=config.relative_buckets,
         )
         self.attention_norm = norm_of(config) if layer or config.first_attention_norm else nn.Identity()
         self.feed_forward = FeedForward(
@@ -101,7 +128,7 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """The network an `EncoderConfig` describes, with freshly drawn weights until a state is loaded."""
+    """The network an `EncoderConfig` describes, with freshly initialised weights until a state is loaded."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -110,7 +137,7 @@ class Encoder(nn.Module):
         self.positions = AttentionPositions(config)
         self.layers = nn.ModuleList(EncoderLayer(config, layer) for layer in range(config.num_layers))
         self.final_norm = norm_of(config) if config.final_norm else nn.Identity()
-        self.task_layers = TASKS[config.task].make_layers(config)
+        self.task_layers = TASKS[config.task](config)
         self.share_weights()
 
     def share_weights(self) -> "Encoder":
@@ -135,7 +162,7 @@ class Encoder(nn.Module):
 
         Args:
             hidden: share of the values behind the embeddings, each attention and each feed-forward.
-            heads: share of the heads, in place of the configuration's.
+            heads: share of the heads, instead of the configuration's.
         """
         for module in self.modules():
             if isinstance(module, Dropout):
@@ -153,6 +180,7 @@ class Encoder(nn.Module):
         *,
         head_gates: Tensor | None = None,
         norm_layers: Tensor | None = None,
+        seen_lengths: Tensor | None = None,
     ) -> EncoderOutput:
         """Encodes a right-padded batch.
 
@@ -167,6 +195,8 @@ class Encoder(nn.Module):
                 are a layer's): factors on what each head adds, a row a text. 1 leaves a head as it is, 0 removes it
                 with its value bias. None for none. Differentiable.
             norm_layers: bool [L], the layers whose value norms are computed; None for none.
+            seen_lengths: int64 [B], tokens a row whose keys are seen, if not all are: the tokens after them read the
+                others and are read by none, as tokens of a query's expansion are.
 
         Returns:
             See `EncoderOutput`.
@@ -178,7 +208,7 @@ class Encoder(nn.Module):
             check_gates(head_gates, lengths, self.config.num_heads)
         if attention_layers is None:
             attention_layers = torch.zeros(len(self.layers), dtype=torch.bool, device=input_ids.device)
-        tokens = packing(lengths, input_ids.shape[1])
+        tokens = packing(lengths, input_ids.shape[1], seen_lengths)
         types = None if token_type_ids is None else tokens.pack(token_type_ids)
         hidden = self.embeddings(tokens.pack(input_ids), tokens.positions(), types)
         requests = self._requests(attention_layers, norm_layers, head_gates, self.first_values(hidden))

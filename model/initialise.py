@@ -11,14 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from model.attention import MultiHeadAttention
+from model.config import EncoderConfig
 from model.encoder import Encoder
-from model.feed_forward import FeedForward
+from model.layers import FeedForward
 
 DEVIATION = 0.02
 
 
 def initialise(encoder: Encoder, seed: int) -> Encoder:
-    """Draws every weight anew, the same for the same seed, and returns the encoder.
+    """Initialises every weight again, the same for the same seed, and returns the encoder.
 
     Parameters of the value residual keep what the configuration begins them with.
     """
@@ -51,3 +52,8 @@ def _added_to_the_stream(encoder: Encoder) -> list[Tensor]:
         elif isinstance(module, FeedForward):
             added.append(module.down.weight)
     return added
+
+
+def make_untrained(config: EncoderConfig, seed: int = 0) -> Encoder:
+    """A randomly initialised network of a configuration, to compare a trained one with; the same for the same seed."""
+    return initialise(Encoder(config), seed).eval().requires_grad_(False)

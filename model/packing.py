@@ -12,7 +12,7 @@ from torch.nn.functional import embedding
 
 
 class Packing(NamedTuple):
-    """Where each token stands in both forms.
+    """The place of each token in both forms.
 
     Attributes:
         real: bool [B, S], True where a token is real.
@@ -21,12 +21,15 @@ class Packing(NamedTuple):
             padded rows hold finite values of the same text. A text of length 0 has none: its row holds another text's
             last real token, finite and without meaning.
         lengths: int64 [B].
+        seen: int64 [B], how many of a row's tokens attention sees as keys: `lengths`, or fewer if a row ends in tokens
+            that are computed but that no token looks at.
     """
 
     real: Tensor
     packed: Tensor
     padded: Tensor
     lengths: Tensor
+    seen: Tensor
 
     def pack(self, x: Tensor) -> Tensor:
         """[B, S, ...] -> [T, ...]."""
@@ -47,8 +50,9 @@ def real_tokens(lengths: Tensor, sequence_length: int) -> Tensor:
     return torch.arange(sequence_length, device=lengths.device) < lengths[:, None]
 
 
-def packing(lengths: Tensor, sequence_length: int) -> Packing:
-    """The packing of right-padded rows; at least one length must be above 0."""
+def packing(lengths: Tensor, sequence_length: int, seen: Tensor | None = None) -> Packing:
+    """The packing of right-padded rows; at least one length must be above 0. `seen` is None for all tokens."""
     real = real_tokens(lengths, sequence_length)
     flat = real.flatten()
-    return Packing(real, flat.nonzero().squeeze(1), (flat.cumsum(0) - 1).clamp(min=0).view_as(real), lengths)
+    padded = (flat.cumsum(0) - 1).clamp(min=0).view_as(real)
+    return Packing(real, flat.nonzero().squeeze(1), padded, lengths, lengths if seen is None else seen)

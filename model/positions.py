@@ -1,7 +1,8 @@
 """How an encoder knows where its tokens stand: added to the embedding, or applied inside attention.
 
-Tables are computed once, in float32 as the networks were trained, and are no part of a state: they follow from the
-configuration. Shape letters as in `model.config`.
+Tables are computed once, in float32 and with the operations of the networks' own training in their order (an angle is a
+frequency times a position, so one rounded differently is noticeable thousands of tokens on). They are no part of a
+state: they follow from the configuration. Shape letters as in `model.config`.
 """
 
 import math
@@ -12,11 +13,32 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from model.config import EncoderConfig
+from model.config_parts import RopeScaling
 from model.packing import Packing
-from model.rotary import HOST, Rotary, Rotation
 
 HALF_BLOCK = 64  # a block of 128 queries is given 256 keys, so windows up to ModernBERT's are computed in blocks
 LONGEST_DENSE = 1024  # tokens of a row; blocks save 10 % of a layer there, and cost as much at 256
+HOST = "cpu"  # tables have values even where a network is laid out on the meta device
+
+
+class Rotation(NamedTuple):
+    """Turns pairs of dimensions by an angle that grows with the position (Su et al. 2021, equation 34).
+
+    Dimension i < K/2 is paired with i + K/2.
+
+    Attributes:
+        cos: [T, 1, K/2].
+        sin: [T, 1, K/2].
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def turn(self, x: Tensor, num_heads: int) -> Tensor:
+        """[T, H*K] -> [T, H*K]."""
+        first, second = x.view(x.shape[0], num_heads, -1).chunk(2, dim=-1)  # [T, H, K/2] each
+        turned = (first * self.cos - second * self.sin, second * self.cos + first * self.sin)
+        return torch.cat(turned, dim=-1).flatten(1)
 
 
 class Window(NamedTuple):
@@ -27,18 +49,21 @@ class Window(NamedTuple):
 
 
 class PositionTerms(NamedTuple):
-    """What positions change inside the attention of one layer; nothing where they stand in the embedding.
+    """What positions change inside the attention of one layer; nothing if they are added to the embedding.
 
     Attributes:
         rotation: applied to queries and keys, or None.
         bias: added to the scores, [1, H, S, S] or [1, 1, S, S], or None. The lowest finite value where a query does
             not see a key.
         window: all that the bias says, where long rows are worth computing in blocks; else None.
+        distances: int64 [2S - 1], rows of a layer's tables of distances, for keys from S - 1 tokens before a query to
+            S - 1 behind it; None for layers without such tables.
     """
 
     rotation: Rotation | None = None
     bias: Tensor | None = None
     window: Window | None = None
+    distances: Tensor | None = None
 
     def of_heads(self, heads: tuple[int, ...]) -> "PositionTerms":
         """The terms of a layer that has kept only these heads."""
@@ -47,50 +72,56 @@ class PositionTerms(NamedTuple):
         return self._replace(bias=self.bias[:, list(heads)])
 
 
-class AttentionPositions(nn.Module):
-    """The terms of global and of local layers, made once a forward pass and shared by the layers."""
+class Rotary(nn.Module):
+    """Angles of every position, position * theta^(-2i/K) / divisor, or with frequencies of `RopeScaling`."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(
+        self, *, d_k: int, max_positions: int, theta: float, divisor: float = 1.0, scaling: RopeScaling | None = None
+    ) -> None:
         super().__init__()
-        self.window = config.window
-        self.causal = config.causal
-        self.blocks = _block_window(config)
-        heads = config.original_heads or config.num_heads[0]
-        self.rotary: Rotary | None = None
-        self.local_rotary: Rotary | None = None
-        self.bias: AlibiBias | BucketedBias | None = None
-        if config.attention_positions == "rotary":
-            self.rotary = _rotary(config, config.rope_theta)
-            if config.local_layers:
-                self.local_rotary = _rotary(config, config.local_rope_theta or config.rope_theta)
-        elif config.attention_positions == "alibi" and heads:
-            self.bias = AlibiBias(heads)
-        elif config.attention_positions == "relative" and heads:
-            self.bias = BucketedBias(
-                num_heads=heads,
-                buckets=config.relative_buckets,
-                max_distance=config.relative_distance,
-                max_positions=config.max_positions,
-            )
+        powers = torch.arange(0, d_k, 2, dtype=torch.float32, device=HOST) / d_k
+        frequencies = 1.0 / (theta**powers) / divisor  # [K/2]
+        magnitude = 1.0
+        if scaling is not None:
+            frequencies, magnitude = scale_frequencies(theta**powers, theta, scaling), scaling.magnitude
+        angles = torch.arange(max_positions, dtype=torch.float32, device=HOST)[:, None] * frequencies
+        self.register_buffer("cos", angles.cos() * magnitude, persistent=False)  # [P, K/2]
+        self.register_buffer("sin", angles.sin() * magnitude, persistent=False)
 
-    def forward(self, tokens: Packing, dtype: torch.dtype) -> tuple[PositionTerms, PositionTerms]:
-        """The terms of global layers and of local ones.
+    def forward(self, positions: Tensor) -> Rotation:
+        """Positions int64 [T] -> their rotation."""
+        cos, sin = (table.index_select(0, positions).unsqueeze(1) for table in (self.cos, self.sin))
+        return Rotation(cos, sin)
 
-        Args:
-            tokens: where the tokens stand.
-            dtype: of the scores.
-        """
-        if self.rotary is None and self.bias is None and self.window is None and not self.causal:
-            return PositionTerms(), PositionTerms()
-        positions, offsets = tokens.positions(), _offsets(tokens)
-        bias = None if self.bias is None else self.bias(offsets)
-        if self.causal:
-            bias = _hiding(offsets > 0, bias, dtype)
-        far = PositionTerms(None if self.rotary is None else self.rotary(positions), bias)
-        if self.window is None:
-            return far, far
-        rotation = None if self.local_rotary is None else self.local_rotary(positions)
-        return far, PositionTerms(rotation, _hiding(offsets.abs() > self.window, bias, dtype), self.blocks)
+
+def scale_frequencies(periods: Tensor, theta: float, scaling: RopeScaling) -> Tensor:
+    """Frequencies [K/2] from theta^(2i/K) [K/2], which are their reciprocals before scaling."""
+    if scaling.kind == "yarn":
+        slow = _yarn_ramp(len(periods), theta, scaling)
+        return 1.0 / (scaling.factor * periods) * slow + 1.0 / periods * (1 - slow)
+    frequencies = 1.0 / periods
+    turns = scaling.original_positions / (2 * math.pi / frequencies)
+    slow = frequencies / scaling.factor
+    fast_share = (turns - scaling.low) / (scaling.high - scaling.low)
+    between = (1 - fast_share) * slow + fast_share * frequencies
+    return torch.where(turns < scaling.low, slow, torch.where(turns > scaling.high, frequencies, between))
+
+
+def _yarn_ramp(pairs: int, theta: float, scaling: RopeScaling) -> Tensor:
+    """0 for pairs that keep their frequency, 1 for those divided by the factor, [K/2]."""
+
+    def pair_that_turns(times: float) -> float:
+        return pairs * math.log(scaling.original_positions / (times * 2 * math.pi)) / math.log(theta)
+
+    first, last = pair_that_turns(scaling.high), pair_that_turns(scaling.low)
+    if scaling.whole_pairs:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * pairs - 1)
+    width = last - first if last != first else 0.001
+    return ((torch.arange(pairs, dtype=torch.float32, device=HOST) - first) / width).clamp(0, 1)
 
 
 class AlibiBias(nn.Module):
@@ -106,6 +137,13 @@ class AlibiBias(nn.Module):
     def forward(self, offsets: Tensor) -> Tensor:
         """Offsets int64 [S, S] -> [1, H, S, S]."""
         return (offsets.abs().to(self.slopes.dtype) * -self.slopes).unsqueeze(0)
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """2^(-8h/n) for h = 1..n where n is a power of two; else those, then every other slope of twice as many heads."""
+    power = 1 << (num_heads.bit_length() - 1)
+    slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
+    return slopes if power == num_heads else slopes + alibi_slopes(2 * power)[::2][: num_heads - power]
 
 
 class BucketedBias(nn.Module):
@@ -126,13 +164,6 @@ class BucketedBias(nn.Module):
         return embedding(offsets + self.furthest, of_offset).permute(2, 0, 1).unsqueeze(0)
 
 
-def alibi_slopes(num_heads: int) -> list[float]:
-    """2^(-8h/n) for h = 1..n where n is a power of two; else those, then every other slope of twice as many heads."""
-    power = 1 << (num_heads.bit_length() - 1)
-    slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
-    return slopes if power == num_heads else slopes + alibi_slopes(2 * power)[::2][: num_heads - power]
-
-
 def relative_buckets(offsets: Tensor, buckets: int, max_distance: int) -> Tensor:
     """Bucket of each offset (key minus query): keys after the query have the upper half.
 
@@ -147,11 +178,115 @@ def relative_buckets(offsets: Tensor, buckets: int, max_distance: int) -> Tensor
     return torch.where(distance < exact, distance, far) + side * (offsets > 0)
 
 
-def sinusoids(max_positions: int, size: int) -> Tensor:
-    """Sine and cosine of position / 10000^(2i/size) in turn, [P, size] (Vaswani et al. 2017, section 3.5)."""
-    frequencies = 10000 ** (-torch.arange(0, size, 2, dtype=torch.float64, device=HOST) / size)
-    angles = torch.arange(max_positions, dtype=torch.float64, device=HOST)[:, None] * frequencies
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :size].float()
+class PositionTable(nn.Module):
+    """A vector a head for each row of distances, [H*K, rows]."""
+
+    def __init__(self, size: int, rows: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(size, rows))
+
+    def scores(self, x: Tensor, distances: Tensor) -> Tensor:
+        """Products of queries or keys [B, H, S, K] with the vectors of distances [2S - 1] -> [B, H, S, 2S - 1]."""
+        table = self.weight.index_select(1, distances)  # [H*K, 2S - 1]
+        return x @ table.view(x.shape[1], x.shape[3], -1)
+
+
+class DistanceRows(nn.Module):
+    """Which row of a table of distances each distance has (He et al. 2021, equation 3, with DeBERTa v3's buckets)."""
+
+    rows: Tensor
+
+    def __init__(self, *, buckets: int, max_distance: int, max_positions: int) -> None:
+        super().__init__()
+        self.longest = max_positions
+        behind = torch.arange(max_positions - 1, -max_positions, -1, device=HOST)  # how far a key is before its query
+        self.register_buffer("rows", distance_rows(behind, buckets // 2, max_distance), persistent=False)
+
+    def forward(self, tokens: Packing) -> Tensor:
+        """The rows of all distances within a batch, int64 [2S - 1], keys before their query first."""
+        sequence = tokens.real.shape[1]
+        places = torch.arange(2 * sequence - 1, device=tokens.real.device)
+        return self.rows.index_select(0, places + (self.longest - sequence))
+
+
+def distance_rows(distances: Tensor, span: int, max_distance: int) -> Tensor:
+    """Rows of distances (query minus key): one each up to half the span, then logarithmic ones up to `max_distance`.
+
+    In float32 and with the operations of the original: at the edges of buckets others round to the other side. With a
+    `max_distance` of 0 each distance has a row, the furthest excepted.
+    """
+    if max_distance:
+        middle = span // 2
+        length = torch.where(distances.abs() < middle, torch.full_like(distances, middle - 1), distances.abs())
+        widest = torch.log(torch.tensor((max_distance - 1) / middle, device=HOST))
+        log = torch.ceil(torch.log(length / middle) / widest * (middle - 1)) + middle
+        distances = torch.where(length <= middle, distances.to(log.dtype), log * distances.sign()).long()
+    return (distances + span).clamp(0, 2 * span - 1)
+
+
+def shifted(x: Tensor) -> Tensor:
+    """[B, H, S, 2S - 1] by distance -> [B, H, S, S] by key: row i begins at S - 1 - i."""
+    sequence = x.shape[2]
+    places = torch.arange(sequence, device=x.device)
+    index = places - places[:, None] + (sequence - 1)
+    return x.gather(3, index.expand(x.shape[0], x.shape[1], sequence, sequence))
+
+
+class AttentionPositions(nn.Module):
+    """The terms of global and of local layers, made once a forward pass and shared by the layers."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.window = config.window
+        self.causal = config.causal
+        self.blocks = _block_window(config)
+        heads = config.original_heads or config.num_heads[0]
+        self.rotary: Rotary | None = None
+        self.local_rotary: Rotary | None = None
+        self.bias: AlibiBias | BucketedBias | None = None
+        self.distances: DistanceRows | None = None
+        if config.attention_positions == "rotary":
+            self.rotary = _rotary(config, config.rope_theta)
+            if config.local_layers:
+                self.local_rotary = _rotary(config, config.local_rope_theta or config.rope_theta)
+        elif config.attention_positions == "alibi" and heads:
+            self.bias = AlibiBias(heads)
+        elif config.attention_positions == "relative" and heads:
+            self.bias = BucketedBias(
+                num_heads=heads,
+                buckets=config.relative_buckets,
+                max_distance=config.relative_distance,
+                max_positions=config.max_positions,
+            )
+
+        elif config.attention_positions == "disentangled":
+            self.distances = DistanceRows(
+                buckets=config.relative_buckets,
+                max_distance=config.relative_distance,
+                max_positions=config.max_positions,
+            )
+
+    def forward(self, tokens: Packing, dtype: torch.dtype) -> tuple[PositionTerms, PositionTerms]:
+        """The terms of global layers and of local ones.
+
+        Args:
+            tokens: where the tokens stand.
+            dtype: of the scores.
+        """
+        if self.distances is not None:
+            terms = PositionTerms(distances=self.distances(tokens))
+            return terms, terms
+        if self.rotary is None and self.bias is None and self.window is None and not self.causal:
+            return PositionTerms(), PositionTerms()
+        positions, offsets = tokens.positions(), _offsets(tokens)
+        bias = None if self.bias is None else self.bias(offsets)
+        if self.causal:
+            bias = _hiding(offsets > 0, bias, dtype)
+        far = PositionTerms(None if self.rotary is None else self.rotary(positions), bias)
+        if self.window is None:
+            return far, far
+        rotation = None if self.local_rotary is None else self.local_rotary(positions)
+        return far, PositionTerms(rotation, _hiding(offsets.abs() > self.window, bias, dtype), self.blocks)
 
 
 def _rotary(config: EncoderConfig, theta: float) -> Rotary:
@@ -186,3 +321,10 @@ def _hiding(hidden: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """
     kept = torch.zeros((), dtype=dtype, device=hidden.device) if bias is None else bias
     return torch.where(hidden[None, None], torch.full_like(kept, torch.finfo(dtype).min), kept)
+
+
+def sinusoids(max_positions: int, size: int) -> Tensor:
+    """Sine and cosine of position / 10000^(2i/size) in turn, [P, size] (Vaswani et al. 2017, section 3.5)."""
+    frequencies = 10000 ** (-torch.arange(0, size, 2, dtype=torch.float64, device=HOST) / size)
+    angles = torch.arange(max_positions, dtype=torch.float64, device=HOST)[:, None] * frequencies
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :size].float()

@@ -1,15 +1,20 @@
-"""Settings with which ONNX Runtime's CPU kernels compute on this processor what they compute on any other.
+"""What this processor can do, and the settings with which engines compute on it what they compute on any other.
 
-Standard library only. The behaviour of kernels was seen with onnxruntime 1.31 in emulation
+Standard library only. The behaviour of ONNX Runtime's kernels was seen with onnxruntime 1.31 in emulation
 (`tests/e2e/test_processors.py`); the setting is described in its `onnxruntime_session_options_config_keys.h` and
 `avx2_weight_s8_to_u8.cc`.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
 
 _INTEGER_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"})
+_VECTOR_INSTRUCTIONS = (
+    *("amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni", "avx512f", "avx_vnni", "avx2", "avx"),
+    *("sve2", "sve", "bf16", "i8mm", "asimddp", "asimd"),
+)
 _NEEDS_NO_STEP = "avx2"
 _VECTOR = 4  # float32 numbers in a register of SSE and NEON
 
@@ -44,6 +49,32 @@ def length_step(cpuinfo: Path = CPUINFO) -> int:
     With AVX2 and AVX-512 no such difference was found.
     """
     return 1 if _NEEDS_NO_STEP in (_features(cpuinfo) or ()) else _VECTOR
+
+
+def vector_instructions(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:
+    """The processor's instructions that decide how fast networks run here, as Linux names them, best first."""
+    features = _features(cpuinfo) or frozenset()
+    return tuple(name for name in _VECTOR_INSTRUCTIONS if name in features)
+
+
+def openvino_settings(
+    precision: str, capabilities: Collection[str], *, streams: int, threads: int
+) -> dict[str, str | int | bool]:
+    """Settings of OpenVINO's CPU device. Its defaults take every core, bind threads to cores, and choose the precision.
+
+    Args:
+        precision: of the artifact: `bf16`, or `fp32`.
+        capabilities: what the device says it computes in (`OPTIMIZATION_CAPABILITIES`). Without BF16 it is float32:
+            OpenVINO would convert at every step.
+        streams: runs at the same time.
+        threads: of all of them together.
+    """
+    return {
+        "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" and "BF16" in capabilities else "f32",
+        "NUM_STREAMS": streams,
+        "INFERENCE_NUM_THREADS": threads,
+        "ENABLE_CPU_PINNING": False,
+    }
 
 
 def _features(cpuinfo: Path) -> frozenset[str] | None:

@@ -1,147 +1,337 @@
-"""`polyhead COMMAND ...`: finds the command and hands it the rest.
+"""`polyhead COMMAND ...`: the tree of commands, for help, completion and errors of one style.
 
-Each command parses its own flags, so that `polyhead serve` takes what `python -m service` takes; what is shown here is
-put together from theirs. Nothing heavy is imported before it is known what is wanted.
+Commands of this package are functions here; `serve`, `export`, `heads` and `train` describe their flags themselves, and
+are shown and completed here (`polyhead.described`). Nothing heavy is imported before a command is chosen.
 """
 
-import argparse
+import math
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
-from polyhead.artifact_option import DEFAULT_ARTIFACT, default_artifact
+import typer
+
+from polyhead.described import Described, Training
+from polyhead.output import FAILED, OutputError, one_line_failures, say, unwritten, write
 from service.versions import own_version
 
-DESCRIPTION = "Serves an attention encoder, and shows its heads."
 EXAMPLES = """\
+\b
 a first embedding:
-  polyhead export                              the default model, into artifacts/all-MiniLM-L6-v2
-  polyhead encode "The cat sat on the mat."    one line of JSON
-  polyhead serve                               the same over HTTP, on port 8000; a viewer of its heads at /
+  polyhead encode "The cat sat on the mat."    one line of JSON, after polyhead export
+  polyhead serve                               the default model over HTTP, on port 8000; a viewer of its heads at /
+  polyhead serve BAAI/bge-small-en-v1.5        another one, exported first"""
 
-`polyhead COMMAND --help` explains each command, with examples."""
-WRONG_USE = 2
+MODEL_ID = re.compile(r"[\w.-]+/[\w.-]+")  # of the hub
+SERVER = ("fastapi", "httptools", "prometheus_client", "uvicorn")  # what the extra brings
+app = typer.Typer(
+    name="polyhead",
+    help="Serves an attention encoder, and shows its heads.",
+    epilog=EXAMPLES,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+)
+cache = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
+app.add_typer(cache, name="cache")
 
-Command = Callable[[list[str]], int]
+_DEFAULT = "[default: POLYHEAD_MODEL, else artifacts/all-MiniLM-L6-v2]"
+Artifact = Annotated[
+    Path | None, typer.Argument(metavar="ARTIFACT", help=f"artifact, made by `polyhead export` {_DEFAULT}")
+]
+ModelFlag = Annotated[
+    Path | None, typer.Option("--model", metavar="DIR", help=f"artifact, made by `polyhead export` {_DEFAULT}")
+]
+Aggregation = Literal["none", "simple", "first", "average", "max"]
+SameAsFlag = Annotated[Path | None, typer.Option("--model", metavar="DIR", help="the same, as a flag")]
 
 
-def serve(arguments: list[str]) -> int:
-    """Serve an artifact over HTTP."""
-    from service.__main__ import main as run  # noqa: PLC0415 - imported when it is wanted
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        write(f"polyhead {own_version()}\n")
+        raise typer.Exit
 
-    return run(arguments, program="polyhead serve", model=DEFAULT_ARTIFACT)
+
+@app.callback()
+def _polyhead(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
 
 
-def export(arguments: list[str]) -> int:
-    """Make an artifact of a pretrained model."""
+@app.command(
+    epilog="""\
+\b
+examples:
+  polyhead encode "The cat sat on the mat."              one line of JSON
+  polyhead encode --input texts.txt --output out.npy     a text a line, float32 [texts, dimensions]
+  polyhead encode --input docs.jsonl --field body --output out.parquet
+  cat texts.txt | polyhead encode --dimensions 64 > out.jsonl
+  polyhead encode --model artifacts/ranker --pairs "Where did the cat sit?" "The cat sat on the mat."
+
+Exit code 0: everything is written; 1: no file is, and the last line on stderr says why; 2: wrong command line."""
+)
+def encode(
+    context: typer.Context,
+    *,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="texts; - is standard input")] = None,
+    model: ModelFlag = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--input", metavar="FILE", help="file to read: .jsonl, .parquet, .csv, .tsv, else a text a line"),
+    ] = None,
+    field: Annotated[str, typer.Option(help="the text's name in .jsonl, its column in tables")] = "text",
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="read two texts together: arguments two by two, lines with a tab between")
+    ] = False,
+    pair_field: Annotated[str, typer.Option(help="the same of a pair's second text")] = "text_pair",
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="file to write: .npy, .parquet or .jsonl [default: JSON lines]"),
+    ] = None,
+    dimensions: Annotated[int | None, typer.Option(help="truncate vectors to this many dimensions")] = None,
+    no_normalize: Annotated[
+        bool, typer.Option("--no-normalize", help="leave the vectors' lengths as they are")
+    ] = False,
+    no_truncate: Annotated[
+        bool, typer.Option("--no-truncate", help="refuse texts longer than the model reads, which are cut otherwise")
+    ] = False,
+    prompt_name: Annotated[str | None, typer.Option(help="one of the model's prompts, such as query")] = None,
+    prompt: Annotated[str | None, typer.Option(help="text to put before each text")] = None,
+    aggregation: Annotated[
+        Aggregation | None, typer.Option(help="of a model that labels tokens: how they become entities")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar")] = False,
+) -> None:
+    """Encode texts, files or standard input, without a server.
+
+    As `POST /encode` does: the same vectors, to the bit.
+    """
+    with one_line_failures("polyhead encode"):
+        from polyhead.encode import encode as run  # noqa: PLC0415 - imported when it is wanted
+        from polyhead.encode import read_source  # noqa: PLC0415 - likewise
+
+        chosen = read_source(texts or [], source, field, pair_field if pairs else None, context.fail)
+        options = {
+            "dimensions": dimensions,
+            "normalize": False if no_normalize else None,
+            "truncate": not no_truncate,
+            "prompt_name": prompt_name,
+            "prompt": prompt,
+            "aggregation": aggregation,
+        }
+        run(chosen, _artifact(context, None, model), output, options, shows_bar=not quiet)
+
+
+@app.command(
+    epilog="""\
+\b
+examples:
+  polyhead explain "A cat sat down." "The kitten is resting."
+  polyhead explain --json "A cat sat down." "The kitten is resting."    all of it, as `POST /explain` answers"""
+)
+def explain(
+    context: typer.Context,
+    a: Annotated[str, typer.Argument(metavar="A", help="a text")],
+    b: Annotated[str, typer.Argument(metavar="B", help="another")],
+    *,
+    model: ModelFlag = None,
+    top: Annotated[int, typer.Option(min=1, help="pairs to print")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="every pair, as JSON")] = False,
+) -> None:
+    """Show which pairs of tokens make two texts similar.
+
+    The similarity is a sum over pairs of tokens, one of each text, special tokens included. The table shows the largest
+    terms, as numbers and as shares of the sum; all others stand together in its last line.
+    """
+    with one_line_failures("polyhead explain"):
+        from polyhead.explain import explain as run  # noqa: PLC0415 - imported when it is wanted
+
+        run(a, b, _artifact(context, None, model), top=top, as_json=as_json)
+
+
+@app.command()
+def info(
+    context: typer.Context,
+    artifact: Artifact = None,
+    model: SameAsFlag = None,
+    as_json: Annotated[bool, typer.Option("--json", help="the whole manifest, as JSON")] = False,
+) -> None:
+    """Describe an artifact: its model, task, network and files. `polyhead verify` checks the files."""
+    with one_line_failures("polyhead info"):
+        from polyhead.info import info as run  # noqa: PLC0415 - imported when it is wanted
+
+        run(_artifact(context, artifact, model), as_json=as_json)
+
+
+@app.command()
+def verify(context: typer.Context, artifact: Artifact = None, model: SameAsFlag = None) -> None:
+    """Check an artifact's files, and that it loads.
+
+    Every file has the size and SHA-256 that the manifest says, the tokenizer can be read, and the graph loads. Exit
+    code 0: all of it is so; 1: it is not, and one line on stderr says what; 2: wrong command line.
+    """
+    with one_line_failures("polyhead verify"):
+        from polyhead.info import verify as run  # noqa: PLC0415 - imported when it is wanted
+
+        run(_artifact(context, artifact, model))
+
+
+@app.command()
+def tune(
+    context: typer.Context,
+    artifact: Artifact = None,
+    model: SameAsFlag = None,
+    seconds: Annotated[float, typer.Option(help="time for each way, besides its start")] = 6.0,
+    cores: Annotated[int | None, typer.Option(help="cores to share out [default: those this process may use]")] = None,
+) -> None:
+    """Measure which use of this machine's cores suits an artifact.
+
+    Each way to share out the cores (processes, workers, threads) serves the artifact for some seconds, to a client on
+    the same machine that sends texts of natural lengths over HTTP. The answer is a table, and settings to copy: for the
+    most texts a second, and for the shortest wait of a text that comes alone.
+    """
+    with one_line_failures("polyhead tune"):
+        from polyhead.tune import tune as run  # noqa: PLC0415 - imported when it is wanted
+        from service.machine import usable_cores  # noqa: PLC0415 - likewise
+
+        if not 0 < seconds < math.inf:
+            context.fail("--seconds must be above 0")
+        if cores is not None and not 1 <= cores <= usable_cores():
+            context.fail(f"--cores must be from 1 to {usable_cores()}, those this process may use")
+        run(_artifact(context, artifact, model), cores or usable_cores(), seconds)
+
+
+@cache.callback()
+def _list_cache(context: typer.Context) -> None:
+    """List the exports that `polyhead serve MODEL` keeps, or clear them."""
+    if context.invoked_subcommand is not None:
+        return
+    with one_line_failures("polyhead cache"):
+        from polyhead.models import cache_folder, cached_artifacts  # noqa: PLC0415 - imported when it is wanted
+
+        for path in cached_artifacts():
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            write(f"{size / 2**20:9.1f} MiB  {path.name}\n")
+        say(f"in {cache_folder()}")
+
+
+@cache.command("clear")
+def _clear_cache(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="what to remove [default: all]")] = None,
+) -> None:
+    """Remove exports from the cache."""
+    with one_line_failures("polyhead cache clear"):
+        from polyhead.models import clear_cache  # noqa: PLC0415 - imported when it is wanted
+
+        for path in clear_cache(names or []):
+            write(f"removed {path}\n")
+
+
+def _artifact(context: typer.Context, argument: Path | None, flag: Path | None) -> Path:
+    """The artifact that the command line names, or the default one."""
+    from model.artifact import ArtifactError  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.models import default_artifact  # noqa: PLC0415 - likewise
+
+    if argument is not None and flag is not None:
+        context.fail("--model: not allowed with argument ARTIFACT")
+    named = argument or flag
+    if named is not None and not named.exists() and MODEL_ID.fullmatch(str(named)) and not named.parent.exists():
+        raise ArtifactError(
+            f"{named} is no folder here: `polyhead serve {named}` exports and serves a model of the hub, "
+            f"`polyhead export {named}` makes an artifact of it"
+        )
+    return named or default_artifact()
+
+
+def _serve_parser() -> Any:
+    from polyhead.serve import parser  # noqa: PLC0415 - imported when it is wanted
+
+    return parser()
+
+
+def _serve(arguments: list[str]) -> int:
+    with one_line_failures("polyhead serve"):
+        if missing := [name for name in SERVER if find_spec(name) is None]:
+            raise OutputError(f"serving needs {', '.join(missing)}: pip install 'polyhead[server]'")
+        from polyhead.serve import read_and_export  # noqa: PLC0415 - imported when it is wanted
+        from service.__main__ import run  # noqa: PLC0415 - likewise
+
+        settings = read_and_export(arguments)
+    return run(settings, program="polyhead serve")  # which has its own ways to end
+
+
+def _export_parser() -> Any:
+    from export.cli import parser  # noqa: PLC0415 - imported when it is wanted
+
+    return parser("polyhead export", "artifacts/ and the model's name")
+
+
+def _export(arguments: list[str]) -> int:
     from export.cli import main as run  # noqa: PLC0415 - imported when it is wanted
-    from export.cli import parser as flags  # noqa: PLC0415 - imported when it is wanted
 
-    program = "polyhead export"
     if arguments[:1] == ["heads"]:
-        return run(arguments, program)
-    model = flags(program, f"{DEFAULT_ARTIFACT.parent}/ and the model's name").parse_args(arguments).model
-    output = DEFAULT_ARTIFACT if model is None else DEFAULT_ARTIFACT.parent / Path(model).resolve().name
-    return run(["--output", str(output), *arguments], program)  # an --output among the arguments comes later, and wins
+        return run(arguments, "polyhead export")
+    model = _export_parser().parse_args(arguments).model
+    folder = Path("artifacts") / (Path(model).resolve().name if model else "all-MiniLM-L6-v2")
+    return run(["--output", str(folder), *arguments], "polyhead export")  # an --output of the arguments wins
 
 
-def heads(arguments: list[str]) -> int:
-    """Report what each head of a model does on a corpus."""
+def _heads_parser() -> Any:
+    from export.heads.cli import parser  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.models import default_artifact  # noqa: PLC0415 - likewise
+
+    return parser("polyhead heads", default_artifact())
+
+
+def _heads(arguments: list[str]) -> int:
     from export.heads.cli import main as run  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.models import default_artifact  # noqa: PLC0415 - likewise
 
     return run(arguments, "polyhead heads", default_artifact())
 
 
-def train(arguments: list[str]) -> int:
-    """Train: heal a network that loses heads, distil one, or learn from pairs and labels."""
-    from train.cli import main as run  # noqa: PLC0415 - imported when it is wanted
-
-    return run(arguments)
-
-
-def tune(arguments: list[str]) -> int:
-    """Measure which use of this machine's cores suits an artifact."""
-    from polyhead.tune.command import main as run  # noqa: PLC0415 - imported when it is wanted
-
-    return run(arguments)
-
-
-def encode(arguments: list[str]) -> int:
-    """Encode texts from the command line, files or standard input, without a server."""
-    from polyhead.encode import main as run  # noqa: PLC0415 - imported when it is wanted
-
-    return run(arguments)
-
-
-def explain(arguments: list[str]) -> int:
-    """Show which pairs of tokens make two texts similar."""
-    from polyhead.explain import main as run  # noqa: PLC0415 - imported when it is wanted
-
-    return run(arguments)
-
-
-def info(arguments: list[str]) -> int:
-    """Describe an artifact."""
-    from polyhead.info import main as run  # noqa: PLC0415 - imported when it is wanted
-
-    return run(arguments)
-
-
-def verify(arguments: list[str]) -> int:
-    """Check an artifact's files, and that it loads."""
-    from polyhead.verify import main as run  # noqa: PLC0415 - imported when it is wanted
-
-    return run(arguments)
-
-
-def completion(arguments: list[str]) -> int:
-    """Print a shell's completion script."""
-    from polyhead.completion import main as run  # noqa: PLC0415 - imported when it is wanted
-
-    return run(arguments)
-
-
-COMMANDS: Mapping[str, Command] = MappingProxyType(
-    {
-        command.__name__: command
-        for command in (serve, encode, explain, export, train, info, verify, heads, tune, completion)
-    }
-)
+def tree() -> Any:
+    """Every command."""
+    found: Any = typer.main.get_command(app)
+    described = (
+        Described("serve", "Serve a model or an artifact over HTTP.", _serve_parser, _serve),
+        Described("export", "Make an artifact of a pretrained model.", _export_parser, _export),
+        Described("heads", "Report what each head of a model does on a corpus.", _heads_parser, _heads),
+        Training("train", "Train: heal a network that loses heads, distil one, or learn from pairs and labels."),
+    )
+    for command in described:
+        found.add_command(command)
+    order = ("serve", "encode", "explain", "export", "train", "info", "verify", "heads", "tune", "cache")
+    found.commands = {name: found.commands[name] for name in order}
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given and given[0] in COMMANDS:
-        return _run(COMMANDS[given[0]], given[1:])
-    made = parser()
-    made.parse_args(given)  # --help, --version and what is no command end here
-    made.print_help(sys.stderr)
-    return WRONG_USE
-
-
-def parser() -> argparse.ArgumentParser:
-    """The commands, for help and errors; their own flags are theirs to describe."""
-    made = argparse.ArgumentParser(
-        prog="polyhead",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    made.add_argument("--version", action="version", version=f"polyhead {own_version()}")
-    commands = made.add_subparsers(metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        commands.add_parser(name, help=command.__doc__, add_help=False)
-    return made
-
-
-def _run(command: Command, arguments: list[str]) -> int:
     try:
-        return command(arguments)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return 130
-    except BrokenPipeError:  # whoever read our output has seen enough, as `head` does
-        sys.stderr.close()
+        tree().main(list(sys.argv[1:] if arguments is None else arguments), prog_name="polyhead")
         return 0
+    except SystemExit as ended:
+        return _flushed(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
+    except OutputError as error:  # of --version
+        say(f"polyhead: {error}")
+        return FAILED
+    except OSError as error:  # of help
+        say(f"polyhead: {unwritten(error)}")
+        return FAILED
+
+
+def _flushed(code: int) -> int:
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        say(f"polyhead: {unwritten(error)}")
+        return FAILED
+    return code

@@ -1,116 +1,94 @@
 """`polyhead encode`: texts in, embeddings out, on this machine and without a server."""
 
-import argparse
-import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from export.interrupts import endings_interrupt
-from model.manifest import ArtifactError
-from polyhead.artifact_option import add_model, chosen_artifact
-from polyhead.complaint import complain
-from polyhead.loading import load_engine
-from polyhead.texts import STANDARD_INPUT, InputError, Row, read_texts
-from polyhead.vectors import OutputError, Write, open_output
-from service.engine import Engine
-from service.errors import ServiceError
-from service.machine.heap import bound_heap
+from polyhead import Engine
+from polyhead.models import load_engine
+from polyhead.output import say
+from polyhead.texts import STANDARD_INPUT, InputError, Row, as_they_come, count_texts, read_texts
+from polyhead.vectors import Write, open_output
+from service.machine import bound_heap
 
-PROGRAM = "polyhead encode"
-PORTION = 4096  # texts in memory at once
-EXAMPLES = """\
-examples:
-  polyhead encode "The cat sat on the mat."              one line of JSON
-  polyhead encode --input texts.txt --output out.npy     a text a line, float32 [texts, dimensions]
-  polyhead encode --input docs.jsonl --field body --output out.parquet
-  cat texts.txt | polyhead encode --dimensions 64 > out.jsonl
-  polyhead encode --model artifacts/ranker --pairs "Where did the cat sit?" "The cat sat on the mat."
-
-Exit code 0: everything is written; 1: no file is, and the last line on stderr says why; 2: wrong command line."""
+PORTION = 4096  # most texts in memory at once
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line, described."""
-    made = argparse.ArgumentParser(
-        prog=PROGRAM,
-        description="Encodes texts without a server, as `POST /encode` does: the same vectors, to the bit.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    made.add_argument("texts", nargs="*", metavar="TEXT", help="texts; without any, --input or standard input is read")
-    add_model(made)
-    made.add_argument("--input", metavar="FILE", help="texts to read: .jsonl, .parquet, else one a line; - is stdin")
-    made.add_argument("--field", default="text", help="the text's name in .jsonl and .parquet (default: %(default)s)")
-    made.add_argument(
-        "--pairs",
-        action="store_true",
-        help="read two texts together, for a cross-encoder: arguments two by two, lines with a tab between them",
-    )
-    made.add_argument(
-        "--pair-field", default="text_pair", help="a pair's second text in .jsonl and .parquet (default: %(default)s)"
-    )
-    made.add_argument("--output", metavar="FILE", help="file to write: .npy, .parquet or .jsonl (default: JSON lines)")
-    made.add_argument("--dimensions", type=int, help="keep the first so many dimensions")
-    made.add_argument("--no-normalize", action="store_true", help="leave the vectors' lengths as they are")
-    made.add_argument("--no-truncate", action="store_true", help="refuse texts longer than the model takes")
-    made.add_argument("--prompt-name", help="one of the model's prompts, such as query")
-    made.add_argument("--prompt", help="text to put before each text")
-    made.add_argument("--quiet", action="store_true", help="no progress bar")
-    return made
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where texts come from: the command line, else a file, else standard input.
+
+    Attributes:
+        texts: of the command line; two by two where pairs are read.
+        path: of a file, or `-`.
+        field: the text's name in tables and JSON lines.
+        pair_field: the same of a pair's second text; None for single texts.
+    """
+
+    texts: tuple[str, ...]
+    path: str
+    field: str
+    pair_field: str | None
+
+    def rows(self) -> Iterable[Row]:
+        """Every text, or pair of texts."""
+        if not self.texts:
+            return read_texts(self.path, self.field, self.pair_field)
+        return self.texts if self.pair_field is None else zip(self.texts[::2], self.texts[1::2], strict=True)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Runs the command; returns the exit code."""
-    made = parser()
-    options = made.parse_args(arguments)
-    if options.texts and options.input:
-        made.error("give texts or --input, not both")
-    if options.pairs and len(options.texts) % 2:
-        made.error(f"--pairs: {len(options.texts)} texts are no pairs: give two for each")
-    if not (options.texts or options.input) and (sys.stdin is None or sys.stdin.isatty()):  # None: it was closed
-        made.error("nothing to encode: give texts, --input FILE, or pipe them in")
+def encode(source: Source, model: Path, output: str | None, options: Mapping[str, Any], *, shows_bar: bool) -> None:
+    """Encodes texts and writes them, a portion at a time; says at the end how many were cut.
+
+    Args:
+        source: of the texts.
+        model: the artifact.
+        output: a file; None for JSON lines on standard output.
+        options: `Engine.encode`'s.
+        shows_bar: whether progress is shown, if standard error is a terminal.
+
+    Raises:
+        ArtifactError, InputError, OutputError, ServiceError: see there.
+    """
     bound_heap()
-    try:
-        with endings_interrupt(), open_output(options.output) as write, load_engine(chosen_artifact(options)) as engine:
-            _encode(engine, _texts(options), write, options)
-    except (ArtifactError, InputError, OutputError) as error:
-        return complain(PROGRAM, error)
-    except ServiceError as error:
-        return complain(PROGRAM, error.message)
-    return 0
+    with open_output(output) as write, load_engine(model) as engine:
+        options = _for_task(options, engine.manifest.task)
+        count = cut = 0
+        with _progress(source, shows_bar=shows_bar) as progress:
+            for portion in as_they_come(_checked(source.rows()), PORTION):
+                cut += _encode(engine, portion, write, {**options, "progress": progress}, source.pair_field)
+                count += len(portion)
+        if not count:
+            raise InputError("no texts were given")
+        longest = engine.manifest.max_sequence_length
+    if cut:
+        say(f"polyhead encode: {cut} of {count} texts were cut to the {longest} tokens that the model reads")
 
 
-def _texts(options: argparse.Namespace) -> Iterable[Row]:
-    if options.texts and options.pairs:
-        return zip(options.texts[::2], options.texts[1::2], strict=True)
-    if options.texts:
-        return list(options.texts)
-    return read_texts(options.input or STANDARD_INPUT, options.field, options.pair_field if options.pairs else None)
+def _for_task(options: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """`Engine.encode`'s options: of a token classifier entities, long texts in windows unless they are refused."""
+    given = dict(options)
+    aggregation = given.pop("aggregation", None)
+    if aggregation is not None or task == "token_classification":
+        given["entities"] = {"aggregation": aggregation or "simple"}
+        given["long_texts"] = "windows" if given["truncate"] else None
+    return given
 
 
-def _encode(engine: Engine, texts: Iterable[Row], write: Write, options: argparse.Namespace) -> None:
-    chosen = {
-        "dimensions": options.dimensions,
-        "normalize": not options.no_normalize,
-        "truncate": not options.no_truncate,
-        "prompt_name": options.prompt_name,
-        "prompt": options.prompt,
-    }
-    remaining, empty = _checked(texts), True
-    with _progress(options) as progress:
-        while portion := list(itertools.islice(remaining, PORTION)):
-            empty = False
-            given: dict[str, Any] = {"pairs" if options.pairs else "inputs": portion}
-            write(portion, engine.encode(**given, progress=progress, **chosen))
-    if empty:
-        raise InputError("no texts were given")
+def _encode(engine: Engine, rows: list[Row], write: Write, options: dict[str, Any], pair_field: str | None) -> int:
+    """Writes a portion; returns how many texts were cut."""
+    given: dict[str, Any] = {"inputs" if pair_field is None else "pairs": rows}
+    encoded = engine.encode(**given, **options)
+    write(rows, encoded)
+    return sum(item["truncated"] for item in encoded.items)
 
 
-def _checked(texts: Iterable[Row]) -> Iterator[Row]:
+def _checked(rows: Iterable[Row]) -> Iterator[Row]:
     """What tokenizers take: no bytes of another encoding (in arguments) and no halves of a character (in JSON)."""
-    for number, text in enumerate(texts, 1):
+    for number, text in enumerate(rows, 1):
         try:
             (text if isinstance(text, str) else "\n".join(text)).encode()
         except UnicodeEncodeError as error:
@@ -119,13 +97,30 @@ def _checked(texts: Iterable[Row]) -> Iterator[Row]:
 
 
 @contextmanager
-def _progress(options: argparse.Namespace) -> Iterator[Callable[[int], object] | None]:
-    """A bar on the terminal, where somebody is there to see it and waits for a file."""
+def _progress(source: Source, *, shows_bar: bool) -> Iterator[Callable[[int], object] | None]:
+    """A bar on the terminal, if somebody is there to see it and waits for a file."""
+    is_seen = shows_bar and not source.texts and sys.stderr is not None and sys.stderr.isatty()
     try:
         from tqdm import tqdm  # noqa: PLC0415 - an extra; without it there is no bar
     except ImportError:
+        is_seen = False
+    if not is_seen:
         yield None
         return
-    is_hidden = options.quiet or bool(options.texts) or sys.stderr is None or not sys.stderr.isatty()
-    with tqdm(unit=" texts", unit_scale=True, disable=is_hidden) as bar:
+    with tqdm(unit=" texts", unit_scale=True, total=count_texts(source.path)) as bar:
         yield bar.update
+
+
+def read_source(
+    texts: list[str], path: str | None, field: str, pair_field: str | None, complain: Callable[[str], None]
+) -> Source:
+    """The texts' source as the command line names it; `complain` ends a wrong one with its message."""
+    if texts == [STANDARD_INPUT]:
+        texts, path = [], STANDARD_INPUT
+    if texts and (path or STANDARD_INPUT in texts):
+        complain("give texts, or --input FILE, or - for standard input: not both")
+    if pair_field is not None and len(texts) % 2:
+        complain(f"--pairs: {len(texts)} texts are no pairs: give two for each")
+    if not (texts or path) and (sys.stdin is None or sys.stdin.isatty()):  # None: it was closed
+        complain("nothing to encode: give texts, --input FILE, or pipe them in")
+    return Source(tuple(texts), path or STANDARD_INPUT, field, pair_field)

@@ -1,40 +1,33 @@
-"""`polyhead info`: what an artifact is, from its manifest; nothing is loaded and no hash is computed."""
+"""`polyhead info` and `polyhead verify`: what an artifact is, and whether it is whole."""
 
-import argparse
 import json
-import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from model.artifact import read_manifest
-from model.manifest import ArtifactError, Manifest
-from polyhead.artifact_option import add_artifact, chosen_artifact
-from polyhead.complaint import complain
+from model.artifact import TOKENIZER, Artifact, ArtifactError, Manifest, read_manifest
+from polyhead.output import write
+from service.errors import one_line
+from service.inference.openvino_backend import load_backend
+from service.tokenization.tokenizer import Tokenizer
 
-PROGRAM = "polyhead info"
-DESCRIPTION = "Says what an artifact is: its model, task, network and files. `polyhead verify` checks the files."
 MIB = 2**20
+OUTPUTS = {"multi_vector": "a vector a token", "token_classification": "labels of tokens"}
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line, described."""
-    made = argparse.ArgumentParser(prog=PROGRAM, description=DESCRIPTION)
-    add_artifact(made, "to describe")
-    made.add_argument("--json", action="store_true", help="the whole manifest, as JSON")
-    return made
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Runs the command; returns the exit code."""
-    options = parser().parse_args(arguments)
-    try:
-        manifest = read_manifest(chosen_artifact(options))
-    except (ArtifactError, OSError) as error:
-        return complain(PROGRAM, error)
-    if options.json:
-        sys.stdout.write(json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False) + "\n")
+def info(directory: Path, *, as_json: bool) -> None:
+    """Prints what the manifest says; nothing is loaded and no hash is computed."""
+    manifest = read_manifest(directory)
+    if as_json:
+        write(json.dumps(manifest.to_dict(), indent=2, ensure_ascii=False).encode() + b"\n")
     else:
-        sys.stdout.writelines(f"{name + ':':<12}{value}\n" for name, value in describe(manifest).items())
-    return 0
+        write("".join(f"{name + ':':<12}{value}\n" for name, value in describe(manifest).items()))
+
+
+def verify(directory: Path) -> None:
+    """Hashes every file and loads the graph; says that all is well, or raises `ArtifactError`."""
+    artifact = Artifact.open(directory)
+    _load(artifact)
+    write(f"{directory}: {len(artifact.manifest.files)} files as the manifest says, the graph loads\n")
 
 
 def describe(manifest: Manifest) -> dict[str, str]:
@@ -46,11 +39,12 @@ def describe(manifest: Manifest) -> dict[str, str]:
         "source": source.id + (f", revision {source.revision}" if source.revision else ""),
         "task": manifest.task.replace("_", "-") + (", takes pairs" if manifest.pairs else ""),
         "labels": ", ".join(manifest.labels),
-        "output": f"{config.output_size} numbers" if manifest.task != "multi_vector" else "a vector a token",
+        "output": OUTPUTS.get(manifest.task, f"{config.output_size} numbers"),
         "network": f"{config.num_layers} layers, {_heads(config.num_heads)}, hidden size {config.hidden_size}",
         "reads": f"up to {manifest.max_sequence_length} tokens",
         "prompts": ", ".join(manifest.defaults.prompts),
         "precision": manifest.precision,
+        "engine": manifest.engine,
         "pruned": "yes" if manifest.pruning else "",
         "files": f"{', '.join(manifest.files)} ({size / MIB:.1f} MiB)",
     }
@@ -59,3 +53,14 @@ def describe(manifest: Manifest) -> dict[str, str]:
 
 def _heads(num_heads: Sequence[int]) -> str:
     return f"{num_heads[0]} heads each" if len(set(num_heads)) == 1 else f"{', '.join(map(str, num_heads))} heads"
+
+
+def _load(artifact: Artifact) -> None:
+    try:
+        longest = artifact.manifest.max_sequence_length
+        Tokenizer.load(artifact.path(TOKENIZER), longest, threads=1).close()
+        load_backend(artifact, workers=1, intra_op_threads=1, provider="cpu").close()
+    except ArtifactError:
+        raise
+    except Exception as error:  # whatever a library raises: the artifact cannot be used
+        raise ArtifactError(f"{artifact.directory} does not load: {one_line(error)}") from error

@@ -1,29 +1,35 @@
 """Texts from the command line, files and standard input, one at a time: a corpus need not fit into memory."""
 
+import csv
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Semaphore, Thread
 from typing import Any
 
 STANDARD_INPUT = "-"
 PAIR_SEPARATOR = "\t"  # between the two texts of a line
+DELIMITERS = {".csv": ",", ".tsv": "\t"}  # of tables whose first line names the columns
+
+MOST_CELL_CHARACTERS = 1 << 30
 
 Row = str | tuple[str, str]
 """A text, or a pair of texts."""
 
 
 class InputError(Exception):
-    """A file that holds no texts; the message names the file, the line and what was expected."""
+    """A file that holds no texts; the message names the file, the line and the expectation."""
 
 
 def read_texts(source: str, field: str, pair_field: str | None = None) -> Iterator[Row]:
-    """The texts of a file: `.jsonl`, `.parquet`, or one text a line; `-` is standard input, one text a line.
+    """The texts of a file: `.jsonl`, `.parquet`, `.csv`, `.tsv`, else one text a line; `-` is standard input, likewise.
 
     Args:
         source: path of the file.
-        field: name of the text in JSON lines, or of the Parquet column.
-        pair_field: the same of a pair's second text; in other files the two stand in a line, a tab between them. None
+        field: name of the text in JSON lines, or of the column.
+        pair_field: the same of a pair's second text; in other files the two are in a line, a tab between them. None
             for single texts.
 
     Raises:
@@ -32,7 +38,7 @@ def read_texts(source: str, field: str, pair_field: str | None = None) -> Iterat
     if source == STANDARD_INPUT:
         if sys.stdin is None:  # closed before we came
             raise InputError("standard input is closed")
-        yield from _rows(sys.stdin.buffer, "standard input", is_paired=pair_field is not None)
+        yield from _rows(_standard_input(), "standard input", is_paired=pair_field is not None)
         return
     path = Path(source)
     try:
@@ -43,10 +49,20 @@ def read_texts(source: str, field: str, pair_field: str | None = None) -> Iterat
         with path.open("rb") as file:
             if ending in (".jsonl", ".ndjson"):
                 yield from _fields(file, source, field, pair_field)
+            elif ending in DELIMITERS:
+                yield from _cells(file, source, field, pair_field, DELIMITERS[ending])
             else:
                 yield from _rows(file, source, is_paired=pair_field is not None)
     except OSError as error:
         raise InputError(f"cannot read {source}: {error.strerror or error}") from error
+
+
+def _standard_input() -> Any:
+    """Its bytes by a reader of our own: a thread that waits for Python's keeps the interpreter from ending."""
+    try:
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    except (AttributeError, OSError):  # a test's, in memory
+        return sys.stdin.buffer
 
 
 def _lines(file: Any, name: str) -> Iterator[str]:
@@ -100,6 +116,23 @@ def _fault(row: Any, field: str) -> str:
     return f"has {', '.join(sorted(row)) or 'nothing'}; expected the text as {field!r}"
 
 
+def _cells(file: Any, name: str, field: str, pair_field: str | None, delimiter: str) -> Iterator[Row]:
+    csv.field_size_limit(MOST_CELL_CHARACTERS)
+    rows = csv.DictReader((f"{line}\n" for line in _lines(file, name)), delimiter=delimiter, strict=True)
+    try:
+        columns = rows.fieldnames or ()
+        for wanted, flag in ((field, "--field"), (pair_field, "--pair-field")):
+            if wanted is not None and wanted not in columns:
+                raise InputError(f"{name} has columns {', '.join(columns)}; name the one with the texts with {flag}")
+        for row in rows:
+            texts = [row[wanted] for wanted in (field, pair_field) if wanted is not None]
+            if None in texts:
+                raise InputError(f"{name}, line {rows.line_num}: expected {len(columns)} cells")
+            yield texts[0] if pair_field is None else (texts[0], texts[1])
+    except csv.Error as error:
+        raise InputError(f"{name}, line {rows.line_num}: no table of its ending: {error}") from error
+
+
 def _columns(path: Path, field: str, pair_field: str | None) -> Iterator[Row]:
     try:
         from pyarrow import ArrowException, parquet  # noqa: PLC0415 - an extra, needed for these files only
@@ -125,3 +158,48 @@ def _strings(file: Any, path: Path, field: str, flag: str) -> Iterator[str]:
             if not isinstance(text, str):
                 raise InputError(f"{path}: column {field!r} holds {type(text).__name__}, expected texts")
             yield text
+
+
+def count_texts(source: str) -> int | None:
+    """About how many texts a file holds, for a progress bar; None if only reading it tells."""
+    path = Path(source)
+    if source == STANDARD_INPUT or not path.is_file() or path.suffix.lower() == ".parquet":
+        return None
+    with path.open("rb") as file:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+
+
+def as_they_come(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
+    """Portions of what is there, at least one row and at most `most`: whoever writes slowly is answered at once.
+
+    Raises:
+        InputError: reading failed; portions before it are whole.
+    """
+    arrived: SimpleQueue[Row | BaseException | None] = SimpleQueue()
+    space = Semaphore(2 * most)  # rows ahead of the reader of these portions
+
+    def read() -> None:
+        try:
+            for row in rows:
+                space.acquire()
+                arrived.put(row)
+            arrived.put(None)
+        except BaseException as error:
+            arrived.put(error)
+
+    Thread(target=read, name="texts", daemon=True).start()  # a read that waits for input ends with the process
+    found: Row | BaseException | None = None
+    while True:
+        portion: list[Row] = []
+        while len(portion) < most and (not portion or not arrived.empty()):
+            found = arrived.get()
+            if found is None or isinstance(found, BaseException):
+                break
+            portion.append(found)
+            space.release()
+        if portion:
+            yield portion
+        if isinstance(found, BaseException):
+            raise found
+        if found is None:
+            return

@@ -1,7 +1,6 @@
-"""Embeddings as files: `.npy`, `.parquet`, `.jsonl`; written beside the target and renamed, so whole or not there."""
+"""Embeddings as files: `.npy`, `.parquet`, `.jsonl`; written next to the target and renamed, so whole or not there."""
 
 import os
-import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -14,18 +13,19 @@ import orjson
 from numpy.typing import NDArray
 
 from polyhead import Encoded
+from polyhead.output import OutputError, write
 from polyhead.texts import Row
 
 Vectors = NDArray[np.float32]
 Write = Callable[[Sequence[Row], Encoded], None]
 
 PAIR_COLUMNS = ("text", "text_pair")  # of the two texts of a pair
-_NPY_HEADER_BYTES = 128
-_COLUMNS = {"embeddings": "embedding", "scores": "scores", "sparse": "sparse"}  # what a row of each is called
-
-
-class OutputError(Exception):
-    """A file that cannot be written; the message says why."""
+_COLUMNS = {
+    "embeddings": "embedding",
+    "scores": "scores",
+    "sparse": "sparse",
+    "entities": "entities",
+}  # what a row of each is called
 
 
 def open_output(target: str | None) -> AbstractContextManager[Write]:
@@ -64,27 +64,20 @@ def _whole(path: Path, write_to: Callable[[IO[bytes]], AbstractContextManager[Wr
 
 @contextmanager
 def _on_standard_output() -> Iterator[Write]:
-    if sys.stdout is None:  # closed before we came
+    if sys.stdout is None:  # said before anything is loaded
         raise OutputError("standard output is closed")
-    try:
-        with _to_lines(sys.stdout.buffer) as write:
-            yield write
-    except BrokenPipeError:  # whoever reads has seen enough
-        raise
-    except OSError as error:
-        sys.stdout = None  # or Python writes what is left once more when it ends, and fails once more
-        raise OutputError(f"cannot write standard output: {error.strerror or error}") from error
+    yield lambda rows, encoded: write(b"".join(_lines(rows, encoded)))
 
 
 @contextmanager
 def _to_lines(file: IO[bytes]) -> Iterator[Write]:
-    def write(rows: Sequence[Row], encoded: Encoded) -> None:
-        for row, value in zip(rows, encoded.values, strict=True):
-            line = {**_texts_of(row), **_named(value, encoded)}
-            file.write(orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE))
+    yield lambda rows, encoded: file.writelines(_lines(rows, encoded))
 
-    yield write
-    file.flush()
+
+def _lines(rows: Sequence[Row], encoded: Encoded) -> Iterator[bytes]:
+    for row, item, value in zip(rows, encoded.items, encoded.values, strict=True):
+        line = {**_texts_of(row), "truncated": item["truncated"], **_named(value, encoded)}
+        yield orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
 
 
 def _texts_of(row: Row) -> dict[str, str]:
@@ -99,33 +92,30 @@ def _named(value: Any, encoded: Encoded) -> dict[str, Any]:
 def _one_array(encoded: Encoded) -> Vectors:
     if isinstance(encoded.values, np.ndarray):
         return encoded.values
-    what = "sparse vectors" if encoded.kind == "sparse" else "several vectors a text"
+    what = {"sparse": "sparse vectors", "entities": "entities"}.get(encoded.kind, "several vectors a text")
     raise OutputError(f"this model gives {what}, which only JSON lines hold: name a file that ends in .jsonl")
 
 
 @contextmanager
 def _to_npy(file: IO[bytes]) -> Iterator[Write]:
-    """Rows as they come; the header, which holds their number, is written last, into the place kept for it."""
+    """Rows as they come; the header, which has space for any number of them, is written once more at the end."""
     shape = [0, 0]
-    file.write(bytes(_NPY_HEADER_BYTES))
 
-    def write(_rows: Sequence[Row], encoded: Encoded) -> None:
+    def write_header() -> None:
+        described = {"descr": "<f4", "fortran_order": False, "shape": tuple(shape)}
+        np.lib.format.write_array_header_1_0(file, described)
+
+    def write_rows(_rows: Sequence[Row], encoded: Encoded) -> None:
         vectors = _one_array(encoded)
+        if not shape[1]:
+            shape[1] = vectors.shape[1]
+            write_header()
         shape[0] += len(vectors)
-        shape[1] = vectors.shape[1]
         file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
 
-    yield write
+    yield write_rows
     file.seek(0)
-    file.write(_npy_header(tuple(shape)))
-
-
-def _npy_header(shape: tuple[int, ...]) -> bytes:
-    """NumPy's format 1.0 (numpy.lib.format), padded to `_NPY_HEADER_BYTES`."""
-    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode("ascii")
-    magic = b"\x93NUMPY\x01\x00"
-    room = _NPY_HEADER_BYTES - len(magic) - 2
-    return magic + struct.pack("<H", room) + text.ljust(room - 1) + b"\n"
+    write_header()
 
 
 @contextmanager
@@ -137,18 +127,19 @@ def _to_parquet(file: IO[bytes]) -> Iterator[Write]:
         raise OutputError("writing Parquet needs pyarrow: install the cli extra, pip install '.[cli]'") from error
     opened: list[Any] = []
 
-    def write(rows: Sequence[Row], encoded: Encoded) -> None:
+    def write_rows(rows: Sequence[Row], encoded: Encoded) -> None:
         vectors = _one_array(encoded)
         flat = pyarrow.array(vectors.ravel(), pyarrow.float32())
         column = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
         named = [_texts_of(row) for row in rows]
+        truncated = pyarrow.array([item["truncated"] for item in encoded.items], pyarrow.bool_())
         texts = {name: pyarrow.array([row[name] for row in named], pyarrow.string()) for name in named[0]}
-        table = pyarrow.table({**texts, _COLUMNS[encoded.kind]: column})
+        table = pyarrow.table({**texts, "truncated": truncated, _COLUMNS[encoded.kind]: column})
         if not opened:
             opened.append(parquet.ParquetWriter(file, table.schema))
         opened[0].write_table(table)
 
-    yield write
+    yield write_rows
     for writer in opened:
         writer.close()
 

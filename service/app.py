@@ -1,43 +1,47 @@
 """The app: the table of routes, what they share, and the middleware around them, with nothing global."""
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp
 
-from service.byte_budget import ByteBudget
+from service.context import ByteBudget
 from service.errors import InternalError, ServiceError
-from service.http.cross_origin import CrossOriginPolicy
+from service.http.access import CrossOriginPolicy, HostAndPortPolicy, KeyRing
 from service.http.early_refusal import EarlyRefusals
-from service.http.host_and_port import HostAndPortPolicy
-from service.http.keys import KeyRing
 from service.http.middleware import RequestMiddleware
-from service.http.route import Route
-from service.http.route_table import RouteTable
+from service.http.route import Route, RouteTable
+from service.models import Models
 from service.observability.metrics import Metrics
-from service.observability.request_trace import Tracing
-from service.readiness import Readiness
-from service.routes.handlers import make_handler
-from service.routes.table import ROUTES, UNMATCHED
-from service.services import Services
+from service.observability.snapshots import MetricsPages
+from service.routes.table import ROUTES, UNMATCHED, make_handler
+from service.services import Readiness, Services
 from service.settings import Settings, split_list
+
+if TYPE_CHECKING:  # an extra
+    from service.observability.tracing import OpenTelemetryTracing
 
 _EXPOSED_HEADERS = ("X-Request-Id", "Retry-After")  # of every answer; routes declare their own
 
 
 def create_app(
-    settings: Settings, readiness: Readiness, tracing: Tracing | None = None, routes: Sequence[Route] = ROUTES
+    settings: Settings,
+    readiness: Readiness,
+    tracing: "OpenTelemetryTracing | None" = None,
+    routes: Sequence[Route] = ROUTES,
 ) -> tuple[ASGIApp, Services]:
-    """The whole HTTP side, not ready until `readiness` has a runner; without `tracing` nothing is traced."""
+    """The whole HTTP side, not ready until `readiness` and a model are; without `tracing` nothing is traced."""
     table = RouteTable(routes, UNMATCHED)
     keys = KeyRing(split_list(settings.api_keys.get_secret_value()), settings.api_keys_file)
     metrics = Metrics(_expected_outcomes(table), _refusal_codes())
     metrics.watch_readiness(readiness.is_ready)
     bodies = ByteBudget(settings.max_held_body_bytes, "request bodies")
-    answers = ByteBudget(settings.max_held_answer_bytes, "answers")
+    models = readiness.models = Models(settings, metrics)
     ports = HostAndPortPolicy(settings.admin_port, split_list(settings.allowed_hosts))
     origins = _origins(split_list(settings.cors_origins), table)
     early = EarlyRefusals(table, readiness, keys, ports, metrics, is_read_by_browsers=origins is not None)
-    services = Services(settings, readiness, metrics, table, bodies, answers, early)
+    pages = MetricsPages(metrics.registry)
+    services = Services(settings, readiness, metrics, pages, table, bodies, early, models, next(iter(models)))
     middleware = RequestMiddleware(
         table,
         {route: make_handler(route, services) for route in table},

@@ -1,17 +1,17 @@
-"""One request and what became of it, as middleware, routes, log and metrics share it."""
+"""One request and what became of it, as middleware, routes, log and metrics share it; and the bytes that it holds."""
 
 import random
 import re
 import time
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol, Self
 
-from service.byte_budget import ByteBudget, Share
-from service.error_shapes import OURS, ErrorShape
-from service.errors import Invalid
+from service.errors import HeldTooMuch, Invalid
+from service.wire import OURS, ErrorShape
 
 SCOPE_KEY = "polyhead.context"
 SERVICES_KEY = "polyhead.services"
+RETRY_AFTER_SECONDS = 1.0
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _ids = random.Random()  # noqa: S311 - ids are no secrets; uuid4 asks the kernel each time, a tenth of a request's overhead
@@ -23,16 +23,91 @@ _LISTS = (b"accept", b"accept-encoding", b"if-none-match")  # several lines are 
 _NUMBER = re.compile(rb"[0-9]{1,32}(\.[0-9]{1,32})?([eE][+-]?[0-9]{1,3})?")
 
 
+class ByteBudget:
+    """How many bytes the process holds for all requests together: of their bodies, or of their answers.
+
+    Each body and each answer has its own limit; thousands of connections times that limit would be the machine's
+    memory. The texts that wait to be tokenised are bounded by the bodies' figure: the queue's limit counts tokens,
+    which they are not yet. Unread answers of slow clients are bounded by the answers' figure. Used on the event loop
+    only.
+
+    Attributes:
+        limit: bytes.
+        what: is held, in the plural, for messages.
+        held: bytes held now.
+        on_full: called for each request that is refused, to make room for those behind it.
+    """
+
+    def __init__(self, limit: int, what: str) -> None:
+        self.limit = limit
+        self.what = what
+        self.held = 0
+        self.on_full: Callable[[], None] = lambda: None
+
+    def share(self) -> "Share":
+        """A request's share, with nothing in it."""
+        return Share(self)
+
+
+class Share:
+    """What one request holds, until it is given back or left as a context."""
+
+    __slots__ = ("_budget", "held")
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self.held = 0
+
+    def take(self, size: int) -> None:
+        """Holds more; if nothing else is held, whatever it is: its own limits have let it through.
+
+        Raises:
+            HeldTooMuch: the budget is used up.
+        """
+        budget = self._budget
+        if budget.held and budget.held + size > budget.limit:
+            budget.on_full()
+            raise HeldTooMuch(f"too many {budget.what} are held; try again later", retry_after=RETRY_AFTER_SECONDS)
+        budget.held += size
+        self.held += size
+
+    def give_back(self) -> None:
+        """Holds nothing any more."""
+        self._budget.held -= self.held
+        self.held = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
+
+
+class InUse(Protocol):
+    """What must not go while a request uses it: a model."""
+
+    name: str
+
+    def enter(self) -> None:
+        """A request begins to use it."""
+        ...
+
+    def leave(self) -> None:
+        """That request is over."""
+        ...
+
+
 class RequestContext:
     """One request on its way.
 
     Attributes:
         trace_id: of the W3C trace that the request is part of, 32 hexadecimal digits, or None.
-        request_id: the caller's where it is short and plain, else made here.
+        request_id: the caller's if it is short and plain, else made here.
         route: template of the route, from a closed set.
         method: HTTP method, from a closed set.
-        error_shape: how a failure of this request is written. A route that takes the bodies of several APIs may set it.
-        headers: by lower-case name; where a name comes twice the last one, or both where they are one list.
+        error_shape: how a failure of this request is written. A route for the bodies of several APIs may set it.
+        headers: by lower-case name; of a name that comes twice the last value, or both if they are one list.
+        model: name of the model that answers, once it is chosen; from a closed set.
         started: `time.monotonic()` when the headers were there.
         status: HTTP status of the answer, 0 until there is one.
         error_code: code of the error body, or None.
@@ -45,12 +120,14 @@ class RequestContext:
 
     __slots__ = (
         "_answer",
+        "_used",
         "error_code",
         "error_shape",
         "has_own_deadline",
         "headers",
         "is_abandoned",
         "method",
+        "model",
         "request_id",
         "route",
         "started",
@@ -78,7 +155,15 @@ class RequestContext:
         self.truncated = 0
         self.is_abandoned = False
         self.has_own_deadline = False
+        self.model = ""
         self._answer: Share | None = None
+        self._used: InUse | None = None
+
+    def use(self, model: InUse) -> None:
+        """Uses a model until the context is over."""
+        self.model = model.name
+        self._used = model
+        model.enter()
 
     def hold_answer(self, budget: ByteBudget, size: int) -> None:
         """Holds the bytes of an answer until the context is over.
@@ -93,6 +178,8 @@ class RequestContext:
         """Holds nothing any more."""
         if self._answer is not None:
             self._answer.give_back()
+        if self._used is not None:
+            self._used.leave()
 
     def deadline(self, longest: float) -> float:
         """When the caller's time is up, by `time.monotonic()`; `X-Request-Timeout` can only shorten it.
@@ -126,7 +213,7 @@ def _by_name(headers: Collection[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def request_id_of(headers: Mapping[bytes, bytes]) -> str:
-    """The caller's where it is short and plain, else one made here."""
+    """The caller's request id if it is short and plain, else one made here."""
     given = headers.get(b"x-request-id")
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode("ascii")

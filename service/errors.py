@@ -18,11 +18,12 @@
     │   └── HeldTooMuch      429  bodies or answers of all requests take too many bytes (Retry-After)
     ├── InternalError        500  fixed text; the details are in the log only
     │   └── InferenceFailed  500  the backend failed on this text
+    ├── UnsupportedCoding    501  the body comes in another transfer coding than in chunks
     ├── TooManyConnections   503  more open connections than allowed (Retry-After)
     ├── NotReady             503  starting, draining, or without workers (Retry-After)
     └── DeadlineExceeded     504  the caller's time was up
 
-`ClientLeft` stands outside: nobody is there to answer. It does not know FastAPI; `service.http.failures` makes
+`ClientLeft` stands outside: nobody is there to answer. It does not know FastAPI; `service.http.response` makes
 responses.
 """
 
@@ -135,8 +136,8 @@ class UnsupportedMedia(ServiceError):
     status, type, code = 415, "invalid_request_error", "unsupported_media_type"
 
 
-class Invalid(ServiceError):
-    """JSON, but not what the route takes."""
+class Invalid(ServiceError, ValueError):
+    """JSON, but not what the route takes; from Python a `ValueError`, too."""
 
     status, type, code = 422, "invalid_request_error", "invalid"
 
@@ -170,6 +171,12 @@ class InferenceFailed(InternalError):
     """The backend failed on this text."""
 
     code = "inference_failed"
+
+
+class UnsupportedCoding(ServiceError):
+    """The body comes in another transfer coding than in chunks."""
+
+    status, type, code = 501, "invalid_request_error", "unsupported_transfer_coding"
 
 
 class TooManyConnections(ServiceError):

@@ -1,37 +1,114 @@
-"""Where the service listens, by its settings: the first port or a Unix socket, and the admin port."""
+"""The sockets that the service listens on, by its settings, and what to say if it cannot."""
 
+import contextlib
+import errno
 import logging
+import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator
+from pathlib import Path
 
-from service.machine.listener import address_of, bind, bind_unix
 from service.settings import Settings
+
+BACKLOG = 2048  # connections the kernel holds for us while the event loop is busy
+ANY_IPV6 = "::"
+FAILED = 1  # exit code of a process that could not start, could not go on, or was ended at once
 
 logger = logging.getLogger(__name__)
 
 
-def open_listeners(settings: Settings) -> list[socket.socket]:
-    """The sockets to listen on: the first port or the Unix socket, then the admin port where there is one.
+class StartFailure(Exception):
+    """The process cannot start; the message is one line for a person."""
+
+
+@contextlib.contextmanager
+def listening(settings: Settings) -> Iterator[tuple[Settings, list[socket.socket]]]:
+    """Listens on the first port or the Unix socket, then on the admin port if there is one.
+
+    Yields:
+        The settings, with the admin port that a 0 became, and the sockets, which are closed at the end.
 
     Raises:
         StartFailure: one of them is taken.
     """
-    first = bind(settings.host, settings.port) if settings.uds is None else bind_unix(settings.uds)
-    if settings.admin_port is None:
-        return [first]
-    admin = bind(settings.host, settings.admin_port, flag="--admin-port")
-    logger.info("metrics and documentation are on %s", address_of(admin))
-    return [first, admin]
+    with contextlib.ExitStack() as stack:
+        if settings.uds is None:
+            listeners = [stack.enter_context(bind(settings.host, settings.port))]
+        else:
+            listeners = [stack.enter_context(bind_unix(settings.uds))]
+            stack.callback(_remove_socket, settings.uds, _identity(settings.uds))
+        if settings.admin_port is not None:
+            listeners.append(stack.enter_context(bind(settings.host, settings.admin_port, flag="--admin-port")))
+            logger.info("metrics and documentation are on %s", address_of(listeners[1]))
+            settings = settings.model_copy(update={"admin_port": listeners[1].getsockname()[1]})
+        yield settings, listeners
 
 
-def with_admin_port(settings: Settings, listeners: Sequence[socket.socket]) -> Settings:
-    """The settings with the admin port that a 0 became."""
-    if settings.admin_port is None:
-        return settings
-    return settings.model_copy(update={"admin_port": listeners[1].getsockname()[1]})
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_ino, status.st_ctime_ns  # the number alone is given again at once
 
 
-def remove_socket(settings: Settings) -> None:
-    """Removes the file of the Unix socket, where the service listened on one."""
-    if settings.uds is not None:
-        settings.uds.unlink(missing_ok=True)
+def _remove_socket(path: Path, identity: tuple[int, int]) -> None:
+    """Removes the file of a Unix socket, unless a successor listens there by now."""
+    with contextlib.suppress(FileNotFoundError):
+        if _identity(path) == identity:
+            path.unlink()
+
+
+def address_of(listener: socket.socket) -> str:
+    """Where a socket listens, as a URL."""
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def bind(host: str, port: int, *, flag: str = "--port") -> socket.socket:
+    """A socket that listens; connections wait in the kernel until the server takes them.
+
+    Args:
+        host: name or address; `::` is every address of the machine, IPv4 ones included if the system can.
+        port: 0 for any.
+        flag: the setting that the port came from, for errors.
+
+    Raises:
+        StartFailure: the address cannot be listened on; the message says what to change.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        takes_both = address[0] == ANY_IPV6 and socket.has_dualstack_ipv6()
+        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=takes_both)
+    except UnicodeError as error:
+        raise StartFailure(f"cannot listen on {host}:{port}: that is no host name") from error
+    except OSError as error:
+        raise StartFailure(f"cannot listen on {host}:{port}: {_reason(error, flag)}") from error
+
+
+def bind_unix(path: Path) -> socket.socket:
+    """The same on a Unix socket; the file of a server that is gone is replaced.
+
+    Raises:
+        StartFailure: something else is there, or another server listens.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
+                    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+            path.unlink()
+        listener.bind(str(path))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise StartFailure(f"cannot listen on {path}: {_reason(error, '--uds')}") from error
+    return listener
+
+
+def _reason(error: OSError, flag: str) -> str:
+    if isinstance(error, socket.gaierror) or error.errno is None:
+        return error.strerror or str(error)
+    if error.errno != errno.EADDRINUSE:
+        return os.strerror(error.errno)
+    return f"{os.strerror(error.errno)}; another process listens there, choose another {flag}"

@@ -3,43 +3,70 @@
 It knows no HTTP. The order of loading is the order of trust: every file's hash is checked before one is opened.
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, Unpack
 
-from model.artifact import EXPLAIN_GRAPH, HEADS, MANIFEST, TOKENIZER, Artifact
+from model.artifact import EXPLAIN_GRAPH, HEADS, MANIFEST, ONNX_RUNTIME, OPENVINO, TOKENIZER, Artifact, Manifest
 from model.config import EncoderConfig
-from model.manifest import Manifest
+from model.processor import has_integer_products, vector_instructions
 from service.batching.batcher import Batcher
+from service.batching.core_shares import CoreShare
 from service.batching.decompositions import Decomposed, DecompositionQueue, WholeText
 from service.batching.jobs import Job, JobResult
 from service.errors import Overloaded, ServiceError
 from service.inference.backend import Backend, Float32Array
-from service.inference.decomposer import OnnxDecomposer
-from service.inference.onnx_backend import OnnxBackend
-from service.observability.batch_record import BatchRecord
-from service.observability.request_trace import note_stage
-from service.runtime import Runtime, plan_runtime, warn_of_slow_precision
+from service.inference.onnx_backend import OnnxDecomposer
+from service.inference.openvino_backend import OpenVinoBackend, load_backend
+from service.inference.token_outputs import TokenOutputs
+from service.machine import usable_cores
+from service.observability.stages import BatchRecord, note_stage
 from service.settings import Settings
-from service.tokenization.inputs import Inputs
-from service.tokenization.tokenize import TokenizeOptions, tokenize
-from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.inputs import Inputs, TokenizeOptions, tokenize
+from service.tokenization.rows import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
 
+_TOKEN_CHARACTERS = 4  # of English text, about
 HANG_SECONDS = 30.0  # beyond the last deadline, at which a run is cancelled: one that still goes on hangs
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Where the model runs, and with how many threads.
+
+    Attributes:
+        provider: `cpu` or `cuda`.
+        workers: runs at the same time.
+        intra_op_threads: of one run.
+        engine: what computes plain answers: `onnxruntime` or `openvino`.
+        computes_in: the arithmetic of these; empty where it is the artifact's precision.
+        instructions: of the processor, those that decide its speed.
+    """
+
+    provider: str
+    workers: int
+    intra_op_threads: int
+    engine: str = ONNX_RUNTIME
+    computes_in: str = ""
+    instructions: tuple[str, ...] = ()
 
 
 class Runner:
     """Runs the model on tokenised texts, from any number of tasks of one event loop at once.
 
     Attributes:
-        artifact: what was loaded.
+        artifact: the one that was loaded.
         tokenizer: text to token ids.
         runtime: provider and threads.
         written: when its manifest was written, in seconds since 1970.
-        head_report: the artifact's `heads.json`; None where it has none.
+        head_report: the artifact's `heads.json`; None if it has none.
+        token_outputs: what it makes of tokens besides a text's vector; None if it has none.
     """
 
     def __init__(
@@ -53,10 +80,9 @@ class Runner:
         self.artifact = artifact
         self.tokenizer = tokenizer
         self.runtime = runtime
-        self.written = (
-            artifact.path(MANIFEST).stat().st_mtime
-        )  # read now: another artifact may replace it while this one serves
+        self.written = artifact.path(MANIFEST).stat().st_mtime  # now: another artifact may replace this one later
         self.head_report = artifact.path(HEADS).read_bytes() if HEADS in artifact.manifest.files else None
+        self.token_outputs = TokenOutputs.load(artifact)
         self._batcher = batcher
         self._decompositions = decompositions
 
@@ -72,8 +98,8 @@ class Runner:
 
         Args:
             directory: the artifact.
-            settings: threads and the sizes of batches and queue; None takes the defaults, nothing is refused for having
-                to wait, and no run counts as hanging, however slow the machine.
+            settings: threads and the sizes of batches and queue; with None they are the defaults, nothing is refused
+                for having to wait, and no run counts as hanging, however slow the machine.
             on_batch: called on a worker's thread after every batch.
 
         Raises:
@@ -92,12 +118,21 @@ class Runner:
             artifact.manifest.max_sequence_length,
             threads=runtime.workers,
             pair_wording=artifact.manifest.pair_wording,
+            max_delay=settings.max_queue_delay,
         )
-        backend = OnnxBackend(artifact, intra_op_threads=runtime.intra_op_threads, provider=runtime.provider)
+        backend = load_backend(
+            artifact,
+            workers=runtime.workers,
+            intra_op_threads=runtime.intra_op_threads,
+            provider=runtime.provider,
+        )
         backend.warm_up()
+        runtime = replace(runtime, instructions=vector_instructions())
+        if isinstance(backend, OpenVinoBackend):
+            runtime = replace(runtime, engine=OPENVINO, computes_in=backend.computes_in)
         batcher = make_batcher(backend, settings, workers=runtime.workers, on_batch=on_batch)
         batcher.start()
-        return cls(artifact, tokenizer, batcher, runtime, make_decompositions(artifact, settings, runtime))
+        return cls(artifact, tokenizer, batcher, runtime, make_decompositions(artifact, settings, runtime, on_batch))
 
     @property
     def manifest(self) -> Manifest:
@@ -120,6 +155,16 @@ class Runner:
         return self._batcher.queued_tokens
 
     @property
+    def queued_characters(self) -> int:
+        """Characters of long texts waiting to be tokenised."""
+        return self.tokenizer.waiting_characters
+
+    @property
+    def queued_explain_vectors(self) -> int:
+        """Token vectors of the texts that are explained through the network, or wait for it."""
+        return self._decompositions.waiting_rows if self._decompositions is not None else 0
+
+    @property
     def oldest_age(self) -> float:
         """Seconds that the oldest waiting text has waited."""
         return self._batcher.oldest_age
@@ -129,11 +174,12 @@ class Runner:
         return self._batcher.is_alive()
 
     def early_refusal(self, tokens: int, others: int = 0, refused: int = 0) -> Overloaded | None:
-        """Why the queue would refuse a request, before it is read: see `Batcher.early_refusal`."""
-        return self._batcher.early_refusal(tokens, others, refused)
+        """Why a queue would refuse a request, before it is read: see `Batcher.early_refusal`."""
+        characters = _TOKEN_CHARACTERS * tokens
+        return self._batcher.early_refusal(tokens, others, refused) or self.tokenizer.early_refusal(characters)
 
     async def tokenize(self, inputs: Inputs, **options: Unpack[TokenizeOptions]) -> list[TokenizedInput]:
-        """Inputs as the model sees them: `service.tokenization.tokenize.tokenize` with this model's tokenizer."""
+        """Inputs as the model sees them: `service.tokenization.inputs.tokenize` with this model's tokenizer."""
         return await tokenize(self.tokenizer, inputs, vocab_size=self.config.vocab_size, **options)
 
     async def run(
@@ -160,7 +206,7 @@ class Runner:
             ServiceError: Overloaded, DeadlineExceeded, InferenceFailed or NotReady.
         """
         jobs = [
-            Job(item.input_ids, attention_layers, wants_tokens, wants_norms, head_gates, item.type_ids)
+            Job(item.input_ids, attention_layers, wants_tokens, wants_norms, head_gates, item.type_ids, item.seen)
             for item in inputs
         ]
         submitted = time.monotonic()
@@ -192,8 +238,12 @@ class Runner:
         note_stage("inference", submitted + found.queue_seconds)
         return found
 
+    def share_cores(self, share: CoreShare | None) -> None:
+        """Runs on the cores that other models of the process leave; from the next run on."""
+        self._batcher.executor.cores = share
+
     def close(self, timeout: float) -> bool:
-        """Finishes what is queued and ends the threads; False if that took longer than `timeout` seconds. Blocks."""
+        """Finishes queued texts and ends the threads; False if that took longer than `timeout` seconds. Blocks."""
         self.tokenizer.close()
         if self._decompositions is not None:
             self._decompositions.close()
@@ -212,14 +262,17 @@ def _note_runs(submitted: float, results: Sequence[JobResult]) -> None:
         note_stage("inference", began, ended)
 
 
-def make_decompositions(artifact: Artifact, settings: Settings, runtime: Runtime) -> DecompositionQueue | None:
-    """The queue of what is explained through the network; None where the artifact has no graph for it."""
+def make_decompositions(
+    artifact: Artifact, settings: Settings, runtime: Runtime, on_batch: Callable[[BatchRecord], None] | None
+) -> DecompositionQueue | None:
+    """The queue of texts to explain through the network; None if the artifact has no graph for it."""
     if EXPLAIN_GRAPH not in artifact.manifest.files:
         return None
     return DecompositionQueue(
         lambda: OnnxDecomposer(artifact, provider=runtime.provider),
         threads=runtime.workers,
         max_delay=settings.max_queue_delay,
+        on_run=None if on_batch is None else lambda seconds: on_batch(BatchRecord(0, 0, 0, seconds)),
     )
 
 
@@ -236,3 +289,28 @@ def make_batcher(
         on_batch=on_batch,
         max_run_seconds=settings.request_timeout + HANG_SECONDS,
     )
+
+
+def plan_runtime(settings: Settings) -> Runtime:
+    """The threads that the settings ask for. By default a CPU gets a worker for each usable core, a GPU one."""
+    workers = settings.workers
+    if not workers:
+        workers = 1 if settings.provider == "cuda" else max(1, usable_cores() // settings.intra_op_threads)
+    elif settings.provider == "cpu":
+        cores, threads = usable_cores(), settings.intra_op_threads
+        if workers * threads > cores:
+            logger.warning(
+                "%d workers with %d threads compete for %d usable cores: set --workers %d, or 0 to have it chosen",
+                *(workers, threads, cores, max(1, cores // threads)),
+            )
+    return Runtime(settings.provider, workers, settings.intra_op_threads)
+
+
+def warn_of_slow_precision(manifest: Manifest, provider: str) -> None:
+    """Warns where another artifact of the same model would be faster."""
+    if provider != "cpu":
+        return
+    if manifest.precision == "int8" and not manifest.fits_16_bits and has_integer_products() is False:
+        logger.warning("this int8 artifact is slow on a processor without VNNI, AMX or dot product: export it again")
+    if manifest.precision == "fp16":
+        logger.warning("fp16 is converted at every step on a CPU and slower than fp32: it is for --provider cuda")

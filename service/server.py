@@ -1,37 +1,47 @@
-"""Puts the process together: sockets, app, limits of connections, uvicorn's configuration; then runs the server."""
+"""The server: it listens, loads, serves, drains and ends.
 
+The port is open while the model loads, so that probes have someone to ask. The first SIGTERM or SIGINT makes the
+process not ready, lets it serve on for the drain delay, closes the port, lets running requests finish and ends with 0;
+a second one ends it at once.
+"""
+
+import asyncio
+import atexit
+import concurrent.futures
 import functools
+import gc
 import logging
 import os
+import signal
 import socket
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from service.app import create_app
-from service.errors import one_line
-from service.http.connection import ConnectionLimits
-from service.http.connection_limit import (
-    ADMIN_CONNECTIONS,
-    REFUSED_CONNECTIONS,
-    ConnectionLimitProtocol,
-    ConnectionSlots,
-)
-from service.http.keys import KeysError
-from service.lifecycle import Load, Server
-from service.listeners import open_listeners, remove_socket, with_admin_port
-from service.machine.descriptors import make_room
-from service.machine.listener import FAILED, StartFailure, address_of
-from service.observability.batch_record import BatchRecord
-from service.observability.request_trace import Tracing, TracingUnavailable, open_tracing
-from service.readiness import Readiness
+from service.errors import ModelNotFound, one_line
+from service.http.access import KeysError
+from service.http.connection import ADMIN_CONNECTIONS, REFUSED_CONNECTIONS, ConnectionLimits, ConnectionSlots
+from service.http.protocol import BoundedProtocol
+from service.http.uvicorn_parts import HttpServer
+from service.listeners import FAILED, StartFailure, address_of, listening
+from service.machine import core_limit, make_room, memory_limit
+from service.models import ServedModel
+from service.observability.stages import BatchRecord, TracingUnavailable, open_tracing
 from service.runner import Runner
-from service.services import Services
+from service.services import Readiness
 from service.settings import Settings
 
-MakeServer = Callable[[uvicorn.Config, Services, ConnectionSlots, float], Server]
-"""Makes the server, of uvicorn's configuration, the app's services, its slots and seconds between looks at them."""
+LAST_ANSWERS_SECONDS = 1.0  # for requests cut off by the shutdown limit to say so
+FORCED_END_SECONDS = 2.0  # after a second signal, whatever still loads or runs
+STALLED_SECONDS = 2.0  # of reading nothing, after which a client may be cut off for others to have answers
+LAG_INTERVAL = 0.1  # seconds between two measurements of the event loop
+
+Load = Callable[[Settings, Callable[[BatchRecord], None]], Runner]
+"""Makes the runner, on a thread."""
 
 logger = logging.getLogger(__name__)
 
@@ -41,96 +51,272 @@ def serve(settings: Settings, load: Load | None = None) -> int:
 
     Args:
         settings: everything that can be set.
-        load: makes the runner, on a thread; `Runner.load` unless a test has its own.
+        load: `load_runner` unless a test has its own.
 
     Returns:
         The exit code: 0 after a graceful end, 1 after a forced one.
 
     Raises:
-        StartFailure: the port is taken, the model does not load, or the system gives no thread or descriptor.
+        StartFailure: the port is taken, the model does not load, or no thread or descriptor is left.
     """
-    listeners = open_listeners(settings)
-    settings = with_admin_port(settings, listeners)
-
-    def make(config: uvicorn.Config, services: Services, _slots: ConnectionSlots, interval: float) -> Server:
-        return Server(config, services, load or load_runner, address_of(listeners[0]), interval)
-
-    try:
-        return run_server(settings, Readiness(), make, listeners)
-    finally:
-        remove_socket(settings)
-
-
-def run_server(settings: Settings, readiness: Readiness, make: MakeServer, listeners: list[socket.socket]) -> int:
-    """Runs a server until it ends. As `serve`, but for where its connections come from."""
-    tracing = _open_tracing(settings)
-    app, services = _create_app(settings, readiness, tracing)
-    limits, slots = _connection_limits(settings), _connection_slots(settings)
-    server = make(_uvicorn_config(app, settings, limits, slots, services), services, slots, limits.check_interval)
-    try:
-        server.run(sockets=listeners)
-    except (OSError, RuntimeError) as error:  # no descriptor for the loop, or no thread, which it needs to end too
-        logger.error("the server failed", exc_info=error)
-        raise server.failure or StartFailure(f"cannot serve: {one_line(error)}") from error
-    if tracing is not None:
-        tracing.close()
-    if server.failure is not None:
-        raise server.failure
-    return FAILED if server.was_forced else os.EX_OK
-
-
-def _open_tracing(settings: Settings) -> Tracing | None:
-    try:
-        return open_tracing(settings.trace_endpoint, settings.trace_share)
-    except TracingUnavailable as error:
-        raise StartFailure(str(error)) from error
-
-
-def _connection_limits(settings: Settings) -> ConnectionLimits:
-    return ConnectionLimits(
-        max_header_bytes=settings.max_header_bytes,
-        receive_timeout=settings.receive_timeout,
-        send_timeout=settings.send_timeout,
-        min_send_rate=settings.min_send_rate,
-    )
-
-
-def _uvicorn_config(
-    app: ASGIApp, settings: Settings, limits: ConnectionLimits, slots: ConnectionSlots, services: Services
-) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=functools.partial(  # type: ignore[arg-type]  # called as a class would be
-            ConnectionLimitProtocol,
-            slots=slots,
-            limits=limits,
-            on_refused=services.metrics.count_refusal,
-            early=services.early_refusals,
-        ),
-        ws="none",
-        loop="auto",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,  # nothing here depends on the client's address; trusting a header for it would cost, too
-        timeout_keep_alive=settings.keep_alive_timeout,  # type: ignore[arg-type]  # given to call_later, which takes floats
-        timeout_graceful_shutdown=settings.shutdown_timeout,  # type: ignore[arg-type]  # given to asyncio.wait_for, which takes floats
-    )
-
-
-def _connection_slots(settings: Settings) -> ConnectionSlots:
-    besides = REFUSED_CONNECTIONS + (0 if settings.admin_port is None else ADMIN_CONNECTIONS)
-    return ConnectionSlots(make_room(settings.max_connections, besides=besides), settings.admin_port)
-
-
-def _create_app(settings: Settings, readiness: Readiness, tracing: Tracing | None) -> tuple[ASGIApp, Services]:
-    try:
-        return create_app(settings, readiness, tracing)
-    except KeysError as error:
-        raise StartFailure(str(error)) from error
+    with listening(settings) as (resolved, listeners):
+        return Server(resolved, Readiness(), load or load_runner, address_of(listeners[0])).run_to_end(listeners)
 
 
 def load_runner(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Runner:
-    """What `load` is unless a test has its own."""
+    """Loads the artifact that the settings name."""
     return Runner.load(settings.model, settings, on_batch=on_batch)
+
+
+class Server(HttpServer):
+    """uvicorn's server with a loading phase before, and a draining phase after, its own life.
+
+    Attributes:
+        failure: why the process ends before it was ready, or None.
+        was_forced: whether a second signal cut the end short.
+
+    Args:
+        settings: everything that can be set.
+        readiness: of the process.
+        load: makes the runner, on a thread.
+        address: where clients reach it, for the log.
+
+    Raises:
+        StartFailure: the API keys or the tracing cannot be used.
+    """
+
+    def __init__(self, settings: Settings, readiness: Readiness, load: Load, address: str) -> None:
+        try:
+            self._tracing = open_tracing(settings.trace_endpoint, settings.trace_share)
+            app, self._services = create_app(settings, readiness, self._tracing)
+        except (TracingUnavailable, KeysError) as error:
+            raise StartFailure(str(error)) from error
+        besides = REFUSED_CONNECTIONS + (0 if settings.admin_port is None else ADMIN_CONNECTIONS)
+        self.slots = ConnectionSlots(make_room(settings.max_connections, besides=besides), settings.admin_port)
+        self._limits = ConnectionLimits(
+            max_header_bytes=settings.max_header_bytes,
+            receive_timeout=settings.receive_timeout,
+            send_timeout=settings.send_timeout,
+            min_send_rate=settings.min_send_rate,
+        )
+        protocol = functools.partial(
+            BoundedProtocol,
+            limits=self._limits,
+            slots=self.slots,
+            early=self._services.early_refusals,
+            on_refused=self._services.metrics.count_refusal,
+        )
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=protocol,  # type: ignore[arg-type]  # called as a class would be
+                ws="none",
+                loop="auto",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,  # nothing here depends on the client's address, and trusting a header costs
+                timeout_keep_alive=settings.keep_alive_timeout,  # type: ignore[arg-type]  # call_later takes floats
+                timeout_graceful_shutdown=settings.shutdown_timeout,  # type: ignore[arg-type]  # as does wait_for
+            )
+        )
+        self.readiness = readiness
+        self.settings = settings
+        self._load = load
+        self._address = address
+        self._services.metrics.set_limits(cores=core_limit(), memory_bytes=memory_limit())
+        self._loader: threading.Thread | None = None
+        self._services.models.load = self._load_model
+        for model in self._services.models:
+            model.answers.on_full = self._cut_stalled
+        self._background: set[asyncio.Task[None]] = set()
+        self.failure: StartFailure | None = None
+        self.was_forced = False
+
+    def run_to_end(self, listeners: list[socket.socket]) -> int:
+        """Runs until it ends; returns the exit code.
+
+        Raises:
+            StartFailure: the model does not load, or no thread or descriptor is left.
+        """
+        try:
+            self.run(sockets=listeners)
+        except (OSError, RuntimeError) as error:  # no descriptor for the loop, or no thread, which it needs to end too
+            logger.error("the server failed", exc_info=error)
+            raise self.failure or StartFailure(f"cannot serve: {one_line(error)}") from error
+        if self._tracing is not None:
+            self._tracing.close()
+        if self.failure is not None:
+            raise self.failure
+        code = FAILED if self.was_forced else os.EX_OK
+        if self._loader is not None and self._loader.is_alive():  # inside of a library: it must not outlive Python
+            atexit.register(os._exit, code)
+        return code
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Opens the port, then starts to load."""
+        self.handle_signals()
+        await super().startup(sockets)
+        logger.info("loading %s; probes are answered on %s", self.settings.model, self._address)
+        self.in_background(self._become_ready())
+        self.in_background(self._check_connections())
+        self.in_background(watch_loop_lag(self._services.metrics.loop_lag.observe))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Closes the port, waits for running requests, then for the workers."""
+        logger.info("closing the port, %d requests are running", len(self.requests))
+        await super().shutdown(sockets)
+        if self.requests:
+            await asyncio.wait(self.requests, timeout=LAST_ANSWERS_SECONDS)
+        timeout = 0.0 if self.was_forced else self.settings.shutdown_timeout
+        loaded = [model.loaded for model in self._services.models if model.loaded is not None]
+        await asyncio.gather(*(asyncio.to_thread(runner.close, timeout) for runner in loaded))
+        logger.info("ended")
+
+    def handle_signals(self) -> None:
+        """Has SIGTERM and SIGINT drain the process, and a second one end it."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+
+    def on_ready(self) -> None:
+        """The process takes traffic from now on."""
+        logger.info("listening on %s", self._address)
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs a task that no other awaits; if it fails, the process ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._on_background_end)
+
+    def _on_background_end(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            logger.error("a background task failed; the process ends", exc_info=error)
+            self.failure = self.failure or StartFailure(f"cannot go on: {one_line(error)}")
+            self.should_exit = True
+
+    async def _check_connections(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._limits.check_interval)
+            self._check_each(loop.time())
+            self._services.early_refusals.report()
+
+    def _check_each(self, now: float) -> None:
+        """Not in the loop above, which would hold on to the last connection of all until the next one comes."""
+        for connection in self.connections:
+            try:
+                connection.enforce_timeouts(now)
+            except Exception:  # the timeouts of all others go on
+                logger.exception("a connection's timeouts failed; it is closed")
+                connection.transport.abort()
+
+    def _cut_stalled(self) -> None:
+        """Cuts off the client that has read nothing for longest, whose answer occupies the bytes of others'."""
+        limit = asyncio.get_running_loop().time() - STALLED_SECONDS
+        stalled = [one for one in self.connections if one.stalled_since is not None and one.stalled_since <= limit]
+        if stalled:
+            logger.info("no room for answers: the client that has read nothing for longest is cut off")
+            min(stalled, key=lambda one: float(one.stalled_since)).transport.abort()
+
+    async def _become_ready(self) -> None:
+        """Loads the models, one after the other. If none loads the process ends, since it could never serve."""
+        models = self._services.models
+        for model in list(models):
+            await self._load_model(model)
+        failures = [model.failure for model in models if model.failure]
+        if len(failures) == len(models):
+            self._end_unready("; ".join(failures))
+            return
+        for model in models:  # the others are served
+            if model.failure:
+                logger.error(model.failure)
+                model.show_failure()
+        try:
+            models.choose(None)
+        except ModelNotFound as error:
+            self._end_unready(f"--default {self.settings.default}: {error.message}")
+            return
+        gc.collect()
+        gc.freeze()  # the loaded model stays: no collection needs to look at it again
+        self.readiness.start()
+        self.on_ready()
+
+    def _end_unready(self, message: str) -> None:
+        self.failure = StartFailure(message)
+        self.should_exit = True
+
+    async def _load_model(self, model: ServedModel) -> None:
+        """Loads a model and has it answer; one that fails says why."""
+        started = time.monotonic()
+        try:
+            runner = await self._load_on_thread(model)
+            seconds = time.monotonic() - started
+            try:
+                labels = self._services.models.start(model, runner, seconds)
+            except ValueError:
+                await asyncio.to_thread(runner.close, 0.0)
+                raise
+            self._report(runner, labels, seconds)
+        except Exception as error:
+            logger.debug("loading failed", exc_info=error)
+            model.fail(f"cannot load {model.directory}: {one_line(error)}")
+
+    async def _load_on_thread(self, model: ServedModel) -> Runner:
+        """Loads on a thread of its own, which the end of the process does not wait for."""
+        loaded: concurrent.futures.Future[Runner] = concurrent.futures.Future()
+        loaded.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel it
+        settings = self.settings.model_copy(update={"model": model.directory})
+
+        def load() -> None:
+            try:
+                loaded.set_result(self._load(settings, model.observe_batch))
+            except BaseException as error:  # whatever it is, somebody waits for it
+                loaded.set_exception(error)
+
+        self._loader = threading.Thread(target=load, name="load", daemon=True)
+        self._loader.start()
+        return await asyncio.wrap_future(loaded)
+
+    def _report(self, runner: Runner, labels: Mapping[str, str], load_seconds: float) -> None:
+        manifest, runtime = runner.manifest, runner.runtime
+        details = {
+            "computes_in": runtime.computes_in or manifest.precision,
+            "instructions": runtime.instructions,
+            "workers": runtime.workers,
+            "intra_op_threads": runtime.intra_op_threads,
+            "load_s": round(load_seconds, 3),
+        }
+        logger.info("model loaded", extra={"fields": {**labels, **details}})
+
+    def _on_signal(self) -> None:
+        if self.readiness.is_draining:
+            logger.warning("second signal: ending at once")
+            self.was_forced = self.force_exit = self.should_exit = True
+            asyncio.get_running_loop().call_later(FORCED_END_SECONDS, _end_now)  # no thread is waited for
+            return
+        self.readiness.drain()
+        self.in_background(self._drain())
+
+    async def _drain(self) -> None:
+        delay = self.settings.drain_delay
+        logger.info("draining: not ready, serving for %s s more", delay)
+        await asyncio.sleep(delay)
+        self.should_exit = True
+
+
+async def watch_loop_lag(observe: Callable[[float], None], interval: float = LAG_INTERVAL) -> None:
+    """Reports once an interval, forever, how many seconds late a timer was: what holds the event loop up shows here.
+
+    Timers are exact to a millisecond.
+    """
+    while True:
+        due = time.monotonic() + interval
+        await asyncio.sleep(interval)
+        observe(max(0.0, time.monotonic() - due))
+
+
+def _end_now() -> None:
+    logging.shutdown()
+    os._exit(FAILED)

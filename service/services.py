@@ -1,32 +1,160 @@
-"""What routes share: settings, readiness, metrics, budgets. One object an app, none global."""
+"""What routes share: settings, readiness, metrics, budgets. One object an app, none global.
 
-from dataclasses import dataclass
+Readiness says whether the process takes traffic: starting, ready, then draining; never back. It knows the models, and
+the processes behind the same port. It does not know probes or signals.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from starlette.requests import Request
 
-from service.byte_budget import ByteBudget
-from service.context import SERVICES_KEY
+from service.context import SERVICES_KEY, ByteBudget, context_of
+from service.errors import NotReady, Overloaded
 from service.http.early_refusal import EarlyRefusals
-from service.http.route_table import RouteTable
+from service.http.route import RouteTable
+from service.models import Models, ServedModel
 from service.observability.metrics import Metrics
-from service.readiness import Readiness
+from service.observability.snapshots import MetricsPages, Snapshot
+from service.runner import Runner
 from service.settings import Settings
+
+State = Literal["starting", "ready", "draining"]
+"""`starting` until the model is loaded and warm, `draining` from the first signal on."""
+
+RETRY_AFTER_SECONDS = 1.0
+
+
+class ProcessGroup:
+    """The processes behind one port, as one of them sees the others. This one is alone, and answers for itself."""
+
+    def check_ready(self) -> None:
+        """Raises `NotReady` unless every process takes traffic."""
+
+    def check_alive(self) -> None:
+        """Raises `NotReady` if a process does not answer."""
+
+    async def snapshot(self) -> Snapshot | None:
+        """The metrics of all processes together; None for a process that is alone, whose own are all."""
+        return None
+
+
+class Readiness:
+    """The one place that says whether traffic should come. Changed on the event loop only.
+
+    Attributes:
+        group: the other processes behind the same port. Probes are answered for all.
+        models: the models of this process, set with the app.
+    """
+
+    models: Models
+
+    def __init__(self, group: ProcessGroup | None = None) -> None:
+        self.group = group or ProcessGroup()
+        self._state: State = "starting"
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether clients are to go elsewhere; requests are still answered."""
+        return self._state == "draining"
+
+    def start(self) -> None:
+        """Takes traffic from now on, unless the process is on its way out already."""
+        if self._state == "starting":
+            self._state = "ready"
+
+    def drain(self) -> None:
+        """Asks for no more traffic; what still comes is served."""
+        self._state = "draining"
+
+    def early_refusal(self, tokens: int, others: int = 0, refused: int = 0) -> Overloaded | None:
+        """Why the queues would refuse a request, before its body is read: see `Models.early_refusal`.
+
+        Raises:
+            NotReady: no model is loaded yet.
+        """
+        return self.models.early_refusal(tokens, others, refused)
+
+    def is_ready(self) -> bool:
+        """Whether traffic should come to this process."""
+        return self._state == "ready" and self.models.is_alive()
+
+    def is_alive(self) -> bool:
+        """Whether the workers of this process answer, once there are any."""
+        return self._state != "ready" or self.is_ready()
+
+    def check_ready(self) -> None:
+        """What `/readyz` answers.
+
+        Raises:
+            NotReady: starting, draining, or the workers do not answer, here or in another process.
+        """
+        if self._state == "draining":
+            raise NotReady("draining: this process is about to end", retry_after=RETRY_AFTER_SECONDS)
+        if self._state == "starting":
+            raise NotReady("the model is loading; try again soon", retry_after=RETRY_AFTER_SECONDS)
+        self.check_alive()
+        self.group.check_ready()
+
+    def check_alive(self) -> None:
+        """What `/healthz` answers: the event loop does by answering, the workers are asked once there are any.
+
+        Raises:
+            NotReady: a worker hangs or is gone permanently, here or in another process. While draining workers come to
+                their end and are not asked.
+        """
+        if not self.is_alive():
+            raise NotReady("the workers do not answer", retry_after=RETRY_AFTER_SECONDS)
+        self.group.check_alive()
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Made with the app, before there is a runner."""
+    """Made with the app, before a model is loaded.
+
+    Attributes:
+        model: the one that answers: a request's own once it has chosen, before that the default.
+    """
 
     settings: Settings
     readiness: Readiness
     metrics: Metrics
+    pages: MetricsPages
     routes: RouteTable
     body_budget: ByteBudget
-    answer_budget: ByteBudget
     early_refusals: EarlyRefusals
+    models: Models
+    model: ServedModel
+
+    def runner(self) -> Runner:
+        """The model, loaded.
+
+        Raises:
+            NotReady: the model is not loaded yet.
+        """
+        return self.model.runner()
 
 
 def services_of(request: Request) -> Services:
     """The services of the app that answers this request."""
     services: Services = request.scope[SERVICES_KEY]
+    return services
+
+
+def choose_model(request: Request, name: str | None, is_exact: bool = False) -> Services:
+    """The services as the chosen model has them, for the rest of the request; the model is in use until its end.
+
+    Args:
+        request: which has not chosen yet.
+        name: of the model; None for the default.
+        is_exact: whether the only model is found by its own name alone.
+
+    Raises:
+        ModelNotFound: there is none of this name.
+    """
+    services = services_of(request)
+    model = services.models.find(name) if is_exact and name is not None else services.models.choose(name)
+    if model is not services.model:
+        services = request.scope[SERVICES_KEY] = replace(services, model=model)
+    context_of(request.scope).use(model)
     return services

@@ -6,7 +6,7 @@ It knows the limits and their defaults, not who enforces them. Nothing else in t
 import difflib
 import re
 import sys
-from argparse import SUPPRESS, Action, ArgumentParser
+from argparse import SUPPRESS, Action, ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -42,17 +42,25 @@ class Settings(BaseSettings):
 
     model: Path
     """directory of the artifact to serve, made by `python -m export`"""
+    more_models: str = ""
+    """artifacts to serve beside it, separated by commas; a request chooses one by its id, or by the NAME of
+    NAME=DIRECTORY"""
+    default: str = ""
+    """name of the model that answers requests which name none; empty: --model"""
+    model_store: Path | None = None
+    """directory of artifacts that POST /admin/models of the admin port may load by their names there; without it models
+    neither come nor go while others are served"""
     host: str = Field("127.0.0.1", min_length=1)
     """address to listen on; 0.0.0.0 is every IPv4 address of the machine, :: every address it has"""
     port: int = Field(8000, ge=0, le=65535)
-    """port to listen on; 0 takes a free one"""
+    """port to listen on; 0 chooses a free one"""
     uds: Path | None = None
-    """Unix socket to listen on, in place of host and port; only programs on this machine reach it"""
+    """Unix socket to listen on, instead of host and port; only programs on this machine reach it"""
     admin_port: int | None = Field(None, ge=0, le=65535)
-    """second port for /metrics, /docs and /openapi.json, which are not on the first one then; 0 takes a free one"""
+    """second port for /metrics, /docs and /openapi.json, which are not on the first one then; 0 chooses a free one"""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """least severe log line that is written; one line a request is at info"""
-    trace_endpoint: str = Field("", pattern=r"^(https?://[^@\s]+)?$")  # with a password it would stand in the log
+    trace_endpoint: str = Field("", pattern=r"^(https?://[^@\s]+)?$")  # a password would be logged
     """where spans of requests go (OTLP over HTTP), as http://collector:4318/v1/traces; empty: nothing is traced"""
     trace_share: float = Field(1.0, ge=0, le=1)
     """share of requests that are traced, of those whose caller did not decide by sending a traceparent"""
@@ -93,7 +101,7 @@ class Settings(BaseSettings):
     max_queue_tokens: int = Field(131_072, ge=1)
     """most tokens waiting for a worker, of all requests; beyond, requests are answered 429"""
     max_queue_delay: float = Field(0.5, ge=0, allow_inf_nan=False)
-    """seconds a request may have to wait for its turn, beside 16 times its own run; beyond, it is answered 429"""
+    """seconds a request may wait to be tokenised and run, beside 16 times its own work; beyond, it is answered 429"""
     max_embedding_bytes: int = Field(64 * MIB, ge=1)
     """most bytes of embeddings in one answer, as float32"""
     max_attention_bytes: int = Field(32 * MIB, ge=1)
@@ -126,10 +134,35 @@ class Settings(BaseSettings):
     shutdown_timeout: float = Field(30.0, ge=0, allow_inf_nan=False)
     """seconds that running requests get to finish once the port is closed"""
 
+    @property
+    def named_models(self) -> list[tuple[str, Path]]:
+        """The artifacts, each with the name that it was given, if any."""
+        return [_named(given) for given in (str(self.model), *split_list(self.more_models))]
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [name or str(path) for name, path in self.named_models]
+        if len(set(names)) < len(names):
+            raise ValueError("more-models: two models have one name; expected another NAME=DIRECTORY for each")
+        return self
+
+    @model_validator(mode="after")
+    def _store_has_one_process(self) -> Self:
+        if self.model_store is not None and (self.processes != 1 or self.admin_port is None):
+            raise ValueError("model-store: models are added to one process, on its --admin-port")
+        return self
+
     @model_validator(mode="after")
     def _ports_differ(self) -> Self:
         if self.admin_port and self.admin_port == self.port:
             raise ValueError(f"admin-port is {self.admin_port}, as port is: expected another one")
+        return self
+
+    @model_validator(mode="after")
+    def _keys_are_keys(self) -> Self:
+        given = self.api_keys.get_secret_value()
+        if given and not split_list(given):  # else a slip in a template would open the service to everybody
+            raise ValueError("api-keys (POLYHEAD_API_KEYS) is set and holds no key: leave it out, or put keys into it")
         return self
 
     @model_validator(mode="after")
@@ -191,13 +224,31 @@ def cli_source(kind: type[Settings], program: str) -> CliSettingsSource[Argument
     return CliSettingsSource[ArgumentParser](kind, cli_prog_name=program, add_argument_method=_add_argument)
 
 
+class _Models(Action):
+    """The arguments without a flag: the first one is `--model`, the others are `--more-models`."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, _name: str | None = None) -> None:
+        """Puts them where the flags would."""
+        if values:
+            namespace.model = values[0]
+        if values[1:]:
+            if any("," in value for value in values):
+                parser.error("a model's name or directory holds a comma")
+            namespace.more_models = ",".join(values[1:])
+
+
 def _add_argument(parser: ArgumentParser, *names: str, **options: Any) -> Action:
-    """Adds a flag, and beside `--model` the argument that says the same: one of the two may be given."""
+    """Adds a flag, and beside `--model` the arguments that say the same: one of the two may be given."""
     if "--model" not in names:
         return parser.add_argument(*names, **options)
     either = parser.add_mutually_exclusive_group()
     either.add_argument(
-        "model", nargs="?", default=SUPPRESS, metavar="ARTIFACT", help="the same as --model, without its name"
+        "model",
+        nargs="*",
+        action=_Models,
+        default=SUPPRESS,
+        metavar="ARTIFACT",
+        help="the same as --model, without its name; others behind it are --more-models",
     )
     return either.add_argument(*names, **options)
 
@@ -207,6 +258,12 @@ def _with_default(model: Path) -> type[Settings]:
     return create_model(
         "Settings", __base__=Settings, __doc__=Settings.__doc__, model=(Path, Field(model, description=described))
     )
+
+
+def _named(given: str) -> tuple[str, Path]:
+    name, equals, directory = given.partition("=")
+    has_name = equals and name and directory and not Path(given).exists()
+    return (name, Path(directory)) if has_name else ("", Path(given))
 
 
 def split_list(value: str) -> list[str]:
@@ -219,7 +276,7 @@ def misspelt_variables(names: Iterable[str]) -> dict[str, str | None]:
 
     They are reported, not refused: Kubernetes sets POLYHEAD_SERVICE_HOST and the like for a service named polyhead.
     """
-    known = [field.upper() for field in Settings.model_fields]
+    known = [*(field.upper() for field in Settings.model_fields), "CACHE"]  # the last is the command line's
     given = [name for name in names if name.upper().startswith(ENVIRONMENT_PREFIX)]  # read whatever their case
     return {
         name: _nearest(short, known)

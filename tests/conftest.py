@@ -74,10 +74,10 @@ def tokenizer() -> "Tokenizer":
 
 @pytest.fixture
 def tiny_checkpoint(tokenizer: "Tokenizer") -> "Checkpoint":
-    """A drawn network whose layers differ in heads, one of them without any, and whose d_k is not its d_v."""
+    """A randomly initialised network: layers differ in heads, one of them has none, and d_k is not d_v."""
     from export.checkpoint import Checkpoint
+    from model.artifact import Defaults, Source
     from model.encoder import Encoder
-    from model.manifest import Defaults, Source
     from tests.networks import TINY, draw_weights
 
     return Checkpoint(
@@ -92,7 +92,7 @@ def tiny_checkpoint(tokenizer: "Tokenizer") -> "Checkpoint":
 
 @pytest.fixture
 def bert_folder(tmp_path: Path, tokenizer: "Tokenizer") -> Path:
-    """A Hugging Face folder of the BERT family with drawn weights, named as `transformers` names them."""
+    """A Hugging Face folder of the BERT family, randomly initialised, with the tensor names of `transformers`."""
     import torch
     from safetensors.torch import save_file
     from transformers import BertConfig, BertModel
@@ -156,6 +156,14 @@ def classifier() -> "TaskArtifact":
 
 
 @pytest.fixture(scope="session")
+def token_classifier() -> "TaskArtifact":
+    """A random network of five labels a token; do not change it."""
+    from tests.task_artifacts import kept_artifact, make_token_classifier
+
+    return kept_artifact("token_classifier", make_token_classifier, labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC"))
+
+
+@pytest.fixture(scope="session")
 def sparse_encoder() -> "TaskArtifact":
     """A drawn SPLADE network; do not change it."""
     from tests.task_artifacts import kept_artifact, make_sparse
@@ -165,10 +173,18 @@ def sparse_encoder() -> "TaskArtifact":
 
 @pytest.fixture(scope="session")
 def multi_vector_encoder() -> "TaskArtifact":
-    """A drawn network of one vector a token; do not change it."""
+    """A randomly initialised network of one vector a token; do not change it."""
     from tests.task_artifacts import kept_artifact, make_multi_vector
 
     return kept_artifact("multi_vector", make_multi_vector)
+
+
+@pytest.fixture(scope="session")
+def expanding_encoder() -> "TaskArtifact":
+    """The same with queries of 12 tokens, the last of them mask tokens that no one sees; do not change it."""
+    from tests.task_artifacts import kept_artifact, make_multi_vector
+
+    return kept_artifact("expanding", make_multi_vector, expansion=12)
 
 
 @pytest.fixture(scope="session")

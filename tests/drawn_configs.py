@@ -5,8 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from model.config import EncoderConfig
-from model.config_parts import Projection
-from model.tasks.settings import ClassificationSettings
+from model.config_parts import ClassificationSettings, Projection
 
 VOCABULARY = 11
 LONGEST = 12

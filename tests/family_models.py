@@ -90,6 +90,16 @@ T5: Mapping[str, Any] = {
     "num_heads": 3,
     "n_positions": 200,
 }
+DEBERTA: Mapping[str, Any] = {  # as v3
+    **SIZES,
+    "relative_attention": True,
+    "position_buckets": 8,
+    "share_att_key": True,
+    "norm_rel_ebd": "layer_norm",
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+}
+SEPARATE: Mapping[str, Any] = {"share_att_key": False, "position_buckets": -1, "norm_rel_ebd": "none"}
 MODELS = (
     FamilyModel("bert", "bert", SIZES),
     FamilyModel("roberta", "roberta", ROBERTA, "bpe"),
@@ -118,8 +128,21 @@ MODELS = (
         "qwen",
         spread=0.2,
     ),
+    FamilyModel("qwen2", "qwen2", {**DECODER, "is_causal": False}, "qwen", spread=0.2),
+    FamilyModel("qwen2-causal", "qwen2", {**DECODER, "tie_word_embeddings": True}, "qwen", spread=0.2),
+    FamilyModel("llama", "llama", {**DECODER, "mlp_bias": True, "attention_bias": True}, "llama3", spread=0.2),
+    FamilyModel("mistral", "mistral", {**DECODER, "head_dim": 12, "sliding_window": None}, "llama3", spread=0.2),
+    FamilyModel("mistral-windows", "mistral", {**DECODER, "sliding_window": 5}, "llama3", spread=0.2),
     FamilyModel("gemma3", "gemma3_text", GEMMA3, "gemma", spread=0.15),
     FamilyModel("gemma3-causal", "gemma3_text", {**GEMMA3, "use_bidirectional_attention": False}, "gemma", spread=0.15),
+    FamilyModel("deberta", "deberta-v2", DEBERTA, "deberta", spread=0.2),
+    FamilyModel("deberta-separate", "deberta-v2", {**DEBERTA, **SEPARATE, "type_vocab_size": 2}, spread=0.2),
+    FamilyModel(
+        "deberta-one-term",
+        "deberta-v2",
+        {**DEBERTA, "pos_att_type": "c2p", "position_biased_input": True, "max_relative_positions": 20},
+        spread=0.2,
+    ),
     FamilyModel("t5", "t5", T5, "t5", longest=200, auto=AutoModelForTextEncoding),
     FamilyModel(
         "t5-gated",
@@ -133,7 +156,7 @@ MODELS = (
 )
 SERVED = (
     *("roberta", "xlm-roberta", "distilbert", "electra", "mpnet", "modernbert", "nomic", "gte"),
-    *("albert", "jina-v3", "eurobert", "qwen3", "gemma3", "t5"),
+    *("albert", "deberta", "jina-v3", "eurobert", "qwen3", "gemma3", "t5"),
 )
 """Those that are exported and served too: one for each network."""
 

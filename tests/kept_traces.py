@@ -16,7 +16,7 @@ Export = Callable[..., Any]
 
 
 def keeping(export: Export) -> Export:
-    """`torch.onnx.export` for callers that want a program's model: the one kept on disk where there is one.
+    """`torch.onnx.export` for callers that want a program's model: the one kept on disk if there is one.
 
     What it depends on is the whole network: its classes and their settings, and every number in it.
     """

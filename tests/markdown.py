@@ -44,5 +44,5 @@ def anchor_of(heading: str) -> str:
 
 
 def inline_code(text: str) -> list[str]:
-    """What stands between single backticks."""
+    """The text between single backticks."""
     return re.findall(r"`([^`\n]+)`", without_code_blocks(text))

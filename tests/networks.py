@@ -10,7 +10,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-from export.tokens import TextBatch
+from export.texts import TextBatch
 from model.config import EncoderConfig
 from model.encoder import Encoder
 

@@ -49,7 +49,7 @@ def plant() -> Encoder:
 
 
 def sharp_weight(tokens: int) -> float:
-    """Weight of a target among so many tokens."""
+    """Weight of a target among this many tokens."""
     return math.exp(SHARPNESS) / (math.exp(SHARPNESS) + tokens - 1)
 
 

@@ -1,4 +1,4 @@
-"""Small drawn networks of every task: a folder that sentence-transformers reads, and the artifact made from it.
+"""Small randomly initialised networks of every task: a folder that sentence-transformers reads, and its artifact.
 
 The graphs are whole but for their verification, which looks at one batch here: what these networks compute is compared
 with their originals in the tests of `export`, and tests of the service want them in seconds.
@@ -14,13 +14,14 @@ from unittest.mock import patch
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders
 
 from export.checkpoint import read_checkpoint
 from export.exporter import export_artifact
-from export.grid import Case
 from export.precision import Precision
 from export.sources import Folder
-from model.tasks.settings import Task
+from export.verify import Case
+from model.config_parts import Task
 from tests.disk_cache import kept
 from tests.tokenizers import VOCABULARY, wordpiece
 
@@ -87,6 +88,18 @@ def make_classifier(directory: Path, labels: tuple[str, ...], precision: Precisi
     return export_folder(folder, directory, precision)
 
 
+def make_token_classifier(directory: Path, labels: tuple[str, ...], precision: Precision = "fp32") -> TaskArtifact:
+    """BERT with a label a token. The pipeline of `transformers` reads the folder."""
+    from transformers import AutoModelForTokenClassification  # noqa: PLC0415 - seconds to import
+
+    names = {"id2label": dict(enumerate(labels)), "label2id": {label: index for index, label in enumerate(labels)}}
+    folder = _save(directory, AutoModelForTokenClassification, **names)
+    tokenizer = Tokenizer.from_str(wordpiece().to_str())
+    tokenizer.decoder = decoders.WordPiece()  # which `transformers` gives BERT's tokenizer in any case
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return export_folder(folder, directory, precision)
+
+
 def make_sparse(directory: Path, precision: Precision = "fp32") -> TaskArtifact:
     """SPLADE on a masked language model. SparseEncoder reads the folder."""
     from transformers import AutoModelForMaskedLM  # noqa: PLC0415 - seconds to import
@@ -99,8 +112,11 @@ def make_sparse(directory: Path, precision: Precision = "fp32") -> TaskArtifact:
     return export_folder(folder, directory, precision)
 
 
-def make_multi_vector(directory: Path, precision: Precision = "fp32") -> TaskArtifact:
-    """ColBERT: 16 numbers a token, full stops not counted in documents. MultiVectorEncoder reads the folder."""
+def make_multi_vector(directory: Path, precision: Precision = "fp32", expansion: int = 0) -> TaskArtifact:
+    """ColBERT: 16 numbers a token, full stops not counted in documents. MultiVectorEncoder reads the folder.
+
+    With an `expansion` queries have prompts and this many tokens, of which no one sees the last ones.
+    """
     from transformers import AutoModel  # noqa: PLC0415 - seconds to import
 
     folder = _save(directory, AutoModel)
@@ -112,14 +128,19 @@ def make_multi_vector(directory: Path, precision: Precision = "fp32") -> TaskArt
     _write(folder, "3_Normalize", TOKEN_VECTORS)
     mask = "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask"
     _write_modules(folder, {"Dense": f"{MODULES}.dense", "MultiVectorMask": mask, "Normalize": f"{MODULES}.normalize"})
-    _write_json(folder / "sentence_bert_config.json", _transformer("feature-extraction", "last_hidden_state"))
-    around = {"model_type": "MultiVectorEncoder", "prompts": {"query": "", "document": ""}}
+    settings = _transformer("feature-extraction", "last_hidden_state")
+    prompts = {"query": "", "document": ""}
+    if expansion:
+        settings |= {"query_expansion": {"strategy": "fixed", "length": expansion}, "document_length": 2 * expansion}
+        prompts = {"query": "who: ", "document": "what: "}
+    _write_json(folder / "sentence_bert_config.json", settings)
+    around = {"model_type": "MultiVectorEncoder", "prompts": prompts}
     _write_json(folder / "config_sentence_transformers.json", around)
     return export_folder(folder, directory, precision)
 
 
 def _save(directory: Path, auto: Any, **settings: Any) -> Path:
-    """The drawn network and its tokenizer, as `transformers` saves them."""
+    """The randomly initialised network and its tokenizer, as `transformers` saves them."""
     from transformers import AutoConfig  # noqa: PLC0415 - seconds to import
 
     torch.manual_seed(0)

@@ -82,6 +82,25 @@ def unigram() -> Tokenizer:
     return made
 
 
+@cache
+def deberta() -> Tokenizer:
+    """DeBERTa v3's: SentencePiece pieces, with BERT's special tokens."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    made = Tokenizer(models.Unigram())
+    spaces = normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " ")
+    made.normalizer = normalizers.Sequence([spaces, normalizers.NFC(), normalizers.Strip(left=False)])
+    made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace()])
+    made.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=VOCABULARY, special_tokens=special, unk_token=special[1], show_progress=False
+    )
+    made.train_from_iterator(TEXTS, trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return made
+
+
 GPT_4 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -196,6 +215,7 @@ TOKENIZERS: Mapping[str, Callable[[], Tokenizer]] = MappingProxyType(
         "wordpiece": wordpiece,
         "bpe": bpe,
         "unigram": unigram,
+        "deberta": deberta,
         "qwen": qwen,
         "llama3": llama3,
         "qwen-chat": qwen_chat,

@@ -1,28 +1,26 @@
 """Trains a classifier of texts, or of pairs of texts (a cross-encoder), from labels or scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from export.heads.subject import find_subject
 from export.similarity import rank_correlations
 from model.config import EncoderConfig
-from model.encoder import Encoder
-from model.tasks.settings import ClassificationSettings
-from train.data.batching import TokenIds, tokenize_pairs, tokenize_texts
-from train.data.rows import read_parts
-from train.data.text_files import Row, number_of
+from model.config_parts import ClassificationSettings
+from train.batching import TokenIds, tokenize_pairs, tokenize_texts
+from train.data import Row, number_of, read_parts
+from train.distil import make_student
 from train.embedding import batches_by_length, run
 from train.errors import DataError
-from train.parallel import ALONE, Processes
+from train.loop import Recipe
 from train.settings import RunSettings
-from train.student import make_student
 
 LONGEST = 256
 MOST_LABELS = 1000
@@ -49,12 +47,10 @@ class ClassifySettings:
     kind: Kind = "labels"
 
 
-class Classify:
+class Classify(Recipe):
     """The recipe of `polyhead train classify`."""
 
     command = "classify"
-    rate_factors: Mapping[str, float] = {}
-    processes: Processes = ALONE
 
     def __init__(self, settings: ClassifySettings, run_settings: RunSettings) -> None:
         """Reads everything, and puts drawn layers for the labels on the encoder.
@@ -73,12 +69,12 @@ class Classify:
         config = classifier_config(self.like.encoder.config, targets.labels, settings.kind)
         same_layers = range(config.num_layers)
         student = make_student(config, self.like.encoder, same_layers, seed=run_settings.seed, parts=True)
-        self.encoder: Encoder = student.requires_grad_(True).to(self.device)
-        self.module: nn.Module = self.encoder
+        self.encoder = student.requires_grad_(True).to(self.device)
+        self.module = self.encoder
         self.tokens, self.held_out = (self._tokenize(part, settings.pairs) for part in (rows.learned, rows.held_out))
         self.targets, self.expected = (targets.read(part) for part in (rows.learned, rows.held_out))
-        self.lengths: Sequence[int] = self.tokens.lengths
-        self.described: Mapping[str, Any] = {**rows.described, "targets": targets.described()}
+        self.lengths = self.tokens.lengths
+        self.described = {**rows.described, "targets": targets.described()}
 
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
         """The gradient of cross entropy: of the labels, or of the score as a probability."""
@@ -88,14 +84,6 @@ class Classify:
         loss = self._loss(logits, self.targets[list(places)].to(self.device))
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.item()
-
-    def network(self) -> Encoder:
-        """The network as it stands."""
-        return self.encoder
-
-    def findings(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
 
     def evaluate(self) -> dict[str, float]:
         """Spearman x 100 of scores, or the percent of best labels that are right; and the loss."""

@@ -3,17 +3,10 @@
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
-from export.command import run_command
-from export.threads import wait_asleep
-from train.commands.distil import add_distil, distil
-from train.commands.gates import add_gates, gates
-from train.commands.heal import add_heal, heal
-from train.commands.options import add_run_options
-from train.commands.orders import add_orders, orders
-from train.commands.rows import add_classify, add_contrast, classify, contrast
-from train.commands.sweep import add_sweep, sweep
+from export.command import run_command, wait_asleep
+from train import commands
+from train.options import add_run_options
 
 PROGRAM = "polyhead train"
 DESCRIPTION = """\
@@ -24,18 +17,18 @@ many networks, and writes what it found as JSON, as a table and as a picture."""
 Add = Callable[[argparse.ArgumentParser], None]
 Run = Callable[[argparse.Namespace], None]
 
-COMMANDS: Mapping[str, tuple[Add, Run]] = MappingProxyType(
-    {
-        "heal": (add_heal, heal),
-        "gates": (add_gates, gates),
-        "distil": (add_distil, distil),
-        "contrast": (add_contrast, contrast),
-        "classify": (add_classify, classify),
-    }
-)
-EXPERIMENTS: Mapping[str, tuple[Add, Run]] = MappingProxyType(
-    {"sweep": (add_sweep, sweep), "orders": (add_orders, orders)}
-)
+COMMANDS: Mapping[str, tuple[Add, Run]] = {
+    "heal": (commands.add_heal, commands.heal),
+    "gates": (commands.add_gates, commands.gates),
+    "distil": (commands.add_distil, commands.distil),
+    "contrast": (commands.add_contrast, commands.contrast),
+    "classify": (commands.add_classify, commands.classify),
+}
+EXPERIMENTS: Mapping[str, tuple[Add, Run]] = {
+    "sweep": (commands.add_sweep, commands.sweep),
+    "orders": (commands.add_orders, commands.orders),
+    "patterns": (commands.add_patterns, commands.patterns),
+}
 """Commands that train many networks and write what they found, not a network."""
 
 
@@ -47,10 +40,10 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         epilog="`polyhead train COMMAND --help` explains each command, with an example.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    subparsers = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (add, run) in {**COMMANDS, **EXPERIMENTS}.items():
         title, _, text = (run.__doc__ or "").partition("\n")
-        own = commands.add_parser(
+        own = subparsers.add_parser(
             name,
             help=title.rstrip("."),
             description=f"{title}{text}",
@@ -68,7 +61,7 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
     options = parser(program).parse_args(arguments)
     _, run = {**COMMANDS, **EXPERIMENTS}[options.command]
     again = " with --resume" if options.command in COMMANDS else ""
-    saved = f"what was saved is in {options.output}; to go on, give the same command{again}"
+    saved = f"saved results are in {options.output}; to go on, give the same command{again}"
     return run_command(
         lambda: _run(run, options), name=f"{program} {options.command}", left_behind=saved, debug=options.debug
     )

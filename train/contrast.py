@@ -1,29 +1,32 @@
 """Trains an embedder on pairs that belong together, or triples with a text that does not."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
 
 from export.checkpoint import require_embedding
 from export.heads.subject import find_subject
 from export.pruning.removal import remove_heads
-from model.encoder import Encoder
-from train.contrastive import backward_in_chunks, info_nce, same_texts
-from train.data.batching import tokenize_texts
-from train.data.rows import read_parts
-from train.data.text_files import Row
-from train.embedding import embed_ids, run
+from model.artifact import Defaults
+from train.batching import tokenize_texts
+from train.data import read_parts
+from train.embedding import embed_ids, recall, run
 from train.errors import RunError
-from train.parallel import ALONE, Processes
+from train.loop import Recipe
+from train.parallel import ALONE, Processes, random_states, set_random_states
 from train.settings import RunSettings
-from train.similarity import recall
 
 LONGEST = 128
 MOST_NEGATIVES = 8  # of a row
+PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}  # as sentence-transformers looks for
+
+
+Embed = Callable[[Sequence[int]], Tensor]
+"""Embeds some examples of a batch, by their places in it, [n, D], with gradients."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,20 +50,18 @@ class ContrastSettings:
     dimensions: tuple[int, ...] = ()
 
 
-class Contrast:
+class Contrast(Recipe):
     """The recipe of `polyhead train contrast`."""
 
     command = "contrast"
     score = "recall_at_10"
-    rate_factors: Mapping[str, float] = {}
-    processes: Processes = ALONE
 
     def __init__(self, settings: ContrastSettings, run_settings: RunSettings) -> None:
         """Reads everything.
 
         Raises:
             SourceError: the model or a file cannot be used.
-            RunError: vectors are to be cut where they end already.
+            RunError: vectors have fewer dimensions than they should be cut to.
         """
         negatives = tuple(f"negative_{index}" for index in range(1, MOST_NEGATIVES + 1))
         rows = read_parts(settings.rows, settings.held_out, ("anchor", "positive"), optional=negatives)
@@ -68,22 +69,28 @@ class Contrast:
         require_embedding(self.like, "pairs are compared")
         self.settings = settings
         self.device = torch.device(run_settings.device)
-        self.encoder: Encoder = remove_heads(self.like.encoder, ()).requires_grad_(True).to(self.device)
-        self.module: nn.Module = self.encoder
+        self.encoder = remove_heads(self.like.encoder, ()).requires_grad_(True).to(self.device)
+        self.module = self.encoder
         if outside := [size for size in settings.dimensions if size > self.encoder.config.embedding_size]:
             raise RunError(f"vectors have {self.encoder.config.embedding_size} dimensions: none to cut at {outside[0]}")
         longest = min(LONGEST, self.like.max_sequence_length)
-        self.rows = [row.fields for row in rows.learned]
+        prompts = {side: _prompt(self.like.defaults, names) for side, names in PROMPTS.items()}
+        self.rows = [_behind(prompts, row.fields) for row in rows.learned]
+        self.positives: dict[str, set[str]] = {}
+        for anchor, positive, *_ in self.rows:
+            self.positives.setdefault(anchor, set()).add(positive)
         texts = list(dict.fromkeys(text for fields in self.rows for text in fields))
         self.numbers = {text: number for number, text in enumerate(texts)}
         self.tokens = tokenize_texts(texts, self.like.tokenizer, longest)
         each = self.tokens.lengths
-        self.lengths: Sequence[int] = [sum(each[self.numbers[text]] for text in fields) for fields in self.rows]
-        self.queries, self.documents = (
-            tokenize_texts(_column(rows.held_out, column), self.like.tokenizer, longest) for column in (0, 1)
-        )
-        chosen = {"scale": settings.scale, "dimensions": list(settings.dimensions)}
-        self.described: Mapping[str, Any] = {**rows.described, "contrast": chosen}
+        self.lengths = [sum(each[self.numbers[text]] for text in fields) for fields in self.rows]
+        judged = [_behind(prompts, row.fields) for row in rows.held_out]
+        sides = [list(dict.fromkeys(row[side] for row in judged)) for side in (0, 1)]  # texts that come twice are one
+        anchors, positives = ({text: place for place, text in enumerate(side)} for side in sides)
+        self.pairs = [(anchors[anchor], positives[positive]) for anchor, positive, *_ in judged]
+        self.queries, self.documents = (tokenize_texts(side, self.like.tokenizer, longest) for side in sides)
+        chosen = {"scale": settings.scale, "dimensions": list(settings.dimensions), "prompts": prompts}
+        self.described = {**rows.described, "contrast": chosen}
 
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
         """The gradient of InfoNCE over a batch of rows."""
@@ -92,30 +99,104 @@ class Contrast:
         anchors = [fields[0] for fields in rows]
         candidates = [fields[1] for fields in rows] + [text for fields in rows for text in fields[2:]]
         texts = [self.numbers[text] for text in (*anchors, *candidates)]
-        same = same_texts(candidates, len(anchors)).to(self.device)
+        known = known_positives(anchors, candidates, self.positives).to(self.device)
 
         def loss_of(embeddings: Tensor) -> Tensor:
             left, right = embeddings[: len(anchors)].float(), embeddings[len(anchors) :].float()
-            return info_nce(left, right, same, scale=self.settings.scale, dimensions=self.settings.dimensions)
+            return info_nce(left, right, known, scale=self.settings.scale, dimensions=self.settings.dimensions)
 
         def embed(part: Sequence[int]) -> Tensor:
             return run(self.encoder, self.tokens.batch([texts[index] for index in part]).to(self.device))
 
         return backward_in_chunks(embed, len(texts), self.settings.chunk or len(texts), loss_of, self.processes)
 
-    def network(self) -> Encoder:
-        """The network as it stands."""
-        return self.encoder
-
-    def findings(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
     def evaluate(self) -> dict[str, float]:
-        """Percent of the held-out anchors that find their positive among the ten nearest."""
+        """Percent of the held-out anchors' positives that are the nearest, and among the ten nearest."""
         queries, documents = (embed_ids(self.encoder, side, self.device) for side in (self.queries, self.documents))
-        return {"recall_at_1": recall(queries, documents, depth=1), "recall_at_10": recall(queries, documents)}
+        return {f"recall_at_{depth}": recall(queries, documents, self.pairs, depth=depth) for depth in (1, 10)}
 
 
-def _column(rows: Sequence[Row], column: int) -> list[str]:
-    return [row.fields[column] for row in rows]
+def _prompt(defaults: Defaults, names: Sequence[str]) -> str:
+    """The model's prompt for queries or documents as the service chooses it: by name, or the default one, or none."""
+    name = next((name for name in names if name in defaults.prompts), defaults.default_prompt_name)
+    return "" if name is None else defaults.prompts[name]
+
+
+def _behind(prompts: Mapping[str, str], fields: Sequence[str]) -> tuple[str, ...]:
+    """Anchor, positive and negatives behind their prompts."""
+    return (prompts["query"] + fields[0], *(prompts["document"] + text for text in fields[1:]))
+
+
+def info_nce(
+    anchors: Tensor, candidates: Tensor, known: Tensor, *, scale: float, dimensions: Sequence[int] = ()
+) -> Tensor:
+    """Mean over anchors of -log softmax of the own candidate's cosine among all (van den Oord et al. 2018).
+
+    Args:
+        anchors: [B, D].
+        candidates: [B + N, D]; the first B are the anchors' own, in order.
+        known: bool [B, B + N], candidates that are further positives of an anchor and so no negatives.
+        scale: factor on cosines, one over the temperature.
+        dimensions: sizes at which vectors are cut, each with a loss of its own, whose mean it is (Matryoshka,
+            Kusupati et al. 2022); empty for the whole vectors alone.
+    """
+    own = torch.arange(len(anchors), device=anchors.device)
+    losses = []
+    for size in dimensions or [anchors.shape[1]]:
+        left, right = normalize(anchors[:, :size], dim=-1), normalize(candidates[:, :size], dim=-1)
+        scores = scale * left @ right.T  # [B, B + N]
+        losses.append(cross_entropy(scores.masked_fill(known, float("-inf")), own))
+    return torch.stack(losses).mean()
+
+
+def known_positives(anchors: Sequence[str], candidates: Sequence[str], positives: Mapping[str, set[str]]) -> Tensor:
+    """Candidates that are no negatives of an anchor, bool [anchors, candidates]: further positives of its text.
+
+    Args:
+        anchors: of the batch.
+        candidates: the anchors' own, in order, and then others.
+        positives: of each anchor, in all rows.
+    """
+    own = [positives.get(anchor, set()) | {text} for anchor, text in zip(anchors, candidates, strict=False)]
+    known = torch.tensor([[candidate in texts for candidate in candidates] for texts in own])
+    return known & ~torch.eye(len(anchors), len(candidates), dtype=torch.bool)
+
+
+def backward_in_chunks(
+    embed: Embed, count: int, chunk: int, loss_of: Callable[[Tensor], Tensor], processes: Processes = ALONE
+) -> float:
+    """The gradient of a loss on all embeddings of a batch, of which a chunk at a time is in memory with its graph.
+
+    GradCache (Gao et al. 2021, arXiv 2101.06983): embed all without a graph, differentiate the loss by the embeddings,
+    then embed each chunk again with its graph. What is drawn in training is drawn alike both times.
+
+    Args:
+        embed: embeds examples.
+        count: examples of the batch.
+        chunk: examples at a time.
+        loss_of: the loss of all embeddings [count, D].
+        processes: which share the batch; each embeds its own part.
+
+    Returns:
+        The loss.
+    """
+    own = range(count)[processes.rows(count)]
+    chunks = [own[start : start + chunk] for start in range(0, len(own), chunk)]
+    if len(chunks) == 1:
+        loss = loss_of(processes.gather(embed(own), count))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+    states, found = [], []
+    with torch.no_grad():
+        for places in chunks:
+            states.append(random_states())
+            found.append(embed(places))
+    embeddings = processes.gather(torch.cat(found), count).requires_grad_(True)
+    loss = loss_of(embeddings)
+    (gradient,) = torch.autograd.grad(loss, embeddings)
+    after = random_states()
+    for places, state in zip(chunks, states, strict=True):
+        set_random_states(state)
+        (embed(places) * gradient[places.start : places.stop]).sum().backward()  # type: ignore[no-untyped-call]
+    set_random_states(after)
+    return loss.item()

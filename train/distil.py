@@ -1,40 +1,39 @@
 """Makes a network of another shape that gives its teacher's vectors: fewer layers or heads, other sizes of heads."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
 
 from export.checkpoint import require_embedding
 from export.heads.subject import find_subject
-from train.distillation import Distillation, Weights, read_material
+from model.config import EncoderConfig
+from model.config_parts import ConfigError
+from model.encoder import Encoder
+from model.initialise import initialise
+from train.distillation import Distillation, Lesson, read_material
+from train.errors import RunError
 from train.settings import RunSettings
-from train.student import make_student, matched_layers, student_config
+
+LAYER = "layers."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DistilSettings:
+class DistilSettings(Lesson):
     """Who learns what from whom.
 
     Attributes:
-        model: the teacher: artifact, folder or hub id; None for the default model.
-        texts: files with one text a line.
-        held_out: file of texts to judge by; None for a part of `texts`.
         student: fields of `EncoderConfig` in which the student differs from the teacher, as JSON types.
         num_layers: layers of the student, all with the same heads; None for what `student` says, or the teacher's.
         num_heads: heads of each layer; None for what `student` says, or the most that a layer of the teacher has.
-        from_nothing: whether the student begins with drawn weights alone.
-        weights: of the loss.
+        from_nothing: whether all of the student is randomly initialised.
     """
 
-    model: str | None
-    texts: tuple[Path, ...]
-    held_out: Path | None = None
     student: Mapping[str, Any] = field(default_factory=dict)
     num_layers: int | None = None
     num_heads: int | None = None
     from_nothing: bool = False
-    weights: Weights = field(default_factory=Weights)
 
 
 class Distil(Distillation):
@@ -67,3 +66,79 @@ class Distil(Distillation):
             described={"student": changes, "from_nothing": settings.from_nothing},
             layers=layers if config.hidden_size == whole.hidden_size else (),
         )
+
+
+def student_config(teacher: EncoderConfig, changes: Mapping[str, Any]) -> EncoderConfig:
+    """The teacher's configuration with other values for some fields, as JSON types.
+
+    Raises:
+        RunError: they describe no network, or one that does not read the teacher's tokens into vectors of its size.
+    """
+    heads = tuple(changes.get("num_heads", teacher.num_heads))
+    fields = _fields_of_layers(teacher, heads) if heads and heads != teacher.num_heads else {}
+    try:
+        config = EncoderConfig.from_dict({**teacher.to_dict(), **fields, **changes})
+    except ConfigError as error:
+        raise RunError(f"the student cannot be built: {error}") from error
+    for name in ("vocab_size", "task", "embedding_size"):
+        own, whole = getattr(config, name), getattr(teacher, name)
+        if own != whole:
+            raise RunError(f"the student's {name} is {own}, the teacher's {whole}: they have to be the same")
+    return replace(config, head_dropout=0.0)
+
+
+def _fields_of_layers(teacher: EncoderConfig, heads: Sequence[int]) -> dict[str, Any]:
+    """Fields with a value for each layer, for a student of these heads: the values of the teacher's matched layers."""
+    matched = matched_layers(len(heads), teacher.num_layers)
+    fields: dict[str, Any] = {}
+    if teacher.local_layers:
+        local = [layer for layer, other in enumerate(matched) if other in teacher.local_layers]
+        fields |= {"local_layers": local, "window": teacher.window if local else None}
+    if teacher.num_key_value_heads:
+        readers = [teacher.num_heads[other] / teacher.num_key_value_heads[other] for other in matched]
+        shared = [own / each for own, each in zip(heads, readers, strict=True)]
+        is_whole = not teacher.query_groups and all(count == int(count) for count in shared)
+        fields |= {"num_key_value_heads": list(map(int, shared)) if is_whole else [], "query_groups": []}
+    if teacher.kept_heads:
+        kept = [teacher.kept_heads[other] for other in matched]
+        fits = list(map(len, kept)) == list(heads)
+        fields |= {"kept_heads": kept if fits else [], "original_heads": teacher.original_heads if fits else 0}
+    if teacher.value_residual:
+        fields["value_residual"] = [[0, 1], *(teacher.value_residual[other] for other in matched[1:])]
+    if teacher.shared_layers:
+        of = [teacher.shared_layers[other] for other in matched]
+        fields["shared_layers"] = [of.index(first) for first in of]
+    return fields
+
+
+def matched_layers(student: int, teacher: int) -> list[int]:
+    """Which of the teacher's layers each of the student's stands for: evenly spaced, the last one's is the last."""
+    return [max(0, round((layer + 1) * teacher / student) - 1) for layer in range(student)]
+
+
+def make_student(config: EncoderConfig, teacher: Encoder, layers: Sequence[int], *, seed: int, parts: bool) -> Encoder:
+    """The student with first weights.
+
+    Args:
+        config: of the student.
+        teacher: whose tensors are taken where name and shape fit; a layer's from the layer that it stands for.
+        layers: of the teacher, one a layer of the student.
+        seed: of what is drawn.
+        parts: whether anything is taken from the teacher.
+    """
+    student = initialise(Encoder(config), seed)
+    if parts:
+        whole = teacher.state_dict()
+        with torch.no_grad():
+            for name, tensor in student.state_dict().items():
+                other = whole.get(_teachers_name(name, layers))
+                if other is not None and other.shape == tensor.shape:
+                    tensor.copy_(other)
+    return student
+
+
+def _teachers_name(name: str, layers: Sequence[int]) -> str:
+    if not name.startswith(LAYER):
+        return name
+    index, _, rest = name.removeprefix(LAYER).partition(".")
+    return f"{LAYER}{layers[int(index)]}.{rest}"

@@ -1,36 +1,42 @@
-"""A student learns to give its teacher's vectors, from texts without labels."""
+"""A student learns to give its teacher's vectors, from texts without labels.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+The loss adds the cosine to the teacher's vectors, the similarities within a batch, hidden states, and the relations
+between tokens in the last layer's queries, keys and values (MiniLMv2, Wang et al. 2021, arXiv 2012.15828). Relations
+are distributions over the tokens of a text whatever the size of a head, so the student's heads may differ.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import kl_div, normalize
+from torch.nn.utils.rnn import pad_sequence
 
 from export.checkpoint import Checkpoint
 from model.encoder import Encoder
-from train.data.batching import TokenBatch, tokenize_texts
-from train.data.running_text import as_running_text
-from train.data.substitution import ordinary_tokens, substitute
-from train.data.text_files import DataFile, read_texts
-from train.embedding import embed_ids, layer_outputs, run
-from train.losses import cosine_loss, hidden_loss, similarity_loss
-from train.parallel import ALONE, Processes
-from train.relations import last_projections, relation_loss
-from train.seeds import generator_of
+from train.batching import TokenBatch, as_running_text, ordinary_tokens, substitute, tokenize_texts
+from train.data import DataFile, read_texts
+from train.embedding import cosine_figures, embed_ids, encoder_layers, layer_outputs, run
+from train.loop import Recipe
+from train.parallel import ALONE, generator_of
 from train.settings import RunSettings
-from train.similarity import cosine_figures
 
 LONGEST = 128  # tokens of a text; attention to more costs more than it teaches
 MOST_HELD_OUT = 1000
 HELD_OUT_SHARE = 0.02
 SEED = 0  # of the texts that are held out; the same in every run
+PROJECTIONS = ("query", "key", "value")
+MOST_RELATION_HEADS = 48  # as MiniLMv2 has
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weights:
-    """What counts how much in the loss, beside the cosine to the teacher's vectors.
+    """How the loss and the texts are made, besides the cosine to the teacher's vectors.
 
     Attributes:
         similarity_weight: of the similarities within a batch.
@@ -48,8 +54,25 @@ class Weights:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Lesson:
+    """Who is learned from, on which texts.
+
+    Attributes:
+        model: artifact, folder or hub id; None for the default model.
+        texts: files with one text a line.
+        held_out: file of texts to judge by; None for a part of `texts`.
+        weights: of the loss.
+    """
+
+    model: str | None
+    texts: tuple[Path, ...]
+    held_out: Path | None = None
+    weights: Weights = field(default_factory=Weights)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Texts:
-    """Texts to learn from, in an order drawn once, and texts to judge by, which share none with them.
+    """Texts to learn from, in a fixed random order, and texts to judge by, which share none with them.
 
     Attributes:
         learned: to learn from.
@@ -83,16 +106,11 @@ def read_material(paths: Sequence[Path], held_out: Path | None) -> Texts:
     return Texts(learned=[text for text in shuffled if text not in kept_apart], held_out=judged, described=described)
 
 
-class Distillation:
-    """A recipe: cosine to the teacher's vectors, similarities within a batch, hidden states, relations of tokens.
-
-    Attributes: see `train.recipe.Recipe`.
-    """
+class Distillation(Recipe):
+    """A recipe: cosine to the teacher's vectors, similarities within a batch, hidden states, relations of tokens."""
 
     command = "distil"
     score = "cosine_mean"
-    rate_factors: Mapping[str, float] = {}
-    processes: Processes = ALONE
 
     def __init__(
         self,
@@ -108,28 +126,28 @@ class Distillation:
         """Puts everything where the device is, and embeds the texts to judge by.
 
         Args:
-            student: what is trained.
-            teacher: what it learns from; its tokenizer reads the texts.
+            student: the network to train.
+            teacher: the network to learn from; its tokenizer reads the texts.
             material: the texts.
             weights: of the loss.
             settings: of the run.
             described: what was done before, for the record.
-            layers: of the teacher, whose hidden states those of the student's layers are pulled towards, one a layer;
-                empty where they are of another size.
+            layers: the teacher's layer for each of the student's, whose hidden states it learns; empty if their sizes
+                differ.
         """
         self.like, self.weights, self.seed, self.layers = teacher, weights, settings.seed, layers
         self.device = torch.device(settings.device)
         self.encoder = student.requires_grad_(True).to(self.device)
-        self.module: nn.Module = self.encoder
+        self.module = self.encoder
         self.teacher = teacher.encoder.to(self.device)
         longest = min(LONGEST, teacher.max_sequence_length)
         learned = as_running_text(material.learned, weights.running_text, settings.seed)
         self.tokens = tokenize_texts(learned, teacher.tokenizer, longest)
-        self.lengths: Sequence[int] = self.tokens.lengths
+        self.lengths = self.tokens.lengths
         self.ordinary = ordinary_tokens(teacher.tokenizer)
         self.held_out = tokenize_texts(material.held_out, teacher.tokenizer, longest)
         self.expected = embed_ids(self.teacher, self.held_out, self.device)
-        self.described: Mapping[str, Any] = {**material.described, **described, "distillation": asdict(weights)}
+        self.described = {**material.described, **described, "distillation": asdict(weights)}
 
     def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
         """The gradient of the distillation loss."""
@@ -168,14 +186,113 @@ class Distillation:
         """Cosines to the teacher's vectors, on texts that are not trained on."""
         return cosine_figures(embed_ids(self.network(), self.held_out, self.device), self.expected)
 
-    def network(self) -> Encoder:
-        """The student as it stands."""
-        return self.encoder
-
-    def findings(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
 
 def _listed(files: Sequence[DataFile]) -> list[dict[str, Any]]:
     return [file._asdict() for file in files]
+
+
+def cosine_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean over texts of 1 - cos, [B, D] each."""
+    return (1 - (normalize(student, dim=-1) * normalize(teacher, dim=-1)).sum(dim=-1)).mean()
+
+
+def similarity_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean squared difference of the cosines between the texts of a batch, [B, D] each."""
+    own, whole = normalize(student, dim=-1), normalize(teacher, dim=-1)
+    return ((own @ own.T - whole @ whole.T) ** 2).mean()
+
+
+def hidden_loss(
+    student: Sequence[Tensor], teacher: Sequence[Tensor], total: Callable[[Tensor], Tensor] = ALONE.total
+) -> Tensor:
+    """Squared error of hidden states [T, D] over their variance across tokens, mean over layers.
+
+    0 is equality, 1 what the mean of all tokens would reach, in every layer alike. `total` sums over processes that
+    hold some of the tokens each.
+    """
+    shares = []
+    for own, whole in zip(student, teacher, strict=True):
+        tokens = total(whole.new_tensor(float(len(whole))))
+        mean = total(whole.sum(dim=0)) / tokens
+        variance = total((whole - mean).square().sum()).clamp(min=1e-12)
+        shares.append(total((own - whole).square().sum()) / variance)
+    return torch.stack(shares).mean()
+
+
+def relation_loss(
+    student: dict[str, Tensor],
+    teacher: dict[str, Tensor],
+    lengths: Sequence[int],
+    total: Callable[[Tensor], Tensor] = ALONE.total,
+) -> Tensor:
+    """Kullback-Leibler divergence of the student's relations from the teacher's, mean over tokens, heads and kinds.
+
+    Args:
+        student: queries, keys and values [T, ...] of the texts' tokens, one text behind the other.
+        teacher: the same, of other widths.
+        lengths: tokens of each text; they add up to T.
+        total: sums over processes that hold some of the texts each.
+    """
+    losses = []
+    for name in PROJECTIONS:
+        own, whole = student[name].float(), teacher[name].float()
+        heads = relation_heads(own.shape[1], whole.shape[1])
+        divergence = kl_div(
+            log_relations(own, lengths, heads), log_relations(whole, lengths, heads), reduction="none", log_target=True
+        )  # [B, R, S, S]
+        tokens = total(whole.new_tensor(float(len(whole))))
+        losses.append(total(divergence[_are_tokens(lengths, heads, divergence.device)].sum()) / (tokens * heads))
+    return torch.stack(losses).mean()
+
+
+def relation_heads(own: int, whole: int) -> int:
+    """R: the most heads, up to 48, that both widths can be cut into."""
+    common = math.gcd(own, whole)
+    return max(heads for heads in range(1, min(common, MOST_RELATION_HEADS) + 1) if common % heads == 0)
+
+
+def log_relations(projected: Tensor, lengths: Sequence[int], heads: int) -> Tensor:
+    """Logarithms [B, R, S, S] of each token's distribution over the tokens of its text; padding has no weight.
+
+    Args:
+        projected: [T, R*W].
+        lengths: tokens of each text.
+        heads: R.
+    """
+    rows = pad_sequence(list(torch.split(projected, list(lengths))), batch_first=True)  # [B, S, R*W]
+    cut = rows.view(*rows.shape[:2], heads, -1).transpose(1, 2)  # [B, R, S, W]
+    scores = cut @ cut.transpose(2, 3) / math.sqrt(cut.shape[-1])
+    least = torch.finfo(scores.dtype).min
+    return scores.masked_fill(~_columns(lengths, rows.shape[1], rows.device), least).log_softmax(dim=-1)
+
+
+@contextmanager
+def last_projections(encoder: Encoder) -> Iterator[dict[str, Tensor]]:
+    """While this holds, the dictionary has the last run's queries, keys and values [T, ...].
+
+    They are of the last layer with heads. Where no layer has any, the dictionary stays empty.
+    """
+    found: dict[str, Tensor] = {}
+    layers = [layer for layer in encoder_layers(encoder) if layer.attention.num_heads]
+
+    def keeping(name: str) -> Callable[[nn.Module, object, Tensor], None]:
+        return lambda _module, _inputs, output: found.__setitem__(name, output)
+
+    hooks = [getattr(layers[-1].attention, name).register_forward_hook(keeping(name)) for name in PROJECTIONS if layers]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _columns(lengths: Sequence[int], longest: int, device: torch.device) -> Tensor:
+    """Bool [B, 1, 1, S], where a text has a token."""
+    ends = torch.tensor(list(lengths), device=device)
+    return (torch.arange(longest, device=device) < ends[:, None])[:, None, None]
+
+
+def _are_tokens(lengths: Sequence[int], heads: int, device: torch.device) -> Tensor:
+    """Bool [B, R, S, S], where both a query and a key are tokens of a text."""
+    are = _columns(lengths, max(lengths), device)
+    return (are & are.transpose(2, 3)).expand(-1, heads, -1, -1)

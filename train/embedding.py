@@ -1,15 +1,17 @@
 """Embeddings of many texts with a network as it stands, and what a network's layers give on the way."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from export.similarity import row_cosines
 from model.encoder import Encoder, EncoderLayer
-from train.data.batching import TokenBatch, TokenIds
+from train.batching import TokenBatch, TokenIds
 
 MOST_TOKENS = 4096  # of one batch
 
@@ -69,3 +71,43 @@ def layer_outputs(encoder: Encoder) -> Iterator[list[Tensor]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+DEPTH = 10
+ROUNDING = 1e-6  # two equal vectors differ by less in a product, by where they stand in the matrix
+
+
+def cosine_figures(found: Tensor, expected: Tensor) -> dict[str, float]:
+    """Cosine of each vector with its counterpart, [N, D] each: the mean, the first percentile and the worst."""
+    cosines = row_cosines(found.numpy(), expected.numpy())
+    return {
+        "cosine_mean": float(cosines.mean()),
+        "cosine_first_percentile": float(np.quantile(cosines, 0.01)),
+        "cosine_worst": float(cosines.min()),
+    }
+
+
+def recall(queries: Tensor, documents: Tensor, pairs: Sequence[tuple[int, int]], *, depth: int = DEPTH) -> float:
+    """Percent of a query's own documents that are among the `depth` nearest, mean over queries.
+
+    A document that is as near as an own one counts as nearer, so that a network of equal vectors finds nothing.
+
+    Args:
+        queries: normalised vectors of different texts, [Q, D].
+        documents: the same, [N, D].
+        pairs: queries with documents that are their own, by their places.
+        depth: how many documents a search returns.
+    """
+    own: dict[int, set[int]] = {}
+    for query, document in pairs:
+        own.setdefault(query, set()).add(document)
+    shares = []
+    for query, places in own.items():
+        scores = documents @ queries[query]
+        others = scores.index_fill(0, torch.tensor(list(places)), float("-inf"))
+        found = sum(
+            int((others >= scores[place] - ROUNDING).sum() + (scores[list(places)] > scores[place]).sum()) < depth
+            for place in places
+        )
+        shares.append(found / len(places))
+    return 100 * sum(shares) / len(shares)

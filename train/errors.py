@@ -10,7 +10,7 @@ from export.errors import ExportError
 
 
 class TrainError(ExportError):
-    """Ends a run; the message holds what was expected, what was found and what to do next."""
+    """Ends a run; the message says what it expected, found, and suggests."""
 
 
 class DataError(TrainError):

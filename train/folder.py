@@ -1,9 +1,11 @@
 """The folder that a run writes: a network that `export` reads back to the bit, its record, and a checkpoint.
 
-Every file is replaced whole, so that an interruption or a full disk leaves what was there. Nothing is a pickle.
+Every file is replaced whole, and a network only after all of its files are on the disk, so that an interruption or a
+full disk leaves the earlier one. Nothing is a pickle.
 """
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +16,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from export.checkpoint import Checkpoint
-from export.heads.install import write_whole
-from model.artifact import TOKENIZER
+from model.artifact import TOKENIZER, write_whole
 from model.encoder import Encoder
 from train.errors import RunError
 
 WEIGHTS, RECORD, CURVES, CHECKPOINT = "model.safetensors", "training.json", "training.svg", "checkpoint.safetensors"
 MODULES = ("Transformer", "Pooling", "Normalize")
+NEXT = ".next"  # folder of a network that is whole and not yet in place
 STATE = "state"  # the name of the JSON in a checkpoint's metadata
 
 
@@ -28,11 +30,10 @@ def write_network(folder: Path, encoder: Encoder, like: Checkpoint) -> None:
     """Writes what `export` reads: the network, its tokenizer, and what surrounds it in another checkpoint.
 
     Args:
-        folder: to write into; made where it is not there.
+        folder: to write into; made if it is missing.
         encoder: the network. Its head dropout is training's and is not written.
         like: gives tokenizer, longest text, normalisation and prompts.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     config = replace(encoder.config, head_dropout=0.0)
     inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if config.type_vocab_size > 1 else [])]
     described: dict[str, Any] = {
@@ -42,15 +43,38 @@ def write_network(folder: Path, encoder: Encoder, like: Checkpoint) -> None:
     if config.task == "embedding":
         described |= _around(like, config.pooling)
     weights = {name: tensor.detach().contiguous().cpu() for name, tensor in encoder.state_dict().items()}
-    for name, content in described.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        write_whole(folder / name, _json(content))
-    write_whole(folder / TOKENIZER, like.tokenizer.to_str(pretty=True).encode())
-    write_whole(folder / WEIGHTS, save(weights))
+    for layer, first in enumerate(config.shared_layers):
+        if layer != first:
+            weights = {name: part for name, part in weights.items() if not name.startswith(f"layers.{layer}.")}
+    files = {name: _json(content) for name, content in described.items()}
+    files |= {TOKENIZER: like.tokenizer.to_str(pretty=True).encode(), WEIGHTS: save(weights)}
+    folder.mkdir(parents=True, exist_ok=True)
+    begun = folder / f"{NEXT}.part"
+    shutil.rmtree(begun, ignore_errors=True)
+    try:
+        for name, content in files.items():
+            (begun / name).parent.mkdir(parents=True, exist_ok=True)
+            write_whole(begun / name, content)
+    except BaseException:
+        shutil.rmtree(begun, ignore_errors=True)
+        raise
+    begun.rename(folder / NEXT)
+    complete_network(folder)
+
+
+def complete_network(folder: Path) -> None:
+    """Moves a network that was written whole, but not moved to the last file when the process ended, into place."""
+    for path in sorted((folder / NEXT).rglob("*")):
+        if path.is_file():
+            target = folder / path.relative_to(folder / NEXT)
+            target.parent.mkdir(exist_ok=True)
+            path.replace(target)
+    shutil.rmtree(folder / NEXT, ignore_errors=True)
 
 
 def write_record(folder: Path, record: Mapping[str, Any], curves: str) -> None:
     """Writes the run's record and its curves."""
+    folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / RECORD, _json(record))
     write_whole(folder / CURVES, curves.encode())
 
@@ -61,7 +85,11 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, Tensor], state: Mapping[
     Raises:
         RunError: it could not be written; an earlier checkpoint is as it was.
     """
-    contents = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    contents, seen = {}, set()
+    for name, tensor in tensors.items():
+        is_shared = tensor.data_ptr() in seen  # by layers of one weight; safetensors wants each in a place of its own
+        seen.add(tensor.data_ptr())
+        contents[name] = tensor.detach().contiguous().cpu().clone() if is_shared else tensor.detach().contiguous().cpu()
     try:
         write_whole(folder / CHECKPOINT, save(contents, {STATE: json.dumps(state)}))
     except OSError as error:
@@ -77,7 +105,7 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         RunError: there is none, or it is broken.
     """
-    require_checkpoint(folder)
+    require_folder(folder, is_resumed=True)
     path = folder / CHECKPOINT
     try:
         with safe_open(path, framework="pt") as file:
@@ -87,21 +115,18 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise RunError(f"{path} cannot be read: {error}") from error
 
 
-def require_checkpoint(folder: Path) -> None:
-    """Raises RunError where there is nothing to go on from."""
-    if not (folder / CHECKPOINT).is_file():
-        raise RunError(f"{folder / CHECKPOINT} is not there: nothing to go on from; begin without --resume")
-
-
-def require_new(folder: Path) -> None:
-    """Refuses to begin in a folder that holds anything.
+def require_folder(folder: Path, *, is_resumed: bool) -> None:
+    """Refuses to begin in a folder that holds anything, and to go on without a checkpoint.
 
     Raises:
-        RunError: says how to go on from what is there.
+        RunError: says what to do instead.
     """
-    if (folder / CHECKPOINT).is_file():
+    has_checkpoint = (folder / CHECKPOINT).is_file()
+    if is_resumed and not has_checkpoint:
+        raise RunError(f"{folder / CHECKPOINT} is not there: nothing to go on from; begin without --resume")
+    if has_checkpoint and not is_resumed:
         raise RunError(f"{folder} holds a checkpoint: go on with --resume, or name another --output")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not is_resumed and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder} exists and is not empty: name another --output")
 
 

@@ -1,12 +1,14 @@
 """Learns which heads to keep while the network learns to do without the others, and then removes them.
 
+A gate on each head is exactly 0 or 1 most of the time and can still be learned (hard concrete, Louizos et al. 2018,
+arXiv 1712.01312).
 Voita et al. 2019 (arXiv 1905.09418) learned such gates for translation, with a penalty on their number; here a target
 is given, and the multipliers of Wang et al. 2020 find the penalty.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,37 +18,80 @@ from export.checkpoint import require_embedding
 from export.heads.subject import find_subject
 from export.pruning.removal import remove_heads
 from model.encoder import Encoder
-from train.distillation import Distillation, Texts, Weights, read_material
+from train.distillation import Distillation, Lesson, Texts, read_material
 from train.embedding import encoder_layers
 from train.errors import RunError
-from train.hard_concrete import HardConcreteGates
-from train.seeds import generator_of
+from train.parallel import generator_of
+from train.reconstruct import require_fittable
 from train.settings import RunSettings
-from train.supported import require_fittable
 
 TARGET_SHARE = 0.4  # of the run, in which the target rises from 0
 DRAWN = 1  # apart from the numbers of a step that replace tokens
+TEMPERATURE = 2 / 3  # beta
+LOW, HIGH = -0.1, 1.1  # gamma and zeta: the stretched interval, cut to [0, 1]
+SURE = 2.5  # log alpha at first: a gate is open with probability 0.98
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GateSettings:
+class GateSettings(Lesson):
     """What is learned, and how many heads go.
 
     Attributes:
-        model: folder or hub id; None for the default model.
-        texts: files with one text a line.
-        held_out: file of texts to judge by; None for a part of `texts`.
         remove: share of the heads that goes in the end.
         gate_rate: factor on the learning rate for the gates and their multipliers.
-        weights: of the loss.
     """
 
-    model: str | None
-    texts: tuple[Path, ...]
-    held_out: Path | None = None
     remove: float
     gate_rate: float = 100.0
-    weights: Weights = field(default_factory=Weights)
+
+
+class HardConcreteGates(nn.Module):
+    """One gate a head, and the multipliers that pull their number to a target (Wang et al. 2020, arXiv 1910.04732).
+
+    Attributes:
+        log_alpha: [H], how surely each gate is open.
+        multipliers: [2], of the distance to the target and of its square; trained by ascent.
+    """
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.log_alpha = nn.Parameter(torch.full((heads,), SURE))
+        self.multipliers = nn.Parameter(torch.zeros(2))
+
+    def draw(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Random gates for each text of a batch, [rows, H] from 0 to 1."""
+        uniform = torch.rand(rows, len(self.log_alpha), generator=generator).to(self.log_alpha.device)
+        uniform = uniform.clamp(1e-6, 1 - 1e-6)
+        noise = uniform.log() - (-uniform).log1p()
+        return _stretch(((noise + self.log_alpha) / TEMPERATURE).sigmoid())
+
+    def settled(self) -> Tensor:
+        """The gates without chance, [H] from 0 to 1 (equation 13)."""
+        return _stretch(self.log_alpha.detach().sigmoid())
+
+    def expected_closed(self) -> Tensor:
+        """The share of the gates that is expected to be 0."""
+        is_open = (self.log_alpha - TEMPERATURE * math.log(-LOW / HIGH)).sigmoid()  # equation 12
+        return 1 - is_open.mean()
+
+    def penalty(self, target: float) -> Tensor:
+        """`l1 (s - t) + l2 (s - t)^2` for the expected share s; 0 at the target t."""
+        distance = self.expected_closed() - target
+        return self.multipliers[0] * distance + self.multipliers[1] * distance**2
+
+    def ascend(self) -> None:
+        """Turns the multipliers' gradients round: they are raised where the target is missed."""
+        if self.multipliers.grad is not None:
+            self.multipliers.grad.neg_()
+
+    def least_open(self) -> list[int]:
+        """Heads from the one whose gate is most surely closed."""
+        order: list[int] = self.log_alpha.detach().argsort(stable=True).tolist()
+        return order
+
+
+def _stretch(x: Tensor) -> Tensor:
+    return (x * (HIGH - LOW) + LOW).clamp(0, 1)
 
 
 class GatedEncoder(nn.Module):
@@ -67,9 +112,9 @@ class Gates(Distillation):
         """Reads everything, and puts a gate on every head.
 
         Args:
-            settings: what is learned.
+            settings: of the gates.
             run: of the loop.
-            material: the texts, where they were read before; None reads the files.
+            material: the texts if they were read before; None reads the files.
 
         Raises:
             SourceError: the model or a file cannot be used.
@@ -114,6 +159,10 @@ class Gates(Distillation):
     def findings(self) -> dict[str, Any]:
         """The heads that go, as `heal --heads` reads them."""
         return {"removed": [list(self.encoder.config.head_place(head)) for head in self._closed()]}
+
+    def may_be_kept(self, share: float) -> bool:
+        """Not before the target is reached: an early network never had to do without its heads."""
+        return share >= TARGET_SHARE
 
     def evaluate(self) -> dict[str, float]:
         """Cosines to the whole network's vectors, and the share of the gates that is expected to be closed."""

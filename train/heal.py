@@ -6,23 +6,21 @@ whole network. The aim is an encoder whose vectors fit an index that the whole n
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from export.checkpoint import Checkpoint, require_embedding
 from export.heads.subject import find_subject
 from export.pruning.driver import PruningRequest, prune
 from export.pruning.removal import apply_removal
-from export.tokens import batches, tokenize
+from export.texts import batches, tokenize
 from model.config import EncoderConfig
 from model.encoder import Encoder
-from train.choose import order_by_reconstruction
-from train.distillation import LONGEST, Distillation, Weights, read_material
+from train.distillation import LONGEST, Distillation, Lesson, read_material
 from train.errors import RunError
 from train.folder import load_checkpoint
-from train.reconstruct import reconstruct
+from train.reconstruct import order_by_reconstruction, reconstruct, require_fittable
 from train.settings import RunSettings
-from train.supported import require_fittable
 
 CHOOSING_TEXTS = 500
 
@@ -31,31 +29,23 @@ Places = list[list[int]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HealSettings:
+class HealSettings(Lesson):
     """What is removed, and what the rest learns from.
 
     Attributes:
-        model: artifact, folder or hub id; None for the default model.
-        texts: files with one text a line.
-        held_out: file of texts to judge by; None for a part of `texts`.
         remove: share of the heads, chosen by reconstruction; None where the artifact has lost some already.
         lose: points of quality that the removal may cost before anything is healed, as `export --prune-to-quality`; or
             None.
         pairs: rated pairs that heads are then chosen and judged by; None for texts that ship with the project.
         heads: JSON file whose `removed` lists the heads, as [layer, head], such as the record of `gates`; or None.
         fitting_texts: texts of the closed-form fit; 0 leaves it out.
-        weights: of the loss.
     """
 
-    model: str | None
-    texts: tuple[Path, ...]
-    held_out: Path | None = None
     remove: float | None = None
     heads: Path | None = None
     lose: float | None = None
     pairs: Path | None = None
     fitting_texts: int = 4000
-    weights: Weights = field(default_factory=Weights)
 
 
 class Heal(Distillation):
@@ -123,7 +113,7 @@ def _choose(
 
 
 def _choose_by_quality(whole: Checkpoint, lose: float, pairs: Path | None) -> tuple[Places, str]:
-    """As many heads as may go for so many points, as an export chooses them."""
+    """As many heads as cost at most `lose` points, chosen as an export chooses them."""
     record = prune(whole, PruningRequest(lose=lose, pairs=pairs, with_curve=False)).record
     if not record["removed"]:
         raise RunError(f"no head can go for {lose:g} points: allow more, or give a share with --remove")

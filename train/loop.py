@@ -1,43 +1,151 @@
-"""The training loop: every command's, read from top to bottom.
+"""The training loop of every command, read from top to bottom.
 
 A run is a sequence of steps that the settings, the data and the seed decide. A checkpoint holds all that a step reads
-(weights, the optimizer's moments, torch's random numbers, counts), so on a CPU a run that was stopped and resumed ends
-in the same bits as one that was not.
+(weights, the optimizer's moments, counts) and every step has a seed of its own, so on a CPU a run that was stopped and
+resumed ends in the same bits as one that was not.
 """
 
 import math
+import platform
+import resource
+import signal
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import Any
+from importlib.metadata import version
+from types import FrameType
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import AdamW
 from tqdm import tqdm
 
+from export.checkpoint import Checkpoint
+from model.encoder import Encoder
+from train.batching import epoch_batches
 from train.curves import draw_curves
-from train.data.batching import epoch_batches
 from train.errors import Diverged, RunError
 from train.folder import (
     CHECKPOINT,
+    complete_network,
     load_checkpoint,
-    require_checkpoint,
-    require_new,
+    require_folder,
     save_checkpoint,
     write_network,
     write_record,
 )
-from train.parallel import ALONE, Processes
-from train.progress import Progress
-from train.recipe import Recipe, parameter_groups
-from train.record import describe_run
+from train.parallel import ALONE, Processes, seed_of
 from train.settings import RunSettings, head_dropout_at, rate_at
-from train.stopping import Stop
 
 BETAS, EPSILON = (0.9, 0.98), 1e-8
+CURVE_POINTS = 200  # of the losses
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PACKAGES = ("polyhead", "torch", "tokenizers", "safetensors")
+KIB = 1024
+
+
+class Recipe(ABC):
+    """What a command trains on what, and how the network is judged.
+
+    Attributes:
+        command: name on the command line.
+        score: the figure of `evaluate` by which the best network is kept; larger is better.
+        encoder: the network.
+        module: everything with parameters: the network and what else is trained.
+        like: the checkpoint whose tokenizer, length and defaults the network keeps.
+        lengths: tokens of each example.
+        described: for the record: data with hashes, where the network came from, what was done before training.
+        rate_factors: factor on the learning rate of parts of the module, by the first part of a parameter's name.
+        processes: which share every batch; the loop sets it.
+    """
+
+    command: str
+    score: str
+    encoder: Encoder
+    module: nn.Module
+    like: Checkpoint
+    lengths: Sequence[int]
+    described: Mapping[str, Any] = {}
+    rate_factors: Mapping[str, float] = {}
+    processes: Processes = ALONE
+
+    @abstractmethod
+    def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
+        """Adds the gradient of a batch's mean loss to the parameters', and returns the loss.
+
+        Of several processes each adds the part of its own examples, and returns the whole batch's loss.
+
+        Args:
+            places: the examples.
+            step: counted from 0; seeds the step's random numbers.
+            share: of the run that is over, for what changes along it.
+        """
+
+    @abstractmethod
+    def evaluate(self) -> dict[str, float]:
+        """Figures of the network as it stands, on examples that are not trained on."""
+
+    def network(self) -> Encoder:
+        """The network that is written and judged, as it stands."""
+        return self.encoder
+
+    def findings(self) -> dict[str, Any]:
+        """What the record says of the network as it stands, besides its weights."""
+        return {}
+
+    def may_be_kept(self, share: float) -> bool:
+        """Whether the network after this share of the run is what the command makes, and may be the best one."""
+        del share
+        return True
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """How far a run is and what it has measured: everything of a checkpoint that is no tensor.
+
+    Attributes:
+        step: steps taken.
+        seconds: time that they took, over all sessions.
+        tokens: tokens that they read.
+        best: the best score so far; None before the first.
+        best_step: the step of the best score.
+        kept: what the record says of the network with the best score: its shape, and the recipe's findings.
+        losses: [step, mean loss since the last point, learning rate].
+        evaluations: figures by name, with their step.
+        loss_sum: of the steps since the last point.
+        loss_count: how many these are.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    best: float | None = None
+    best_step: int = 0
+    kept: dict[str, Any] = field(default_factory=dict)
+    losses: list[tuple[int, float, float]] = field(default_factory=list)
+    evaluations: list[dict[str, float]] = field(default_factory=list)
+    loss_sum: float = 0.0
+    loss_count: int = 0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """How fast the steps went so far."""
+        return self.tokens / max(self.seconds, 1e-9)
+
+    def take(self, loss: float, rate: float, *, steps: int) -> None:
+        """Counts a step."""
+        self.step += 1
+        self.loss_sum += loss
+        self.loss_count += 1
+        if self.loss_count >= max(1, steps // CURVE_POINTS) or self.step == steps:
+            self.losses.append((self.step, self.loss_sum / self.loss_count, rate))
+            self.loss_sum, self.loss_count = 0.0, 0
 
 
 def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -> Progress:
@@ -49,10 +157,10 @@ def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -
         RunError: the folder cannot be used, or a checkpoint could not be written.
     """
     if processes.is_first:
-        require_folder(settings)
+        require_folder(settings.output, is_resumed=settings.resume)
+        complete_network(settings.output)
     processes.wait()
     recipe.processes = processes
-    torch.manual_seed(settings.seed + processes.rank)
     groups = parameter_groups(recipe, weight_decay=settings.weight_decay, embedding_rate=settings.embedding_rate)
     optimizer = AdamW(groups, lr=settings.learning_rate, betas=BETAS, eps=EPSILON, fused=True)
     progress = _resume(recipe, optimizer, settings) if settings.resume else Progress()
@@ -66,7 +174,7 @@ def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -
     shown: dict[str, Any] = {"desc": recipe.command, "unit": "step", "disable": not processes.is_first}
     with Stop() as stop, tqdm(total=steps, initial=progress.step, **shown) as bar:
         if not progress.evaluations:
-            _evaluate(recipe, settings, progress, bar)
+            _evaluate(recipe, settings, progress, bar, steps=steps)
         while progress.step < steps:
             began = time.monotonic()
             step = progress.step
@@ -79,10 +187,12 @@ def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -
             progress.take(loss, rate, steps=steps)
             progress.tokens += sum(recipe.lengths[place] for place in places)
             progress.seconds += time.monotonic() - began
-            bar.set_postfix(loss=f"{loss:.4f}", rate=f"{rate:.1e}", tokens=f"{_speed(progress):,.0f}/s", refresh=False)
+            bar.set_postfix(
+                loss=f"{loss:.4f}", rate=f"{rate:.1e}", tokens=f"{progress.tokens_per_second:,.0f}/s", refresh=False
+            )
             bar.update()
             if progress.step in judged:
-                _evaluate(recipe, settings, progress, bar)
+                _evaluate(recipe, settings, progress, bar, steps=steps)
             is_stopped = processes.any(stop.asked)
             if processes.is_first and (is_stopped or time.monotonic() - saved > settings.save_seconds):
                 _save(recipe, optimizer, settings, progress)
@@ -95,12 +205,45 @@ def train(recipe: Recipe, settings: RunSettings, processes: Processes = ALONE) -
     return progress
 
 
-def require_folder(settings: RunSettings) -> None:
-    """Raises RunError where the run may not write into its folder, before anything costs time."""
-    if settings.resume:
-        require_checkpoint(settings.output)
-    else:
-        require_new(settings.output)
+def parameter_groups(recipe: Recipe, *, weight_decay: float, embedding_rate: float) -> list[dict[str, Any]]:
+    """Parameters for AdamW: matrices decay, biases and norms do not, embeddings have a rate of their own.
+
+    `scale` is the factor on the learning rate; what it is 0 for is not trained.
+    """
+    tables = [module for module in recipe.encoder.embeddings.modules() if isinstance(module, nn.Embedding)]
+    embeddings = {id(table.weight) for table in tables}
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in recipe.module.named_parameters():
+        scale = embedding_rate if id(parameter) in embeddings else recipe.rate_factors.get(name.partition(".")[0], 1.0)
+        if not scale:
+            parameter.requires_grad_(False)  # else its gradient is computed for nothing
+        decays = parameter.ndim > 1 and id(parameter) not in embeddings
+        if parameter.requires_grad:
+            groups.setdefault((scale, weight_decay if decays else 0.0), []).append(parameter)
+    return [{"params": own, "weight_decay": decay, "scale": scale} for (scale, decay), own in groups.items()]
+
+
+class Stop:
+    """Notes the first SIGINT, SIGTERM or SIGHUP, so that the step under way ends whole; a second one interrupts."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before = {number: signal.getsignal(number) for number in ENDINGS}
+
+    def __enter__(self) -> Self:
+        for number, handler in self._before.items():
+            if handler is not signal.SIG_IGN:  # as `nohup` has it
+                signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            signal.default_int_handler(number, frame)
+        self.asked = True
 
 
 def _take_step(
@@ -109,9 +252,10 @@ def _take_step(
     """One step on one batch; returns its loss.
 
     Raises:
-        Diverged: loss or gradient is no number; the weights are those of before.
+        Diverged: loss or gradient is no number; the weights have not changed.
     """
     recipe.module.train()
+    torch.manual_seed(seed_of(settings.seed, step, recipe.processes.rank))  # of what dropout leaves out
     with _precision(settings):
         loss = recipe.backward(places, step=step, share=step / steps)
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -146,33 +290,32 @@ def _precision(settings: RunSettings) -> Iterator[None]:
         yield
 
 
-def _evaluate(recipe: Recipe, settings: RunSettings, progress: Progress, bar: Any) -> None:
-    """Judges the network, and writes it where it is the best so far."""
+def _evaluate(recipe: Recipe, settings: RunSettings, progress: Progress, bar: Any, *, steps: int) -> None:
+    """Judges the network, and writes it if it is the best so far."""
     recipe.module.eval()
     figures = {name: round(value, 6) for name, value in recipe.evaluate().items()}
     progress.evaluations.append({"step": progress.step, **figures})
     shown = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
     if recipe.processes.is_first:
         bar.write(f"step {progress.step}: {shown}")
-    if progress.best is None or figures[recipe.score] > progress.best:
+    is_better = progress.best is None or figures[recipe.score] > progress.best
+    if is_better and recipe.may_be_kept(progress.step / steps):
+        network = recipe.network()
+        parameters = sum(parameter.numel() for parameter in network.parameters())
+        shape = {"num_heads": list(network.config.num_heads), "parameters": parameters}
         progress.best, progress.best_step = figures[recipe.score], progress.step
+        progress.kept = {"network": shape, **recipe.findings()}
         if recipe.processes.is_first:
-            write_network(settings.output, recipe.network(), recipe.like)
+            write_network(settings.output, network, recipe.like)
     if recipe.processes.is_first:
         _write_record(recipe, settings, progress, is_done=False)
-
-
-def _write_record(recipe: Recipe, settings: RunSettings, progress: Progress, *, is_done: bool) -> None:
-    record = describe_run(recipe, settings, progress, is_done=is_done)
-    write_record(settings.output, record, draw_curves(progress, recipe.command, recipe.score))
 
 
 def _save(recipe: Recipe, optimizer: AdamW, settings: RunSettings, progress: Progress) -> None:
     tensors: dict[str, Tensor] = {f"module.{name}": tensor for name, tensor in recipe.module.state_dict().items()}
     for index, moments in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
-    tensors["random"] = torch.get_rng_state()
-    state = {"settings": settings.record(), "recipe": recipe.described, "progress": progress.to_dict()}
+    state = {"settings": settings.record(), "recipe": _described(recipe), "progress": asdict(progress)}
     save_checkpoint(settings.output, tensors, state)
 
 
@@ -184,7 +327,7 @@ def _resume(recipe: Recipe, optimizer: AdamW, settings: RunSettings) -> Progress
     """
     tensors, state = load_checkpoint(settings.output)
     _require_same(settings.record(), state["settings"], "settings")
-    _require_same(dict(recipe.described), state["recipe"], "data")
+    _require_same(_described(recipe), state["recipe"], "data")
     recipe.module.load_state_dict(_under("module.", tensors))
     described = optimizer.state_dict()
     moments: dict[int, dict[str, Tensor]] = {}
@@ -192,8 +335,12 @@ def _resume(recipe: Recipe, optimizer: AdamW, settings: RunSettings) -> Progress
         index, _, kind = name.partition(".")
         moments.setdefault(int(index), {})[kind] = tensor
     optimizer.load_state_dict({**described, "state": moments})
-    torch.set_rng_state(tensors["random"])
     return Progress(**state["progress"])
+
+
+def _described(recipe: Recipe) -> dict[str, Any]:
+    """What decides the result besides settings: the data, what was done before, and the network to begin with."""
+    return {"source": recipe.like.source.sha256, **recipe.described}
 
 
 def _require_same(found: dict[str, Any], saved: dict[str, Any], what: str) -> None:
@@ -209,5 +356,29 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _speed(progress: Progress) -> float:
-    return progress.tokens / max(progress.seconds, 1e-9)
+def _write_record(recipe: Recipe, settings: RunSettings, progress: Progress, *, is_done: bool) -> None:
+    """Writes training.json, what was done with what by which versions and how it went, and its curves."""
+    losses = [(step, loss) for step, loss, _ in progress.losses]
+    scores = [(figures["step"], figures[recipe.score]) for figures in progress.evaluations]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else KIB)
+    record = {
+        "schema_version": 1,
+        "command": recipe.command,
+        "is_done": is_done,
+        "source": {"id": recipe.like.source.id, "sha256": recipe.like.source.sha256},
+        "settings": settings.record(),
+        **recipe.described,
+        **progress.kept,
+        "examples": len(recipe.lengths),
+        "score": recipe.score,
+        "best": {"step": progress.best_step, recipe.score: progress.best},
+        "steps": progress.step,
+        "seconds": round(progress.seconds, 1),
+        "tokens": progress.tokens,
+        "tokens_per_second": round(progress.tokens_per_second),
+        "peak_memory_mib": round(peak / KIB**2),
+        "evaluations": progress.evaluations,
+        "losses": [{"step": step, "loss": round(loss, 6), "rate": rate} for step, loss, rate in progress.losses],
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+    }
+    write_record(settings.output, record, draw_curves(f"Curves of {recipe.command}", losses, scores, recipe.score))

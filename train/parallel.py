@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -94,3 +95,25 @@ def joined(device: str) -> Iterator[Processes]:
         yield Processes(dist.get_rank(), count)
     finally:
         dist.destroy_process_group()
+
+
+def generator_of(*parts: int) -> torch.Generator:
+    """A generator for a seed and, say, an epoch or a step; other parts give unrelated numbers."""
+    return torch.Generator().manual_seed(seed_of(*parts))
+
+
+def seed_of(*parts: int) -> int:
+    """A seed for a seed and, say, a step and a process; torch's generators take 32 bits of it."""
+    return int(np.random.SeedSequence(parts).generate_state(1)[0])
+
+
+def random_states() -> list[Tensor]:
+    """States of torch's generators, of the CPU and of each GPU."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
+
+
+def set_random_states(states: list[Tensor]) -> None:
+    """Goes back to where `random_states` was called."""
+    torch.set_rng_state(states[0])
+    if states[1:]:
+        torch.cuda.set_rng_state_all(states[1:])

@@ -7,16 +7,124 @@ others for quantisation; Kwon et al. 2022, "A Fast Post-Training Pruning Framewo
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from export.tokens import TextBatch
+from export.errors import UnsupportedModel
+from export.heads.importance import drift, embed
+from export.pruning.removal import remove_heads
+from export.texts import TextBatch, TokenizedText, batches
+from model.config import EncoderConfig
 from model.encoder import Encoder
 from train.embedding import encoder_layers
-from train.least_squares import LeastSquares
+
+RIDGE = 1e-3  # of the mean square of an input; keeps weights where the data say little
+
+# A setting that does not stand here must have its default: one that is added later is refused until it is known here.
+# `sandwich_norm` norms what a layer adds, so the fit would take it for the sum; `shared_layers` would fit one weight
+# to several layers.
+ANY_VALUE = {
+    *("vocab_size", "hidden_size", "num_heads", "d_k", "d_v", "intermediate_size", "max_positions"),
+    *("type_vocab_size", "token_size", "activation", "gated", "up_bias", "down_bias", "attention_bias", "output_bias"),
+    *("norm", "norm_bias", "norm_eps", "pre_norm", "embedding_norm", "first_attention_norm", "final_norm"),
+    *("positions", "attention_positions", "causal", "rope_theta", "rope_divisor", "rope_scaling", "local_rope_theta"),
+    *("local_layers", "window", "relative_buckets", "relative_distance", "original_heads", "kept_heads"),
+    *("num_key_value_heads", "query_groups", "score_scale", "query_key_norm"),
+    *("value_activation", "value_residual", "learned_value_residual", "output_gate", "head_dropout"),
+    *("pooling", "projections", "task", "task_settings"),
+}
+
+
+def require_fittable(config: EncoderConfig) -> None:
+    """Refuses a network with a setting that the fit does not know.
+
+    Raises:
+        UnsupportedModel: the message names the settings.
+    """
+    unknown = [
+        f"{field.name} {getattr(config, field.name)!r:.100}"
+        for field in fields(config)
+        if field.name not in ANY_VALUE and getattr(config, field.name) != field.default
+    ]
+    if unknown:
+        raise UnsupportedModel(f"training without some heads knows no form of {', '.join(unknown)}: take another model")
+
+
+class LeastSquares:
+    """Collects inputs F [T, n] and outputs that are missing M [T, m]; solves for the change of the weights.
+
+    The change minimises `sum_t w_t ||F_t change - M_t||^2 + ridge ||change||^2`, so that without evidence weights stay
+    as they are. A column of ones is the bias, if the layer has one.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
+        self.bias = bias
+        self.gram = torch.zeros(inputs + bias, inputs + bias, dtype=torch.float64)
+        self.cross = torch.zeros(inputs + bias, outputs, dtype=torch.float64)
+
+    def add(self, inputs: Tensor, missing: Tensor, weights: Tensor) -> None:
+        """Takes in tokens: inputs [T, n], missing [T, m], weights [T]."""
+        if self.bias:
+            inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], dim=1)
+        weighted = (inputs * weights[:, None]).T  # [n, T]
+        self.gram += (weighted @ inputs).double()
+        self.cross += (weighted @ missing).double()
+
+    def solve(self, ridge: float = RIDGE) -> Tensor:
+        """The change of the weights [n (+ 1 for the bias), m]."""
+        change: Tensor = torch.linalg.solve(self.ridged(ridge), self.cross)
+        return change
+
+    def ridged(self, ridge: float = RIDGE) -> Tensor:
+        """The Gram matrix with the ridge on its diagonal."""
+        return self.gram + ridge * self.gram.diagonal().mean() * torch.eye(len(self.gram), dtype=torch.float64)
+
+    def change(self, layer: nn.Linear) -> None:
+        """Adds the solution to a layer's weights in place."""
+        change = self.solve().to(layer.weight.dtype)
+        with torch.no_grad():
+            if layer.bias is not None:
+                layer.bias.add_(change[-1])
+            layer.weight.add_(change[: layer.in_features].T)
+
+
+def removal_costs(gram: Tensor, weights: Tensor, *, blocks: int, size: int) -> tuple[list[int], list[float]]:
+    """In which order blocks of inputs are best left out, if the rest is fitted again after each.
+
+    The optimal brain surgeon for blocks (Hassibi and Stork 1993; Frantar and Alistarh 2022): without block q, and with
+    the best other weights, the squared error grows by `tr(W_q^T [(G^-1)_qq]^-1 W_q)`.
+
+    Args:
+        gram: [n, n] of the inputs; the last rows may be others', such as the bias's, which stay.
+        weights: [n, m], exact for the data that `gram` is from.
+        blocks: how many there are, one behind the other from the first input on.
+        size: inputs of a block.
+
+    Returns:
+        Blocks in the order of removal, and the error that each adds to those before it.
+    """
+    left = {index: torch.arange(index * size, (index + 1) * size) for index in range(blocks)}
+    inverse, weights = torch.linalg.inv(gram), weights.double().clone()
+    order, costs = [], []
+    while left:
+        found = {index: float(_cost(inverse, weights, rows)) for index, rows in left.items()}
+        best = min(found, key=found.__getitem__)
+        order.append(best)
+        costs.append(found[best])
+        rows = left.pop(best)
+        repair = inverse[:, rows] @ torch.linalg.inv(inverse[rows][:, rows])  # [n, size]
+        weights -= repair @ weights[rows]
+        inverse = inverse - repair @ inverse[rows]
+    return order, costs
+
+
+def _cost(inverse: Tensor, weights: Tensor, rows: Tensor) -> Tensor:
+    cost: Tensor = (weights[rows] * torch.linalg.solve(inverse[rows][:, rows], weights[rows])).sum()
+    return cost
 
 
 class LayerTrace(NamedTuple):
@@ -76,7 +184,7 @@ class LayerRunner:
         return LayerTrace(seen.get("context"), attention_sum, seen["inner"], before + seen["added"], output)
 
     def advance(self, layer: int) -> None:
-        """Keeps the layer's outputs in place of those of the layer below."""
+        """Replaces the kept outputs of the layer below by this layer's."""
         self.hidden = [self.trace(layer, batch).output for batch in range(len(self.hidden))]
 
     def _keeper(self, layer: int) -> Any:
@@ -86,6 +194,11 @@ class LayerRunner:
             self._calls[layer].append(inputs if layer == 0 else (None, *inputs[1:]))
 
         return keep
+
+
+def token_weights(stream: Tensor) -> Tensor:
+    """What an error of a token's residual stream [T, D] weighs behind the next norm: one over its variance, [T]."""
+    return 1 / stream.var(dim=1, correction=0).clamp(min=1e-12)
 
 
 def reconstruct(student: Encoder, teacher: Encoder, batches: Sequence[TextBatch]) -> None:
@@ -135,9 +248,74 @@ def _fit_feed_forward(own: LayerRunner, layer: int, expected: Sequence[LayerTrac
     fit.change(down)
 
 
-def token_weights(stream: Tensor) -> Tensor:
-    """What an error of a token's residual stream [T, D] weighs behind the next norm: one over its variance, [T]."""
-    return 1 / stream.var(dim=1, correction=0).clamp(min=1e-12)
+def order_by_reconstruction(encoder: Encoder, texts: Sequence[TokenizedText]) -> list[int]:
+    """Heads in the order in which they are best removed, counted from the first layer's first.
+
+    Within a layer `removal_costs` orders the heads on the contexts of the texts' tokens. Between layers a squared
+    error of the residual stream is weighed by how far it moves the embedding: the drift without the first half of the
+    layer's order, the rest fitted, over the error that this leaves.
+    """
+    whole = embed(encoder, texts)
+    fits = _contexts(encoder, texts)
+    queues: dict[int, list[tuple[float, int]]] = {}
+    for layer, fit in tqdm(fits.items(), desc="choosing", unit="layer", leave=False):
+        order, costs = removal_costs(
+            fit.ridged(), _weights(encoder, layer), blocks=encoder.config.num_heads[layer], size=encoder.config.d_v
+        )
+        half = max(1, len(order) // 2)
+        drifted = float(drift(embed(_without(encoder, layer, order[:half], fit), texts), whole).mean())
+        weight = drifted / max(sum(costs[:half]), 1e-30)
+        first = encoder.config.head_span(layer).start
+        queues[layer] = [(weight * cost, first + head) for head, cost in zip(order, costs, strict=True)]
+    merged: list[int] = []
+    while queues:
+        layer = min(queues, key=lambda index: queues[index][0])
+        merged.append(queues[layer].pop(0)[1])
+        if not queues[layer]:
+            del queues[layer]
+    return merged
+
+
+def _contexts(encoder: Encoder, texts: Sequence[TokenizedText]) -> dict[int, LeastSquares]:
+    """The Gram matrix of each layer's contexts, for layers with heads."""
+    together = list(batches(texts, 0))
+    runner = LayerRunner(encoder, together)
+    fits: dict[int, LeastSquares] = {}
+    for layer, module in enumerate(runner.layers):
+        if module.attention.num_heads:
+            output = module.attention.output
+            fits[layer] = LeastSquares(output.in_features, output.out_features, bias=output.bias is not None)
+            for batch in range(len(together)):
+                trace = runner.trace(layer, batch)
+                assert trace.context is not None  # noqa: S101 - a layer with heads has one
+                stream = trace.attention_sum
+                fits[layer].add(trace.context, torch.zeros_like(stream), token_weights(stream))
+        runner.advance(layer)
+    return fits
+
+
+def _weights(encoder: Encoder, layer: int) -> Tensor:
+    """The output projection as [H*V (+ 1 for the bias), D]."""
+    output = encoder_layers(encoder)[layer].attention.output
+    rows = [output.weight.T] if output.bias is None else [output.weight.T, output.bias[None]]
+    return torch.cat(rows).double()
+
+
+def _without(encoder: Encoder, layer: int, heads: Sequence[int], fit: LeastSquares) -> Encoder:
+    """The network without some heads of a layer, its output projection fitted to what it gave with them."""
+    config = encoder.config
+    cut = remove_heads(encoder, [config.head_span(layer).start + head for head in heads])
+    if len(heads) == config.num_heads[layer]:
+        return cut
+    kept = torch.tensor([row for row in range(len(fit.gram)) if row // config.d_v not in heads])
+    gram = fit.ridged()
+    fitted = torch.linalg.solve(gram[kept][:, kept], gram[kept] @ _weights(encoder, layer)).float()
+    output = encoder_layers(cut)[layer].attention.output
+    with torch.no_grad():
+        if output.bias is not None:
+            output.bias.copy_(fitted[-1])
+        output.weight.copy_(fitted[: output.in_features].T)
+    return cut
 
 
 def _has_bias(layer: nn.Linear) -> bool:

@@ -14,7 +14,7 @@ class RunSettings:
 
     Attributes:
         output: folder that the run writes.
-        seed: decides the order of the data and everything that is drawn.
+        seed: decides the order of the data and every random number.
         epochs: passes over the data; a share of one is fine.
         batch_size: examples a step.
         learning_rate: the highest, after warming up.
@@ -24,7 +24,7 @@ class RunSettings:
         clip: longest gradient.
         dropout: share of hidden values left out.
         head_dropout: share of heads left out, at the end of its schedule.
-        evaluations: how often the network is judged on the way, beside the start.
+        evaluations: how often the network is judged, besides the start.
         save_seconds: longest time between checkpoints.
         precision: `bf16` runs products in bfloat16 (autocast); weights stay float32.
         device: of torch.

@@ -1,13 +1,13 @@
 """What does each form of attention cost against the embedding alone, in latency and in bytes?
 
-One service, one connection, one text at a time, every form in turns: layers, rows, formats, reductions, statistics,
+One service, one connection, one text at a time, every form alternately: layers, rows, formats, reductions, statistics,
 norms, a head mask, and two texts explained. Then the writing of the weights alone, without HTTP and network.
 """
 
 import argparse
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
@@ -16,17 +16,18 @@ from typing import Any, Self
 import numpy as np
 import uvloop
 
-from benchmarks.attention.writing import writing_costs
-from benchmarks.lib.client import Connection, Request, post
 from benchmarks.lib.command import CannotMeasure, parser_of, positive, program, whole
-from benchmarks.lib.payloads import ENCODE, WrongAnswer, fetch, fetch_body
-from benchmarks.lib.report import Table, emit
+from benchmarks.lib.comparison import ENCODE, WrongAnswer, fetch, fetch_body
+from benchmarks.lib.load import Connection, Request, post
+from benchmarks.lib.report import Spread, Table, emit, in_turns, percentiles
 from benchmarks.lib.server import Server, add_server_arguments, open_server
-from benchmarks.lib.texts import fingerprint, load_texts
-from benchmarks.lib.timing import Spread, in_turns, percentiles
-from benchmarks.lib.tokens import load_tokenizer, text_of_tokens
+from benchmarks.lib.texts import fingerprint, load_texts, load_tokenizer, text_of_tokens
 from model.artifact import TOKENIZER, Artifact
-from service.http.media import SAFETENSORS
+from service.answers.packing import pack_base64, pack_safetensors
+from service.answers.serialize import serialize_in_pieces
+from service.http.response import SAFETENSORS
+from service.inference.backend import Float32Array
+from service.wire import Piece
 
 CORPUS_TEXTS = 200  # whose words fill the texts
 PLAIN = "embedding alone"
@@ -98,7 +99,7 @@ class Caller:
 
 @dataclass
 class Forms:
-    """What is asked, by tokens and form, and what came of asking once.
+    """The requests by tokens and form, and the result of sending each once.
 
     Attributes:
         requests: that the service answers.
@@ -175,7 +176,7 @@ def measure(server: Server, forms: Forms, rounds: int, seconds: float) -> dict[K
 
 
 def latency_table(found: Mapping[Key, Sequence[Sequence[float]]], body_bytes: Mapping[Key, int]) -> Table:
-    """Percentiles over all rounds; ratio and its spread from the medians of each round over those of the embedding."""
+    """Percentiles over all rounds; ratio and its spread from each round's medians over the embedding's."""
     title = "one connection, one text at a time; ratio to the embedding alone of as many tokens, in the same round"
     table = Table("attention_cost", title, COLUMNS)
     for (tokens, name), rounds in found.items():
@@ -190,7 +191,7 @@ def latency_table(found: Mapping[Key, Sequence[Sequence[float]]], body_bytes: Ma
 
 @program
 def main() -> None:
-    """Asks for every form once, measures them in turns, then their writing alone, prints."""
+    """Asks for every form once, measures them alternately, then their writing alone, prints."""
     arguments = _parse()
     if not arguments.url:
         arguments.set = [*ROOM, *arguments.set]
@@ -230,3 +231,88 @@ def _parse() -> argparse.Namespace:
         help="tokens of the texts (at most the model's longest) and of the weights written alone",
     )
     return parser.parse_args()
+
+
+LAYERS = HEADS = 12  # of the networks that most encoders are
+HIDDEN_SIZE = 768
+SHARPNESS = 2.0  # standard deviation of the scores: a few weights of a row are large, most are small, as in real heads
+WRITING_COLUMNS = ("tokens", "form", "ms", "spread", "MB", "MB_per_s")
+
+Write = Callable[[], Sequence[Piece]]
+
+
+def writing_costs(lengths: Sequence[int], rounds: int, seconds: float) -> Table:
+    """Every form of every length, alternately: milliseconds by the median round, megabytes, and float32 MB a second.
+
+    Args:
+        lengths: tokens of a text.
+        rounds: measured rounds; one more warms up.
+        seconds: that all of them take together, more where a single writing takes longer.
+    """
+    title = f"writing the weights of {LAYERS} x {HEADS} heads, without HTTP and network; MB_per_s of float32 weights"
+    table = Table("writing", title, WRITING_COLUMNS)
+    with asyncio.Runner() as runner:
+        forms = {(n, name): write for n in lengths for name, write in _forms(make_answer(n), runner).items()}
+        share = seconds / (len(forms) * (rounds + 1))
+        sizes = {key: sum(map(len, write())) for key, write in forms.items()}
+        found = in_turns({key: partial(seconds_each, write, share) for key, write in forms.items()}, rounds)
+    for (tokens, name), each in found.items():
+        spread = Spread.of(each)
+        weights = 4e-6 * LAYERS * HEADS * tokens**2
+        cells = {"ms": 1000 * spread.median, "MB": sizes[tokens, name] / 1e6, "MB_per_s": weights / spread.median}
+        table.add(tokens=tokens, form=name, spread=str(spread), **cells)
+    return table
+
+
+def make_answer(tokens: int) -> dict[str, Any]:
+    """One text's answer with all weights of all heads, as the service builds it."""
+    generator = np.random.default_rng(0)
+    layers = list(range(LAYERS))
+    entry = {
+        "layers": layers,
+        "heads": [list(range(HEADS)) for _ in layers],
+        "weights": [_make_weights(generator, tokens) for _ in layers],
+    }
+    embeddings = generator.standard_normal((1, HIDDEN_SIZE), dtype=np.float32)
+    return {"embeddings": embeddings, "attention": [entry]}
+
+
+def seconds_each(write: Write, seconds: float) -> float:
+    """Mean duration of a writing, over as many as start within the given time, at least one."""
+    began, count = time.perf_counter(), 0
+    while count == 0 or time.perf_counter() - began < seconds:
+        write()
+        count += 1
+    return (time.perf_counter() - began) / count
+
+
+def _make_weights(generator: np.random.Generator, tokens: int) -> Float32Array:
+    """Random weights `[heads, queries, keys]`."""
+    scores = SHARPNESS * generator.standard_normal((HEADS, tokens, tokens), dtype=np.float32)
+    weights: Float32Array = np.exp(scores)
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return weights
+
+
+def _listed_anew(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The same arrays in new lists."""
+    entries = [
+        {name: list(value) if isinstance(value, list) else value for name, value in entry.items()}
+        for entry in answer["attention"]
+    ]
+    return {**answer, "attention": entries}
+
+
+def _forms(answer: Mapping[str, Any], runner: asyncio.Runner) -> dict[str, Write]:
+    """What writes the answer, by form. Writing JSON empties the lists of an answer, so each gets lists of its own."""
+    floats = sum(layer.size for layer in answer["attention"][0]["weights"])
+
+    def as_json(make: Callable[[], Mapping[str, Any]]) -> Sequence[Piece]:
+        return runner.run(serialize_in_pieces(make(), floats=floats))
+
+    return {
+        "JSON": partial(as_json, lambda: _listed_anew(answer)),
+        "base64": partial(as_json, partial(pack_base64, answer)),
+        "safetensors float32": partial(pack_safetensors, answer, is_half=False),
+        "safetensors float16": partial(pack_safetensors, answer, is_half=True),
+    }

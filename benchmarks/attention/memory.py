@@ -2,7 +2,8 @@
 
 Ways: the exported graph without weights, with those of the last layer and of all layers; the encoder in PyTorch, eager
 and fused; and two operators of ONNX Runtime alone, the standard `Attention` that the graph uses and the contrib
-`MultiHeadAttention`, which takes no padding in its memory-saving form.
+`MultiHeadAttention`, which takes no padding in its memory-saving form. A process imports only what its way needs:
+libraries would blur the figure, and the start would take longer than the run.
 """
 
 import json
@@ -10,46 +11,59 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import onnx
-import onnx_ir
-from onnx import TensorProto, helper
+import numpy as np
 
-from benchmarks.attention.memory_worker import HEADS, LAYERS, LONGEST, SIZE, WAYS
-from benchmarks.attention.shapes import network
 from benchmarks.lib.report import Table
-from export.graph import trace
 
+HEADS, SIZE, LAYERS, LONGEST = 4, 16, 3, 8192
 LENGTHS = [256, 512, 1024, 2048, 4096]
+SHORT = 16
+WANTED = {"none": slice(0), "last": slice(-1, None), "all": slice(None)}
+WAYS: Mapping[str, str] = {
+    "none": "graph, no weights",
+    "last": "graph, last layer's weights",
+    "all": "graph, all layers' weights",
+    "sdpa": "PyTorch, fused",
+    "eager": "PyTorch, eager",
+    "Attention": "operator Attention",
+    "MultiHeadAttention": "operator MultiHeadAttention",
+}
 OPERATORS: Mapping[str, tuple[str, dict[str, int]]] = {
     "Attention": ("", {"q_num_heads": HEADS, "kv_num_heads": HEADS}),
     "MultiHeadAttention": ("com.microsoft", {"num_heads": HEADS}),
 }
+Run = Callable[[int], object]
 
 
 def memory(lengths: Sequence[int] = LENGTHS, ways: tuple[str, ...] = tuple(WAYS)) -> Table:
     """Growth of the resident set in MB, by tokens, and the exponent of the last doubling."""
     weights = HEADS * lengths[-1] ** 2 * 4 / 2**20
-    columns = ("way", *map(str, lengths), "exponent")
     title = (
         f"Peak memory in MB, {HEADS} heads, {LAYERS} layers (weights of one layer at {lengths[-1]}: {weights:.0f} MB)"
     )
-    table = Table("memory", title, columns)
+    table = Table("memory", title, ("way", *map(str, lengths), "exponent"))
     with tempfile.TemporaryDirectory() as folder:
         write_graphs(Path(folder))
         for way in ways:
             found = [peak(Path(folder), way, tokens) for tokens in lengths]
             growth = found[-1] / found[-2] if min(found[-2:]) > 0 else None  # short texts may take nothing new
             exponent = growth and math.log2(growth) / math.log2(lengths[-1] / lengths[-2])
-            cells = dict(zip(map(str, lengths), found, strict=True))
-            table.add(way=WAYS[way], exponent=exponent, **cells)
+            table.add(way=WAYS[way], exponent=exponent, **dict(zip(map(str, lengths), found, strict=True)))
     return table
 
 
 def write_graphs(folder: Path) -> None:
     """The exported encoder, and each operator alone."""
+    import onnx  # noqa: PLC0415 - the measured processes need it as little as the next
+    import onnx_ir  # noqa: PLC0415
+    from onnx import TensorProto, helper  # noqa: PLC0415
+
+    from benchmarks.attention.claim_tables import network  # noqa: PLC0415
+    from export.graph import trace  # noqa: PLC0415
+
     onnx_ir.save(trace(network((HEADS,) * LAYERS, SIZE, SIZE, max_positions=LONGEST)), folder / "graph.onnx")
     for name, (domain, attributes) in OPERATORS.items():
         shape: list[str | int | None] = ["batch", "sequence", HEADS * SIZE]
@@ -64,7 +78,54 @@ def write_graphs(folder: Path) -> None:
 
 def peak(folder: Path, way: str, tokens: int) -> float:
     """MB by which a process grows at most in one run over `tokens`, after one over few."""
-    command = [sys.executable, "-m", "benchmarks.attention.memory_worker", str(folder), way, str(tokens)]
+    command = [sys.executable, "-m", "benchmarks.attention.memory", str(folder), way, str(tokens)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own worker
-    grown: float = json.loads(done.stdout)["grown_mb"]
-    return grown
+    return float(json.loads(done.stdout))
+
+
+def runner(folder: Path, way: str) -> Run:
+    """What runs one text of a number of tokens."""
+    if way in ("sdpa", "eager"):
+        import torch  # noqa: PLC0415
+
+        from benchmarks.attention.claim_tables import network  # noqa: PLC0415
+
+        torch.set_num_threads(1)
+        torch.set_grad_enabled(False)
+        made = network((HEADS,) * LAYERS, SIZE, SIZE, max_positions=LONGEST).use("sdpa" if way == "sdpa" else "eager")
+        return lambda tokens: made(torch.ones(1, tokens, dtype=torch.int64), torch.tensor([tokens]))
+    from export.runtime import Session  # noqa: PLC0415
+
+    if way in WANTED:
+        session, wanted = Session(folder / "graph.onnx", threads=1), np.zeros(LAYERS, np.bool_)
+        wanted[WANTED[way]] = True
+        return lambda tokens: session.run(
+            {
+                "attention_layers": wanted,
+                "input_ids": np.ones((1, tokens), np.int64),
+                "lengths": np.array([tokens]),
+            }
+        )
+    operator = Session(folder / f"{way}.onnx", threads=1)
+    return lambda tokens: operator.run(
+        {name: np.full((1, tokens, HEADS * SIZE), 0.1, np.float32) for name in ("query", "key", "value")}
+    )
+
+
+def grown_mb(run: Run, tokens: int) -> float:
+    """MB that the resident set's peak lies above where it stood before the run (proc(5): VmHWM, reset by 5)."""
+    run(SHORT)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    run(tokens)
+    return (_status("VmHWM") - before) / 1024
+
+
+def _status(field: str) -> int:
+    """Kilobytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(f"{field}:")).split()[1])
+
+
+if __name__ == "__main__":
+    print(json.dumps(grown_mb(runner(Path(sys.argv[1]), sys.argv[2]), int(sys.argv[3]))))

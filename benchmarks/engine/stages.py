@@ -18,32 +18,32 @@ from benchmarks.lib.comparison import (
     Way,
     Words,
     add_http_arguments,
+    check_vectors,
     compare,
+    encode_requests,
     engine_ways,
+    fetch,
     http_name,
     http_ways,
     ratios,
 )
-from benchmarks.lib.engines import Engine, all_layouts
-from benchmarks.lib.payloads import check_vectors, encode_requests, fetch
+from benchmarks.lib.engines import Engine, add_weights_argument, all_layouts, checkpoint_folder
 from benchmarks.lib.report import emit
 from benchmarks.lib.server import Server, add_server_arguments, open_server
-from benchmarks.lib.texts import fingerprint, load_texts
-from benchmarks.lib.tokens import standard_plans, tokenize
-from benchmarks.lib.weights import add_weights_argument, checkpoint_folder
-from benchmarks.peers.process import PeerFailed, start_worker
+from benchmarks.lib.texts import fingerprint, load_texts, standard_plans, tokenize
+from benchmarks.peers.peers import PeerFailed, start_worker
 from benchmarks.peers.worker import Task
 
 WORKERS: Mapping[str, str] = MappingProxyType(
     {
-        "PyTorch": "benchmarks.peers.pytorch_worker",
-        "sentence-transformers": "benchmarks.peers.sentence_transformers_worker",
+        "PyTorch": "pytorch",
+        "sentence-transformers": "sentence_transformers",
     }
 )
 
 
 def worker_ways(name: str, task: Task, engine: Engine, stack: ExitStack) -> dict[str, Way]:
-    """An encoder in a process of its own, in this project's environment; none, with a word, where that fails."""
+    """An encoder in a process of its own, in this project's environment; none, with a word, if that fails."""
     try:
         worker = stack.enter_context(start_worker(Path(sys.executable), WORKERS[name], task))
     except PeerFailed as error:
@@ -78,15 +78,14 @@ def stage_pairs(engine: Engine, arguments: argparse.Namespace) -> list[tuple[Wor
 
 @program
 def main() -> None:
-    """Prepares every stage, measures in turns, prints rates."""
+    """Prepares every stage, measures alternately, prints rates."""
     arguments = _parse()
     engine = Engine.open(arguments.model, all_layouts())
     texts = load_texts(arguments.corpus, arguments.texts, arguments.seed)
     with open_server(arguments) as server, ExitStack() as stack:
         ways = stage_ways(engine, server, texts, arguments, stack)
-        print(f"{len(ways)} ways, {arguments.rounds} rounds and one of warm-up", flush=True)
         title = f"{arguments.corpus} texts, {arguments.connections} connections"
-        stages = compare("stages", title, ways, arguments.rounds)
+        stages = compare(title, ways, arguments.rounds)
     shares = ratios("ratios", "best over best, tokens/s", stage_pairs(engine, arguments), stages)
     emit("engine stages", [stages, shares], texts=fingerprint(texts), precision=engine.artifact.manifest.precision)
 

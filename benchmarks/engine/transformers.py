@@ -1,4 +1,4 @@
-"""How fast is the graph of a large encoder beside `transformers` and OpenVINO on the same drawn weights?
+"""How fast is the graph of a large encoder compared with `transformers` and OpenVINO on the same random weights?
 
 All compute the hidden states of one text, with as many threads, without HTTP and without a tokenizer; the graph and
 `transformers` in float32 and in one process, OpenVINO in its own, in the precisions it is told. `transformers` uses
@@ -18,19 +18,16 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
-from benchmarks.lib.report import Table, emit
-from benchmarks.lib.timing import Spread, in_turns, processor_seconds
-from benchmarks.peers.environments import OPENVINO
-from benchmarks.peers.process import PeerProcess, start_worker
+from benchmarks.lib.report import Spread, Table, emit, in_turns, processor_seconds
+from benchmarks.peers.peers import OPENVINO, PeerProcess, start_worker
 from benchmarks.peers.worker import Task
 from export.checkpoint import FAMILIES, build_encoder
 from export.exporter import write_graph
 from export.graph import trace
-from export.inputs import graph_inputs
 from export.runtime import Session
-from model.artifact import GRAPH
+from export.texts import graph_inputs
+from model.artifact import GRAPH, LAST_HIDDEN_STATE
 from model.config import EncoderConfig
-from model.graph_names import LAST_HIDDEN_STATE
 
 IntArray = NDArray[np.int64]
 LONGEST = 2048
@@ -63,8 +60,8 @@ def draw(name: str) -> Any:
 
 def graph_of(theirs: Any, threads: int) -> tuple[Session, EncoderConfig]:
     """The same network as a graph, loaded."""
-    described = theirs.config.to_dict()
-    family = FAMILIES[described["model_type"]]
+    family = FAMILIES[theirs.config.model_type]
+    described = family.settle(theirs.config.to_dict(), compared=True)
     config = family.read_config(described, "mean")
     encoder = build_encoder(config, family.read_state(theirs.state_dict(), described))
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +77,7 @@ class Networks:
         config: of the network.
         graph: loaded.
         theirs: the network of `transformers`.
-        openvino: a process that has its task, None where it is not measured.
+        openvino: a process that has its task, None if it is not measured.
     """
 
     config: EncoderConfig
@@ -105,7 +102,7 @@ class Networks:
         return self.openvino.cpu_seconds(next(names))
 
     def difference(self, ids: IntArray) -> float:
-        """Largest difference of the graph's hidden states from those of `transformers`."""
+        """Largest difference of the graph's hidden states from the ones of `transformers`."""
         inputs = graph_inputs(self.config, ids, np.array([ids.size]))
         return float(np.abs(self.graph.run(inputs)[LAST_HIDDEN_STATE] - forward(self.theirs, ids)).max())
 
@@ -140,7 +137,7 @@ def openvino_of(
         rows = [[int(index) for index in ids[0]] for ids in texts]
         plans = {plan_name(len(row)): [[place]] for place, row in enumerate(rows)}
         task = Task(weights, threads, ["" for _ in rows], rows, plans, OPENVINO_PRECISIONS)
-        with start_worker(OPENVINO.python(cache), "benchmarks.peers.openvino_worker", task) as process:
+        with start_worker(OPENVINO.python(cache), "openvino", task) as process:
             yield process
 
 

@@ -11,9 +11,9 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.lib.client import Request, post
 from benchmarks.lib.command import parser_of, program, whole
-from benchmarks.lib.payloads import ENCODE, fetch_body
+from benchmarks.lib.comparison import ENCODE, fetch_body
+from benchmarks.lib.load import Request, post
 from benchmarks.lib.report import Table, emit
 from benchmarks.lib.server import add_server_arguments, open_server
 from benchmarks.lib.texts import fingerprint, load_texts
@@ -74,5 +74,5 @@ def _requests(texts: list[str], long_text: str) -> dict[str, Request]:
 def _parse() -> argparse.Namespace:
     parser = parser_of(__doc__, takes="seconds")
     add_server_arguments(parser)
-    parser.add_argument("--rounds", type=whole, default=5, help="the best of so many counts")
+    parser.add_argument("--rounds", type=whole, default=5, help="the best of N counts")
     return parser.parse_args()

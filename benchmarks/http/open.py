@@ -13,15 +13,12 @@ from typing import get_args
 
 from tqdm import tqdm
 
-from benchmarks.lib.client import Request
 from benchmarks.lib.command import CannotMeasure, not_negative, parser_of, positive, program, seed, whole
-from benchmarks.lib.load import OpenRun, poisson_schedule, run_closed_loop, run_open_loop
-from benchmarks.lib.payloads import encode_requests, fetch
-from benchmarks.lib.report import Table, emit
+from benchmarks.lib.comparison import encode_requests, fetch
+from benchmarks.lib.load import OpenRun, Request, poisson_schedule, run_closed_loop, run_open_loop
+from benchmarks.lib.report import Spread, Table, emit, percentiles
 from benchmarks.lib.server import Server, add_server_arguments, open_server
-from benchmarks.lib.texts import Corpus, fingerprint, load_texts
-from benchmarks.lib.timing import Spread, percentiles
-from benchmarks.lib.tokens import tokenize
+from benchmarks.lib.texts import Corpus, fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
 COLUMNS = (
@@ -69,7 +66,7 @@ def sustainable_rate(server: Server, requests: Sequence[Request], arguments: arg
 
 
 def offer(server: Server, requests: Sequence[Request], load: Offer, arguments: argparse.Namespace) -> dict[str, object]:
-    """Offers one load and describes what came of it, as a row of the table.
+    """Offers one load and describes the outcome, as a row of the table.
 
     Raises:
         CannotMeasure: it is too little to count anything.
@@ -89,7 +86,7 @@ def offer(server: Server, requests: Sequence[Request], load: Offer, arguments: a
 
 
 def describe(run: OpenRun) -> dict[str, object]:
-    """Shares of what was due, goodput, and the latency of what was accepted."""
+    """Shares of the due requests, goodput, and the latency of the accepted ones."""
     due = sum(run.due.statuses.values())
     return {
         "requests_per_s": due / run.due.seconds,  # a Poisson process' own, near the rate that was asked for
@@ -113,7 +110,7 @@ def offers(arguments: argparse.Namespace, sustainable: Spread | None) -> list[Of
 
 @program
 def main() -> None:
-    """Finds the sustainable rate, offers shares of it, prints what came of each."""
+    """Finds the sustainable rate, offers shares of it, prints the outcome of each."""
     arguments = _parse()
     artifact = Artifact.open(arguments.model)
     texts = load_texts(arguments.corpus, arguments.texts, arguments.seed)

@@ -19,9 +19,8 @@ from model.artifact import TOKENIZER, Artifact
 from service.__main__ import main as serve
 from service.engine import Engine
 from service.inference.backend import Backend, Batch, BatchOutput
-from service.observability.batch_record import BatchRecord
-from service.runner import make_batcher
-from service.runtime import plan_runtime
+from service.observability.stages import BatchRecord
+from service.runner import make_batcher, plan_runtime
 from service.settings import Settings
 from service.tokenization.tokenizer import Tokenizer
 

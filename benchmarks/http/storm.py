@@ -1,30 +1,31 @@
 """What is left of the service while clients that are refused ask again at once, and do probes get through?
 
 A closed loop of more and more clients that stay connected and send the next request as soon as they are answered, 429
-or not. Meanwhile a process of its own opens a connection for every probe, on the first port and on the admin port, and
-counts from the attempt to connect. Load generator and probes run on the server's cores.
+or not. Meanwhile a process of its own probes: `GET /healthz` on a new connection every tenth of a second, on the first
+port and on the admin port, counted from the attempt to connect; a slow probe holds up no other. Load generator and
+probes run on the server's cores.
 """
 
 import argparse
+import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
-from benchmarks.http.prober import Probed
-from benchmarks.lib.client import Request
+import numpy as np
+
 from benchmarks.lib.command import CannotMeasure, new_file, parser_of, positive, program, whole
-from benchmarks.lib.curves import Curve, CurvePanel, draw_curves
-from benchmarks.lib.load import Tally, run_closed_loop
-from benchmarks.lib.payloads import encode_requests
-from benchmarks.lib.report import Table, emit
+from benchmarks.lib.comparison import encode_requests
+from benchmarks.lib.load import Request, Tally, run_closed_loop
+from benchmarks.lib.pictures import draw_curves
+from benchmarks.lib.report import Spread, Table, emit, in_turns
 from benchmarks.lib.server import Server, add_setting_argument, free_port, polyhead, settings_of
-from benchmarks.lib.texts import fingerprint, load_texts
-from benchmarks.lib.timing import Spread, in_turns
-from benchmarks.lib.tokens import tokenize
+from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
 COLUMNS = (
@@ -44,12 +45,66 @@ COLUMNS = (
 WARMUP = 2.0  # seconds before each measurement: the queue fills, pauses grow
 
 
+PROBE_INTERVAL = 0.1  # seconds
+PROBE_LIMIT = 10.0  # seconds, after which a probe has failed
+PROBE = b"GET /healthz HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n"
+
+
+@dataclass
+class Probed:
+    """Probes of one port.
+
+    Attributes:
+        seconds: that each took.
+        failed: how many got no 200.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    failed: int = 0
+
+    @classmethod
+    def of(cls, several: Sequence["Probed"]) -> "Probed":
+        """All of several measurements."""
+        return cls([took for one in several for took in one.seconds], sum(one.failed for one in several))
+
+    def percentile(self, rank: float) -> float:
+        """In milliseconds."""
+        return 1000 * float(np.percentile(self.seconds, rank)) if self.seconds else float("nan")
+
+
+async def probe(port: int, into: Probed) -> None:
+    """One probe."""
+    began = time.perf_counter()
+    try:
+        async with asyncio.timeout(PROBE_LIMIT):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(PROBE)
+            status = (await reader.read())[9:12]
+            writer.close()
+    except (OSError, TimeoutError):
+        status = b""
+    into.seconds.append(time.perf_counter() - began)
+    into.failed += status != b"200"
+
+
+async def probe_for(ports: Sequence[int], warmup: float, seconds: float) -> list[Probed]:
+    """Probes each port until the time is over."""
+    found = [Probed() for _ in ports]
+    await asyncio.sleep(warmup)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(round(seconds / PROBE_INTERVAL)):
+            for port, into in zip(ports, found, strict=True):
+                group.create_task(probe(port, into))
+            await asyncio.sleep(PROBE_INTERVAL)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One measured storm.
 
     Attributes:
-        tally: what was answered.
+        tally: the answers.
         first: probes on the first port.
         admin: probes on the admin port.
         server_cores: that the server kept busy.
@@ -64,7 +119,7 @@ class Sample:
 def measure(server: Server, admin: int, requests: Sequence[Request], clients: int, seconds: float) -> Sample:
     """One storm."""
     ports = f"{server.address.port},{admin}"
-    command = [sys.executable, "-m", "benchmarks.http.prober", ports, str(WARMUP), str(seconds)]
+    command = [sys.executable, "-m", "benchmarks.http.storm", ports, str(WARMUP), str(seconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as prober:  # noqa: S603 - our own program
         cores = server.count_cores()
         tally = run_closed_loop(server.address, requests, connections=clients, seconds=seconds, warmup=WARMUP)
@@ -95,31 +150,9 @@ def describe(clients: int, samples: Sequence[Sample], seconds: float) -> dict[st
     }
 
 
-def draw(table: Table) -> str:
-    """Goodput and probes over clients."""
-    clients = [row["clients"] for row in table.rows]
-
-    def curve(label: str, column: str) -> Curve:
-        return Curve(label, [row[column] for row in table.rows])
-
-    return draw_curves(
-        "Goodput and latency of probes by the number of clients that ask again at once",
-        [
-            CurvePanel(
-                "Answers a second, by clients that ask again at once", clients, [curve("answered", "goodput_per_s")]
-            ),
-            CurvePanel(
-                "Probes on new connections, 99th percentile in ms",
-                clients,
-                [curve("first port", "probe_p99_ms"), curve("admin port", "admin_p99_ms")],
-            ),
-        ],
-    )
-
-
 @program
 def main() -> None:
-    """Starts the server, lets the storms come in turns, prints and draws."""
+    """Starts the server, runs the storms alternately, prints and draws."""
     arguments = _parse()
     texts = load_texts("short", 2000, 0)
     requests = encode_requests(texts, tokenize(Artifact.open(arguments.model), texts), 1)
@@ -136,7 +169,15 @@ def main() -> None:
     for row in rows:
         table.add(**row, **{"of_best_%": 100 * float(str(row["goodput_per_s"])) / best})
     if arguments.plot is not None:
-        arguments.plot.write_text(draw(table))
+        columns = {column: [row[column] for row in table.rows] for column in COLUMNS}
+        panels = {
+            "Answers a second, by clients that ask again at once": {"answered": columns["goodput_per_s"]},
+            "Probes on new connections, 99th percentile in ms": {
+                "first port": columns["probe_p99_ms"],
+                "admin port": columns["admin_p99_ms"],
+            },
+        }
+        draw_curves(arguments.plot, arguments.clients, panels)
     emit("http storm", [table], texts=fingerprint(texts), server_settings=arguments.set)
 
 
@@ -153,3 +194,10 @@ def _parse() -> argparse.Namespace:
     if arguments.clients != sorted(set(arguments.clients)):
         parser.error("--clients: expected ascending numbers")
     return arguments
+
+
+if __name__ == "__main__":  # the process of the probes
+    probed = asyncio.run(
+        probe_for([int(port) for port in sys.argv[1].split(",")], float(sys.argv[2]), float(sys.argv[3]))
+    )
+    sys.stdout.write(json.dumps([asdict(one) for one in probed]))

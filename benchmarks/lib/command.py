@@ -1,22 +1,17 @@
-"""How every command behaves: its questions, its arguments, and its end when it cannot measure.
-
-It measures nothing.
-"""
+"""How every question behaves: its arguments, and its end when it cannot measure."""
 
 import argparse
-import ast
-import importlib
-import importlib.util
+import inspect
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import TypeVar
 
+from export.command import endings_interrupt
 from export.errors import ExportError
-from export.interrupts import endings_interrupt
-from model.manifest import ArtifactError
+from model.artifact import ArtifactError
 from service.errors import one_line
 
 Number = TypeVar("Number", int, float)
@@ -29,7 +24,7 @@ class CannotMeasure(Exception):
 
 
 def program(run: Callable[[], None]) -> Callable[[], None]:
-    """`run` as a script: what stands in its way becomes one line on standard error, and so does Ctrl-C.
+    """`run` as a script: an obstacle becomes one line on standard error, and so does Ctrl-C.
 
     SIGTERM and SIGHUP do what Ctrl-C does: servers and workers that the script started end with it.
     """
@@ -47,31 +42,11 @@ def program(run: Callable[[], None]) -> Callable[[], None]:
     return main
 
 
-def choose(doc: str | None, package: str, questions: Sequence[str]) -> None:
-    """Runs the module of the question that the command line names first.
-
-    Args:
-        doc: what the command is about.
-        package: of the command.
-        questions: its modules, each with a docstring that begins with the question and a `main`.
-    """
-    parser = argparse.ArgumentParser(f"python -m {package}", description=doc)
-    offered = parser.add_subparsers(dest="question", metavar="QUESTION", required=True)
-    for name in questions:
-        offered.add_parser(name, help=_first_line(f"{package}.{name}"), add_help=False)
-    chosen = parser.parse_args(sys.argv[1:2]).question
-    sys.argv = [f"python -m {package} {chosen}", *sys.argv[2:]]
-    importlib.import_module(f"{package}.{chosen}").main()
-
-
 def parser_of(doc: str | None, *, takes: str) -> argparse.ArgumentParser:
-    """A parser that explains its script: what it asks (its module docstring), how long it takes, and every default.
-
-    Args:
-        doc: the module's `__doc__`.
-        takes: how long the script takes as it is, and where.
-    """
-    return argparse.ArgumentParser(_name(), description=doc, epilog=f"Takes {takes}.", formatter_class=_Formatter)
+    """A parser that explains its question: the docstring, how long it takes with its defaults, and every default."""
+    return argparse.ArgumentParser(
+        sys.argv[0], description=inspect.cleandoc(doc or ""), epilog=f"Takes {takes}.", formatter_class=_Formatter
+    )
 
 
 def whole(text: str) -> int:
@@ -133,18 +108,5 @@ def _checked(read: Callable[[str], Number], text: str, is_valid: Callable[[Numbe
 
 
 def _end(message: str, code: int) -> None:
-    sys.stderr.write(f"{_name()}: {message}\n")
+    sys.stderr.write(f"{sys.argv[0]}: {message}\n")
     raise SystemExit(code)
-
-
-def _name() -> str:
-    """What `choose` put there."""
-    return sys.argv[0]
-
-
-def _first_line(module: str) -> str:
-    """Of a module's docstring, without importing the module: some take seconds."""
-    spec = importlib.util.find_spec(module)
-    assert spec is not None and spec.origin is not None  # noqa: S101, PT018 - `choose` is given modules that are there
-    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
-    return docstring.partition("\n")[0].replace("%", "%%")

@@ -1,26 +1,115 @@
-"""Several ways to encode the same texts, measured in turns and laid side by side.
+"""Several ways to encode the same texts, measured alternately and laid side by side.
 
 It knows a way as a function that measures once and returns a `Sample`.
 """
 
 import argparse
+import asyncio
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from benchmarks.lib.client import Request
 from benchmarks.lib.command import CannotMeasure, positive, seed, whole
-from benchmarks.lib.engines import Engine
-from benchmarks.lib.load import run_closed_loop
-from benchmarks.lib.passes import Pass
-from benchmarks.lib.report import Table
+from benchmarks.lib.engines import Engine, Pass
+from benchmarks.lib.load import DROPPED, Connection, Request, post, run_closed_loop
+from benchmarks.lib.report import Spread, Table, in_turns, percentiles
 from benchmarks.lib.server import Server
-from benchmarks.lib.texts import Corpus
-from benchmarks.lib.timing import Spread, in_turns, percentiles
-from benchmarks.lib.tokens import Plan, TokenIds, make_batches
+from benchmarks.lib.texts import Corpus, Plan, TokenIds, make_batches
+
+ENCODE = "/encode"
+CLOSE_ENOUGH = 0.98  # cosine; int8 against fp32 is above 0.99, another text far below
+
+
+class WrongAnswer(CannotMeasure):
+    """The server answered something else than the vectors of the texts it was sent."""
+
+
+def encode_requests(
+    texts: Sequence[str], rows: Sequence[TokenIds], per_request: int, options: Mapping[str, Any] | None = None
+) -> list[Request]:
+    """Requests of `per_request` texts each, every text used once; what is left over is dropped.
+
+    Without the model's default prompt: its tokens would count, and the engine and the peers encode the texts alone.
+
+    Args:
+        texts: what to send.
+        rows: their token ids, for counting.
+        per_request: 1 sends a text, more a list.
+        options: further fields of the body.
+
+    Raises:
+        CannotMeasure: there are too few texts for one request.
+    """
+
+    def body(part: list[str]) -> dict[str, Any]:
+        return {"inputs": part[0] if per_request == 1 else part, "prompt": "", **(options or {})}
+
+    return requests_of(ENCODE, texts, rows, per_request, body)
+
+
+def requests_of(
+    path: str,
+    texts: Sequence[str],
+    rows: Sequence[TokenIds],
+    per_request: int,
+    body: Callable[[list[str]], Mapping[str, Any]],
+) -> list[Request]:
+    """Requests to any route; `body` makes one of the texts in it. Else, and what it raises, as `encode_requests`."""
+    if len(texts) < per_request:
+        raise CannotMeasure(f"{len(texts)} texts make no request of {per_request}: raise --texts")
+    parts = [slice(start, start + per_request) for start in range(0, len(texts) - per_request + 1, per_request)]
+    return [post(path, body(list(texts[part])), texts=per_request, tokens=sum(map(len, rows[part]))) for part in parts]
+
+
+def fetch(server: Server, request: Request) -> dict[str, Any]:
+    """The JSON of one answer.
+
+    Raises:
+        WrongAnswer: the status is not 200.
+    """
+    answer: dict[str, Any] = json.loads(fetch_body(server, request))
+    return answer
+
+
+def fetch_body(server: Server, request: Request) -> bytes:
+    """The body of one answer, whatever its form.
+
+    Raises:
+        WrongAnswer: the status is not 200.
+    """
+
+    async def context() -> bytes:
+        connection = Connection(server.address, keep_body=True)
+        response = await connection.context(request.data)
+        connection.close()
+        if response.status == DROPPED:
+            raise WrongAnswer(f"no answer from {server.address.host}:{server.address.port}")
+        if response.status != 200:
+            raise WrongAnswer(f"status {response.status}: {response.body[:500]!r}")
+        return response.body
+
+    return asyncio.run(context())
+
+
+def check_vectors(got: ArrayLike, expected: NDArray[np.float32]) -> None:
+    """Compares directions with the engine's own vectors, before anything is timed.
+
+    Raises:
+        WrongAnswer: another number of vectors, another size, or another direction.
+    """
+    found = np.asarray(got, dtype=np.float32)
+    if found.shape != expected.shape:
+        raise WrongAnswer(f"vectors of shape {found.shape}, expected {expected.shape}")
+    norms = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
+    cosine = float(((found * expected).sum(axis=1) / norms).min())
+    if not cosine >= CLOSE_ENOUGH:
+        raise WrongAnswer(f"a vector has cosine {cosine:.4f} to the engine's, expected at least {CLOSE_ENOUGH}")
+
 
 COLUMNS = (
     "way",
@@ -46,7 +135,7 @@ class Sample:
     Attributes:
         tokens_per_s: real tokens, special ones included.
         texts_per_s: texts.
-        latencies: seconds, of each request, or of each run where there are no requests.
+        latencies: seconds, of each request, or of each run if there are no requests.
         requests_per_s: HTTP requests answered with 200, or None without HTTP.
         server_cores: cores that the server kept busy, or None where unknown.
         client_cores: cores that the load generator kept busy, likewise.
@@ -160,13 +249,13 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")
 
 
-def compare(name: str, title: str, ways: Mapping[str, Way], rounds: int) -> Table:
+def compare(title: str, ways: Mapping[str, Way], rounds: int) -> Table:
     """Measures every way once a round and summarises each by its medians.
 
     Raises:
         CannotMeasure: a server answered with an error: such a rate means nothing.
     """
-    table = Table(name, title, COLUMNS)
+    table = Table("rates", title, COLUMNS)
     for way, samples in in_turns(ways, rounds).items():
         require_answers(way, samples)
         table.add(
@@ -179,7 +268,7 @@ def compare(name: str, title: str, ways: Mapping[str, Way], rounds: int) -> Tabl
 
 
 def require_answers(way: str, samples: Sequence[Sample]) -> None:
-    """Raises `CannotMeasure` where requests failed, or where none was answered: such a rate means nothing."""
+    """Raises `CannotMeasure` if requests failed, or if none was answered: such a rate means nothing."""
     if failed := sum(sample.failed for sample in samples):
         raise CannotMeasure(f"{way}: {failed} requests failed; see the server's log")
     if not all(sample.texts_per_s for sample in samples):
@@ -187,7 +276,7 @@ def require_answers(way: str, samples: Sequence[Sample]) -> None:
 
 
 def best_of(table: Table, words: Words) -> tuple[str, float] | None:
-    """The fastest way of a group, and its median tokens/s; None where there is no such way."""
+    """The fastest way of a group, and its median tokens/s; None if there is no such way."""
     rows = [row for row in table.rows if row["way"].startswith(words[0]) and all(word in row["way"] for word in words)]
     best = max(rows, key=lambda row: float(row["tokens_per_s"]), default=None)
     return None if best is None else (best["way"], float(best["tokens_per_s"]))

@@ -1,6 +1,10 @@
 """The engine under test: an artifact's graph in ONNX Runtime, under each way to use the cores."""
 
+import argparse
 import os
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,13 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.lib.command import CannotMeasure
-from benchmarks.lib.passes import Pass, run_pass
 from benchmarks.lib.report import labels
-from benchmarks.lib.tokens import TokenIds, make_batch
-from model.artifact import Artifact
-from service.inference.backend import Batch, Float32Array
-from service.inference.onnx_backend import OnnxBackend
-from service.inference.onnx_session import ProviderUnavailable
+from benchmarks.lib.texts import TokenIds, make_batch
+from export.checkpoint import read_checkpoint
+from export.sources import Folder, find_folder
+from model.artifact import Artifact, hash_file
+from model.encoder import Encoder
+from service.inference.backend import Backend, Batch, Float32Array
+from service.inference.onnx_backend import OnnxBackend, ProviderUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,75 @@ def all_layouts() -> tuple[Layout, ...]:
     """A worker a core, and one worker on all cores; one and the same on a single core."""
     cores = len(os.sched_getaffinity(0))
     return tuple(dict.fromkeys((Layout(cores, 1), Layout(1, cores))))
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One run over all batches.
+
+    Attributes:
+        seconds: from the first batch's start to the last one's end.
+        tokens: real tokens in all batches.
+        texts: rows in all batches.
+        latencies: seconds of each `run`, in no particular order.
+        cpu_seconds: processor time of this process meanwhile.
+    """
+
+    seconds: float
+    tokens: int
+    texts: int
+    latencies: list[float]
+    cpu_seconds: float | None = None
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Real tokens a second, padding not counted."""
+        return self.tokens / self.seconds
+
+    @property
+    def texts_per_s(self) -> float:
+        """Rows a second."""
+        return self.texts / self.seconds
+
+
+def run_pass(backend: Backend, batches: Sequence[Batch], workers: int) -> Pass:
+    """Runs every batch once, in order, on `workers` threads that take the next one when they are free."""
+    pending, latencies = deque(batches), list[float]()
+    failures: list[Exception] = []
+
+    def work() -> None:
+        while True:
+            try:
+                batch = pending.popleft()
+            except IndexError:
+                return
+            began = time.perf_counter()
+            try:
+                backend.run(batch)
+            except Exception as error:  # the caller's thread raises it
+                failures.append(error)
+                return
+            latencies.append(time.perf_counter() - began)
+
+    threads = [threading.Thread(target=work) for _ in range(workers)]
+    began, used = time.perf_counter(), time.process_time()
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    finally:
+        pending.clear()  # after Ctrl-C the threads end with what they are at
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - used
+    if failures:
+        raise failures[0]
+    return Pass(
+        seconds,
+        sum(int(batch.lengths.sum()) for batch in batches),
+        sum(len(batch.lengths) for batch in batches),
+        latencies,
+        cpu_seconds,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +157,40 @@ class Engine:
     def pooled(self, rows: Sequence[TokenIds]) -> Float32Array:
         """Vectors `[B, D]` of a few texts, to compare others with."""
         return np.stack(list(next(iter(self.backends.values())).run(make_batch(rows)).output))
+
+
+WEIGHTS = "model.safetensors"
+
+
+class OtherWeights(CannotMeasure):
+    """The folder does not hold the weights that the artifact was made from."""
+
+
+def add_weights_argument(parser: argparse.ArgumentParser) -> None:
+    """`--weights`: which checkpoint `checkpoint_folder` is to find."""
+    parser.add_argument(
+        "--weights", help="the checkpoint: a folder or a Hugging Face id; the default model if not given"
+    )
+
+
+def checkpoint_folder(model: str | None, artifact: Artifact) -> Folder:
+    """The folder of a checkpoint, once it is sure that the artifact was made from it.
+
+    Args:
+        model: None for the default model, a folder or a Hugging Face id.
+        artifact: compared by the weights' SHA-256.
+
+    Raises:
+        OtherWeights: the hashes differ.
+        SourceError: there is no such checkpoint.
+    """
+    folder = find_folder(model)
+    found, expected = hash_file(folder.path / WEIGHTS), artifact.manifest.source.sha256
+    if found != expected:
+        raise OtherWeights(f"{folder.path / WEIGHTS} has SHA-256 {found}, the artifact was made from {expected}")
+    return folder
+
+
+def load_encoder(path: Path) -> Encoder:
+    """The PyTorch encoder with a checkpoint's weights, in evaluation mode."""
+    return read_checkpoint(Folder(path, path.name)).encoder

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from benchmarks.lib.client import Address
 from benchmarks.lib.command import CannotMeasure, last_line, setting
+from benchmarks.lib.load import Address
 
 READY_LIMIT = 120.0  # seconds until ready; peers import torch and load for long
 STOP_LIMIT = 20.0  # seconds to leave after SIGTERM
@@ -73,13 +73,13 @@ class Server:
         return None if self.session is None else sum(int(stat[17]) for stat in _session_stats(self.session))
 
     def processes(self) -> list[int]:
-        """The ids of all its processes, that of the first one first."""
+        """The ids of all its processes, the first process first."""
         if self.session is None:
             return []
         return [self.session, *sorted(set(_session_pids(self.session)) - {self.session})]
 
     def pause(self) -> None:
-        """Stops all its processes where they are."""
+        """Stops all its processes at once."""
         if self.session is not None:
             os.killpg(self.session, signal.SIGSTOP)
 
@@ -104,7 +104,7 @@ def started(
 
     Args:
         command: program and arguments.
-        port: on 127.0.0.1, where it will listen.
+        port: of the server, on 127.0.0.1.
         ready_path: answers 200 once it can take traffic.
         environment: added to this process' own.
         folder: working directory of the server; this process' own if None.

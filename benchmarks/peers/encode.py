@@ -7,35 +7,44 @@ its idle loops cost nobody anything. Vectors are compared first: a fast wrong an
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.lib.client import Request
 from benchmarks.lib.command import new_file, parser_of, program
 from benchmarks.lib.comparison import (
     Way,
     Words,
     add_http_arguments,
+    best_of,
     compare,
+    encode_requests,
     engine_ways,
+    fetch,
     http_name,
     paused_ways,
     ratios,
+    requests_of,
 )
 from benchmarks.lib.engines import Engine
-from benchmarks.lib.payloads import encode_requests, fetch, requests_of
-from benchmarks.lib.report import emit
+from benchmarks.lib.load import Request
+from benchmarks.lib.pictures import draw_bars
+from benchmarks.lib.report import Table, emit
 from benchmarks.lib.server import polyhead
-from benchmarks.lib.texts import fingerprint
-from benchmarks.lib.tokens import standard_plans
-from benchmarks.peers.environments import OPENVINO, SENTENCE_TRANSFORMERS, Environment
-from benchmarks.peers.infinity import INFINITY_FLAGS, start_infinity
-from benchmarks.peers.picture import draw_peers
-from benchmarks.peers.run import Run, add_peer_arguments, opened
+from benchmarks.lib.texts import fingerprint, standard_plans
+from benchmarks.peers.peers import (
+    INFINITY_FLAGS,
+    OPENVINO,
+    SENTENCE_TRANSFORMERS,
+    Environment,
+    Run,
+    add_peer_arguments,
+    opened,
+    start_infinity,
+)
 
 INFINITY_ROUTE = "/embeddings"
-PEER_ENGINES = {
+PEER_ENGINES: Mapping[str, Words] = {
     "OpenVINO bf16": ("OpenVINO bf16",),
     "OpenVINO f32": ("OpenVINO f32",),
     "sentence-transformers, sorted batches": ("sentence-transformers forward",),
@@ -44,10 +53,10 @@ PEER_ENGINES = {
 
 
 def worker_ways(
-    run: Run, name: str, environment: Environment, module: str, precisions: Sequence[str]
+    run: Run, name: str, environment: Environment, engine: str, precisions: Sequence[str]
 ) -> dict[str, Way]:
     """A peer without HTTP."""
-    peer = run.start(run.peers.prepare(environment), module, precisions)
+    peer = run.start(run.peers.prepare(environment), engine, precisions)
     run.check(peer.vectors())
     return peer.ways(name)
 
@@ -93,11 +102,11 @@ def collect(run: Run) -> tuple[dict[str, Way], dict[str, Way]]:
         engines |= engine_ways(engine, run.rows, plans)
         servers |= service_ways(run, directory, engine)
     workers: tuple[tuple[str, Environment, str, tuple[str, ...]], ...] = (
-        ("OpenVINO", OPENVINO, "benchmarks.peers.openvino_worker", ("f32", "bf16")),
-        ("sentence-transformers", SENTENCE_TRANSFORMERS, "benchmarks.peers.sentence_transformers_worker", ()),
+        ("OpenVINO", OPENVINO, "openvino", ("f32", "bf16")),
+        ("sentence-transformers", SENTENCE_TRANSFORMERS, "sentence_transformers", ()),
     )
-    for name, environment, module, precisions in workers:
-        make = partial(worker_ways, run, name, environment, module, precisions)
+    for name, environment, worker, precisions in workers:
+        make = partial(worker_ways, run, name, environment, worker, precisions)
         engines |= run.peers.attempt(name, make)
     for flag in INFINITY_FLAGS:
         servers |= run.peers.attempt(f"Infinity {flag}", partial(infinity_ways, run, flag))
@@ -106,27 +115,33 @@ def collect(run: Run) -> tuple[dict[str, Way], dict[str, Way]]:
 
 @program
 def main() -> None:
-    """Prepares everyone, measures in turns, prints rates and ratios."""
+    """Prepares everyone, measures alternately, prints rates and ratios."""
     arguments = _parse()
     with opened(arguments) as run:
         engines, servers = collect(run)
-        print(f"{len(engines) + len(servers)} ways, {arguments.rounds} rounds and one of warm-up", flush=True)
         title = f"{arguments.corpus} texts, {arguments.connections} connections"
-        table = compare("rates", title, {**engines, **servers}, arguments.rounds)
+        table = compare(title, {**engines, **servers}, arguments.rounds)
         ratio = ratios("ratios", "best over best, tokens/s", ratios_to_report(run), table)
-    for name, versions in run.peers.versions.items():
-        print(f"{name}: {versions}")
-    emit(
-        "peers encode",
-        [table, ratio],
-        peers=run.peers.versions,
-        skipped=run.peers.skipped,
-        texts=fingerprint(run.texts),
-    )
     if arguments.plot:
-        ours = {f"Polyhead {engine.artifact.manifest.precision}": engine.name for engine in run.engines}
-        infinity = [f"Infinity {flag}" for flag in INFINITY_FLAGS]
-        arguments.plot.write_text(draw_peers(table, ours, PEER_ENGINES, infinity, arguments.texts_per_request))
+        draw(arguments.plot, run, table)
+    peers = {"peers": run.peers.versions, "skipped": run.peers.skipped}
+    emit("peers encode", [table, ratio], **peers, texts=fingerprint(run.texts))
+
+
+def draw(path: Path, run: Run, table: Table) -> None:
+    """Draws everyone's best rate, without HTTP and over it."""
+    ours: dict[str, Words] = {
+        f"Polyhead {engine.artifact.manifest.precision}": (engine.name,) for engine in run.engines
+    }
+    panels: dict[str, Mapping[str, Words]] = {"Tokens a second, without HTTP": {**ours, **PEER_ENGINES}}
+    for way in map(http_name, run.arguments.texts_per_request):
+        names = (*ours, *(f"Infinity {flag}" for flag in INFINITY_FLAGS))
+        panels[f"Tokens a second, {way}"] = {name: (name, way) for name in names}
+    found = {
+        title: {label: best[1] for label, words in groups.items() if (best := best_of(table, words))}
+        for title, groups in panels.items()
+    }
+    draw_bars(path, found, [*ours])
 
 
 def _parse() -> argparse.Namespace:

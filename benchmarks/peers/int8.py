@@ -17,10 +17,8 @@ from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
 from benchmarks.lib.comparison import Way, add_text_arguments, best_of, compare, engine_ways
 from benchmarks.lib.engines import Engine
 from benchmarks.lib.report import Table, describe_machine, emit
-from benchmarks.lib.texts import fingerprint, load_texts
-from benchmarks.lib.tokens import standard_plans, tokenize
-from benchmarks.peers.environments import CTRANSLATE2, OPENVINO, THIS_PROJECT, Environment
-from benchmarks.peers.run import Run, add_peer_arguments, opened
+from benchmarks.lib.texts import fingerprint, load_texts, standard_plans, tokenize
+from benchmarks.peers.peers import CTRANSLATE2, OPENVINO, THIS_PROJECT, Environment, Run, add_peer_arguments, opened
 from export.similarity import row_cosines
 
 COMPARED_TEXTS = 256  # whose vectors are compared
@@ -32,24 +30,24 @@ class Candidate(NamedTuple):
     """An engine in one precision, as its worker calls it."""
 
     environment: Environment
-    module: str
+    engine: str
     precision: str
 
 
 CANDIDATES: Mapping[str, Candidate] = {
-    "OpenVINO int8 (NNCF)": Candidate(OPENVINO, "benchmarks.peers.openvino_worker", "int8"),
-    "CTranslate2 int8": Candidate(CTRANSLATE2, "benchmarks.peers.ctranslate2_worker", "int8"),
-    "CTranslate2 float32": Candidate(CTRANSLATE2, "benchmarks.peers.ctranslate2_worker", "float32"),
-    "ONNX Runtime dynamic int8": Candidate(THIS_PROJECT, "benchmarks.peers.onnxruntime_worker", "int8"),
+    "OpenVINO int8 (NNCF)": Candidate(OPENVINO, "openvino", "int8"),
+    "CTranslate2 int8": Candidate(CTRANSLATE2, "ctranslate2", "int8"),
+    "CTranslate2 float32": Candidate(CTRANSLATE2, "ctranslate2", "float32"),
+    "ONNX Runtime dynamic int8": Candidate(THIS_PROJECT, "onnxruntime", "int8"),
 }
 
 
 def candidate_ways(run: Run, name: str, vectors: dict[str, Vectors]) -> dict[str, Way]:
     """An engine's ways; adds its vectors."""
-    environment, module, precision = CANDIDATES[name]
+    environment, engine, precision = CANDIDATES[name]
     calibration = load_texts(run.arguments.corpus, run.arguments.calibration, run.arguments.seed + 1)
     rows = tokenize(run.engines[0].artifact, calibration) if precision == "int8" else []
-    peer = run.start(run.peers.prepare(environment), module, [precision], rows)
+    peer = run.start(run.peers.prepare(environment), engine, [precision], rows)
     vectors[name] = peer.vectors(min(COMPARED_TEXTS, len(run.texts)))
     return peer.ways(f"{name}:")
 
@@ -93,7 +91,7 @@ def describe_processor() -> str:
 
 @program
 def main() -> None:
-    """Prepares every engine, measures in turns, prints rates and cosines."""
+    """Prepares every engine, measures alternately, prints rates and cosines."""
     parser = parser_of(__doc__, takes="about ten minutes on two cores, and before that, once, to install the peers")
     add_peer_arguments(parser)
     add_text_arguments(parser)
@@ -110,8 +108,7 @@ def main() -> None:
             ways |= own_ways(run, engine, vectors)
         for name in CANDIDATES:
             ways |= run.peers.attempt(name, partial(candidate_ways, run, name, vectors))
-        print(f"{len(ways)} ways, {arguments.rounds} rounds and one of warm-up", flush=True)
-        rates = compare("rates", f"{arguments.texts} {arguments.corpus} texts a pass", ways, arguments.rounds)
+        rates = compare(f"{arguments.texts} {arguments.corpus} texts a pass", ways, arguments.rounds)
     best = summarize(rates, vectors, "Polyhead fp32", f"int8 on {describe_processor()}")
     peers = {"peers": run.peers.versions, "skipped": run.peers.skipped}
     emit("peers int8", [rates, best], **peers, texts=fingerprint(run.texts))

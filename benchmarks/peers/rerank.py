@@ -17,19 +17,21 @@ from typing import get_args
 
 from scipy.stats import spearmanr
 
-from benchmarks.lib.client import Request, post
 from benchmarks.lib.command import parser_of, positive, program, seed, whole
-from benchmarks.lib.comparison import Way, compare, over_http, ratios, resumed
-from benchmarks.lib.payloads import WrongAnswer, fetch_body
+from benchmarks.lib.comparison import Way, WrongAnswer, compare, fetch_body, over_http, ratios, resumed
+from benchmarks.lib.engines import checkpoint_folder
+from benchmarks.lib.load import Request, post
 from benchmarks.lib.report import emit
 from benchmarks.lib.server import Server, polyhead
-from benchmarks.lib.texts import Corpus, fingerprint, load_texts
-from benchmarks.lib.tokens import load_tokenizer
-from benchmarks.lib.weights import checkpoint_folder
-from benchmarks.peers.environments import SENTENCE_TRANSFORMERS
-from benchmarks.peers.infinity import INFINITY_FLAGS, start_infinity
-from benchmarks.peers.process import start_worker
-from benchmarks.peers.run import Peers, add_peer_arguments
+from benchmarks.lib.texts import Corpus, fingerprint, load_texts, load_tokenizer
+from benchmarks.peers.peers import (
+    INFINITY_FLAGS,
+    SENTENCE_TRANSFORMERS,
+    Peers,
+    add_peer_arguments,
+    start_infinity,
+    start_worker,
+)
 from benchmarks.peers.worker import Task
 from model.artifact import TOKENIZER, Artifact
 
@@ -120,7 +122,7 @@ class Rerankers:
             str(self.weights), len(os.sched_getaffinity(0)), documents, tokens, {"predict": plan}, queries=queries
         )
         python = self.peers.prepare(SENTENCE_TRANSFORMERS)
-        worker = start_worker(python, "benchmarks.peers.cross_encoder_worker", task)
+        worker = start_worker(python, "cross_encoder", task)
         peer = self.peers.stack.enter_context(worker)
         self.check(peer.vectors(size)[:, 0].tolist())
         return peer.ways("CrossEncoder")
@@ -135,7 +137,7 @@ class Rerankers:
 
 @program
 def main() -> None:
-    """Prepares everyone, measures in turns, prints rates and ratios."""
+    """Prepares everyone, measures alternately, prints rates and ratios."""
     arguments = _parse()
     artifacts = [Artifact.open(directory) for directory in arguments.model]
     folders = [checkpoint_folder(arguments.weights, artifact) for artifact in artifacts]
@@ -154,7 +156,7 @@ def main() -> None:
             if flag.removeprefix("--") in arguments.peers:
                 ways |= peers.attempt(f"Infinity {flag}", partial(rerankers.infinity_ways, flag))
         title = f"{arguments.documents} documents a query; a request is a query, texts are documents"
-        table = compare("rates", title, ways, arguments.rounds)
+        table = compare(title, ways, arguments.rounds)
     others = [("CrossEncoder",), *((f"Infinity {flag}",) for flag in INFINITY_FLAGS)]
     pairs = [((f"Polyhead {precision}",), other) for precision in precisions for other in others]
     ratio = ratios("ratios", "tokens/s over tokens/s", pairs, table)

@@ -16,15 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.lib.client import Request
 from benchmarks.lib.command import parser_of, positive, program, whole
-from benchmarks.lib.comparison import Sample, over_http, require_answers, resumed
-from benchmarks.lib.payloads import encode_requests
-from benchmarks.lib.report import Table, emit
+from benchmarks.lib.comparison import Sample, encode_requests, over_http, require_answers, resumed
+from benchmarks.lib.load import Request
+from benchmarks.lib.report import Spread, Table, emit, in_turns
 from benchmarks.lib.server import Server, free_port, polyhead, started
-from benchmarks.lib.texts import fingerprint, load_texts
-from benchmarks.lib.timing import Spread, in_turns
-from benchmarks.lib.tokens import tokenize
+from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
 RATE_COLUMNS = (
@@ -42,7 +39,7 @@ Layout = tuple[int, int]  # processes, workers of all of them
 
 
 def measure_rates(arguments: argparse.Namespace, requests: Sequence[Request]) -> Table:
-    """Requests a second by processes and workers, all layouts in turns."""
+    """Requests a second by processes and workers, all layouts alternately."""
     layouts = [(count, workers) for workers in arguments.workers for count in arguments.processes if count <= workers]
     with ExitStack() as stack:
         ways = {}
@@ -175,7 +172,7 @@ def _pss(pid: int) -> float:
 
 @program
 def main() -> None:
-    """Measures what was asked for, prints."""
+    """Measures the tables asked for, prints."""
     arguments = _parse()
     texts = load_texts("short", 640, 0)
     requests = encode_requests(texts, tokenize(Artifact.open(arguments.model), texts), 1)

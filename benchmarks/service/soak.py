@@ -15,15 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lib.client import Request, post
 from benchmarks.lib.command import parser_of, positive, program, seed, whole
-from benchmarks.lib.load import Tally, run_closed_loop
-from benchmarks.lib.payloads import ENCODE, encode_requests
-from benchmarks.lib.report import Table, emit
+from benchmarks.lib.comparison import ENCODE, encode_requests
+from benchmarks.lib.load import Request, Tally, post, run_closed_loop
+from benchmarks.lib.report import Table, emit, slope
 from benchmarks.lib.server import Server, add_setting_argument, polyhead, settings_of
-from benchmarks.lib.texts import load_texts
-from benchmarks.lib.timing import slope
-from benchmarks.lib.tokens import tokenize
+from benchmarks.lib.texts import load_texts, tokenize
 from model.artifact import Artifact
 
 MEGABYTE = 1e6

@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.lib.command import parser_of, program, whole
-from benchmarks.lib.report import Table, emit, labels
+from benchmarks.lib.report import Spread, Table, emit, in_turns, labels
 from benchmarks.lib.server import add_setting_argument, polyhead, settings_of
-from benchmarks.lib.timing import Spread, in_turns
 from model.artifact import Artifact
 
 IMPORTS = (

@@ -2,35 +2,40 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
 from tqdm import tqdm
 
-from deploy.autoscaling import rules
-from deploy.autoscaling.picture import draw
-from deploy.autoscaling.replicas import CPU, GPU, Machine
-from deploy.autoscaling.simulation import Report, Simulation
-from deploy.autoscaling.traces import TRACES
+from deploy.autoscaling.autoscaler import Rules, cpu_only, keda, keda_gpu, read_scaled_object
+from deploy.autoscaling.simulation import CPU, GPU, TRACES, Machine, Report, Simulation
 
-COLUMNS = f"{'rules':16}{'load':11}{'replicas':>10}{'turns':>7}{'refused':>10}{'worst p99':>11}"
+WIDTH, HEIGHT, DPI = 3.6, 1.9, 90  # inches of one chart, pixels an inch
+COLOURS = 32
+NEEDED, SERVING, REFUSED = "#6b7785", "#2f6fde", "#d64550"
+
+COLUMNS = f"{'rules':16}{'load':11}{'replicas':>10}{'turns':>7}{'refused':>10}{'p99':>10}"
 
 
-def settings(compared: Path | None) -> Iterator[tuple[str, rules.Rules, Machine]]:
+def settings(compared: Path | None) -> Iterator[tuple[str, Rules, Machine]]:
     """What is simulated: a name, rules and a machine."""
     if compared is not None:
-        yield compared.stem, rules.read_scaled_object(compared), CPU
-    yield "autoscale", rules.keda(), CPU
-    yield "autoscale-hpa", rules.cpu_only(), CPU
-    yield "autoscale-gpu", rules.keda_gpu(), GPU
+        yield compared.stem, read_scaled_object(compared), CPU
+    yield "autoscale", keda(), CPU
+    yield "autoscale-hpa", cpu_only(), CPU
+    yield "autoscale-gpu", keda_gpu(), GPU
 
 
 def describe(name: str, load: str, report: Report) -> str:
     """A line of the table."""
     counts = [row.replicas for row in report.rows]
-    worst = max(row.p99 for row in report.rows)
     replicas = f"{min(counts)} to {max(counts)}"
-    return f"{name:16}{load:11}{replicas:>10}{report.turns():7}{report.refused_share():10.2%}{1000 * worst:8.0f} ms"
+    p99 = f"{1000 * report.quantile(0.99):.0f} ms"
+    return f"{name:16}{load:11}{replicas:>10}{report.turns():7}{report.refused_share():10.2%}{p99:>10}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,6 +61,39 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--picture", type=Path, metavar="PNG", help="where the picture is written")
     parser.add_argument("--seed", type=int, default=0, help="of the arrivals (default: %(default)s)")
     return parser.parse_args(arguments)
+
+
+def draw(reports: Mapping[tuple[str, str], Report], path: Path) -> None:
+    """Writes a PNG; `reports` are by the autoscaler's name and the load's."""
+    names = list(dict.fromkeys(name for name, _ in reports))
+    loads = list(dict.fromkeys(load for _, load in reports))
+    with mpl.rc_context({"font.size": 8}):
+        figure = Figure(figsize=(WIDTH * len(names), HEIGHT * len(loads)), layout="constrained")
+        charts = figure.subplots(len(loads), len(names), squeeze=False)
+        for (name, load), report in reports.items():
+            _draw(charts[loads.index(load)][names.index(name)], f"{name}: {load}", report)
+        handles, labels = charts[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        figure.savefig(path, dpi=DPI)
+    with Image.open(path) as picture:
+        picture.convert("RGB").quantize(COLOURS).save(path, optimize=True)
+
+
+def _draw(axes: Axes, title: str, report: Report) -> None:
+    minutes = [row.at / 60 for row in report.rows]
+    axes.set_title(f"{title}, {report.refused_share():.1%} refused", fontsize=8, loc="left")
+    axes.plot(minutes, [row.load / 0.7 for row in report.rows], color=NEEDED, linewidth=1, label="replicas at 70 %")
+    axes.step(minutes, [row.ready for row in report.rows], color=SERVING, where="post", label="ready replicas")
+    share = [row.refused / max(1, row.arrived) for row in report.rows]
+    other = axes.twinx()
+    other.fill_between(minutes, share, step="post", color=REFUSED, alpha=0.5, linewidth=0)
+    axes.fill_between([], [], color=REFUSED, alpha=0.5, label="refused (right)")
+    axes.set_ylim(0, 12)
+    other.set_ylim(0, 1)
+    axes.set_xlabel("minutes")
+    other.set_yticks([0, 0.5, 1], ["0", "50 %", "100 %"])
+    for one in (axes, other):
+        one.spines[["top"]].set_visible(False)
 
 
 if __name__ == "__main__":

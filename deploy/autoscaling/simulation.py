@@ -1,6 +1,15 @@
-"""The loop: arrivals, replicas, scrapes and the autoscaler, step by step, and what came of it."""
+"""A simulation in discrete events: requests, replicas, Prometheus' scrapes and the autoscaler.
 
-from collections.abc import Sequence
+Requests arrive at random, in sizes from a sentence to the largest that is legal. A replica's workers take runs of at
+most 512 tokens in fair turns, as the service does: the request that was served least goes next, so a large one holds up
+no small one. A request that would wait too long is refused, and most clients come back. A new replica gets requests
+some seconds after it is ready, and Prometheus finds it later still. What is not in it: the API server, and a balancer
+that spreads connections instead of requests.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -8,14 +17,235 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from deploy.autoscaling.autoscaler import SYNC_SECONDS, Autoscaler, Usage
-from deploy.autoscaling.replicas import STEP, TEXT_TOKENS, Machine, Replica, Step, advance
-from deploy.autoscaling.rules import COMPONENTS, Rules
+from deploy.autoscaling.autoscaler import COMPONENTS, SYNC_SECONDS, Autoscaler, Rules, Usage
 from deploy.autoscaling.samples import Samples
-from deploy.autoscaling.traces import Trace
+from service.observability import metrics as names
 
+MINUTE = 60.0
 RECORD_SECONDS = 15.0  # a row of the report
 CPU_SECONDS = 15.0  # the metrics server's resolution
+
+RUN_TOKENS = 512  # at most, in one run of the model (--max-batch-tokens)
+QUEUE_DELAY = 0.5  # seconds that a request may wait (--max-queue-delay)
+PATIENCE = 16  # times its own run that it may wait besides (service/batching)
+LARGEST = 65_536  # tokens of a request
+ENDPOINT_SECONDS = 2.0  # from ready to the first request, and from the end to the last
+DISCOVERY_SECONDS = 5.0  # until Prometheus knows a new pod; then it waits for its turn to be scraped
+RETRY_SHARE, RETRY_SECONDS, RETRIES = 0.7, 1.0, 3  # refused clients that come back, when at the earliest, how often
+WAITED_LE = "0.2"  # the bucket of the queue's time that the manifests' rules ask for
+
+WAITED = f'{names.STAGE_DURATION}_bucket{{stage="queue",le="{WAITED_LE}"}}'
+REFUSED = f'{names.REQUESTS_REJECTED}{{reason="overloaded"}}'
+WAITS = f'{names.STAGE_DURATION}_count{{stage="queue"}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many tokens requests have: log-normal, and a few anywhere up to the largest, evenly on a logarithmic scale.
+
+    Attributes:
+        median: of most of them.
+        sigma: of the logarithm.
+        large_share: of the requests that are from 1,024 tokens to `LARGEST`.
+    """
+
+    median: float = 100.0
+    sigma: float = 0.8
+    large_share: float = 0.002
+
+    @property
+    def mean(self) -> float:
+        """Of all."""
+        large = (LARGEST - 1024) / math.log(LARGEST / 1024)
+        return (1 - self.large_share) * self.median * math.exp(self.sigma**2 / 2) + self.large_share * large
+
+    def draw(self, source: np.random.Generator, count: int) -> np.ndarray:
+        """Tokens of `count` requests."""
+        small = self.median * np.exp(self.sigma * source.standard_normal(count))
+        large = 1024 * (LARGEST / 1024) ** source.random(count)
+        return np.maximum(3, np.where(source.random(count) < self.large_share, large, small))
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What one replica does.
+
+    Attributes:
+        workers: threads that run the model.
+        tokens_per_second: of all of them, with many texts waiting: `polyhead tune` measures it.
+        run_seconds: what a run costs besides its tokens.
+        beside_seconds: what a request takes outside the queue and its run: HTTP, tokenising, the answer.
+        start_seconds: from a new replica to a ready one, with its image on the node.
+        run_tokens: at most, in one run.
+        texts: of a request: callers of a fast card send many.
+        cpu_request: cores.
+        cpu_besides: cores that the event loop and tokenising take at full load.
+        is_measured: whether its figures were measured; else they are assumed.
+    """
+
+    workers: int
+    tokens_per_second: float
+    run_seconds: float
+    start_seconds: float
+    beside_seconds: float = 0.003
+    run_tokens: int = RUN_TOKENS
+    texts: int = 1
+    cpu_request: float = 2.5
+    cpu_besides: float = 0.3
+    is_measured: bool = True
+
+
+CPU = Machine(workers=2, tokens_per_second=11_000, run_seconds=0.0003, start_seconds=15)
+"""fp32 on two cores, one text a request (deploy/README.md, Sizing). A start takes 2.5 s, the node takes the rest."""
+GPU = Machine(1, 230_000, run_seconds=0.003, start_seconds=45, run_tokens=16_384, texts=20, is_measured=False)
+"""A card that encodes 230,000 tokens a second in full batches, and a start with CUDA."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A load.
+
+    Attributes:
+        text: what it is.
+        load: by seconds, in replicas' worth of work: 1.0 keeps one replica busy all the time.
+        seconds: how long.
+        start: replicas at the beginning.
+        sizes: of the requests.
+        large_every: seconds between two requests of 63,000 tokens, on average; 0 is never.
+    """
+
+    text: str
+    load: Callable[[float], float]
+    seconds: float
+    start: int
+    sizes: Sizes = Sizes()
+    large_every: float = 0.0
+
+
+def _between(at: float, start: float, length: float) -> float:
+    """0 before `start`, 1 after `start + length`, and evenly between."""
+    return min(1.0, max(0.0, (at - start) / length))
+
+
+def _constant(load: float) -> Callable[[float], float]:
+    return lambda _: load
+
+
+def _spike(at: float) -> float:
+    """From 1.2 replicas' worth to five times that within half a minute, and back after ten minutes."""
+    return 1.2 * (1 + 4 * (_between(at, 5 * MINUTE, 30) - _between(at, 15 * MINUTE, 30)))
+
+
+def _sawtooth(at: float) -> float:
+    return 1.0 + 5.5 * (at % (20 * MINUTE)) / (20 * MINUTE)
+
+
+def _bursts(at: float) -> float:
+    """Half as much again for ten seconds of each minute and a half, as recorded traffic has it."""
+    return 4.2 if at % 90 < 10 else 2.8
+
+
+def _night(at: float) -> float:
+    return 3.5 - 2.5 * math.cos(2 * math.pi * at / (120 * MINUTE))
+
+
+TRACES = {
+    "steady": Trace("ten replicas, 80 % busy", _constant(8.0), 20 * MINUTE, start=10),
+    "steady70": Trace("five replicas, 70 % busy", _constant(3.5), 20 * MINUTE, start=5),
+    "large": Trace(
+        "a request of 63,000 tokens every two minutes beside little else", _constant(0.1), 20 * MINUTE, 2, Sizes(), 120
+    ),
+    "bursts": Trace("bursts of ten seconds, half as much again", _bursts, 15 * MINUTE, start=5),
+    "ramp": Trace(
+        "from 1 to 6.5 in twenty minutes", lambda at: 1 + 5.5 * _between(at, 300, 1200), 40 * MINUTE, start=2
+    ),
+    "spike": Trace("five times as much within half a minute, for ten minutes", _spike, 30 * MINUTE, start=2),
+    "night": Trace("a day's rise and fall within two hours", _night, 120 * MINUTE, start=2),
+    "sawtooth": Trace("a rise of twenty minutes that falls at once, again and again", _sawtooth, 60 * MINUTE, start=2),
+}
+
+
+@dataclass(slots=True)
+class Replica:
+    """One replica: its workers, its queue in fair turns, and what it has counted.
+
+    Attributes:
+        number: of its own, and never another's.
+        ready_at: seconds.
+    """
+
+    machine: Machine
+    number: int
+    ready_at: float
+    free: list[float] = field(default_factory=list)  # when each worker is free, a heap
+    waiting: list[tuple[float, int, float, float, float]] = field(
+        default_factory=list
+    )  # turn, order, left, came, tokens
+    turn: float = 0.0  # of the request that was last given one
+    order: int = 0
+    small: float = 0.0  # tokens waiting of which a small request has to wait for: no request counts more than a run
+    all: float = 0.0  # tokens waiting
+    busy: float = 0.0
+    tokens: float = 0.0
+    waits: int = 0
+    waited_little: int = 0
+    asked: int = 0
+    refused: int = 0
+
+    def __post_init__(self) -> None:
+        self.free = [self.ready_at] * self.machine.workers
+
+    def offer(self, at: float, tokens: float) -> bool:
+        """Takes a request in, or refuses it."""
+        self.asked += 1
+        rate, most = self.machine.tokens_per_second, self.machine.run_tokens
+        ahead = self.small if tokens <= most else sum(min(left, tokens) for _, _, left, _, _ in self.waiting)
+        if ahead / rate > QUEUE_DELAY + PATIENCE * tokens / rate:
+            self.refused += 1
+            return False
+        self.order += 1
+        heapq.heappush(self.waiting, (self.turn, self.order, tokens, at, tokens))
+        self.small += min(tokens, most)
+        self.all += tokens
+        return True
+
+    def work(self, until: float, taken: list[float]) -> None:
+        """Runs the queue up to a moment; appends the seconds of each request that ends."""
+        machine = self.machine
+        while self.waiting and (start := max(self.free[0], self.waiting[0][3])) < until:
+            run, part = 0.0, []
+            while self.waiting and run < machine.run_tokens and self.waiting[0][3] <= start:
+                turn, order, left, came, tokens = heapq.heappop(self.waiting)
+                some = min(left, machine.run_tokens - run)
+                run += some
+                part.append((turn + some, order, left - some, came, tokens))
+                self.turn = max(self.turn, turn)
+                if left == tokens:
+                    self.waits += 1
+                    self.waited_little += start - came <= float(WAITED_LE)
+            end = start + machine.run_seconds + run * machine.workers / machine.tokens_per_second
+            heapq.heapreplace(self.free, end)
+            self.busy += end - start
+            self.tokens += run
+            self.all -= run
+            for one in part:
+                if one[2] > 0:
+                    heapq.heappush(self.waiting, one)
+                else:
+                    self.small -= min(one[4], machine.run_tokens)
+                    taken.append(end - one[3] + machine.beside_seconds)
+
+    def metrics(self) -> dict[str, float]:
+        """What a scrape finds, by series."""
+        return {
+            names.QUEUE_TOKENS: self.all,
+            names.WORKER_BUSY: self.busy,
+            names.WORKERS: self.machine.workers,
+            names.TOKENS: self.tokens,
+            WAITED: self.waited_little,
+            WAITS: self.waits,
+            REFUSED: self.refused,
+        }
 
 
 def scrape_interval(monitor: Path = COMPONENTS / "monitoring/podmonitor.yaml") -> float:
@@ -26,28 +256,32 @@ def scrape_interval(monitor: Path = COMPONENTS / "monitoring/podmonitor.yaml") -
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A quarter of a minute: replicas that are ready and all, waiting tokens, p99 in seconds, requests, refused."""
+    """A quarter of a minute: replicas that are ready and all, p99 in seconds, requests that came, and were refused."""
 
     at: float
     load: float
     ready: int
     replicas: int
-    queue: float
     p99: float
-    arrived: float
-    refused: float
+    arrived: int
+    refused: int
 
 
 @dataclass(slots=True)
 class Report:
-    """What a simulation saw, row by row."""
+    """What a simulation saw, row by row, and the seconds of each request that was answered."""
 
     rows: list[Row] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
 
     def refused_share(self, start: float = 0.0, end: float = float("inf")) -> float:
         """Refused requests of all that came in these seconds."""
         rows = [row for row in self.rows if start < row.at <= end]
-        return sum(row.refused for row in rows) / max(1.0, sum(row.arrived for row in rows))
+        return sum(row.refused for row in rows) / max(1, sum(row.arrived for row in rows))
+
+    def quantile(self, share: float) -> float:
+        """Seconds within which this share of the answered requests was answered."""
+        return float(np.quantile(self.seconds, share))
 
     def turns(self) -> int:
         """How often the number of replicas changed its direction."""
@@ -66,75 +300,88 @@ class Simulation:
         self._samples = Samples()
         self._random = np.random.default_rng(seed)
         self._interval = scrape_interval()
-        self._replicas = [Replica(number, 0.0) for number in range(trace.start)]
+        self._replicas = [Replica(machine, number, 0.0) for number in range(trace.start)]
         self._started = trace.start
+        self._retries: list[tuple[float, float, int]] = []  # when, tokens, how often it was refused
         self._cpu: dict[int, float] = {}
         self._usage = Usage((), 0)
 
     def run(self) -> Report:
-        """The whole trace."""
-        report, steps = Report(), []
-        for index in range(1, round(self._trace.seconds / STEP) + 1):
-            at = index * STEP
-            steps.append(self._step(at))
-            self._scrape(at, index)
-            if _is_due(index, CPU_SECONDS):
-                self._measure_cpu(at)
-            if _is_due(index, SYNC_SECONDS):
-                self._scale(at)
-            if _is_due(index, RECORD_SECONDS):
-                report.rows.append(self._row(at, steps))
-                steps = []
+        """The whole trace, second by second."""
+        report, row = Report(), Report()
+        asked = refused = 0
+        for second in range(1, round(self._trace.seconds) + 1):
+            before = self._totals()
+            self._serve(float(second - 1), row.seconds)
+            after = self._totals()
+            asked, refused = asked + after[0] - before[0], refused + after[1] - before[1]
+            self._scrape(second)
+            if second % CPU_SECONDS == 0:
+                self._measure_cpu(second)
+            if second % SYNC_SECONDS == 0:
+                self._scale(float(second))
+            if second % RECORD_SECONDS == 0:
+                report.rows.append(self._row(second, row.seconds, asked, refused))
+                report.seconds += row.seconds
+                row, asked, refused = Report(), 0, 0
         return report
 
-    def _ready(self, at: float) -> list[Replica]:
-        return [replica for replica in self._replicas if replica.ready_at <= at]
+    def _totals(self) -> tuple[int, int]:
+        return sum(replica.asked for replica in self._replicas), sum(replica.refused for replica in self._replicas)
 
-    def _step(self, at: float) -> Step:
-        ready = self._ready(at)
-        requests = self._trace.load(at) * self._machine.tokens_per_second / TEXT_TOKENS
-        arrivals = self._random.poisson(requests * STEP / len(ready), len(ready)).astype(float)
-        return advance(self._machine, ready, arrivals)
+    def _ready(self, at: float, lag: float = 0.0) -> list[Replica]:
+        first = min(self._replicas, key=lambda replica: replica.ready_at).ready_at
+        return [
+            replica for replica in self._replicas if replica.ready_at + (lag if replica.ready_at > first else 0) <= at
+        ]
 
-    def _scrape(self, at: float, index: int) -> None:
+    def _serve(self, at: float, taken: list[float]) -> None:
+        """One second of requests, in their order."""
+        trace = self._trace
+        ready = self._ready(at, ENDPOINT_SECONDS)
+        texts = self._machine.texts
+        count = self._random.poisson(trace.load(at) * self._machine.tokens_per_second / trace.sizes.mean / texts)
+        times = at + np.sort(self._random.random(count))
+        sizes = np.minimum(LARGEST, texts * trace.sizes.draw(self._random, count))
+        requests = [(time, size, 0) for time, size in zip(times.tolist(), sizes.tolist(), strict=True)]
+        if trace.large_every and self._random.random() < 1 / trace.large_every:
+            requests.append((at + self._random.random(), 63_000.0, 0))
+        while self._retries and self._retries[0][0] < at + 1:
+            requests.append(heapq.heappop(self._retries))
+        requests.sort()
+        for time, tokens, refusals in requests:
+            replica = ready[int(self._random.integers(len(ready)))]
+            replica.work(time, taken)
+            if not replica.offer(time, tokens) and refusals < RETRIES and self._random.random() < RETRY_SHARE:
+                back = max(time, at + 1) + RETRY_SECONDS * (1 + self._random.random())
+                heapq.heappush(self._retries, (back, tokens, refusals + 1))
+        for replica in ready:
+            replica.work(at + 1, taken)
+
+    def _scrape(self, second: int) -> None:
         """Each replica at a moment of its own, as Prometheus spreads its targets."""
-        period = round(self._interval / STEP)
-        for replica in self._ready(at):
-            if index % period == replica.number * 37 % period:
-                self._samples.add(replica.number, at, replica.metrics(self._machine))
+        for replica in self._ready(second, DISCOVERY_SECONDS):
+            if second % self._interval == replica.number * 7 % self._interval:
+                self._samples.add(replica.number, second, replica.metrics())
 
     def _measure_cpu(self, at: float) -> None:
-        known = [replica for replica in self._ready(at) if replica.number in self._cpu]
-        used = [replica.cpu - self._cpu[replica.number] for replica in known]
-        shares = tuple(seconds / CPU_SECONDS / self._machine.cpu_request for seconds in used)
+        used = {replica.number: self._cpu_seconds(replica) for replica in self._ready(at)}
+        known = [used[number] - self._cpu[number] for number in used if number in self._cpu]
+        shares = tuple(seconds / CPU_SECONDS / self._machine.cpu_request for seconds in known)
         self._usage = Usage(shares, len(self._replicas) - len(known))
-        self._cpu = {replica.number: replica.cpu for replica in self._ready(at)}
+        self._cpu = used
+
+    def _cpu_seconds(self, replica: Replica) -> float:
+        return replica.busy + self._machine.cpu_besides * replica.tokens / self._machine.tokens_per_second
 
     def _scale(self, at: float) -> None:
         current = len(self._replicas)
         wanted = self._autoscaler.sync(at, current, self._usage, lambda query: self._samples.value(query, at))
         for _ in range(wanted - current):
-            self._replicas.append(Replica(self._started, at + self._machine.start_seconds))
+            self._replicas.append(Replica(self._machine, self._started, at + self._machine.start_seconds))
             self._started += 1
         del self._replicas[wanted:]  # the youngest go first; what they hold they finish while they drain
 
-    def _row(self, at: float, steps: Sequence[Step]) -> Row:
-        waits = np.concatenate([step.waits for step in steps])
-        taken = np.concatenate([step.taken for step in steps])
-        order = np.argsort(waits)
-        below = np.cumsum(taken[order])
-        p99 = float(waits[order][np.searchsorted(below, 0.99 * below[-1])])
-        return Row(
-            at,
-            self._trace.load(at),
-            len(self._ready(at)),
-            len(self._replicas),
-            sum(replica.queue for replica in self._replicas),
-            p99,
-            sum(step.arrived for step in steps),
-            sum(step.refused for step in steps),
-        )
-
-
-def _is_due(index: int, seconds: float) -> bool:
-    return index % round(seconds / STEP) == 0
+    def _row(self, at: float, seconds: Sequence[float], asked: int, refused: int) -> Row:
+        p99 = float(np.quantile(seconds, 0.99)) if seconds else 0.0
+        return Row(at, self._trace.load(at), len(self._ready(at)), len(self._replicas), p99, asked, refused)

@@ -1,4 +1,4 @@
-"""`python -m deploy.bulk --model DIR --input CORPUS --output FOLDER`: texts to vectors, resumed where it was ended."""
+"""`python -m deploy.bulk --model DIR --input CORPUS --output FOLDER`: texts to vectors; the same command resumes."""
 
 import argparse
 import logging
@@ -6,7 +6,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports by default, and looks here when it is imported
@@ -14,25 +15,19 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # an actor has one cor
 
 try:
     import ray
-    from pyarrow.fs import FileSystem
     from ray.exceptions import RayError
 except ImportError as error:
     sys.exit(f"python -m deploy.bulk: {error.name} is missing: install the bulk extra, pip install '.[cpu,bulk]'")
 
-from deploy.bulk.corpus import WrongCorpus, find_sources
-from deploy.bulk.done import find_done
+from deploy.bulk.corpus import Columns, WrongCorpus, check_source, find_sources
 from deploy.bulk.encoder import MAX_BATCH_TOKENS
-from deploy.bulk.pipeline import Corpus, count_rows, encode_corpus
-from deploy.bulk.progress import Summary, quiet, shown, start_tally
-from deploy.bulk.record import AnotherRun, Record, write_summary
-from deploy.bulk.staging import stage
-from model.artifact import Artifact
-from model.manifest import ArtifactError
+from deploy.bulk.output import AnotherRun, Output, Record
+from deploy.bulk.pipeline import Summary, encode_corpus, quiet, shown, start_tally
+from model.artifact import Artifact, ArtifactError
 from service.errors import ServiceError
-from service.machine.cpu import usable_cores
-from service.requests.prompts import choose_prompt
+from service.machine import usable_cores
+from service.requests.plan import choose_prompt
 
-STAGED = ".input"  # added to the output's name
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 
@@ -56,34 +51,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> Summary:
     began = time.monotonic()
-    output = _uri(options.output)
+    output, columns = Output(_uri(options.output)), Columns(options.id_column, options.text_column)
     choices = {"prompt_name": options.prompt_name, "dimensions": options.dimensions, "normalize": options.normalize}
     manifest = Artifact.open(options.model).manifest
     choose_prompt(manifest.defaults, name=options.prompt_name, text=None)
-    columns = {"text_column": options.text_column, "id_column": options.id_column}
     sources = find_sources([_uri(place) for place in options.input])
-    staged = stage(sources, output + STAGED, **columns)
-    Record.of(manifest, **choices, **columns).claim(*FileSystem.from_uri(output))
-    corpus, done = Corpus(tuple(staged), output, **columns), find_done(output)
-    with quiet(_log()) as terminal:
-        room = _start_ray(options.address, "GPU" if options.gpu else "CPU")
-        tally = start_tally()
-        with shown(tally, count_rows(staged) - count_rows([output]), terminal):
-            encode_corpus(
-                corpus,
-                options.model.resolve(),
-                done=done,
-                tally=tally,
-                workers=options.workers or room,
-                gpus=1 if options.gpu else 0,
-                provider="cuda" if options.gpu else "cpu",
-                max_batch_tokens=options.max_batch_tokens,
-                **choices,
-            )
-        counts = ray.get(tally.read.remote())
-        ray.shutdown()
-    summary = Summary.of(counts, count_rows([output]), began)
-    write_summary(summary.to_dict(), *FileSystem.from_uri(output))
+    check_source(sources[0], columns)  # what is wrong with all is said before Ray starts
+    with output.locked():
+        output.claim(Record.of(manifest, **choices, text_column=columns.text, id_column=columns.id))
+        with quiet(_log()) as terminal, _ray(options.address, "GPU" if options.gpu else "CPU") as room:
+            tally = start_tally()
+            with shown(tally, sum(source.size for source in sources), terminal):
+                names = encode_corpus(
+                    sources,
+                    columns,
+                    options.model.resolve(),
+                    output.uri,
+                    tally=tally,
+                    workers=options.workers or room,
+                    gpus=1 if options.gpu else 0,
+                    provider="cuda" if options.gpu else "cpu",
+                    max_batch_tokens=options.max_batch_tokens,
+                    **choices,
+                )
+            counts = ray.get(tally.read.remote())
+        removed, of_other_files = output.sweep(sources, names)
+        rows, seconds = output.count_rows(), time.monotonic() - began
+        summary = Summary.of(counts, seconds, rows=rows, removed=removed, of_other_files=of_other_files)
+        output.write_summary(summary.to_dict())
     _log().unlink()
     return summary
 
@@ -93,32 +88,36 @@ def _log() -> Path:
     return Path(tempfile.gettempdir()) / f"polyhead-bulk-{os.getpid()}.log"
 
 
-def _start_ray(address: str | None, kind: str) -> int:
-    """Joins a cluster, or starts one of this machine alone, which listens for no other.
+@contextmanager
+def _ray(address: str | None, kind: str) -> Iterator[int]:
+    """Joins a cluster until the block ends, or starts one of this machine alone, which listens for no other.
 
-    Returns:
+    Yields:
         How many actors there is room for: one a core, or a GPU.
 
     Raises:
         ValueError: the cluster has none for an encoder.
     """
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    if address is None:
-        cores = usable_cores()
-        ray.init(
-            address="local",  # else a cluster that this machine is a node of would be joined
-            num_cpus=cores,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _node_ip_address="127.0.0.1",
-        )
-        return cores if kind == "CPU" else int(ray.cluster_resources().get(kind, 0))
-    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    found = {name: int(ray.cluster_resources().get(name, 0)) for name in ("CPU", kind)}
-    if not all(found.values()):
-        raise ValueError(f"the cluster has {found}; needed are a CPU, and a GPU with --gpu")
-    return found[kind]
+    with ExitStack() as ended:
+        folder = ended.enter_context(tempfile.TemporaryDirectory(prefix="polyhead-", ignore_cleanup_errors=True))
+        ended.callback(ray.shutdown)
+        if address is None:
+            ray.init(
+                address="local",  # else a cluster that this machine is a node of would be joined
+                num_cpus=usable_cores(),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",
+                _temp_dir=folder,  # Ray leaves its session there
+            )
+        else:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        found = {name: int(ray.cluster_resources().get(name, 0)) for name in ("CPU", kind)}
+        if not all(found.values()):
+            raise ValueError(f"the cluster has {found}; needed are a CPU, and a GPU with --gpu")
+        yield found[kind]
 
 
 def _uri(place: str) -> str:
@@ -136,11 +135,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--id-column",
         default="id",
-        help="a value of its own in every row, made of file and row where there is no such column; %(default)s",
+        help="of the rows' ids; if there is no such column, an id is the hash of its row; %(default)s",
     )
-    parser.add_argument("--text-column", default="text", help="what is encoded; %(default)s")
+    parser.add_argument("--text-column", default="text", help="the texts; %(default)s")
     parser.add_argument("--prompt-name", help="one of the model's prompts; its default unless named")
-    parser.add_argument("--dimensions", type=int, help="keep the first so many")
+    parser.add_argument("--dimensions", type=int, help="truncate to N dimensions", metavar="N")
     parser.add_argument(
         "--no-normalize", dest="normalize", action="store_false", help="vectors as the model gives them"
     )

@@ -1,14 +1,21 @@
-"""What a corpus is made of: which files, of what kind, and the columns that every one of them has to have.
+"""What a corpus is made of: its files, their rows, and chunks of rows that are known by what they hold.
 
-It knows neither Ray nor how a text becomes a vector.
+A chunk ends where the hash of a row says so, not after a number of rows. So a row that is inserted, changed or removed
+changes the chunk that it is in, and no other one. A chunk's name follows from its file and its rows. It knows neither
+Ray nor how a text becomes a vector.
 """
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import csv, json, parquet
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
 EMBEDDING = "embedding"
@@ -21,6 +28,11 @@ KINDS = {
 }
 """What a file is, by the ending of its name."""
 
+CHUNK_ROWS = 8192  # on average; a power of two
+MOST_ROWS = 4 * CHUNK_ROWS
+READ_ROWS = 8192  # at a time
+SHARD_BYTES = 16 << 20  # of a file, handed to an actor at once
+
 
 class WrongCorpus(Exception):
     """The input cannot be encoded; the message says what it lacks."""
@@ -32,7 +44,7 @@ class Source:
 
     Attributes:
         uri: of the file.
-        name: its path from the place that was given, or its URI where another file has that one, too.
+        name: its path from the place that was given, or its URI if another file has that path, too.
         kind: one of the values of `KINDS`.
         size: in bytes.
     """
@@ -42,9 +54,37 @@ class Source:
     kind: str
     size: int
 
+    @property
+    def prefix(self) -> str:
+        """What the names of this file's chunks begin with."""
+        return hashlib.sha256(self.name.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Names of the columns that every file has; ids are made if a file has none."""
+
+    id: str = "id"
+    text: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows of one file.
+
+    Attributes:
+        name: of its own: it follows from the file's name and the rows.
+        rows: a table with an id and a text a row; other columns as the file has them.
+        share: of the file that it is, from 0 to 1.
+    """
+
+    name: str
+    rows: pa.Table
+    share: float
+
 
 def find_sources(inputs: Sequence[str]) -> list[Source]:
-    """Every file of the given files and folders; hidden ones and those that begin with an underscore are passed over.
+    """Every file of the given files and folders; names that begin with a dot or an underscore are passed over.
 
     Raises:
         WrongCorpus: a place is not there, a folder holds nothing to encode, or files of more than one kind.
@@ -85,18 +125,127 @@ def _is_shown(path: str) -> bool:
     return not any(part.startswith((".", "_")) for part in PurePosixPath(path).parts)
 
 
-def check_columns(schema: Any, *, id_column: str, text_column: str) -> None:
-    """Raises WrongCorpus where a column is missing, the texts are none, or vectors are there already."""
-    types: dict[str, Any] = dict(zip(schema.names, schema.types, strict=True))
-    _check_present(types, (id_column, text_column))
-    text = types[text_column]
+def check_source(source: Source, columns: Columns) -> None:
+    """Reads the first rows.
+
+    Raises:
+        WrongCorpus: the file cannot be read, lacks a column, or has vectors already.
+    """
+    next(_read(source, columns), None)
+
+
+def chunks(source: Source, columns: Columns) -> Iterator[Chunk]:
+    """The rows of a file in chunks, in their order. Memory is bounded by `MOST_ROWS` rows, whatever the file's size.
+
+    Raises:
+        WrongCorpus: as `check_source`.
+    """
+    seen: Counter[str] = Counter()
+    began = 0.0
+    for rows, hashes, position in _cut(source, columns):
+        content = hashlib.sha256(b"".join(hashes)).hexdigest()[:24]
+        seen[content] += 1  # a file may hold the same rows again
+        if columns.id not in rows.schema.names:
+            ids = pa.array([digest.hex() for digest in hashes], pa.string())
+            rows = rows.add_column(0, columns.id, ids)  # noqa: PLW2901 - the same rows
+        yield Chunk(f"{source.prefix}-{content}-{seen[content]}", rows, position - began)
+        began = position
+
+
+def _cut(source: Source, columns: Columns) -> Iterator[tuple[pa.Table, list[bytes], float]]:
+    """Rows between two ends of chunks, the hash of each, and how much of the file is read, from 0 to 1."""
+    held: list[pa.Table] = []
+    hashes: list[bytes] = []
+    position = 0.0
+    for table, position in _read(source, columns):
+        start = 0
+        for row, digest in enumerate(_row_hashes(table)):
+            hashes.append(digest)
+            if int.from_bytes(digest[:4]) % CHUNK_ROWS == 0 or len(hashes) == MOST_ROWS:
+                yield pa.concat_tables([*held, table.slice(start, row + 1 - start)]), hashes, position
+                held, hashes, start = [], [], row + 1
+        if start < len(table):
+            held.append(table.slice(start))
+    if held:
+        yield pa.concat_tables(held), hashes, 1.0
+
+
+def _row_hashes(table: pa.Table) -> Iterator[bytes]:
+    names = repr(table.schema.names)
+    values = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    return (
+        hashlib.blake2b((names + repr(row)).encode(errors="surrogatepass"), digest_size=16).digest() for row in values
+    )
+
+
+def _read(source: Source, columns: Columns) -> Iterator[tuple[pa.Table, float]]:
+    """Tables of at most `READ_ROWS` rows of one schema, and how much of the file has been read, from 0 to 1."""
+    filesystem, path = FileSystem.from_uri(source.uri)
+    schema = None
+    try:
+        for table, position in _READERS[source.kind](filesystem, path, columns.text):
+            if schema is None:
+                schema = table.schema
+                _check_columns(schema, columns, source)
+            for start in range(0, len(table), READ_ROWS):
+                yield table.slice(start, READ_ROWS).cast(schema), position
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise WrongCorpus(f"{source.uri} cannot be read as {source.kind}: {error}") from error
+
+
+def _check_columns(schema: pa.Schema, columns: Columns, source: Source) -> None:
+    if columns.text not in schema.names:
+        raise WrongCorpus(f"{source.uri} has no column {columns.text}; it has {', '.join(schema.names)}")
+    text = schema.field(columns.text).type
     if not (pa.types.is_string(text) or pa.types.is_large_string(text) or pa.types.is_string_view(text)):
-        raise WrongCorpus(f"column {text_column} holds {text}, not texts")
-    if EMBEDDING in types:
-        raise WrongCorpus(f"the corpus has a column {EMBEDDING} already")
+        raise WrongCorpus(f"{source.uri}: column {columns.text} holds {text}, not texts")
+    if EMBEDDING in schema.names:
+        raise WrongCorpus(f"{source.uri} has a column {EMBEDDING} already")
 
 
-def _check_present(types: dict[str, Any], wanted: Iterable[str]) -> None:
-    for name in wanted:
-        if name not in types:
-            raise WrongCorpus(f"the corpus has no column {name}; it has {', '.join(types)}")
+Tables = Iterator[tuple[pa.Table, float]]
+
+
+def _parquet(filesystem: FileSystem, path: str, _: str) -> Tables:
+    with filesystem.open_input_file(path) as file:
+        opened, done = parquet.ParquetFile(file), 0
+        if opened.metadata.num_rows == 0:
+            yield opened.schema_arrow.empty_table(), 1.0
+        for batch in opened.iter_batches(READ_ROWS):
+            done += len(batch)
+            yield pa.Table.from_batches([batch]), done / opened.metadata.num_rows
+
+
+def _json_lines(filesystem: FileSystem, path: str, _: str) -> Tables:
+    with filesystem.open_input_file(path) as file:
+        yield from _positioned(json.open_json(file), file)
+
+
+def _csv(filesystem: FileSystem, path: str, text_column: str) -> Tables:
+    """The texts as they stand: a column of numbers is texts, too, and an empty cell is the empty text."""
+    options = csv.ConvertOptions(column_types={text_column: pa.string()})
+    parse = csv.ParseOptions(newlines_in_values=True)
+    with filesystem.open_input_file(path) as file:
+        yield from _positioned(csv.open_csv(file, parse_options=parse, convert_options=options), file)
+
+
+def _positioned(batches: Iterable[pa.RecordBatch], file: Any) -> Tables:
+    size = max(1, file.size())
+    for batch in batches:
+        yield pa.Table.from_batches([batch]), file.tell() / size
+
+
+def _lines(filesystem: FileSystem, path: str, text_column: str) -> Tables:
+    """A text a line; an empty line is a row without text."""
+    with filesystem.open_input_file(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig") as lines:
+        size = max(1, file.size())
+        while texts := [line.rstrip("\n") or None for line in islice(lines, READ_ROWS)]:
+            yield pa.table({text_column: pa.array(texts, pa.string())}), file.tell() / size
+
+
+_READERS: dict[str, Callable[[FileSystem, str, str], Tables]] = {
+    "Parquet": _parquet,
+    "JSON lines": _json_lines,
+    "CSV": _csv,
+    "text": _lines,
+}

@@ -1,19 +1,20 @@
-"""Many texts to vectors in one actor: the service's engine without HTTP, so the same vectors to the bit.
-
-It knows neither Ray nor Parquet.
-"""
+"""Texts to vectors in one actor: the service's engine without HTTP, so the same vectors to the bit; it knows no Ray."""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
+from deploy.bulk.corpus import EMBEDDING
 from polyhead import Engine
+from service.errors import InferenceFailed
 from service.inference.backend import Float32Array
-from service.requests.prompts import choose_prompt
+from service.requests.plan import choose_prompt
 from service.settings import Settings
 
+TEXTS = 1024  # given to the engine at once: enough to find texts of equal length
 MAX_BATCH_TOKENS = 512  # the service's own default, for the same reason: docs/performance.md
 
 
@@ -90,6 +91,46 @@ class TextEncoder:
             list(texts), dimensions=self.dimensions, normalize=self._normalize, prompt_name=self._prompt_name
         )
         return np.asarray(encoded.embeddings, dtype=np.float32)
+
+    def add_vectors(self, rows: pa.Table, text_column: str) -> tuple[pa.Table, list[int]]:
+        """A table with vectors, and the places of the rows whose text the model could not encode.
+
+        Args:
+            rows: a row without a text gets no vector. If there are vectors already, only what lacks one is encoded.
+            text_column: the column of texts.
+        """
+        has_text = rows[text_column].is_valid().to_numpy(zero_copy_only=False)
+        is_there = np.zeros(len(rows), dtype=bool)
+        vectors = np.zeros((len(rows), self.dimensions), dtype=np.float32)
+        if EMBEDDING in rows.schema.names:
+            known = rows[EMBEDDING].combine_chunks()
+            is_there = known.is_valid().to_numpy(zero_copy_only=False).copy()
+            vectors[is_there] = known.drop_null().flatten().to_numpy().reshape(-1, self.dimensions)
+            rows = rows.drop_columns([EMBEDDING])
+        wanted = np.flatnonzero(has_text & ~is_there)
+        failed: list[int] = []
+        for start in range(0, len(wanted), TEXTS):
+            places = wanted[start : start + TEXTS]
+            texts = rows[text_column].take(pa.array(places)).to_pylist()
+            try:
+                vectors[places] = self.encode(texts)
+            except InferenceFailed:  # a text that fails costs its own vector alone
+                failed += [
+                    place for place, text in zip(places, texts, strict=True) if not self._fill(vectors[place], text)
+                ]
+        is_there[wanted] = True
+        is_there[failed] = False
+        column = pa.FixedSizeListArray.from_arrays(
+            pa.array(vectors.reshape(-1)), self.dimensions, mask=pa.array(~is_there)
+        )
+        return rows.append_column(EMBEDDING, column), [int(place) for place in failed]
+
+    def _fill(self, row: Float32Array, text: str) -> bool:
+        try:
+            row[:] = self.encode([text])[0]
+        except InferenceFailed:
+            return False
+        return True
 
     def close(self) -> None:
         """Ends the engine's threads."""

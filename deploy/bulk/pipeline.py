@@ -1,142 +1,307 @@
-"""The pipeline: Parquet in, without the rows that are done, an actor a core that encodes, Parquet out.
+"""The run: a corpus in shards, each read, split, filtered, encoded and written by one of Ray's actors, and its figures.
 
-A file is written by one task under a name of its own, which a task that takes its place on another node writes over. So
-each row comes out once, wherever a run was ended and however often it goes on.
+A shard is some of a file's chunks. Its actor reads the whole file, which takes a thousandth of what encoding takes, and
+leaves out the chunks of others and those that are done. So no row ever passes through the driver or from node to node,
+memory does not grow with the corpus, and an actor that begins again on another node goes on where the dead one was.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-import numpy as np
 import pyarrow as pa
 import ray
-from pyarrow.dataset import dataset
-from pyarrow.fs import FileSystem
 from ray.data import ActorPoolStrategy, DataContext
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from tqdm import tqdm
 
-from deploy.bulk.corpus import EMBEDDING
-from deploy.bulk.done import LeaveOutDone
+from deploy.bulk.corpus import SHARD_BYTES, Columns, Source, WrongCorpus, chunks
 from deploy.bulk.encoder import TextEncoder
-from service.errors import InferenceFailed
-from service.inference.backend import Float32Array
+from deploy.bulk.output import Output
 
-ROWS = 1024  # handed to an actor at once: enough to find texts of equal length, little enough to be spread evenly
+STDOUT, STDERR = 1, 2
+INTERVAL = 0.5  # seconds between two looks
+FAILURES_MOST = 1000  # ids that are kept; the count goes on
+SHARDS_PER_WORKER = 4  # at most, of one file: each of them reads all of it
 
 
 @dataclass(frozen=True, slots=True)
-class Corpus:
-    """Parquet files with an id and a text a row; other columns are passed on.
+class Shard:
+    """Every `of`-th chunk of a file, from `number` on."""
+
+    source: Source
+    number: int
+    of: int
+
+
+@dataclass(slots=True)
+class ChunkReport:
+    """What became of one chunk.
 
     Attributes:
-        inputs: URIs of files, local or of an object store.
-        output: URI of the folder for the result; every node has to see it.
-        id_column: unique over all rows.
-        text_column: what is encoded; a row without a text gets no vector.
+        rows: in it.
+        size: bytes of the corpus that it is.
+        encoded: texts that were encoded in this run.
+        without_text: rows that have no text.
+        failed_ids: of rows whose text the model could not encode.
     """
 
-    inputs: tuple[str, ...]
-    output: str
-    id_column: str
-    text_column: str
+    rows: int
+    size: float
+    encoded: int = 0
+    without_text: int = 0
+    failed_ids: list[Any] = field(default_factory=list)
 
 
-class EncodeTexts:
-    """What an actor does with a table: adds the column `embedding`, a list of float32 of fixed size, and reports.
+class EncodeShards:
+    """What an actor does with a shard."""
 
-    A text that the model cannot encode costs its own row alone: its table is encoded again, text by text.
-    """
-
-    def __init__(self, corpus: Corpus, artifact: str, tally: Any, **options: Any) -> None:
-        self._corpus = corpus
-        self._tally = tally
+    def __init__(self, artifact: str, output: str, columns: Columns, tally: Any, **options: Any) -> None:
         self._encoder = TextEncoder.load(Path(artifact), **options)
+        self._output = Output(output)
+        self._columns = columns
+        self._tally = tally
 
-    def __call__(self, table: pa.Table) -> pa.Table:
-        """The table with vectors."""
-        column = table[self._corpus.text_column]
-        given = column.is_valid().to_numpy(zero_copy_only=False)
-        encoded, vectors = self._encode(column.drop_null().to_pylist())
-        is_there = given.copy()
-        is_there[given] = encoded
-        rows = np.zeros((len(table), self._encoder.dimensions), dtype=np.float32)
-        rows[is_there] = vectors
-        flat, missing = pa.array(rows.reshape(-1)), pa.array(~is_there)
-        failed = table[self._corpus.id_column].filter(pa.array(given & ~is_there)).to_pylist()
-        self._tally.add.remote(len(table), int((~given).sum()), failed)
-        return table.append_column(
-            EMBEDDING, pa.FixedSizeListArray.from_arrays(flat, self._encoder.dimensions, mask=missing)
-        )
-
-    def _encode(self, texts: list[str]) -> tuple[np.ndarray, Float32Array]:
-        """Which texts were encoded, and the vectors of those."""
+    def __call__(self, batch: Mapping[str, Sequence[Shard]]) -> dict[str, list[str]]:
+        """Names of the shard's chunks, or what is wrong with its file; its figures go to the tally."""
+        (shard,) = batch["shard"]
         try:
-            return np.ones(len(texts), dtype=bool), self._encoder.encode(texts)
-        except InferenceFailed:
-            single = [self._encode_one(text) for text in texts]
-        encoded = np.array([vector is not None for vector in single])
-        kept = [vector for vector in single if vector is not None]
-        return encoded, np.array(kept, dtype=np.float32).reshape(-1, self._encoder.dimensions)
+            names = list(self._encode(shard))
+        except WrongCorpus as error:
+            return {"name": [""], "wrong": [str(error)]}
+        return {"name": names, "wrong": [""] * len(names)}
 
-    def _encode_one(self, text: str) -> Float32Array | None:
-        try:
-            vector: Float32Array = self._encoder.encode([text])[0]
-        except InferenceFailed:
-            return None
-        return vector
+    def _encode(self, shard: Shard) -> Iterator[str]:
+        for number, chunk in enumerate(chunks(shard.source, self._columns)):
+            if number % shard.of != shard.number:
+                continue
+            report = ChunkReport(len(chunk.rows), chunk.share * shard.source.size)
+            failures = self._output.failures(chunk.name)
+            if failures != 0:
+                rows = chunk.rows if failures is None else self._output.read(chunk.name)
+                before = len(rows) if failures is None else failures
+                rows, failed = self._encoder.add_vectors(rows, self._columns.text)
+                self._output.write(chunk.name, rows, failed=len(failed))
+                report.without_text = rows[self._columns.text].null_count if failures is None else 0
+                report.encoded = before - report.without_text - len(failed)
+                report.failed_ids = rows[self._columns.id].take(pa.array(failed, pa.int64())).to_pylist()
+            self._tally.add.remote(chunk.name, report)
+            yield chunk.name
 
 
 def encode_corpus(
-    corpus: Corpus,
+    sources: Sequence[Source],
+    columns: Columns,
     artifact: Path,
+    output: str,
     *,
-    done: Sequence[str],
     tally: Any,
     workers: int,
     gpus: float = 0,
     **options: Any,
-) -> None:
+) -> set[str]:
     """Encodes what is not done yet.
 
     Args:
-        corpus: what and where.
+        sources: the files.
+        columns: of the files.
         artifact: on every node at this path.
-        done: files of the output whose rows are left out.
+        output: URI of the folder; every node has to see it.
         tally: the actor that the others report to.
         workers: actors at most, of one core each, or of `gpus`.
         gpus: of an actor; 0 is none.
         options: of `TextEncoder.load`.
+
+    Returns:
+        Names of all chunks of the corpus.
+
+    Raises:
+        WrongCorpus: a file cannot be read to its end, or lacks a column.
     """
     context = DataContext.get_current()
-    context.use_datasource_v2 = False  # its actors that read footers took minutes to begin on two busy cores
     context.enable_progress_bars = False  # ours is one line
-    # None but the encoders hold cores of Ray's count. When a node dies, its encoders begin again on the others, and may
-    # take every core there: they would wait for ever for what nobody could read.
-    rows = ray.data.read_parquet(list(corpus.inputs), num_cpus=0, concurrency=workers)
-    if done:
-        rows = rows.map_batches(
-            LeaveOutDone,
-            fn_constructor_args=(corpus.output, done, corpus.id_column),
-            batch_size=None,  # as they were read
-            batch_format="pyarrow",
-            compute=ActorPoolStrategy(size=1),
-            num_cpus=0,
-        )
-    encoded = rows.map_batches(
-        EncodeTexts,
-        fn_constructor_args=(corpus, str(artifact), tally),
+    shards = [shard for source in sources for shard in _shards(source, SHARDS_PER_WORKER * workers)]
+    found = ray.data.from_items([{"shard": shard} for shard in shards], override_num_blocks=len(shards)).map_batches(
+        EncodeShards,
+        fn_constructor_args=(str(artifact), output, columns, tally),
         fn_constructor_kwargs=options,
-        batch_size=ROWS,
-        batch_format="pyarrow",
+        batch_size=1,
         compute=ActorPoolStrategy(min_size=1, max_size=workers),
         num_cpus=0 if gpus else 1,
         num_gpus=gpus,
     )
-    encoded.write_parquet(corpus.output, ray_remote_args={"num_cpus": 0}, concurrency=workers)
+    names = set()
+    for row in found.iter_rows():
+        if row["wrong"]:
+            raise WrongCorpus(row["wrong"])
+        names.add(row["name"])
+    return names
 
 
-def count_rows(uris: Sequence[str]) -> int:
-    """Rows of Parquet files, or of a folder of them, from their footers."""
-    found = [FileSystem.from_uri(uri) for uri in uris]
-    return sum(dataset(path, filesystem=filesystem, format="parquet").count_rows() for filesystem, path in found)
+def _shards(source: Source, most: int) -> Iterator[Shard]:
+    count = max(1, min(most, source.size // SHARD_BYTES))
+    return (Shard(source, number, count) for number in range(count))
+
+
+@dataclass(slots=True)
+class Counts:
+    """The sum of all reports so far; `size` is in bytes of the corpus."""
+
+    rows: int = 0
+    size: float = 0.0
+    encoded: int = 0
+    without_text: int = 0
+    failed: int = 0
+    failed_ids: list[Any] = field(default_factory=list)
+
+
+@ray.remote(num_cpus=0, max_restarts=-1)
+class Tally:
+    """Adds up what the actors report, a chunk once: an actor that begins again may report one for the second time."""
+
+    def __init__(self) -> None:
+        self._counts = Counts()
+        self._seen: set[str] = set()
+
+    def add(self, name: str, report: ChunkReport) -> None:
+        """Takes in one chunk."""
+        if name in self._seen:
+            return
+        self._seen.add(name)
+        counts = self._counts
+        counts.rows += report.rows
+        counts.size += report.size
+        counts.encoded += report.encoded
+        counts.without_text += report.without_text
+        counts.failed += len(report.failed_ids)
+        counts.failed_ids += report.failed_ids[: FAILURES_MOST - len(counts.failed_ids)]
+
+    def read(self) -> Counts:
+        """All so far."""
+        return self._counts
+
+
+def start_tally() -> Any:
+    """A tally on this process's own node: counts would be lost with any other."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return Tally.options(scheduling_strategy=here).remote()  # type: ignore[attr-defined]  # Ray publishes no types
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A run in figures, as it is written next to the output.
+
+    Attributes:
+        rows: in the output.
+        encoded: texts encoded by this run.
+        seconds: what it took, reading and writing included.
+        texts_per_second: of them.
+        without_text: rows of this run without a text, whose embedding is null.
+        failed: rows whose text the model could not encode, whose embedding is null; the next run tries them again.
+        failed_ids: the ids of the first thousand of these.
+        removed: rows of the output whose text their file no longer had.
+        of_other_files: rows of the output whose file is not in this corpus; they stay.
+    """
+
+    rows: int
+    encoded: int
+    seconds: float
+    texts_per_second: float
+    without_text: int
+    failed: int
+    failed_ids: list[Any]
+    removed: int
+    of_other_files: int
+
+    @classmethod
+    def of(cls, counts: Counts, seconds: float, *, rows: int, removed: int, of_other_files: int) -> "Summary":
+        """The summary of what the actors counted."""
+        return cls(
+            rows,
+            counts.encoded,
+            round(seconds, 1),
+            round(counts.encoded / seconds, 1),
+            counts.without_text,
+            counts.failed,
+            counts.failed_ids,
+            removed,
+            of_other_files,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a JSON file."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        text = f"{self.rows} rows; {self.encoded} texts encoded in {self.seconds} s ({self.texts_per_second} texts/s)"
+        if self.without_text:
+            text += f"; {self.without_text} rows without text"
+        if self.removed:
+            text += f"; {self.removed} rows removed that their files no longer have"
+        if self.of_other_files:
+            text += f"; {self.of_other_files} rows kept of files that are not in this corpus"
+        if self.failed:
+            text += f"; {self.failed} rows failed, the first: {', '.join(map(str, self.failed_ids[:5]))}"
+        return text
+
+
+@contextmanager
+def quiet(log: Path) -> Iterator[TextIO]:
+    """Sends to a file everything that is printed, until the block ends: Ray's own lines from C++ and other nodes, too.
+
+    Yields:
+        What was standard error.
+    """
+    kept = {number: os.dup(number) for number in (STDOUT, STDERR)}
+    with log.open("ab") as file, os.fdopen(os.dup(STDERR), "w", encoding="utf-8") as terminal:
+        _redirect(dict.fromkeys(kept, file.fileno()))
+        try:
+            yield terminal
+        finally:
+            _redirect(kept)
+            for number in kept.values():
+                os.close(number)
+
+
+def _redirect(targets: Mapping[int, int]) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number, target in targets.items():
+        os.dup2(target, number)
+
+
+@contextmanager
+def shown(tally: Any, size: int, terminal: TextIO) -> Iterator[None]:
+    """Draws one line until the block ends; only on a terminal.
+
+    Args:
+        tally: the actor.
+        size: of the corpus, in bytes.
+        terminal: where to.
+    """
+    over, is_whole = threading.Event(), threading.Event()
+
+    def draw() -> None:
+        began = time.monotonic()
+        with tqdm(total=size, desc="encoding", unit="B", unit_scale=True, file=terminal, disable=None) as bar:
+            while not over.wait(INTERVAL):
+                counts = ray.get(tally.read.remote())
+                bar.set_postfix_str(f"{counts.encoded / (time.monotonic() - began):.0f} texts/s", refresh=False)
+                bar.update(min(int(counts.size), size) - bar.n)
+            if is_whole.is_set():
+                bar.update(size - bar.n)  # since the last look
+
+    thread = threading.Thread(target=draw, name="progress")
+    thread.start()
+    try:
+        yield
+        is_whole.set()
+    finally:
+        over.set()
+        thread.join()

@@ -1,16 +1,16 @@
-"""`python -m deploy.observability`: writes the dashboard, the recording rules and the alerts into `deploy/`."""
+"""`python -m deploy.observability`: writes the dashboard, recording rules, alerts, and the objectives of the page."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
-from deploy.observability.alerts import RUNBOOK, make_alerts
+from deploy.observability.alerts import RUNBOOK, make_alerts, make_prometheus_rule
 from deploy.observability.dashboard import write_dashboard
-from deploy.observability.operator import make_prometheus_rule
-from deploy.observability.rules import Document, make_rules
+from deploy.observability.objectives import Document, describe_objectives, make_rules
 
 DEPLOY = Path(__file__).parents[1]
 HEADER = "# Made by `python -m deploy.observability`: change it there.\n"
@@ -24,7 +24,14 @@ def write_files(runbook: str = RUNBOOK) -> dict[str, str]:
         "prometheus/rules.yaml": _write(rules),
         "prometheus/alerts.yaml": _write(alerts),
         "kubernetes/components/monitoring/prometheusrule.yaml": _write(make_prometheus_rule(rules, alerts)),
+        "../docs/observability.md": _write_objectives(DEPLOY / "../docs/observability.md"),
     }
+
+
+def _write_objectives(page: Path) -> str:
+    """The page with the table of objectives between its two marks."""
+    begin, end = "<!-- python -m deploy.observability writes this table -->\n", "<!-- to here -->"
+    return re.sub(f"{begin}.*?{end}", f"{begin}{describe_objectives()}{end}", page.read_text("utf-8"), flags=re.DOTALL)
 
 
 def _write(document: Document) -> str:

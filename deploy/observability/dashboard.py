@@ -7,22 +7,20 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from deploy.observability import process_rows, request_rows
-from deploy.observability.overview import overview
-from deploy.observability.panels import RUNBOOK_PLACE, SOURCE
-from deploy.observability.process_rows import STARTED
-from deploy.observability.promql import STEP, series
-from service.observability import metric_names as names
+from deploy.observability import rows
+from deploy.observability.panels import RUNBOOK_PLACE, SOURCE, STEP, series
+from service.observability import metrics as names
 
 UID = "polyhead"
 ROWS = (  # the overview stands open above them
-    request_rows.objectives,
-    request_rows.latency,
-    request_rows.traffic,
-    request_rows.batching,
-    process_rows.saturation,
-    request_rows.attention,
-    process_rows.instances,
+    rows.objectives,
+    rows.latency,
+    rows.traffic,
+    rows.served_models,
+    rows.batching,
+    rows.saturation,
+    rows.attention,
+    rows.instances,
 )
 
 
@@ -39,7 +37,7 @@ def write_dashboard(runbook: str) -> str:
     for chosen in _variables(runbook):
         made = made.with_variable(chosen)
     number = itertools.count(1)
-    title, panels = overview()
+    title, panels = rows.overview()
     made = made.with_row(dashboard.Row(title).id(next(number)))
     for panel in panels:
         made = made.with_panel(panel.id(next(number)))  # type: ignore[attr-defined]  # every kind has it
@@ -59,7 +57,7 @@ def _annotations() -> Iterator[dashboard.AnnotationQuery]:
     """Moments that explain a change: where kube-state-metrics is there, every new revision of the Deployment."""
     generation = 'kube_deployment_status_observed_generation{deployment=~"polyhead(-.*)?"}'
     moments = {
-        "Started": (f"changes({series(STARTED)}[{STEP}]) > 0", "orange"),
+        "Started": (f"changes({series(rows.STARTED)}[{STEP}]) > 0", "orange"),
         "Deployment changed": (f"changes({generation}[{STEP}]) > 0", "blue"),
     }
     for name, (expression, colour) in moments.items():

@@ -18,17 +18,14 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.lib.client import Address, Request, post
 from benchmarks.lib.command import CannotMeasure, positive
-from benchmarks.lib.load import poisson_schedule, run_closed_loop, run_open_loop
+from benchmarks.lib.load import Address, Request, poisson_schedule, post, run_closed_loop, run_open_loop
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import load_texts
 from benchmarks.service.soak import mixed_requests
-from deploy.observability.picture import draw
+from deploy.observability.picture import draw, read_panels
 from deploy.observability.scrape import NoPrometheus, scraping
-from deploy.observability.shown import read_panels
-from model.artifact import Artifact
-from model.manifest import ArtifactError
+from model.artifact import Artifact, ArtifactError
 
 PICTURE = Path(__file__).parents[2] / "docs/pictures/dashboard.png"
 INSTANCES = 2
@@ -51,7 +48,7 @@ def make_requests(artifact: Artifact) -> list[Request]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs it all; 1, and a line that says why, where it cannot."""
+    """Runs it all; returns 1 after a line that says why if it cannot."""
     given = _parse(arguments)
     try:
         _run(given)

@@ -1,13 +1,29 @@
-"""What the service promises, and how fast it may use up what it does not.
+"""The objectives, and the recording rules of the ratios that they are about, over every window that an alert looks at.
 
 The error budget of 30 days, and the alerts on how fast it burns: long window to be sure, short window to end soon after
 the trouble does (Beyer et al., The Site Reliability Workbook, chapter 5, table 5-8). Change the objectives here.
+
+The rules first record the requests a second of the last five minutes, by what became of them. Longer windows are
+averages of these few series: raw series over three days, asked for each quarter of a minute, would be most of what a
+Prometheus does.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-AVAILABILITY = 0.999  # share of POST requests not answered 5xx; a caller whose own deadline passed is not failed
+from deploy.observability.panels import FAILED, NOT_REFUSED, REFUSED, WORK
+from service.observability import metrics as names
+from service.observability.metrics import SIZES
+
+AVAILABILITY = 0.999
+"""Share of accepted POST requests that are not answered 5xx; a caller whose own deadline passed is not failed."""
+ACCEPTANCE = 0.99
+"""Share of all POST requests that are accepted: not refused with 429.
+
+A refused request says when to come again and costs its caller that time, so it is no error; but it is no answer either,
+and a service that always refuses one of twenty has too few replicas.
+"""
 LATENCY = 0.99  # share of POST requests of a size, answered 200, that took at most
 LATENCY_SECONDS = {"small": 1.0, "medium": 10.0}
 """Seconds by the class of a request's tokens (`service.observability.metrics.SIZES`), each a bucket of the durations.
@@ -45,3 +61,103 @@ BURNS = (
     Burn(1, "3d", "6h", "1h", "ticket"),
 )
 BUDGET = "30d"
+
+
+Document = dict[str, Any]
+Rule = dict[str, str]
+
+RATE_WINDOW = "5m"
+RATE_SECONDS = 30  # between two records of it
+REQUESTS = f"job:polyhead_requests:rate{RATE_WINDOW}"
+ACCEPTED = f"job:polyhead_requests_accepted:rate{RATE_WINDOW}"
+REFUSALS = f"job:polyhead_requests_refused:rate{RATE_WINDOW}"
+FAILURES = f"job:polyhead_requests_failed:rate{RATE_WINDOW}"
+ANSWERS = f"job_size:polyhead_answers:rate{RATE_WINDOW}"
+SLOW_ANSWERS = f"job_size:polyhead_answers_slow:rate{RATE_WINDOW}"
+INTERVALS = {"30m": "30s", "1h": "30s", "6h": "1m", "3d": "2m", "30d": "4m"}
+"""How often a window is recorded. Beyond five minutes Prometheus would take the series for gone."""
+
+
+def errors(window: str) -> str:
+    """Name of the recorded share of accepted POST requests that failed."""
+    return f"job:polyhead_request_errors:ratio_rate{window}"
+
+
+def refusals(window: str) -> str:
+    """Name of the recorded share of POST requests that were refused."""
+    return f"job:polyhead_request_refusals:ratio_rate{window}"
+
+
+def slow(window: str) -> str:
+    """Name of the recorded share of answers that took longer than their size may take."""
+    return f"job_size:polyhead_answers_slow:ratio_rate{window}"
+
+
+def make_rules() -> Document:
+    """The rule file."""
+    groups = [{"name": "polyhead-rates", "interval": f"{RATE_SECONDS}s", "rules": list(_rates())}]
+    for window, interval in INTERVALS.items():
+        groups.append({"name": f"polyhead-ratios-{window}", "interval": interval, "rules": list(_ratios(window))})
+    return {"groups": groups}
+
+
+def _rates() -> Iterator[Rule]:
+    failed = _sum(f"{names.REQUEST_DURATION}_count", WORK, FAILED)
+    own_deadlines = _sum(names.CALLER_DEADLINES)
+    refused = _sum(f"{names.REQUEST_DURATION}_count", WORK, REFUSED)
+    yield _record(REQUESTS, _sum(f"{names.REQUEST_DURATION}_count", WORK))
+    yield _record(ACCEPTED, _sum(f"{names.REQUEST_DURATION}_count", WORK, NOT_REFUSED))
+    yield _record(REFUSALS, f"{refused} or 0 * {REQUESTS}")  # no series before the first one
+    yield _record(FAILURES, f"clamp_min({failed} - {own_deadlines}, 0)")
+    sizes = "|".join(LATENCY_SECONDS)
+    answered = _sum(f"{names.ANSWER_DURATION}_count", f'size=~"{sizes}"', by="job, size")
+    fast = " or ".join(
+        _sum(f"{names.ANSWER_DURATION}_bucket", f'size="{size}"', f'le="{seconds}"', by="job, size")
+        for size, seconds in LATENCY_SECONDS.items()
+    )
+    yield _record(ANSWERS, answered)
+    yield _record(SLOW_ANSWERS, f"{answered} - ({fast})")
+    yield _record(errors(RATE_WINDOW), f"{FAILURES} / {ACCEPTED}")
+    yield _record(refusals(RATE_WINDOW), f"{REFUSALS} / {REQUESTS}")
+    yield _record(slow(RATE_WINDOW), f"{SLOW_ANSWERS} / {ANSWERS}")
+
+
+def _ratios(window: str) -> Iterator[Rule]:
+    for ratio, part, whole in (
+        (errors(window), FAILURES, ACCEPTED),
+        (refusals(window), REFUSALS, REQUESTS),
+        (slow(window), SLOW_ANSWERS, ANSWERS),
+    ):
+        yield _record(ratio, f"sum_over_time({part}[{window}]) / sum_over_time({whole}[{window}])")
+
+
+def count(rate: str, window: str) -> str:
+    """Expression of how many requests a recorded rate was in a window, however little of the window is known."""
+    return f"sum_over_time({rate}[{window}]) * {RATE_SECONDS}"
+
+
+def _record(name: str, expression: str) -> Rule:
+    return {"record": name, "expr": expression}
+
+
+def _sum(name: str, *matchers: str, by: str = "job") -> str:
+    selector = f"{name}{{{','.join(matchers)}}}" if matchers else name
+    return f"sum by ({by}) (rate({selector}[{RATE_WINDOW}]))"
+
+
+def describe_objectives() -> str:
+    """The objectives as a table in Markdown, for the pages that name them."""
+    rows = [
+        (
+            AVAILABILITY,
+            "POST requests that were not refused",
+            "not answered 5xx (504 by a caller's own deadline aside)",
+        ),
+        (ACCEPTANCE, "POST requests", "not refused with 429"),
+        *(
+            (LATENCY, f"POST requests of up to {SIZES[size]:,} tokens, answered 200", f"answered within {seconds:g} s")
+            for size, seconds in LATENCY_SECONDS.items()
+        ),
+    ]
+    lines = ["| of 30 days' | at least | are |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {of} | {100 * share:g} % | {what} |" for share, of, what in rows)]) + "\n"

@@ -1,4 +1,4 @@
-"""The kinds of panels, each with one look. What they show stands in the rows."""
+"""The kinds of panels, each with one look; and PromQL from parts, limited to the job and instance that are chosen."""
 
 from collections.abc import Mapping, Sequence
 
@@ -161,3 +161,54 @@ def _query(ref_id: str, expression: str, legend: str) -> prometheus.Dataquery:
 def _thresholds(levels: Levels) -> dashboard.ThresholdsConfig:
     steps = [models.Threshold(value=value, color=color) for value, color in levels]
     return dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
+
+
+EACH = ("instance", "pod")  # a pod's name if there are pods
+EACH_LEGEND = "{{pod}} {{instance}}"
+SCOPE = ('job=~"$job"', 'instance=~"$instance"')
+STEP = "$__rate_interval"  # Grafana's: at least four scrapes, so that a rate always has two samples
+CHOSEN = "$__range"  # the time range that is looked at
+
+WORK = 'method="POST"'  # what callers wait for; probes, scrapes and pages are GET
+ANSWERED = 'status="200"'
+FAILED = 'status=~"5.."'
+REFUSED, NOT_REFUSED = 'status="429"', 'status!="429"'
+
+
+def series(name: str, *matchers: str) -> str:
+    """A metric of the chosen instances."""
+    return f"{name}{{{','.join((*SCOPE, *matchers))}}}"
+
+
+def recorded(name: str, *matchers: str) -> str:
+    """A recorded series of the chosen jobs: records know no instance."""
+    return f"{name}{{{','.join((SCOPE[0], *matchers))}}}"
+
+
+def rate(name: str, *matchers: str, by: Sequence[str] = (), over: str = STEP) -> str:
+    """Per second, summed."""
+    return f"sum{_by(by)}(rate({series(name, *matchers)}[{over}]))"
+
+
+def total(name: str, *matchers: str, by: Sequence[str] = ()) -> str:
+    """A gauge, summed."""
+    return f"sum{_by(by)}({series(name, *matchers)})"
+
+
+def mean(histogram: str, *matchers: str, by: Sequence[str] = ()) -> str:
+    """A histogram's average."""
+    return f"{rate(f'{histogram}_sum', *matchers, by=by)} / {rate(f'{histogram}_count', *matchers, by=by)}"
+
+
+def quantile(share: float, histogram: str, *matchers: str, by: Sequence[str] = ()) -> str:
+    """A histogram's quantile, as precise as its buckets."""
+    return f"histogram_quantile({share}, {rate(f'{histogram}_bucket', *matchers, by=('le', *by))})"
+
+
+def buckets(histogram: str, *matchers: str) -> str:
+    """What a heatmap takes: values in each bucket."""
+    return f"sum by (le) (increase({series(f'{histogram}_bucket', *matchers)}[{STEP}]))"
+
+
+def _by(labels: Sequence[str]) -> str:
+    return f" by ({', '.join(labels)}) " if labels else ""

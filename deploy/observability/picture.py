@@ -3,9 +3,10 @@
 It draws the kinds of panels that the dashboard has, with their titles, units and legends; not their colours.
 """
 
+import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,109 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 from PIL import Image
 
+from deploy.observability.panels import CHOSEN, STEP
 from deploy.observability.scrape import Prometheus, Series
-from deploy.observability.shown import ShownPanel, Target
-from deploy.observability.units import write_value
+
+DASHBOARD = Path(__file__).parents[1] / "grafana/polyhead.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One query.
+
+    Attributes:
+        legend: Grafana's template of a line's name.
+        expression: PromQL with Grafana's variables in it.
+        is_instant: whether one moment is asked for, not a range.
+    """
+
+    legend: str
+    expression: str
+    is_instant: bool
+
+    def fill_in(self, *, step: str, span: str) -> str:
+        """PromQL without variables: every job and instance, rates over `step`, all of it over `span`."""
+        chosen = {STEP: step, CHOSEN: span, "$job": ".*", "$instance": ".*"}
+        expression = self.expression
+        for name, value in chosen.items():
+            expression = expression.replace(name, value)
+        return expression
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPanel:
+    """One panel.
+
+    Attributes:
+        row: title of its row.
+        title: of the panel.
+        description: what it shows.
+        kind: Grafana's type.
+        unit: Grafana's name of the unit.
+        is_stacked: whether its lines are stacked.
+        place: x, y, width and height in the grid of 24 columns.
+        targets: its queries.
+        columns: of a table, one a query.
+        units: of a table, by column.
+        hidden: columns and labels that a table does not show.
+    """
+
+    row: str
+    title: str
+    description: str
+    kind: str
+    unit: str
+    is_stacked: bool
+    place: tuple[int, int, int, int]
+    targets: tuple[Target, ...]
+    columns: tuple[str, ...]
+    units: dict[str, str]
+    hidden: frozenset[str]
+
+
+def read_panels(path: Path = DASHBOARD) -> Iterator[ShownPanel]:
+    """Every panel of a dashboard in order, including collapsed rows."""
+    row = ""
+    for panel in json.loads(path.read_text(encoding="utf-8"))["panels"]:
+        if panel["type"] == "row":
+            row = panel["title"]
+            yield from (_read_panel(row, inner) for inner in panel.get("panels", ()))
+        else:
+            yield _read_panel(row, panel)
+
+
+def _read_panel(row: str, panel: dict[str, Any]) -> ShownPanel:
+    defaults = panel.get("fieldConfig", {}).get("defaults", {})
+    unit = defaults.get("unit") or panel.get("options", {}).get("yAxis", {}).get("unit", "short")
+    stacking = defaults.get("custom", {}).get("stacking", {}).get("mode", "none")
+    place = panel["gridPos"]
+    organize: dict[str, Any] = next(
+        (one["options"] for one in panel.get("transformations", ()) if one["id"] == "organize"), {}
+    )
+    overrides = panel.get("fieldConfig", {}).get("overrides", ())
+    return ShownPanel(
+        row,
+        panel["title"],
+        panel["description"],
+        panel["type"],
+        unit,
+        stacking != "none",
+        (place["x"], place["y"], place["w"], place["h"]),
+        tuple(Target(one["legendFormat"], one["expr"], one.get("instant", False)) for one in panel["targets"]),
+        tuple(organize.get("renameByName", {}).values()),
+        {one["matcher"]["options"]: one["properties"][0]["value"] for one in overrides},
+        frozenset(organize.get("excludeByName", {})),
+    )
+
 
 LINE_HEIGHT, WIDTH, DPI = 0.28, 15.0, 80  # inches a grid line, inches across, pixels an inch
+
 COLOURS = 200  # of the picture; heatmaps have the most
+
 INK, PALE, GRID, BACKGROUND = "#1f2933", "#6b7785", "#e3e8ee", "#f4f6f9"
+
 LEGEND_MOST, LABELS_MOST = 8, 7  # entries below a panel, labels beside a heatmap
+
 MARGIN = 0.008  # of the width
 
 Query = Callable[[Target], Sequence[Series]]
@@ -189,7 +285,7 @@ def _stack(axes: Axes, found: Sequence[tuple[str, Series]], start: float) -> Non
 
 
 def _draw_heatmap(axes: Axes, found: Sequence[Series], unit: str, start: float) -> None:
-    """Cumulative buckets as counts in each, darker where there are more; one line of cells a bucket."""
+    """Cumulative buckets as counts in each, darker for more; one line of cells a bucket."""
     if not found:
         return
     ordered = sorted(found, key=lambda series: float(series.labels["le"]))
@@ -241,3 +337,39 @@ def _legend(target: Target, series: Series) -> str:
     for label, value in series.labels.items():
         name = name.replace(f"{{{{{label}}}}}", value)
     return re.sub(r"\{\{\w+\}\}", "", name).strip()  # a label that is not there: no pod outside Kubernetes
+
+
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+_BYTES = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
+
+_COUNTS = ((1e6, " M"), (1e3, " k"))
+
+
+def write_value(value: float, unit: str) -> str:
+    """A value with its unit, to three digits; `-` for what is no number."""
+    if not math.isfinite(value):
+        return "+Inf" if value > 0 else "-"
+    if unit == "percentunit":
+        return f"{100 * value:.4g} %"
+    if unit == "s":
+        return _seconds(value)
+    if unit in ("bytes", "Bps"):
+        return _scaled(value, _BYTES, " B") + ("/s" if unit == "Bps" else "")
+    return _scaled(value, _COUNTS, "") + ("/s" if unit == "reqps" else "")
+
+
+def _seconds(value: float) -> str:
+    if value == 0:
+        return "0 s"
+    if value >= 120:
+        return f"{value / 60:.3g} min"
+    size, name = next((pair for pair in _TIMES if value >= pair[0]), _TIMES[-1])
+    return f"{value / size:.3g} {name}"
+
+
+def _scaled(value: float, sizes: tuple[tuple[float, str], ...], plain: str) -> str:
+    for size, name in sizes:
+        if abs(value) >= size:
+            return f"{value / size:.3g}{name if name.startswith(' ') else ' ' + name}"
+    return f"{value:.3g}{plain}"

@@ -11,11 +11,10 @@ from typing import Any
 import httpx
 import yaml
 
-from benchmarks.lib.client import Address
+from benchmarks.lib.load import Address
 from benchmarks.lib.server import free_port, started
-from deploy.observability.shown import DASHBOARD
 
-RULES = DASHBOARD.parents[1] / "prometheus"
+RULES = Path(__file__).parents[1] / "prometheus"
 INTERVAL = "1s"  # between two scrapes: a demonstration is minutes long, not days
 
 

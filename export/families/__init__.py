@@ -1,1 +1,1 @@
-"""One file a family: how its config.json and its tensor names become ours."""
+"""A file a lineage: how config.json and tensor names of its families become ours."""

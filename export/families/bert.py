@@ -1,27 +1,33 @@
-"""BERT and its kin: BERT, MiniLM, BGE, E5, GTE. Post-norm, learned absolute positions, token types."""
+"""BERT and its kin: post-norm, learned absolute positions.
 
+BERT (MiniLM, BGE, E5, GTE) has token types. DistilBERT has none, no pooler, and names of its own. ELECTRA's embeddings
+may be narrower than the network. ALBERT's are, and its layers stand in groups of one weight.
+"""
+
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from export.errors import UnsupportedModel
-from export.families.naming import rename
-from export.families.task_layers import BIASED, DECODER, DENSE, NORM, OUTPUT, TaskLayers, fixed
-from model.config import Activation, EncoderConfig, Pooling
-from model.config_checks import MOST_LAYERS, require
+from export.families.family import (
+    BIASED,
+    DECODER,
+    DENSE,
+    NORM,
+    OUTPUT,
+    Family,
+    TaskLayers,
+    fixed,
+    read_activation,
+    share_layers,
+)
+from model.config import EncoderConfig, Pooling
+from model.config_parts import MOST_LAYERS, require
 
-MODEL_TYPES = ("bert",)
-
-ACTIVATIONS: Mapping[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
-NAMES: Mapping[str, str] = {
+BERT_NAMES: Mapping[str, str] = {
     "embeddings.word_embeddings": "embeddings.token",
     "embeddings.position_embeddings": "embeddings.position",
     "embeddings.token_type_embeddings": "embeddings.token_type",
@@ -35,23 +41,43 @@ NAMES: Mapping[str, str] = {
     "encoder.layer.{}.output.dense": "layers.{}.feed_forward.down",
     "encoder.layer.{}.output.LayerNorm": "layers.{}.feed_forward_norm",
 }
-PREFIXES = ("bert.", "model.")
-IGNORED = ("pooler.", "cls.", "classifier.", "qa_outputs.", "embeddings.position_ids")
-
-CLASSIFIER = TaskLayers({"pooler.dense": DENSE, "classifier": OUTPUT}, fixed(dense_activation="tanh"))
-MASKED_LM = TaskLayers(
+# As `transformers` 5.23 has them.
+COMMON: Mapping[str, Any] = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "max_position_embeddings": 512,
+    "layer_norm_eps": 1e-12,
+}
+BERT_SETTINGS: Mapping[str, Any] = {
+    **COMMON,
+    "vocab_size": 30522,
+    "type_vocab_size": 2,
+    "pruned_heads": None,
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "position_embedding_type": "absolute",
+}
+CAUSAL: Mapping[str, tuple[object, ...]] = {"is_causal": (False, None)}  # no part of these networks is
+BERT_PREFIXES = ("bert.", "model.")
+BERT_IGNORED = ("pooler.", "cls.", "classifier.", "qa_outputs.", "embeddings.position_ids")
+OUT_PROJ: Mapping[str, str] = {"classifier.dense": DENSE, "classifier.out_proj": OUTPUT}  # of ELECTRA and RoBERTa
+BERT_CLASSIFIER = TaskLayers({"pooler.dense": DENSE, "classifier": OUTPUT}, fixed(dense_activation="tanh"))
+BERT_MASKED_LM = TaskLayers(
     {
         "cls.predictions.transform.dense": DENSE,
         "cls.predictions.transform.LayerNorm": NORM,
         "cls.predictions.decoder": DECODER,
         "cls.predictions": BIASED,
     },
-    lambda config: {"dense_activation": ACTIVATIONS[config["hidden_act"]]},
+    lambda config: {"dense_activation": read_activation(config, "hidden_act")},
 )
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    """Reads a BERT config.json.
+def read_bert(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    """Reads a config.json in the words of BERT.
 
     Raises:
         UnsupportedModel: a setting that makes it another network than the one built here.
@@ -60,13 +86,11 @@ def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
         raise UnsupportedModel(f"position_embedding_type {config['position_embedding_type']!r}: absolute is supported")
     if config.get("is_decoder") or config.get("add_cross_attention"):
         raise UnsupportedModel("a decoder is no encoder: is_decoder and add_cross_attention must be false")
-    if config["hidden_act"] not in ACTIVATIONS:
-        raise UnsupportedModel(f"hidden_act {config['hidden_act']!r}: one of {', '.join(ACTIVATIONS)} is supported")
     heads = config["num_attention_heads"]
     if config["hidden_size"] % heads:
         raise UnsupportedModel(f"hidden_size {config['hidden_size']} is not a multiple of {heads} heads")
     layers = config["num_hidden_layers"]
-    require("num_hidden_layers", layers, minimum=1, maximum=MOST_LAYERS)  # before a tuple of so many is made
+    require("num_hidden_layers", layers, minimum=1, maximum=MOST_LAYERS)  # before a tuple of that size is made
     pruned = config.get("pruned_heads") or {}
     head_size = config["hidden_size"] // heads
     return EncoderConfig(
@@ -78,13 +102,200 @@ def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
         intermediate_size=config["intermediate_size"],
         max_positions=config["max_position_embeddings"],
         type_vocab_size=config["type_vocab_size"],
-        activation=ACTIVATIONS[config["hidden_act"]],
+        activation=read_activation(config, "hidden_act"),
         norm_eps=config["layer_norm_eps"],
         pooling=pooling,
     )
 
 
-def read_state(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The encoder's state from a checkpoint's tensors and its config.json."""
-    del config  # names are all there is to change
-    return rename(tensors, NAMES, prefixes=PREFIXES, ignored=IGNORED)
+BERT = Family(
+    model_types=("bert",),
+    settings=BERT_SETTINGS,
+    requires=CAUSAL,
+    names=BERT_NAMES,
+    prefixes=BERT_PREFIXES,
+    ignored=BERT_IGNORED,
+    classifier=BERT_CLASSIFIER,
+    masked_lm=BERT_MASKED_LM,
+    read_config=read_bert,
+)
+
+
+DISTILBERT_NORM_EPS = 1e-12  # written into its code, not into config.json
+DISTILBERT_SETTINGS: Mapping[str, str] = {
+    "hidden_size": "dim",
+    "num_attention_heads": "n_heads",
+    "num_hidden_layers": "n_layers",
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+}
+DISTILBERT_NAMES: Mapping[str, str] = {
+    "embeddings.word_embeddings": "embeddings.token",
+    "embeddings.position_embeddings": "embeddings.position",
+    "embeddings.LayerNorm": "embeddings.norm",
+    "transformer.layer.{}.attention.q_lin": "layers.{}.attention.query",
+    "transformer.layer.{}.attention.k_lin": "layers.{}.attention.key",
+    "transformer.layer.{}.attention.v_lin": "layers.{}.attention.value",
+    "transformer.layer.{}.attention.out_lin": "layers.{}.attention.output",
+    "transformer.layer.{}.sa_layer_norm": "layers.{}.attention_norm",
+    "transformer.layer.{}.ffn.lin1": "layers.{}.feed_forward.up",
+    "transformer.layer.{}.ffn.lin2": "layers.{}.feed_forward.down",
+    "transformer.layer.{}.output_layer_norm": "layers.{}.feed_forward_norm",
+}
+
+
+def _read_distilbert_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    renamed = {ours: config[theirs] for ours, theirs in DISTILBERT_SETTINGS.items()}
+    settings = {**config, **renamed, "type_vocab_size": 0, "layer_norm_eps": DISTILBERT_NORM_EPS}
+    return read_bert(settings, pooling)
+
+
+DISTILBERT = Family(
+    model_types=("distilbert",),
+    settings={
+        "vocab_size": 30522,
+        "dim": 768,
+        "n_heads": 12,
+        "n_layers": 6,
+        "hidden_dim": 3072,
+        "activation": "gelu",
+        "max_position_embeddings": 512,
+        "pruned_heads": None,
+        "position_embedding_type": "absolute",
+    },
+    requires={**CAUSAL, "is_decoder": (False,), "add_cross_attention": (False,)},
+    unread=(
+        "sinusoidal_pos_embds",
+        *("qa_dropout", "tie_weights_"),
+        "seq_classif_dropout",
+    ),  # the first only makes the table, which is stored
+    aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
+    names=DISTILBERT_NAMES,
+    prefixes=("distilbert.", "model."),
+    ignored=(
+        *("vocab_transform.", "vocab_layer_norm.", "vocab_projector.", "pre_classifier.", "classifier."),
+        "qa_outputs.",
+    ),
+    classifier=TaskLayers({"pre_classifier": DENSE, "classifier": OUTPUT}, fixed(dense_activation="relu")),
+    masked_lm=TaskLayers(
+        {"vocab_transform": DENSE, "vocab_layer_norm": NORM, "vocab_projector": DECODER},
+        lambda config: {"dense_activation": read_activation(config, "activation")},
+    ),
+    read_config=_read_distilbert_config,
+)
+
+
+ELECTRA_NAMES: Mapping[str, str] = {**BERT_NAMES, "embeddings_project": "embeddings.to_hidden"}
+
+
+def _read_electra_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    read = read_bert(config, pooling)
+    width = config["embedding_size"]
+    return replace(read, token_size=0 if width == read.hidden_size else width)
+
+
+ELECTRA = Family(
+    model_types=("electra",),
+    settings={
+        **BERT_SETTINGS,
+        "embedding_size": 128,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    },
+    requires=CAUSAL,
+    names=ELECTRA_NAMES,
+    prefixes=("electra.", "model."),
+    ignored=(
+        *("discriminator_predictions.", "generator_predictions.", "generator_lm_head.", "classifier.", "qa_outputs."),
+        *("sequence_summary.", "embeddings.position_ids"),
+    ),
+    classifier=TaskLayers(OUT_PROJ, fixed(dense_activation="gelu")),
+    masked_lm=TaskLayers(
+        {"generator_predictions.dense": DENSE, "generator_predictions.LayerNorm": NORM, "generator_lm_head": DECODER},
+        fixed(dense_activation="gelu"),
+    ),
+    read_config=_read_electra_config,
+)
+
+
+ALBERT_LAYER = re.compile(r"encoder\.albert_layer_groups\.(\d+)\.albert_layers\.(\d+)\.")
+ALBERT_NAMES: Mapping[str, str] = {
+    **{theirs: ours for theirs, ours in BERT_NAMES.items() if theirs.startswith("embeddings.")},
+    "encoder.embedding_hidden_mapping_in": "embeddings.to_hidden",
+    "layers.{}.attention.query": "layers.{}.attention.query",
+    "layers.{}.attention.key": "layers.{}.attention.key",
+    "layers.{}.attention.value": "layers.{}.attention.value",
+    "layers.{}.attention.dense": "layers.{}.attention.output",
+    "layers.{}.attention.LayerNorm": "layers.{}.attention_norm",
+    "layers.{}.ffn": "layers.{}.feed_forward.up",
+    "layers.{}.ffn_output": "layers.{}.feed_forward.down",
+    "layers.{}.full_layer_layer_norm": "layers.{}.feed_forward_norm",
+}
+
+
+def _read_albert_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    firsts = _albert_first_layers(config)
+    read = read_bert({**config, "num_hidden_layers": len(firsts)}, pooling)
+    return replace(read, token_size=config["embedding_size"], shared_layers=firsts)
+
+
+def _name_albert_layers(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Groups of weights under the number of the first layer that has them."""
+    places = _albert_places(config)
+
+    def first_layer(found: re.Match[str]) -> str:
+        group, inner = map(int, found.groups())
+        if (group, inner) not in places:
+            raise UnsupportedModel(f"{found.group()} is a layer that no place of the network has")
+        return f"layers.{places.index((group, inner))}."
+
+    return {ALBERT_LAYER.sub(first_layer, name): tensor for name, tensor in tensors.items()}
+
+
+def _albert_places(config: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Group of weights and layer within it of each layer of the network."""
+    layers, groups, inner = (config[name] for name in ("num_hidden_layers", "num_hidden_groups", "inner_group_num"))
+    require("num_hidden_layers", layers, minimum=1, maximum=MOST_LAYERS)
+    require("num_hidden_groups", groups, minimum=1, maximum=layers)
+    require("inner_group_num", inner, minimum=1, maximum=MOST_LAYERS // layers)
+    return [(int(layer / (layers / groups)), index) for layer in range(layers) for index in range(inner)]
+
+
+def _albert_first_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
+    places = _albert_places(config)
+    return tuple(map(places.index, places))
+
+
+ALBERT = Family(
+    model_types=("albert",),
+    settings={
+        **BERT_SETTINGS,
+        "vocab_size": 30000,
+        "embedding_size": 128,
+        "hidden_size": 4096,
+        "num_attention_heads": 64,
+        "intermediate_size": 16384,
+        "hidden_act": "gelu_new",
+        "num_hidden_groups": 1,
+        "inner_group_num": 1,
+    },
+    requires=CAUSAL,
+    unread=("classifier_dropout_prob", "down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"),
+    names=ALBERT_NAMES,
+    prefixes=("albert.", "model."),
+    ignored=("pooler.", "predictions.", "sop_classifier.", "classifier.", "qa_outputs.", "embeddings.position_ids"),
+    classifier=TaskLayers({"pooler": DENSE, "classifier": OUTPUT}, fixed(dense_activation="tanh")),
+    masked_lm=TaskLayers(
+        {
+            "predictions.dense": DENSE,
+            "predictions.LayerNorm": NORM,
+            "predictions.decoder": DECODER,
+            "predictions": BIASED,
+        },
+        lambda config: {"dense_activation": read_activation(config, "hidden_act")},
+    ),
+    read_config=_read_albert_config,
+    prepare=_name_albert_layers,
+    finish=lambda state, config: share_layers(state, _albert_first_layers(config)),
+)

@@ -1,26 +1,51 @@
-"""GTE of 2024 and later (gte-base-en-v1.5, gte-multilingual-base): rotary positions, GeGLU, norms after.
+"""BERT's network with other positions and a gated feed-forward, norms after: GTE, NomicBERT and JinaBERT v2.
 
-config.json comes as the model's own code writes it (model type `new`) or as `transformers` 5 does (`gte`).
+GTE of 2024 and later (gte-base-en-v1.5, gte-multilingual-base): rotary positions, GeGLU. config.json comes as the
+model's own code writes it (model type `new`) or as `transformers` 5 does (`gte`).
+
+NomicBERT (nomic-embed-text-v1 and v1.5): rotary positions, SwiGLU, hardly any bias. config.json comes in the words of
+the model's own code (`n_embd`), in those of `transformers` 5 (`hidden_size`), or in both. Frequencies that its code
+rescales for texts longer than it was trained on ("dynamic") are the plain ones up to that length, so such a network is
+read with that length as its longest.
+
+JinaBERT v2 (jina-embeddings-v2-small-en and -base-en): ALiBi in both directions. Its config.json calls it `bert`; what
+tells it apart is its `position_embedding_type`. The variant with norms on queries and keys
+(jina-embeddings-v2-base-code) is refused by its tensors' names.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from export.errors import UnsupportedModel
-from export.families import bert
-from export.families.naming import QKV, TRANSFORMERS_LAYER, rename
-from export.families.rope import Rope, read_rope
-from export.families.settings import positive, require_settings
-from export.families.task_layers import DECODER, DENSE, NORM, TaskLayers, fixed
+from export.families.bert import (
+    BERT_CLASSIFIER,
+    BERT_IGNORED,
+    BERT_MASKED_LM,
+    BERT_NAMES,
+    BERT_PREFIXES,
+    CAUSAL,
+    COMMON,
+    read_bert,
+)
+from export.families.family import (
+    DECODER,
+    DENSE,
+    NORM,
+    QKV,
+    REQUIRED,
+    TOKEN_CLASSIFIER,
+    TRANSFORMERS_LAYER,
+    Family,
+    ReadSettings,
+    TaskLayers,
+    fixed,
+    positive,
+)
+from export.families.rope import Rope, find_rope, read_rope
 from model.config import EncoderConfig, Pooling
 
-MODEL_TYPES = ("new", "gte")
-REMOTE_CLASSES = ("New", "Gte")
-
-NAMES: Mapping[str, str | tuple[str, ...]] = {
+GTE_NAMES: Mapping[str, str | tuple[str, ...]] = {
     "embeddings.word_embeddings": "embeddings.token",
     "embeddings.token_type_embeddings": "embeddings.token_type",
     "embeddings.LayerNorm": "embeddings.norm",
@@ -35,30 +60,18 @@ NAMES: Mapping[str, str | tuple[str, ...]] = {
     "encoder.layer.{}.mlp_ln": "layers.{}.feed_forward_norm",
     **TRANSFORMERS_LAYER,
 }
-PREFIXES = ("new.", "gte.", "model.")
-IGNORED = ("pooler.", "lm_head.", "classifier.", "embeddings.rotary_emb.", "embeddings.position_ids")
-CLASSIFIER = bert.CLASSIFIER
-MASKED_LM = TaskLayers(
-    {"lm_head.dense": DENSE, "lm_head.layer_norm": NORM, "lm_head.norm": NORM, "lm_head.decoder": DECODER},
-    fixed(dense_activation="gelu"),
-)
-REPRODUCED: Mapping[str, tuple[object, ...]] = {
-    "layer_norm_type": ("layer_norm",),
-    "position_embedding_type": ("rope",),
-    "logn_attention_scale": (False,),
-    "logn_attention_clip1": (False,),
+BERT_WORDS: Mapping[str, Any] = {  # both codes of these families have defaults, and not the same ones
+    **dict.fromkeys((*COMMON, "vocab_size", "type_vocab_size"), REQUIRED),
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "pruned_heads": None,
 }
+WHOLE_ROTATION: Mapping[str, tuple[object, ...]] = {"partial_rotary_factor": (None, 1, 1.0)}
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    """Reads a GTE config.json, of either model type.
-
-    Raises:
-        UnsupportedModel: a setting that makes it another network than the one built here.
-    """
-    require_settings(config, REPRODUCED)
-    read = bert.read_config({**config, "position_embedding_type": "absolute"}, pooling)
-    rope = _read_rope(config, read.d_k)
+def _read_gte_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    read = read_bert({**config, "position_embedding_type": "absolute"}, pooling)
+    rope = _gte_read_rope(config, read.d_k)
     return replace(
         read,
         gated=True,
@@ -69,20 +82,16 @@ def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     )
 
 
-def read_state(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The encoder's state from a checkpoint's tensors."""
-    del config  # names are all there is to change
-    return rename(tensors, NAMES, prefixes=PREFIXES, ignored=IGNORED)
-
-
-def _read_rope(config: Mapping[str, Any], d_k: int) -> Rope:
+def _gte_read_rope(config: Mapping[str, Any], d_k: int) -> Rope:
     """`rope_parameters`, or `rope_theta` with `rope_scaling`.
 
     Fixed NTK scaling by a factor f is theta * f, and frequencies divided by f^(2/K) (kexue.fm/archives/9706, equation
     6; so that the lowest frequency is divided by f, and the highest hardly changes).
     """
     if config.get("rope_parameters") is not None:
-        return read_rope(config["rope_parameters"], positions=config["max_position_embeddings"])
+        return find_rope(config)
+    if config.get("rope_theta") is None:
+        raise KeyError("rope_theta")
     theta, scaling = positive(config, "rope_theta"), config.get("rope_scaling")
     if scaling is None:
         return Rope(theta)
@@ -90,3 +99,220 @@ def _read_rope(config: Mapping[str, Any], d_k: int) -> Rope:
         raise UnsupportedModel(f"rope_scaling {scaling}: none, or type ntk with a factor, is supported")
     factor = positive(scaling, "factor")
     return Rope(theta * factor, factor ** (2 / d_k))
+
+
+GTE = Family(
+    model_types=("new", "gte"),
+    settings={**BERT_WORDS, **dict.fromkeys(("rope_parameters", "rope_theta", "rope_scaling"))},
+    requires={
+        **CAUSAL,
+        **WHOLE_ROTATION,
+        "layer_norm_type": ("layer_norm",),
+        "position_embedding_type": ("rope",),
+        "logn_attention_scale": (False,),
+        "logn_attention_clip1": (False,),
+    },
+    unread=("pack_qkv", "unpad_inputs", "use_memory_efficient_attention"),
+    remote_classes=("New", "Gte"),
+    names=GTE_NAMES,
+    prefixes=("new.", "gte.", "model."),
+    ignored=("pooler.", "lm_head.", "classifier.", "embeddings.rotary_emb.", "embeddings.position_ids"),
+    classifier=BERT_CLASSIFIER,
+    masked_lm=TaskLayers(
+        {"lm_head.dense": DENSE, "lm_head.layer_norm": NORM, "lm_head.norm": NORM, "lm_head.decoder": DECODER},
+        fixed(dense_activation="gelu"),
+    ),
+    read_config=_read_gte_config,
+)
+
+
+NOMIC_BERT_NAMES: Mapping[str, str | tuple[str, ...]] = {
+    "embeddings.word_embeddings": "embeddings.token",
+    "embeddings.token_type_embeddings": "embeddings.token_type",
+    "emb_ln": "embeddings.norm",
+    "encoder.layers.{}.attn.Wqkv": QKV,
+    "encoder.layers.{}.attn.out_proj": "layers.{}.attention.output",
+    "encoder.layers.{}.norm1": "layers.{}.attention_norm",
+    "encoder.layers.{}.mlp.fc11": "layers.{}.feed_forward.up",
+    "encoder.layers.{}.mlp.fc12": "layers.{}.feed_forward.gate",
+    "encoder.layers.{}.mlp.fc2": "layers.{}.feed_forward.down",
+    "encoder.layers.{}.norm2": "layers.{}.feed_forward_norm",
+    "embeddings.LayerNorm": "embeddings.norm",  # as `transformers` names it
+    **TRANSFORMERS_LAYER,
+}
+
+
+def _in_words_of_transformers(read: ReadSettings) -> ReadSettings:
+    """Refuses heads of the model's own code, which is never run: only `transformers`' heads are tested against."""
+
+    def checked(config: Mapping[str, Any]) -> dict[str, Any]:
+        if "n_embd" in config:
+            raise UnsupportedModel(
+                "layers for another task than embedding of NomicBERT's own code are not supported: those of "
+                "transformers 5 are, whose config.json says hidden_size instead of n_embd"
+            )
+        return read(config)
+
+    return checked
+
+
+NOMIC_BERT_OWN_SETTINGS: Mapping[str, str] = {
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "intermediate_size": "n_inner",
+    "layer_norm_eps": "layer_norm_epsilon",
+}
+NOMIC_BERT_BIASES = ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias")
+NOMIC_BERT_ACTIVATIONS: Mapping[str, str] = {"swiglu": "silu", "geglu": "gelu"}
+NOMIC_BERT_REQUIRES: Mapping[str, tuple[object, ...]] = {
+    **CAUSAL,
+    **WHOLE_ROTATION,
+    "position_embedding_type": (None, "absolute"),
+    "rope_scaling": (None,),
+    "prenorm": (False,),
+    "parallel_block": (False,),
+    "parallel_block_tied_norm": (False,),
+    "use_rms_norm": (False, None),
+    "causal": (False,),
+    "rotary_emb_interleaved": (False,),
+    "rotary_emb_scale_base": (None,),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "moe_every_n_layers": (None, 0),
+}
+
+
+def _read_nomic_bert_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    settings = _own_settings(config) if "n_embd" in config else dict(config)
+    read = read_bert(settings, pooling)
+    head_size = settings.get("head_dim") or read.d_k
+    rope = _nomic_bert_read_rope(config)
+    attention_bias, up_bias, down_bias = (settings.get(name, False) for name in NOMIC_BERT_BIASES)
+    return replace(
+        read,
+        d_k=head_size,
+        d_v=head_size,
+        gated=True,
+        attention_bias=attention_bias,
+        output_bias=attention_bias,
+        up_bias=up_bias,
+        down_bias=down_bias,
+        positions="none",
+        attention_positions="rotary",
+        **rope.settings(),
+    )
+
+
+def _own_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the model's own code in BERT's words; what that code has no default for must be there."""
+    if config["rotary_emb_fraction"] != 1:
+        raise UnsupportedModel(f"rotary_emb_fraction {config['rotary_emb_fraction']}: 1 is supported")
+    for ours, theirs in NOMIC_BERT_OWN_SETTINGS.items():
+        if {ours, theirs} <= config.keys() and config[ours] != config[theirs]:
+            raise UnsupportedModel(
+                f"config.json says {ours} {config[ours]!r} and {theirs} {config[theirs]!r}: which is right?"
+            )
+    activation = config["activation_function"]
+    if activation not in NOMIC_BERT_ACTIVATIONS:
+        raise UnsupportedModel(
+            f"activation_function {activation!r}: one of {', '.join(NOMIC_BERT_ACTIVATIONS)} is supported"
+        )
+    multiple = config.get("pad_vocab_size_multiple", 1)
+    return {
+        **{name: config[name] for name in NOMIC_BERT_BIASES},  # absent, its code takes them for true
+        **{ours: config[theirs] for ours, theirs in NOMIC_BERT_OWN_SETTINGS.items()},
+        "hidden_act": NOMIC_BERT_ACTIVATIONS[activation],
+        "vocab_size": -(-config["vocab_size"] // multiple) * multiple,
+        "type_vocab_size": config["type_vocab_size"],
+        "max_position_embeddings": config["max_trained_positions" if _is_dynamic(config) else "n_positions"],
+    }
+
+
+def _nomic_bert_read_rope(config: Mapping[str, Any]) -> Rope:
+    parameters = dict(config.get("rope_parameters") or {})
+    if parameters.get("rope_type") == "dynamic":
+        parameters = {name: value for name, value in parameters.items() if name not in ("rope_type", "type", "factor")}
+    rope = read_rope(parameters, theta=config.get("rotary_emb_base")) if parameters else None
+    own = read_rope({}, theta=config["rotary_emb_base"]) if "rotary_emb_base" in config else None
+    if rope and own and rope != own:
+        raise UnsupportedModel(
+            f"rotary_emb_base says {own.theta} and rope_parameters {rope.theta}: which one is right?"
+        )
+    if found := rope or own:
+        return found
+    raise KeyError("rotary_emb_base")
+
+
+def _is_dynamic(config: Mapping[str, Any]) -> bool:
+    return bool(config.get("rotary_scaling_factor")) or (
+        (config.get("rope_parameters") or {}).get("rope_type") == "dynamic"
+    )
+
+
+NOMIC_BERT = Family(
+    model_types=("nomic_bert",),
+    settings={
+        **BERT_WORDS,
+        **dict.fromkeys(NOMIC_BERT_BIASES, REQUIRED),
+        **dict.fromkeys(NOMIC_BERT_OWN_SETTINGS.values(), REQUIRED),
+        **dict.fromkeys(("activation_function", "n_positions", "pad_vocab_size_multiple"), REQUIRED),
+        **dict.fromkeys(("rotary_emb_base", "rotary_emb_fraction", "max_trained_positions"), REQUIRED),
+        "head_dim": None,
+        "rope_parameters": None,
+        "rotary_scaling_factor": None,
+    },
+    requires=NOMIC_BERT_REQUIRES,
+    unread=(
+        *("attn_pdrop", "embd_pdrop", "resid_pdrop", "dense_seq_output", "fused_bias_fc", "fused_dropout_add_ln"),
+        *("last_layer_subset", "reorder_and_upcast_attn", "use_xentropy", "n_ctx", "mlp_dropout", "num_experts"),
+        *("add_moe_fusion", "expert_choice_router", "ffn_div", "moe_impl", "moe_resid_pdrop", "moe_top_k"),
+        *("moe_normalize_expert_weights", "router_aux_loss_coef"),  # of a mixture of experts, which is refused
+    ),
+    remote_classes=("NomicBert",),
+    names=NOMIC_BERT_NAMES,
+    prefixes=("bert.", "nomic_bert.", "model."),
+    ignored=("pooler.", "cls.", "classifier."),
+    classifier=TaskLayers(BERT_CLASSIFIER.names, _in_words_of_transformers(BERT_CLASSIFIER.read_settings)),
+    token_classifier=TaskLayers(TOKEN_CLASSIFIER.names, _in_words_of_transformers(TOKEN_CLASSIFIER.read_settings)),
+    masked_lm=TaskLayers(
+        {**BERT_MASKED_LM.names, "cls.predictions.transform.layer_norm": NORM},
+        _in_words_of_transformers(BERT_MASKED_LM.read_settings),
+    ),
+    read_config=_read_nomic_bert_config,
+)
+
+
+JINA_BERT_FEED_FORWARDS: Mapping[str, str] = {"geglu": "gelu", "reglu": "relu"}
+JINA_BERT_NAMES: Mapping[str, str | tuple[str, ...]] = {
+    **{theirs: ours for theirs, ours in BERT_NAMES.items() if ".attention." in theirs or theirs.startswith("emb")},
+    "encoder.layer.{}.mlp.gated_layers": ("layers.{}.feed_forward.gate", "layers.{}.feed_forward.up"),
+    "encoder.layer.{}.mlp.wo": "layers.{}.feed_forward.down",
+    "encoder.layer.{}.mlp.layernorm": "layers.{}.feed_forward_norm",
+}
+
+
+def _read_jina_bert_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    kind = config["feed_forward_type"]
+    if kind not in JINA_BERT_FEED_FORWARDS:
+        raise UnsupportedModel(f"feed_forward_type {kind!r}: one of {', '.join(JINA_BERT_FEED_FORWARDS)} is supported")
+    settings = {**config, "position_embedding_type": "absolute", "hidden_act": JINA_BERT_FEED_FORWARDS[kind]}
+    read = read_bert(settings, pooling)
+    return replace(read, gated=True, up_bias=False, positions="none", attention_positions="alibi")
+
+
+JINA_BERT = Family(
+    model_types=("jina_bert",),
+    settings={
+        **{name: value for name, value in BERT_WORDS.items() if name not in ("pruned_heads", "hidden_act")},
+        "feed_forward_type": REQUIRED,
+    },
+    requires={**CAUSAL, "position_embedding_type": ("alibi",), "pruned_heads": (None, {})},
+    unread=("hidden_act", "emb_pooler"),
+    remote_classes=("JinaBert",),
+    names=JINA_BERT_NAMES,
+    token_classifier=None,
+    prefixes=BERT_PREFIXES,
+    ignored=BERT_IGNORED,
+    read_config=_read_jina_bert_config,
+)

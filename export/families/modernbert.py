@@ -7,22 +7,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from export.errors import UnsupportedModel
-from export.families import bert
-from export.families.naming import QKV, rename
-from export.families.rope import Rope, read_rope
-from export.families.settings import GLOBAL, LOCAL, local_layers, require_settings
-from export.families.task_layers import DECODER, DENSE, NORM, OUTPUT, TaskLayers
+from export.families.bert import read_bert
+from export.families.family import (
+    DECODER,
+    DENSE,
+    GLOBAL,
+    LOCAL,
+    NORM,
+    OUTPUT,
+    QKV,
+    REQUIRED,
+    Family,
+    TaskLayers,
+    local_layers,
+    read_activation,
+)
+from export.families.rope import Rope, two_ropes
 from model.config import EncoderConfig, Pooling
 
-MODEL_TYPES = ("modernbert",)
-
-REPRODUCED: Mapping[str, tuple[object, ...]] = {
-    "position_embedding_type": ("absolute", "sans_pos", None),  # words that nobody reads; Ettin and mmBERT say sans_pos
-    "rope_scaling": (None,),
-}
 NAMES: Mapping[str, str | tuple[str, ...]] = {
     "embeddings.tok_embeddings": "embeddings.token",
     "embeddings.norm": "embeddings.norm",
@@ -34,43 +37,24 @@ NAMES: Mapping[str, str | tuple[str, ...]] = {
     "layers.{}.mlp.Wo": "layers.{}.feed_forward.down",
     "final_norm": "final_norm",
 }
-PREFIXES = ("model.",)
-IGNORED = ("head.", "decoder.", "classifier.")
 
 
 def _read_dense(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The dense layer that both heads begin with."""
-    activation = config.get("classifier_activation", "gelu")
-    if activation not in bert.ACTIVATIONS:
-        raise UnsupportedModel(
-            f"classifier_activation {activation!r}: one of {', '.join(bert.ACTIVATIONS)} is supported"
-        )
-    return {"dense_activation": bert.ACTIVATIONS[activation], "dense_bias": config.get("classifier_bias", False)}
+    """Settings of the dense layer that both heads begin with."""
+    activation = read_activation({"classifier_activation": "gelu", **config}, "classifier_activation")
+    return {"dense_activation": activation, "dense_bias": config.get("classifier_bias", False)}
 
 
-CLASSIFIER = TaskLayers(
-    {"head.dense": DENSE, "head.norm": NORM, "classifier": OUTPUT},
-    lambda config: {
-        **_read_dense(config),
-        "dense_norm": True,
-        "pooling": config.get("classifier_pooling", "cls"),
-    },
-)
-MASKED_LM = TaskLayers(
-    {"head.dense": DENSE, "head.norm": NORM, "decoder": DECODER},
-    lambda config: {**_read_dense(config), "bias": config.get("decoder_bias", True)},
-)
-
-
-def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    """Reads a ModernBERT config.json, of `transformers` 5 or older.
-
-    Raises:
-        UnsupportedModel: a setting that makes it another network than the one built here.
-    """
-    require_settings(config, REPRODUCED)
+def _read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    half, whole = (
+        config["sliding_window"],
+        config.get("local_attention", 128 if config["sliding_window"] is None else None),
+    )
+    if half is not None and whole not in (None, 2 * half):  # one sets the other in its code
+        raise UnsupportedModel(f"config.json says sliding_window {half} and local_attention {whole}: which is right?")
+    sees = whole // 2 if half is None else half
     renamed = {"hidden_act": config["hidden_activation"], "layer_norm_eps": config["norm_eps"], "type_vocab_size": 0}
-    read = bert.read_config({**config, **renamed, "position_embedding_type": "absolute"}, pooling)
+    read = read_bert({**config, **renamed, "position_embedding_type": "absolute"}, pooling)
     near_layers = _local_layers(config)
     far, near = _ropes(config)
     if near_layers and (far.divisor, far.scaling) != (near.divisor, near.scaling):
@@ -91,14 +75,8 @@ def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
         **far.settings(),
         local_rope_theta=near.theta if near_layers else None,
         local_layers=near_layers,
-        window=config["local_attention"] // 2 if near_layers else None,
+        window=sees if near_layers else None,
     )
-
-
-def read_state(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The encoder's state from a checkpoint's tensors."""
-    del config  # names are all there is to change
-    return rename(tensors, NAMES, prefixes=PREFIXES, ignored=IGNORED)
 
 
 def _local_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
@@ -113,10 +91,60 @@ def _local_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _ropes(config: Mapping[str, Any]) -> tuple[Rope, Rope]:
     """Of global and of local layers."""
-    if (parameters := config.get("rope_parameters")) is None:
-        far = read_rope({}, theta=config["global_rope_theta"])
-        near = config["local_rope_theta"]  # null for the global one; not said, it would be the original's default
-        return far, far if near is None else read_rope({}, theta=near)
-    if unknown := sorted(set(parameters) - {GLOBAL, LOCAL}):
-        raise UnsupportedModel(f"rope_parameters has {', '.join(unknown)}: {GLOBAL} and {LOCAL} are known")
-    return read_rope(parameters[GLOBAL]), read_rope(parameters[LOCAL])
+    bases = {GLOBAL: 160000.0, LOCAL: 10000.0}
+    said = {GLOBAL: config.get("global_rope_theta"), LOCAL: config.get("local_rope_theta")}
+    if config["rope_parameters"] is None and "local_rope_theta" in config and said[LOCAL] is None:
+        said[LOCAL] = said[GLOBAL] or bases[GLOBAL]  # null is the global one
+    return two_ropes(config, said, bases)
+
+
+def _read_head(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_read_dense(config), "dense_norm": True}
+
+
+MODERNBERT = Family(
+    model_types=("modernbert",),
+    settings={
+        "vocab_size": 50368,
+        "hidden_size": 768,
+        "intermediate_size": 1152,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 12,
+        "hidden_activation": "gelu",
+        "max_position_embeddings": 8192,
+        "norm_eps": 1e-5,
+        "local_attention": REQUIRED,
+        "sliding_window": None,
+        "global_attn_every_n_layers": 3,
+        **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), False),
+        "decoder_bias": True,
+        "classifier_pooling": "cls",
+        "classifier_activation": "gelu",
+        "layer_types": None,
+        "rope_parameters": None,
+        "global_rope_theta": REQUIRED,
+        "local_rope_theta": REQUIRED,
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "pruned_heads": None,
+    },
+    requires={"is_causal": (False, None), "rope_scaling": (None,), "partial_rotary_factor": (None, 1, 1.0)},
+    unread=(
+        *("position_embedding_type", "layer_norm_eps", "hidden_act", "type_vocab_size"),  # words of other families
+        *("deterministic_flash_attn", "sparse_prediction", "sparse_pred_ignore_index", "reference_compile"),
+        "repad_logits_with_grad",
+    ),
+    names=NAMES,
+    prefixes=("model.",),
+    ignored=("head.", "decoder.", "classifier."),
+    classifier=TaskLayers(
+        {"head.dense": DENSE, "head.norm": NORM, "classifier": OUTPUT},
+        lambda config: {**_read_head(config), "pooling": config.get("classifier_pooling", "cls")},
+    ),
+    token_classifier=TaskLayers({"head.dense": DENSE, "head.norm": NORM, "classifier": OUTPUT}, _read_head),
+    masked_lm=TaskLayers(
+        {"head.dense": DENSE, "head.norm": NORM, "decoder": DECODER},
+        lambda config: {**_read_dense(config), "bias": config.get("decoder_bias", True)},
+    ),
+    read_config=_read_config,
+)

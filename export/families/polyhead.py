@@ -11,24 +11,29 @@ from typing import Any
 
 from torch import Tensor
 
-from export.families.naming import share_layers
+from export.families.family import Family, share_layers
 from model.config import EncoderConfig, Pooling
 
-MODEL_TYPES = ("polyhead",)
-OLDER = re.compile(r"^(task_layers\.)?projection\.")
+OLDER = re.compile(r"^(task_layers\.)?projection\.")  # its name before there were several, or before tasks
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    """Reads the configuration; the pooling it names comes before that of modules.json.
-
-    Raises:
-        ConfigError: it describes no network.
-    """
+def _read_polyhead_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     named = {name: value for name, value in config.items() if name != "model_type"}
     return EncoderConfig.from_dict({"pooling": pooling, **named})
 
 
-def read_state(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors as they are; a projection may have its name of before there were several, or before tasks."""
-    state = {OLDER.sub("task_layers.projections.0.", name): tensor for name, tensor in tensors.items()}
-    return share_layers(state, config.get("shared_layers", ()))
+def _rename_older(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    named = {OLDER.sub("task_layers.projections.0.", name): tensor for name, tensor in tensors.items()}
+    if config.get("task") != "multi_vector":
+        return named
+    return {name.replace("task_layers.dense.", "task_layers.layers.0.linear."): named[name] for name in named}
+
+
+POLYHEAD = Family(
+    model_types=("polyhead",),
+    settings={},  # `EncoderConfig` knows its fields
+    read_config=_read_polyhead_config,
+    names=None,
+    prepare=_rename_older,
+    finish=lambda state, config: share_layers(state, config.get("shared_layers", ())),
+)

@@ -1,8 +1,17 @@
-"""RoBERTa and its kin: RoBERTa, XLM-RoBERTa (multilingual E5, BGE-M3's dense vector), CamemBERT.
+"""RoBERTa and its kin: BERT's network with positions counted from the one behind the padding's.
 
-BERT's network with its positions counted from `pad_token_id + 1`. The rows before that are never read and are left
-out; a single token type is one row that every token gets, so it joins the positions. A `<pad>` written out in a text
-counts like any other token here (`transformers` gives it the padding's position).
+RoBERTa, XLM-RoBERTa (multilingual E5, BGE-M3's dense vector) and CamemBERT count positions from `pad_token_id + 1`. The
+rows before that are never read and are left out; a single token type is one row that every token gets, so it joins the
+positions. A `<pad>` written out in a text counts like any other token here (`transformers` gives it the padding's
+position).
+
+MPNet (all-mpnet-base-v2) has T5's bucketed relative positions as well, shared by the layers. Its learned positions
+count from 2: rows 0 and 1 are never read and are left out.
+
+jina-embeddings-v3 has rotary positions instead of learned ones, and adapters. Its own files hold an adapter (LoRA) for
+each of five tasks next to the weights; one of them is merged at export (`export.weights`). config.json comes as the
+model's own code writes it, where only its `position_embedding_type` tells it from XLM-RoBERTa, or as `transformers`
+does (`jina_embeddings_v3`). The single token type joins the tokens.
 """
 
 from collections.abc import Mapping
@@ -12,46 +21,43 @@ from typing import Any
 from torch import Tensor
 
 from export.errors import UnsupportedModel
-from export.families import bert
-from export.families.naming import rename
-from export.families.task_layers import BIASED, DECODER, DENSE, NORM, OUTPUT, TaskLayers, fixed
+from export.families.bert import BERT_NAMES, BERT_SETTINGS, CAUSAL, COMMON, OUT_PROJ, read_bert
+from export.families.family import (
+    BIASED,
+    DECODER,
+    DENSE,
+    NORM,
+    QKV,
+    REQUIRED,
+    TRANSFORMERS_LAYER,
+    Family,
+    TaskLayers,
+    fixed,
+)
+from export.families.rope import find_rope
 from model.config import EncoderConfig, Pooling
 
-MODEL_TYPES = ("roberta", "xlm-roberta", "camembert")
-
-PREFIXES = ("roberta.", "model.")
-IGNORED = ("pooler.", "lm_head.", "classifier.", "qa_outputs.", "embeddings.position_ids")
-CLASSIFIER = TaskLayers({"classifier.dense": DENSE, "classifier.out_proj": OUTPUT}, fixed(dense_activation="tanh"))
-MASKED_LM = TaskLayers(
+ROBERTA_PREFIXES = ("roberta.", "model.")
+ROBERTA_CLASSIFIER = TaskLayers(OUT_PROJ, fixed(dense_activation="tanh"))
+ROBERTA_MASKED_LM = TaskLayers(
     {"lm_head.dense": DENSE, "lm_head.layer_norm": NORM, "lm_head.decoder": DECODER, "lm_head": BIASED},
     fixed(dense_activation="gelu"),
 )
-POSITIONS, TYPES = "embeddings.position.weight", "embeddings.token_type.weight"
+POSITIONS, TYPES, TOKENS = tuple(f"embeddings.{table}.weight" for table in ("position", "token_type", "token"))
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    """Reads a RoBERTa config.json.
-
-    Raises:
-        UnsupportedModel: a setting that makes it another network than the one built here.
-    """
-    read = bert.read_config(config, pooling)
-    unread = _unread_positions(config)
+def _read_roberta_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    read = read_bert(config, pooling)
+    unread = _roberta_unread_positions(config)
     if unread >= read.max_positions:
         raise UnsupportedModel(f"max_position_embeddings {read.max_positions} leaves none after the {unread} unread")
     types = 0 if read.type_vocab_size == 1 else read.type_vocab_size
     return replace(read, max_positions=read.max_positions - unread, type_vocab_size=types)
 
 
-def read_state(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The encoder's state from a checkpoint's tensors and its config.json.
-
-    Raises:
-        UnsupportedModel: a tensor of an unknown part, or a missing one that would join another.
-    """
-    state = rename(tensors, bert.NAMES, prefixes=PREFIXES, ignored=IGNORED)
+def _join_types_with_positions(state: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
     if POSITIONS in state:
-        state[POSITIONS] = state[POSITIONS][_unread_positions(config) :].clone()
+        state[POSITIONS] = state[POSITIONS][_roberta_unread_positions(config) :].clone()
     if config["type_vocab_size"] == 1 and POSITIONS in state:
         if TYPES not in state:
             raise UnsupportedModel("the checkpoint has no vector of a single token type: token_type_embeddings.weight")
@@ -59,9 +65,140 @@ def read_state(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict
     return state
 
 
-def _unread_positions(config: Mapping[str, Any]) -> int:
+def _roberta_unread_positions(config: Mapping[str, Any]) -> int:
     """Rows before the first token's: those up to the padding's own."""
     padding = config["pad_token_id"]
     if isinstance(padding, bool) or not isinstance(padding, int) or padding < 0:
         raise UnsupportedModel(f"pad_token_id {padding!r}: positions are counted from the whole number after it")
     return padding + 1
+
+
+ROBERTA = Family(
+    model_types=("roberta", "xlm-roberta", "camembert"),
+    settings={**BERT_SETTINGS, "vocab_size": REQUIRED, "pad_token_id": 1},
+    requires=CAUSAL,
+    names=BERT_NAMES,
+    prefixes=ROBERTA_PREFIXES,
+    ignored=("pooler.", "lm_head.", "classifier.", "qa_outputs.", "embeddings.position_ids"),
+    classifier=ROBERTA_CLASSIFIER,
+    masked_lm=ROBERTA_MASKED_LM,
+    read_config=_read_roberta_config,
+    finish=_join_types_with_positions,
+)
+
+
+MPNET_UNREAD_POSITIONS = 2  # its code counts from `padding_idx + 1`, and has 1 for the padding's index in any case
+MPNET_BUCKETS, FURTHEST = 32, 128  # written into its code; config.json's number of buckets only sizes the table
+MPNET_NAMES: Mapping[str, str] = {
+    "embeddings.word_embeddings": "embeddings.token",
+    "embeddings.position_embeddings": "embeddings.position",
+    "embeddings.LayerNorm": "embeddings.norm",
+    "encoder.relative_attention_bias": "positions.bias.buckets",
+    "encoder.layer.{}.attention.attn.q": "layers.{}.attention.query",
+    "encoder.layer.{}.attention.attn.k": "layers.{}.attention.key",
+    "encoder.layer.{}.attention.attn.v": "layers.{}.attention.value",
+    "encoder.layer.{}.attention.attn.o": "layers.{}.attention.output",
+    "encoder.layer.{}.attention.LayerNorm": "layers.{}.attention_norm",
+    "encoder.layer.{}.intermediate.dense": "layers.{}.feed_forward.up",
+    "encoder.layer.{}.output.dense": "layers.{}.feed_forward.down",
+    "encoder.layer.{}.output.LayerNorm": "layers.{}.feed_forward_norm",
+}
+
+
+def _read_mpnet_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    read = read_bert({**config, "type_vocab_size": 0}, pooling)
+    if read.max_positions <= MPNET_UNREAD_POSITIONS:
+        raise UnsupportedModel(f"max_position_embeddings {read.max_positions} leaves none after the 2 unread")
+    return replace(
+        read,
+        max_positions=read.max_positions - MPNET_UNREAD_POSITIONS,
+        attention_positions="relative",
+        relative_buckets=MPNET_BUCKETS,
+        relative_distance=FURTHEST,
+    )
+
+
+def _drop_unread_positions(state: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    del config
+    if POSITIONS in state:
+        state[POSITIONS] = state[POSITIONS][MPNET_UNREAD_POSITIONS:].clone()
+    return state
+
+
+MPNET = Family(
+    model_types=("mpnet",),
+    settings={**COMMON, "vocab_size": 30527, "position_embedding_type": "absolute"},
+    requires={
+        **CAUSAL,
+        "relative_attention_num_buckets": (MPNET_BUCKETS,),
+        "pruned_heads": (None, {}),
+        "is_decoder": (False,),
+        "add_cross_attention": (False,),
+    },
+    unread=("type_vocab_size",),
+    names=MPNET_NAMES,
+    prefixes=("mpnet.", "model."),
+    ignored=("pooler.", "lm_head.", "classifier.", "qa_outputs.", "embeddings.position_ids"),
+    read_config=_read_mpnet_config,
+    finish=_drop_unread_positions,
+    classifier=ROBERTA_CLASSIFIER,
+    masked_lm=ROBERTA_MASKED_LM,
+)
+
+
+JINA_V3_NAMES: Mapping[str, str | tuple[str, ...]] = {
+    "embeddings.word_embeddings": "embeddings.token",
+    "embeddings.token_type_embeddings": "embeddings.token_type",
+    "emb_ln": "embeddings.norm",
+    "embeddings.LayerNorm": "embeddings.norm",
+    "encoder.layers.{}.mixer.Wqkv": QKV,
+    "encoder.layers.{}.mixer.out_proj": "layers.{}.attention.output",
+    "encoder.layers.{}.norm1": "layers.{}.attention_norm",
+    "encoder.layers.{}.mlp.fc1": "layers.{}.feed_forward.up",
+    "encoder.layers.{}.mlp.fc2": "layers.{}.feed_forward.down",
+    "encoder.layers.{}.norm2": "layers.{}.feed_forward_norm",
+    **{name: ours for name, ours in TRANSFORMERS_LAYER.items() if ".mlp." not in name},  # as `transformers` names them
+    "layers.{}.mlp.fc1": "layers.{}.feed_forward.up",
+    "layers.{}.mlp.fc2": "layers.{}.feed_forward.down",
+}
+
+
+def _read_jina_v3_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    read = read_bert({**config, "position_embedding_type": "absolute", "type_vocab_size": 0}, pooling)
+    rope = find_rope({**config, "rope_theta": config.get("rotary_emb_base")})
+    return replace(read, positions="none", attention_positions="rotary", **rope.settings())
+
+
+def _join_types_with_tokens(state: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    del config
+    if TYPES not in state or TOKENS not in state:
+        raise UnsupportedModel("the checkpoint has no word_embeddings.weight or no token_type_embeddings.weight")
+    state[TOKENS] = state[TOKENS] + state.pop(TYPES)
+    return state
+
+
+JINA_V3 = Family(
+    model_types=("jina_embeddings_v3",),
+    settings={
+        **dict.fromkeys((*COMMON, "vocab_size"), REQUIRED),
+        **dict.fromkeys(("rope_parameters", "rotary_emb_base", "lora_adaptations", "lora_rank", "lora_alpha")),
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "pruned_heads": None,
+    },
+    requires={
+        **CAUSAL,
+        "type_vocab_size": (1,),
+        "position_embedding_type": ("rotary",),
+        "rope_scaling": (None,),
+        "truncate_dim": (None,),
+        "partial_rotary_factor": (None, 1, 1.0),
+    },
+    unread=("lora_dropout_p", "lora_main_params_trainable", "load_trained_adapters", "task_instructions"),
+    remote_classes=("XLMRoberta",),
+    names=JINA_V3_NAMES,
+    prefixes=ROBERTA_PREFIXES,
+    ignored=("pooler.", "lm_head.", "classifier.", "embeddings.position_ids"),
+    read_config=_read_jina_v3_config,
+    finish=_join_types_with_tokens,
+)

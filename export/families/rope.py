@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from export.errors import UnsupportedModel
-from export.families.settings import positive
+from export.families.family import GLOBAL, LOCAL, positive
 from model.config_parts import RopeScaling
 
-SETTINGS: Mapping[str, frozenset[str]] = {  # by kind, what an entry may say beside its kind and base
+SETTINGS: Mapping[str, frozenset[str]] = {  # by kind, what an entry may say besides its kind and base
     "default": frozenset({"factor"}),  # unread there, and left behind by older files
     "linear": frozenset({"factor"}),
     "yarn": frozenset({"factor", "attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "truncate"})
@@ -30,15 +30,64 @@ class Rope(NamedTuple):
         return {"rope_theta": self.theta, "rope_divisor": self.divisor, "rope_scaling": self.scaling}
 
 
-def find_rope(config: Mapping[str, Any]) -> Rope:
-    """The rotary positions of a network with one kind of layers.
+def find_rope(config: Mapping[str, Any], base: float | None = None) -> Rope:
+    """The rotary positions of a network with one kind of layers; `base` is what `transformers` takes if none is given.
 
     Raises:
         KeyError: config.json says no base.
         UnsupportedModel: frequencies of a kind that is not reproduced.
     """
-    entry = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return read_rope(entry, theta=config.get("rope_theta"), positions=config["max_position_embeddings"])
+    return read_rope(
+        one_entry(config), theta=config.get("rope_theta", base), positions=config["max_position_embeddings"]
+    )
+
+
+def one_entry(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `rope_parameters` says, or in older files `rope_scaling`; empty if neither is there.
+
+    Raises:
+        UnsupportedModel: both are there and differ, or the entry and config.json give different bases.
+    """
+    new, old = config.get("rope_parameters"), config.get("rope_scaling")
+    if new and old and new != old:
+        raise UnsupportedModel(f"config.json says rope_parameters {new} and rope_scaling {old}: which is right?")
+    entry: Mapping[str, Any] = new or old or {}
+    base, other = entry.get("rope_theta"), config.get("rope_theta")
+    if base is not None and other is not None and base != other:
+        raise UnsupportedModel(f"config.json says rope_theta {other} and another in rope_parameters, {base}")
+    return entry
+
+
+def two_ropes(
+    config: Mapping[str, Any],
+    said: Mapping[str, Any],
+    bases: Mapping[str, float],
+    *,
+    scaling: Mapping[str, Any] | None = None,
+) -> tuple[Rope, Rope]:
+    """The rotary positions of global and of local layers.
+
+    Args:
+        config: config.json.
+        said: the base of each kind of layer, if a setting of its own gives one.
+        bases: what `transformers` takes otherwise.
+        scaling: what files without `rope_parameters` say of global layers.
+
+    Raises:
+        UnsupportedModel: frequencies of a kind that is not reproduced, or two settings that contradict each other.
+    """
+    parameters = config.get("rope_parameters")
+    if parameters is not None and scaling:
+        raise UnsupportedModel("config.json says rope_parameters and rope_scaling: which is right?")
+    if unknown := sorted(set(parameters or {}) - {GLOBAL, LOCAL}):
+        raise UnsupportedModel(f"rope_parameters has {', '.join(unknown)}: {GLOBAL} and {LOCAL} are known")
+    found = []
+    for kind in (GLOBAL, LOCAL):
+        given = {GLOBAL: scaling} if parameters is None else parameters
+        entry = one_entry({"rope_parameters": given.get(kind), "rope_theta": said[kind]})
+        theta = bases[kind] if said[kind] is None else said[kind]
+        found.append(read_rope(entry, theta=theta, positions=config["max_position_embeddings"]))
+    return found[0], found[1]
 
 
 def read_rope(parameters: Mapping[str, Any], *, theta: object = None, positions: int | None = None) -> Rope:

@@ -6,16 +6,12 @@ from typing import Any
 from torch import Tensor
 
 from export.errors import UnsupportedModel
-from export.families import bert
-from export.families.naming import rename
-from export.families.settings import require_settings
+from export.families.family import ACTIVATIONS, Family
 from model.config import EncoderConfig, Pooling
-from model.config_checks import MOST_LAYERS, require
-
-MODEL_TYPES = ("t5",)
+from model.config_parts import MOST_LAYERS, require
 
 LONGEST = 512  # tokens it was trained on; its positions are relative, so nothing in the network says
-TOKENS = "encoder.embed_tokens.weight"  # a copy of shared.weight, which some files hold too
+COPY = "encoder.embed_tokens.weight"  # a copy of shared.weight, which some files hold too
 NAMES: Mapping[str, str] = {
     "shared": "embeddings.token",
     "encoder.embed_tokens": "embeddings.token",
@@ -32,24 +28,20 @@ NAMES: Mapping[str, str] = {
     "encoder.block.{}.layer.1.layer_norm": "layers.{}.feed_forward_norm",
     "encoder.final_layer_norm": "final_norm",
 }
-PREFIXES = ("model.",)
-IGNORED = ("decoder.", "lm_head.")
-REPRODUCED: Mapping[str, tuple[object, ...]] = {"is_decoder": (False,)}
 
 
-def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    """Reads a T5 config.json.
-
-    Raises:
-        UnsupportedModel: a setting that makes it another network than the one built here.
-    """
-    require_settings(config, REPRODUCED)
+def _read_t5_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     layers = config["num_layers"]
-    require("num_layers", layers, minimum=1, maximum=MOST_LAYERS)  # before a tuple of so many is made
+    require("num_layers", layers, minimum=1, maximum=MOST_LAYERS)  # before a tuple of that size is made
     name = config.get("feed_forward_proj", "relu")
     kind = "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-")
-    if kind not in bert.ACTIVATIONS:
-        raise UnsupportedModel(f"feed_forward_proj {name!r}: one of {', '.join(bert.ACTIVATIONS)}, gated or not, is")
+    if kind not in ACTIVATIONS:
+        raise UnsupportedModel(f"feed_forward_proj {name!r}: one of {', '.join(ACTIVATIONS)}, gated or not, is")
+    for alias, said in (("dense_act_fn", kind), ("is_gated_act", name.startswith("gated-"))):
+        if config.get(alias, said) != said:  # what the original computes with
+            raise UnsupportedModel(
+                f"config.json says {alias} {config[alias]!r} and feed_forward_proj {name!r}: which is right?"
+            )
     return EncoderConfig(
         vocab_size=config["vocab_size"],
         hidden_size=config["d_model"],
@@ -58,7 +50,7 @@ def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
         d_v=config["d_kv"],
         intermediate_size=config["d_ff"],
         max_positions=config.get("n_positions", LONGEST),
-        activation=bert.ACTIVATIONS[kind],
+        activation=ACTIVATIONS[kind],
         gated=name.startswith("gated-"),
         up_bias=False,
         down_bias=False,
@@ -78,8 +70,38 @@ def read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     )
 
 
-def read_state(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The encoder's state from a checkpoint's tensors."""
-    del config  # names are all there is to change
-    kept = {name: tensor for name, tensor in tensors.items() if name != TOKENS or "shared.weight" not in tensors}
-    return rename(kept, NAMES, prefixes=PREFIXES, ignored=IGNORED)
+def _without_copies(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    del config
+    has_shared = any(name.endswith("shared.weight") for name in tensors)
+    return {name: tensor for name, tensor in tensors.items() if not (has_shared and name.endswith(COPY))}
+
+
+T5 = Family(
+    model_types=("t5",),
+    settings={
+        "vocab_size": 32128,
+        "d_model": 512,
+        "d_kv": 64,
+        "d_ff": 2048,
+        "num_layers": 6,
+        "num_heads": 8,
+        "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": 128,
+        "layer_norm_epsilon": 1e-6,
+        "feed_forward_proj": "relu",
+        "n_positions": LONGEST,
+    },
+    requires={"is_decoder": (False,), "is_causal": (False, None)},
+    unread=("num_decoder_layers", "scale_decoder_outputs", "dense_act_fn", "is_gated_act"),
+    aliases={
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+        "head_dim": "d_kv",
+    },
+    names=NAMES,
+    prefixes=("model.", "transformer."),
+    ignored=("decoder.", "lm_head.", "classifier."),
+    prepare=_without_copies,
+    read_config=_read_t5_config,
+)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from export.command import run_command
+from export.command import run_command, wait_asleep
 from export.errors import SourceError
 from export.sources import DEFAULT_MODEL
-from export.threads import wait_asleep
 from model.artifact import HEADS, HEADS_PAGE
 
 PROGRAM = "python -m export heads"
@@ -31,7 +30,7 @@ says why; 2: the command line is wrong; 130: interrupted."""
 
 
 def parser(program: str = PROGRAM, default: Path | None = None) -> argparse.ArgumentParser:
-    """The command line; `program` is what it was called by, `default` the artifact where none is named."""
+    """The command line; `program` is what it was called by, `default` the artifact if none is named."""
     made = argparse.ArgumentParser(
         prog=program,
         description=DESCRIPTION,
@@ -62,7 +61,7 @@ def parser(program: str = PROGRAM, default: Path | None = None) -> argparse.Argu
         metavar="N",
         help="texts (with --pairs: pairs) for importance, which runs the network once a head (default: %(default)s)",
     )
-    made.add_argument("--sentences", type=_count, metavar="N", help="first so many parses (default: all)")
+    made.add_argument("--sentences", type=_count, metavar="N", help="first N parses (default: all)")
     made.add_argument("--weights", metavar="MODEL", help="an artifact's weights, where its manifest names a folder")
     made.add_argument("--revision", help="branch, tag or commit on the hub")
     made.add_argument("--debug", action="store_true", help="show the traceback of a failure")
@@ -80,9 +79,8 @@ def main(arguments: Sequence[str], program: str = PROGRAM, default: Path | None 
 
 def _report(options: argparse.Namespace) -> None:
     # torch takes seconds to import: --help and a wrong command line answer without it.
-    from export.heads.driver import ReportRequest, make_report  # noqa: PLC0415
+    from export.heads.report import ReportRequest, make_report, write_report  # noqa: PLC0415
     from export.heads.subject import find_subject  # noqa: PLC0415
-    from export.heads.writing import write_report  # noqa: PLC0415
 
     subject = find_subject(options.model, weights=options.weights, revision=options.revision)
     request = ReportRequest(

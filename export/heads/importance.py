@@ -12,26 +12,66 @@ and, where rated pairs of texts are given, two that know what the embeddings are
                     cosine against the rating put on 0 to 1
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 from tqdm import tqdm
 
-from export.heads.below import LayersBelow
+from export.heads.corpus import TokenizedPairs
 from export.heads.intervals import LEVEL, Estimate, RunningMean
-from export.heads.pairs import TokenizedPairs
 from export.similarity import rank_correlations
-from export.tokens import TextBatch, TokenizedText, batches
+from export.texts import TextBatch, TokenizedText, batches
 from model.analysis.arrays import Float64Array
 from model.encoder import Encoder
+from model.value_stream import HeadOutputs
 
 PROBES = 16  # random directions that estimate ||d e / d gate||^2; exact where e has no more dimensions
 RESAMPLES = 200
 SEED = 0
+LayerOutput = tuple[Tensor, HeadOutputs]
+
+
+class LayersBelow:
+    """The outputs of the layers below one, for batches; memory is a hidden state of all their tokens."""
+
+    def __init__(self, encoder: Encoder, layer: int, batches: Sequence[TextBatch]) -> None:
+        """Runs the network once on each batch."""
+        self._layers = list(encoder.layers)[:layer]
+        self._outputs: list[LayerOutput] = []
+        with ExitStack() as hooks, torch.inference_mode():
+            if self._layers:
+                hooks.callback(self._layers[-1].register_forward_hook(self._keep).remove)
+            for batch in batches if self._layers else ():
+                encoder.use("sdpa")(batch.input_ids, batch.lengths)
+
+    @contextmanager
+    def replayed(self, batch: int) -> Iterator[None]:
+        """While this holds, the layers below return their kept outputs of a batch."""
+        if not self._layers:
+            yield
+            return
+        output = self._outputs[batch]
+        with ExitStack() as stack:
+            for module in self._layers:
+                stack.enter_context(_replaced(module, lambda *_: output))
+            yield
+
+    def _keep(self, module: nn.Module, inputs: object, output: LayerOutput) -> None:
+        del module, inputs
+        self._outputs.append(output)
+
+
+@contextmanager
+def _replaced(module: nn.Module, forward: Callable[..., LayerOutput]) -> Iterator[None]:
+    module.forward = forward  # on this object only, and taken back below
+    try:
+        yield
+    finally:
+        del module.forward
 
 
 def embed(
@@ -102,6 +142,21 @@ def jacobian(encoder: Encoder, texts: Sequence[TokenizedText]) -> Estimate | Non
     return Estimate(bounds[0], sd, bounds[1], bounds[2], squared.n)
 
 
+def _squared_jacobian(encoder: Encoder, batch: TextBatch, generator: torch.Generator) -> Tensor:
+    """||d e / d gate||^2 of each text and head, [B, H]: the mean of (v . d e / d gate)^2 over random signs v."""
+    gates = torch.ones(len(batch.texts), sum(encoder.config.num_heads), requires_grad=True)
+    embeddings = _embed_batch(encoder, batch, gates)  # [B, D]
+    size = embeddings.shape[1]
+    exact = size <= PROBES
+    squared = torch.zeros_like(gates)
+    for probe in range(size if exact else PROBES):
+        signs = 2.0 * torch.randint(0, 2, embeddings.shape, generator=generator) - 1.0
+        direction = torch.eye(size)[probe].expand_as(embeddings) if exact else signs
+        (gradient,) = torch.autograd.grad((embeddings * direction).sum(), gates, retain_graph=True)
+        squared += gradient.detach() ** 2
+    return squared if exact else squared / PROBES
+
+
 def loss_gradient(encoder: Encoder, pairs: TokenizedPairs) -> Estimate | None:
     """Mean over pairs of |d L / d gate|, [H]."""
     running = RunningMean()
@@ -121,6 +176,11 @@ def loss_gradient(encoder: Encoder, pairs: TokenizedPairs) -> Estimate | None:
         for row in gradient.abs().double().numpy():
             running.add(row)
     return running.estimate()
+
+
+def _embed_batch(encoder: Encoder, batch: TextBatch, gates: Tensor) -> Tensor:
+    pooled: Tensor = encoder.use("sdpa")(batch.input_ids, batch.lengths, head_gates=gates).pooled
+    return normalize(pooled, dim=-1)
 
 
 def spearman_loss(similarities: Float64Array, without: Float64Array, ratings: Float64Array) -> Estimate:
@@ -144,23 +204,3 @@ def _lost(together: Float64Array, ratings: Float64Array) -> Float64Array:
     found = 100 * np.nan_to_num(rank_correlations(together.T, ratings))  # 0 for a constant column
     lost: Float64Array = found[0] - found[1:]
     return lost
-
-
-def _embed_batch(encoder: Encoder, batch: TextBatch, gates: Tensor) -> Tensor:
-    pooled: Tensor = encoder.use("sdpa")(batch.input_ids, batch.lengths, head_gates=gates).pooled
-    return normalize(pooled, dim=-1)
-
-
-def _squared_jacobian(encoder: Encoder, batch: TextBatch, generator: torch.Generator) -> Tensor:
-    """||d e / d gate||^2 of each text and head, [B, H]: the mean of (v . d e / d gate)^2 over random signs v."""
-    gates = torch.ones(len(batch.texts), sum(encoder.config.num_heads), requires_grad=True)
-    embeddings = _embed_batch(encoder, batch, gates)  # [B, D]
-    size = embeddings.shape[1]
-    exact = size <= PROBES
-    squared = torch.zeros_like(gates)
-    for probe in range(size if exact else PROBES):
-        signs = 2.0 * torch.randint(0, 2, embeddings.shape, generator=generator) - 1.0
-        direction = torch.eye(size)[probe].expand_as(embeddings) if exact else signs
-        (gradient,) = torch.autograd.grad((embeddings * direction).sum(), gates, retain_graph=True)
-        squared += gradient.detach() ** 2
-    return squared if exact else squared / PROBES

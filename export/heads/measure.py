@@ -7,8 +7,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from export.heads.capture import Capture, HeadsOfText
-from export.heads.control import draw_control
+from export.heads.corpus import Sentence, TokenizedPairs
 from export.heads.importance import (
     drift,
     embed,
@@ -19,19 +18,23 @@ from export.heads.importance import (
     spearman_loss,
 )
 from export.heads.intervals import Estimate
-from export.heads.pairs import TokenizedPairs
-from export.heads.parses import Sentence
-from export.heads.redundancy import Redundancy, RunningDivergence, describe_redundancy
 from export.heads.relations import Accuracy, RelationScores
-from export.heads.statistics import CorpusStatistics
+from export.heads.statistics import (
+    Capture,
+    CorpusStatistics,
+    HeadsOfText,
+    Redundancy,
+    RunningDivergence,
+    describe_redundancy,
+)
 from export.similarity import pair_cosines
-from export.tokens import TokenizedText, batches, count_tokens, tokenize
+from export.texts import TokenizedText, batches, count_tokens, tokenize
 from model.analysis.arrays import Float64Array
 from model.encoder import Encoder
+from model.initialise import make_untrained
 
 MOST_DIVERGENCE_TEXTS = 256  # pairs of heads times weights: 2,556 pairs a text for 72 heads
 MOST_VARIED_TEXTS = 500  # whose first positions are kept: 72 heads take 14 MB
-
 Scores = Mapping[str, tuple[Accuracy, Accuracy]]
 
 
@@ -55,7 +58,7 @@ def measure_behaviour(encoder: Encoder, texts: Sequence[TokenizedText]) -> Behav
         statistics.add(text, heads, keep_corner=text.place in varied)
         if text.place in compared:
             divergence.add(heads.weights)
-    control, untrained = RunningDivergence(), draw_control(encoder.config)
+    control, untrained = RunningDivergence(), make_untrained(encoder.config)
     for _, heads in each_text(untrained, [text for text in texts if text.place in compared], "control"):
         control.add(heads.weights)
     return Behaviour(
@@ -73,7 +76,7 @@ def measure_relations(
     """Accuracies of every head on every relation: of the network, and of the untrained control."""
     texts = tokenize([sentence.text for sentence in sentences], tokenizer, longest)
     found = []
-    for network, name in ((encoder, "relations"), (draw_control(encoder.config), "relations, control")):
+    for network, name in ((encoder, "relations"), (make_untrained(encoder.config), "relations, control")):
         scores = RelationScores(sentences, sum(encoder.config.num_heads))
         for text, heads in each_text(network, texts, name):
             scores.add(text, heads.weights)
@@ -88,7 +91,7 @@ def measure_importance(
 
     Args:
         encoder: the network.
-        texts: looked at where there are no pairs.
+        texts: looked at if there are no pairs.
         pairs: rated pairs; their texts then take the place of `texts`.
     """
     texts = pairs.texts if pairs else list(texts)
@@ -117,6 +120,6 @@ def each_text(
 
 
 def spread(texts: Sequence[TokenizedText], most: int) -> set[int]:
-    """Places of at most so many texts, evenly over the sample."""
+    """Places of at most `count` texts, evenly over the sample."""
     chosen = min(most, len(texts))
     return {texts[index * len(texts) // chosen].place for index in range(chosen)}

@@ -1,77 +1,148 @@
-"""The report as JSON: `heads.json` of an artifact. `docs/heads.md` describes every field."""
+"""The report as JSON: `heads.json` of an artifact. `docs/heads.md` describes every field.
+
+Files are read before networks run, so that a mistake in one is found early. `heads.html` is the same for people.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from scipy.stats import kendalltau, spearmanr
 
-from export.heads.corpus import Sample
+from export.checkpoint import Checkpoint, require_embedding
+from export.errors import SourceError
+from export.heads.corpus import (
+    FEWEST_TEXTS,
+    TokenizedPairs,
+    read_pairs,
+    read_parses,
+    require_ratings,
+    sample_corpus,
+    shuffle_places,
+    tokenize_pairs,
+)
 from export.heads.intervals import LEVEL, Estimate, holm
-from export.heads.measure import Behaviour, Scores
-from export.heads.redundancy import ALIKE, mean_divergences
-from export.heads.relations import FEWEST_CASES, Accuracy
-from export.heads.roles import SIGNIFICANCE, SYNTACTIC, UNLABELLED, find_roles
+from export.heads.measure import Behaviour, Scores, measure_behaviour, measure_importance, measure_relations, spread
+from export.heads.page import render_page
+from export.heads.relations import FEWEST_CASES, SIGNIFICANCE, SYNTACTIC, UNLABELLED, Accuracy, find_roles
+from export.heads.statistics import ALIKE, mean_divergences
+from export.texts import tokenize
 from model.analysis.arrays import Float64Array
-from model.analysis.relations import DIRECTIONS
+from model.analysis.statistics import DIRECTIONS
+from model.artifact import (
+    HEADS,
+    HEADS_PAGE,
+    hash_file,
+    install_files,
+    write_whole,
+)
 from model.config import EncoderConfig
-from model.manifest import Source
 
 SCHEMA_VERSION = 1
 DIGITS = 5
 MARGIN = 0.1  # by which a syntactic head beats the best offset (Voita et al. 2019)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """Everything that was measured, before it is judged and written down."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportRequest:
+    """What the report is made from.
 
-    model: str
-    source: Source
-    config: EncoderConfig
-    corpus: Sample
-    longest: int
-    behaviour: Behaviour
-    importance: Mapping[str, Estimate]
-    importance_texts: int
-    pairs: Mapping[str, Any] | None
-    relations: tuple[Scores, Scores] | None
-    parses: Mapping[str, Any] | None
-    pruned: Sequence[Sequence[int]] | None
+    Attributes:
+        corpus: text, one text a line.
+        texts: drawn from it at most.
+        max_tokens: read of each text at most.
+        importance_texts: texts, or pairs if they are given, that importance is measured on.
+        pairs: rated pairs, or None.
+        parses: dependency parses, or None.
+        sentences: parses read, or None for all.
+    """
+
+    corpus: Path
+    texts: int = 1000
+    max_tokens: int = 128
+    importance_texts: int = 200
+    pairs: Path | None = None
+    parses: Path | None = None
+    sentences: int | None = None
 
 
-def build_report(measured: Measured) -> dict[str, Any]:
-    """The whole report as JSON types."""
-    behaviour, config = measured.behaviour, measured.config
-    importance = {**measured.importance, "output_norm": behaviour.statistics["output_norm"]}
-    followed, relations = _relations(measured.relations, config) if measured.relations else ({}, None)
+def make_report(
+    checkpoint: Checkpoint, request: ReportRequest, pruned: Sequence[Sequence[int]] | None = None
+) -> dict[str, Any]:
+    """Measures everything and returns the report as JSON types.
+
+    Args:
+        checkpoint: the network.
+        request: what it is looked at on.
+        pruned: heads, as [layer, head] of the network before, that it has lost; None if it is whole.
+
+    Raises:
+        SourceError: a file cannot be used, or the network has no heads.
+        UnsupportedModel: the network is for another task than embedding.
+    """
+    require_embedding(checkpoint, "a head's importance is measured")
+    encoder, longest = checkpoint.encoder, min(request.max_tokens, checkpoint.max_sequence_length)
+    if not sum(encoder.config.num_heads):
+        raise SourceError(f"{checkpoint.name} has no heads left to report on")
+    sample = sample_corpus(request.corpus, request.texts)
+    parses = read_parses(request.parses, request.sentences) if request.parses else None
+    pairs = _choose_pairs(checkpoint, request, longest) if request.pairs else None
+    texts = tokenize(sample.texts, checkpoint.tokenizer, longest)
+    if len(texts) < FEWEST_TEXTS:
+        raise SourceError(f"{request.corpus}: {len(texts)} texts hold a token that the model knows how to read")
+    chosen = spread(texts, request.importance_texts)
+    weighed = [text for text in texts if text.place in chosen]
+    behaviour, config = measure_behaviour(encoder, texts), encoder.config
+    importance = {**measure_importance(encoder, weighed, pairs), "output_norm": behaviour.statistics["output_norm"]}
+    followed: dict[int, list[dict[str, Any]]] = {}
+    relations: dict[str, Any] | None = None
+    if request.parses and parses:
+        followed, table = _relations(measure_relations(encoder, parses, checkpoint.tokenizer, longest), config)
+        arcs = sum(len(sentence.arcs) for sentence in parses)
+        relations = {**_describe(request.parses, sentences=len(parses), arcs=arcs), **table}
     return {
         "schema_version": SCHEMA_VERSION,
-        "model": measured.model,
-        "source": asdict(measured.source),
+        "model": checkpoint.name,
+        "source": asdict(checkpoint.source),
         "num_heads": list(config.num_heads),
-        "pruned": measured.pruned,
+        "pruned": pruned,
         "corpus": {
-            "name": measured.corpus.name,
-            "sha256": measured.corpus.sha256,
-            "texts_in_file": measured.corpus.seen,
+            "name": sample.name,
+            "sha256": sample.sha256,
+            "texts_in_file": sample.seen,
             "texts": behaviour.texts,
             "tokens": behaviour.tokens,
-            "max_tokens": measured.longest,
+            "max_tokens": longest,
         },
         "confidence_level": LEVEL,
         "significance": SIGNIFICANCE,
         "heads": _heads(config, behaviour, importance, followed),
         "importance": {
-            "texts": measured.importance_texts,
-            "pairs": measured.pairs,
+            "texts": len(pairs.texts) if pairs else len(weighed),
+            "pairs": _describe(request.pairs, pairs=len(pairs.left)) if request.pairs and pairs else None,
             "agreement": _agreement(importance),
         },
         "redundancy": _redundancy(behaviour, config),
-        "relations": {**measured.parses, **relations} if measured.parses and relations else None,
+        "relations": relations,
     }
+
+
+def _choose_pairs(checkpoint: Checkpoint, request: ReportRequest, longest: int) -> TokenizedPairs:
+    """Pairs drawn from the whole file."""
+    if request.pairs is None:
+        raise ValueError("no pairs were asked for")
+    pairs = read_pairs(request.pairs)
+    places = sorted(shuffle_places(len(pairs.left))[: request.importance_texts])
+    chosen = tokenize_pairs(pairs.choose(places), checkpoint.tokenizer, longest)
+    return require_ratings(chosen, request.pairs, "to measure importance on")
+
+
+def _describe(path: Path, **counts: int) -> dict[str, Any]:
+    return {"name": path.name, "sha256": hash_file(path), **counts}
 
 
 def rounded(value: float) -> float | None:
@@ -190,7 +261,7 @@ def _relations(
 
 
 def _best(accuracy: Accuracy, config: EncoderConfig, p: Float64Array | None = None) -> dict[str, Any]:
-    """The best head and direction; its adjusted p where it was tested."""
+    """The best head and direction; its adjusted p if it was tested."""
     row, head = (int(value) for value in np.unravel_index(accuracy.hits.argmax(), accuracy.hits.shape))
     layer, index = config.head_place(head)
     best = {"layer": layer, "head": index, "direction": DIRECTIONS[row], **_share(accuracy, (row, head))}
@@ -212,3 +283,20 @@ def _rounded_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _or_none(value: float | None) -> float | None:
     return None if value is None else rounded(value)
+
+
+def write_report(report: Mapping[str, Any], destination: Path, *, into_artifact: bool) -> None:
+    """Writes both files, each whole or not at all.
+
+    Args:
+        report: as `export.heads.report` builds it.
+        destination: an artifact, or a directory, which is made.
+        into_artifact: whether the artifact's manifest is to list the files; False leaves a directory's others alone.
+    """
+    contents = {HEADS: orjson.dumps(report) + b"\n", HEADS_PAGE: render_page(report).encode()}
+    if into_artifact:
+        install_files(destination, contents)
+        return
+    destination.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        write_whole(destination / name, content)

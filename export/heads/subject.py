@@ -11,13 +11,12 @@ from export.checkpoint import Checkpoint, read_checkpoint
 from export.errors import SourceError
 from export.pruning.removal import apply_removal
 from export.sources import DEFAULT_MODEL, Folder, find_folder
-from model.artifact import MANIFEST, Artifact
-from model.manifest import ArtifactError, Manifest
+from model.artifact import MANIFEST, Artifact, ArtifactError, Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A network, and the artifact that serves it, where there is one.
+    """A network, and the artifact that serves it, if there is one.
 
     Attributes:
         checkpoint: the network, without the heads that the artifact lost.
@@ -31,7 +30,7 @@ class Subject:
 
     @property
     def pruned(self) -> list[list[int]] | None:
-        """The heads that the artifact lost, as [layer, head] of the network before; None where it is whole."""
+        """The heads that the artifact lost, as [layer, head] of the network before; None if it is whole."""
         record = self.artifact.manifest.pruning if self.artifact else None
         return None if record is None else [list(place) for place in record["removed"]]
 

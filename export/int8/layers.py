@@ -17,23 +17,56 @@ SmoothQuant (Xiao et al. 2023, equation 4), with offsets a channel as well.
 import torch
 from torch import Tensor, nn
 
-from export.int8.column_scale import column_scale
-from model.attention import attend, no_heads
+from model.attention import Implementation, attend, no_heads
 from model.config import Activation
-from model.dot_product import Implementation
-from model.feed_forward import ACTIVATIONS
-from model.head_gates import HeadOutputs, LayerRequest
+from model.layers import ACTIVATIONS
 from model.packing import Packing
 from model.positions import PositionTerms
-from model.value_norms import output_rows
+from model.value_stream import HeadOutputs, LayerRequest, output_rows
 
 LOWEST, HIGHEST = 0, 255  # unsigned activations: the integer kernels of x86 multiply uint8 by int8
+MOST = 127
+MOST_IN_PAIR = 127.5  # before rounding, which adds a half to each of two and so leaves at most 128: 255 * 128 < 2**15
+
+
+def quantize(x: Tensor) -> Tensor:
+    """Rounds values that are already in steps: float32 -> uint8."""
+    if torch.onnx.is_in_onnx_export():
+        inputs = [x, torch.ones(()), torch.zeros((), dtype=torch.uint8)]
+        steps: Tensor = torch.onnx.ops.symbolic(
+            "QuantizeLinear", inputs, dtype=torch.uint8, shape=tuple(x.shape), version=21
+        )
+        return steps
+    return x.round().clamp(LOWEST, HIGHEST).to(torch.uint8)
+
+
+def quantize_rows(x: Tensor, step: Tensor, zero_point: Tensor) -> Tensor:
+    """Rounds each row [N, K] in its own step [N] around a zero point: float32 -> uint8."""
+    if torch.onnx.is_in_onnx_export():
+        inputs = [x, step, zero_point.expand(step.shape)]
+        steps: Tensor = torch.onnx.ops.symbolic(
+            "QuantizeLinear", inputs, {"axis": 0}, dtype=torch.uint8, shape=tuple(x.shape), version=21
+        )
+        return steps
+    return ((x / step[:, None]).round() + zero_point).clamp(LOWEST, HIGHEST).to(torch.uint8)
+
+
+def column_scale(weight: Tensor) -> Tensor:
+    """The least scale [N] of a weight [N, K] with which every processor computes the same with its fastest kernel.
+
+    x86 without VNNI multiplies uint8 by int8 and adds the products of two neighbours along K in 16 bits, which
+    saturates (`vpmaddubsw`). Single values and sums of two of one sign stay so small that no input gets there.
+    """
+    signed = torch.stack([weight.relu(), (-weight).relu()])  # [2, N, K]
+    pairs = nn.functional.pad(signed, (0, weight.shape[1] % 2)).reshape(2, len(weight), -1, 2)
+    single, pair = signed.amax(dim=(0, 2)), pairs.sum(dim=3).amax(dim=(0, 2))  # [N]
+    return torch.maximum(single / MOST, pair / MOST_IN_PAIR).clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 class QuantizedLinear(nn.Module):
     """`y = (x8 - zero_point) W8 * weight_scale + bias` for x8 uint8 [..., K], W8 int8 [K, N]; one scale a column.
 
-    Scales are such that every processor computes the same (`export.int8.column_scale`).
+    Scales are such that every processor computes the same (`column_scale`).
     """
 
     weight: Tensor
@@ -187,7 +220,7 @@ class QuantizedFeedForward(nn.Module):
 class QuantizedLayer(nn.Module):
     """One post-norm layer whose hidden state is in steps of the product that reads it.
 
-    `hidden * scale` is the true hidden state up to an offset a channel; that offset stands in the bias of what is
+    `hidden * scale` is the true hidden state up to an offset a channel; that offset is in the bias of what is
     added to it.
     """
 
@@ -218,25 +251,3 @@ class QuantizedLayer(nn.Module):
         hidden = self.attention_norm(hidden * self.attention_scale + attended)
         hidden = self.feed_forward_norm(hidden * self.feed_forward_scale + self.feed_forward(hidden))
         return hidden, heads
-
-
-def quantize(x: Tensor) -> Tensor:
-    """Rounds values that are already in steps: float32 -> uint8."""
-    if torch.onnx.is_in_onnx_export():
-        inputs = [x, torch.ones(()), torch.zeros((), dtype=torch.uint8)]
-        steps: Tensor = torch.onnx.ops.symbolic(
-            "QuantizeLinear", inputs, dtype=torch.uint8, shape=tuple(x.shape), version=21
-        )
-        return steps
-    return x.round().clamp(LOWEST, HIGHEST).to(torch.uint8)
-
-
-def quantize_rows(x: Tensor, step: Tensor, zero_point: Tensor) -> Tensor:
-    """Rounds each row [N, K] in its own step [N] around a zero point: float32 -> uint8."""
-    if torch.onnx.is_in_onnx_export():
-        inputs = [x, step, zero_point.expand(step.shape)]
-        steps: Tensor = torch.onnx.ops.symbolic(
-            "QuantizeLinear", inputs, {"axis": 0}, dtype=torch.uint8, shape=tuple(x.shape), version=21
-        )
-        return steps
-    return ((x / step[:, None]).round() + zero_point).clamp(LOWEST, HIGHEST).to(torch.uint8)

@@ -1,13 +1,14 @@
-"""Turns a float32 encoder into its 8-bit form, from the ranges that calibration text gives."""
+"""Turns a float32 post-norm encoder into its 8-bit form, from the ranges of its products on calibration text."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
-from export.errors import UnsupportedModel
 from export.int8.layers import (
     HIGHEST,
     ConstantAttention,
@@ -16,6 +17,7 @@ from export.int8.layers import (
     QuantizedLayer,
     QuantizedLinear,
 )
+from export.texts import TextBatch
 from model.attention import MultiHeadAttention
 from model.config import Activation, EncoderConfig
 from model.encoder import Encoder, EncoderLayer
@@ -27,15 +29,16 @@ ALPHA = 0.75
 MARGIN = 1.05  # room above what calibration saw
 DOWN_ZERO_POINT = 20
 LOWEST_ACTIVATION: Mapping[Activation, float] = {"gelu": 0.17, "gelu_tanh": 0.17, "relu": 0.0, "silu": 0.2785}
-# What an 8-bit network may be. Scales stand in the LayerNorm before a product and in its bias, so both must be there. A
-# setting that stands in neither table must have its default: one that is added later is refused until it is known here.
+# What a network with this form may be. Scales are in the LayerNorm before a product and in its bias, so both must be
+# there. A setting that is in neither table must have its default: one that is added later has the other form.
 ANY_VALUE = {
     *("vocab_size", "hidden_size", "num_heads", "d_k", "d_v", "intermediate_size", "max_positions"),
     *("type_vocab_size", "token_size", "activation", "norm_eps", "positions", "local_layers", "window"),
     *("relative_buckets", "relative_distance", "original_heads", "kept_heads"),
     *("head_dropout", "final_norm", "pooling", "projections", "task", "task_settings"),  # training; behind the layers
-    *("rope_theta", "rope_divisor", "local_rope_theta"),  # of rotary positions, which are refused
+    *("rope_theta", "rope_divisor", "local_rope_theta"),  # of rotary positions, which have the other form
 }
+PLACES = (".attention", ".attention.output", ".feed_forward", ".feed_forward.down")  # whose inputs have ranges
 QUANTIZABLE: Mapping[str, tuple[object, ...]] = {"attention_positions": ("none", "alibi", "relative")}
 
 
@@ -55,6 +58,37 @@ class Steps:
     offset: Tensor
 
 
+def has_folded_form(config: EncoderConfig) -> bool:
+    """Whether a network has the 8-bit form whose scales are in its norms; any other has the form of `int8.rows`."""
+    return all(
+        field.name in ANY_VALUE or getattr(config, field.name) in QUANTIZABLE.get(field.name, (field.default,))
+        for field in fields(config)
+    )
+
+
+def see_ranges(encoder: Encoder, batched: Sequence[TextBatch]) -> Mapping[str, Range]:
+    """Range of each channel of the places that `quantize_encoder` asks for, by module name."""
+    seen: dict[str, Range] = {}
+    with ExitStack() as hooks, torch.inference_mode():
+        for name, module in encoder.named_modules():
+            if name.startswith("layers.") and name.endswith(PLACES):
+                hooks.callback(module.register_forward_pre_hook(_widen_range(seen, name)).remove)
+        for batch in tqdm(batched, desc="calibrating", unit="batch", leave=False):
+            encoder.use("sdpa")(batch.input_ids, batch.lengths, token_type_ids=batch.token_type_ids)
+    return seen
+
+
+def _widen_range(seen: dict[str, Range], name: str):  # type: ignore[no-untyped-def]  # torch's hook type is not exported
+    def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        del module
+        lowest, highest = inputs[0].amin(dim=0), inputs[0].amax(dim=0)  # [T, channels] -> [channels]
+        if before := seen.get(name):
+            lowest, highest = torch.minimum(before.lowest, lowest), torch.maximum(before.highest, highest)
+        seen[name] = Range(lowest, highest)
+
+    return hook
+
+
 def steps_for(seen: Range, weights: list[Tensor]) -> Steps:
     """One step size and offset a channel, for the products [N, channels] that read the place."""
     lowest, highest = seen.lowest.double().clamp(max=0) * MARGIN, seen.highest.double().clamp(min=0) * MARGIN
@@ -62,26 +96,8 @@ def steps_for(seen: Range, weights: list[Tensor]) -> Steps:
     reading = torch.cat([weight.double() for weight in weights]).abs().amax(dim=0).clamp(min=1e-4)
     size = width**ALPHA / reading ** (1 - ALPHA)
     size = size * (width / size).max() / HIGHEST  # the widest channel fills all steps
-    offset = (HIGHEST - width / size) / 2 - lowest / size  # the others stand in the middle
+    offset = (HIGHEST - width / size) / 2 - lowest / size  # the others are in the middle
     return Steps(size, offset)
-
-
-def require_quantizable(config: EncoderConfig) -> None:
-    """Refuses a network with a setting that is not known to have an 8-bit form here.
-
-    Raises:
-        UnsupportedModel: the message names the settings.
-    """
-    unknown = [
-        f"{field.name} {value!r:.100}"
-        for field in fields(config)
-        if field.name not in ANY_VALUE
-        and (value := getattr(config, field.name)) not in QUANTIZABLE.get(field.name, (field.default,))
-    ]
-    if unknown:
-        raise UnsupportedModel(
-            f"int8 knows no 8-bit form of {', '.join(unknown)}: export this network as fp32, fp16 or bf16"
-        )
 
 
 def quantize_encoder(encoder: Encoder, ranges: Mapping[str, Range]) -> Encoder:
@@ -91,11 +107,7 @@ def quantize_encoder(encoder: Encoder, ranges: Mapping[str, Range]) -> Encoder:
         encoder: float32, in evaluation mode.
         ranges: by module name, the range of its input over calibration text: `layers.{l}.attention`,
             `layers.{l}.attention.output`, `layers.{l}.feed_forward`.
-
-    Raises:
-        UnsupportedModel: the network has a part that has no 8-bit form here.
     """
-    require_quantizable(encoder.config)
     quantized = copy.deepcopy(encoder)
     norm = quantized.embeddings.to_hidden or _layer_norm(quantized.embeddings.norm)
     for index, layer in enumerate(encoder.layers):

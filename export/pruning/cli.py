@@ -22,7 +22,7 @@ def add_options(made: argparse.ArgumentParser) -> None:
         "--prune-to-quality",
         type=_points,
         metavar="POINTS",
-        help="remove as many heads as lose at most so many points: Spearman x 100 with --pairs, else cosine x 100",
+        help="remove as many heads as lose at most POINTS: Spearman x 100 with --pairs, else cosine x 100",
     )
     group.add_argument("--pairs", type=Path, metavar="CSV", help="text,text,rating without a header, to prune by")
     group.add_argument(

@@ -57,7 +57,7 @@ def apply_removal(encoder: Encoder, places: Sequence[Sequence[int]]) -> Encoder:
 
 
 def _cut_layer(state: dict[str, Tensor], layer: int, heads: tuple[int, ...], config: EncoderConfig) -> None:
-    """Cuts one layer's tensors down to some of its heads, in place of the whole ones."""
+    """Cuts one layer's tensors down to some of its heads, instead of the whole ones."""
     name = f"layers.{layer}.attention"
     if not heads:
         bias = state.get(f"{name}.output.bias", torch.zeros(config.hidden_size))
@@ -70,6 +70,8 @@ def _cut_layer(state: dict[str, Tensor], layer: int, heads: tuple[int, ...], con
     read = tuple(head for head, readers in enumerate(_readers(layer, heads, config)) if readers)
     parts = (
         ("query", heads, config.d_k),
+        ("position_key", heads, config.d_k),
+        ("position_query", heads, config.d_k),
         ("stream.gate", heads, 1),
         ("key", read, config.d_k),
         ("value", read, config.d_v),

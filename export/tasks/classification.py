@@ -1,6 +1,7 @@
 """One logit a label: reads `...ForSequenceClassification`, alone or as sentence-transformers' CrossEncoder.
 
-A lower precision is judged by what callers decide from the logits.
+And one logit a label of every token: reads `...ForTokenClassification`. A lower precision is judged by what callers
+decide from the logits.
 """
 
 from collections.abc import Mapping
@@ -13,11 +14,9 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.tasks import yes_no
-from export.tasks.definition import Rows, TaskExport, Threshold
-from export.tasks.source import TaskSource
+from export.tasks.definition import Rows, TaskExport, TaskSource, Threshold
 from model.config import EncoderConfig
-from model.config_checks import require
-from model.tasks.settings import ClassificationSettings, ScoreActivation
+from model.config_parts import ClassificationSettings, ScoreActivation, require
 
 ACTIVATIONS: Mapping[str, ScoreActivation] = {"Sigmoid": "sigmoid", "Identity": "identity", "Softmax": "softmax"}
 PROBLEMS: Mapping[str, ScoreActivation] = {
@@ -35,9 +34,8 @@ def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict
         UnsupportedModel: other layers, labels or activations than are reproduced.
     """
     if yes_no.is_language_model(source.described):
-        return yes_no.read(source, config)
-    layers = source.layers("CLASSIFIER")
-    state = source.pick(layers)
+        return yes_no.read(source, config, read_activation(source, 1))
+    layers, state = source.pick(source.family.classifier)
     read_settings = layers.read_settings(source.described)
     pooling = read_settings.pop("pooling", "cls")
     labels = read_labels(source.described)
@@ -50,6 +48,22 @@ def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict
     if source.pipeline.default_prompt_name is not None:
         raise UnsupportedModel("a default prompt in front of pairs is not supported: set default_prompt_name to null")
     return replace(config, task="classification", task_settings=settings, pooling=pooling), state
+
+
+def read_tokens(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:
+    """The network with a logit a label of every token, and the weights of its last layers.
+
+    Raises:
+        UnsupportedModel: the family has no such layers, or labels are malformed.
+    """
+    layers, state = source.pick(source.family.token_classifier)
+    settings = ClassificationSettings(
+        labels=read_labels(source.described),
+        activation="softmax",  # what `transformers` takes, whatever problem_type says
+        output_bias="task_layers.output.bias" in state,
+        **layers.read_settings(source.described),
+    )
+    return replace(config, task="token_classification", task_settings=settings), state
 
 
 def read_labels(described: Mapping[str, Any]) -> tuple[str, ...]:
@@ -69,9 +83,9 @@ def read_labels(described: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def read_activation(source: TaskSource, labels: int) -> ScoreActivation:
-    """What makes scores of logits: what sentence-transformers was told, or what the labels are said to mean.
+    """Reads what turns logits into scores: sentence-transformers' setting, or the meaning of the labels.
 
-    Where nobody says, one label is a score (sigmoid, as CrossEncoder has it) and several exclude each other (softmax).
+    If neither says, one label is a score (sigmoid, as CrossEncoder has it) and several exclude each other (softmax).
 
     Raises:
         UnsupportedModel: an activation that is not reproduced.
@@ -88,6 +102,8 @@ def read_activation(source: TaskSource, labels: int) -> ScoreActivation:
             raise UnsupportedModel(f"activation_fn {named}: torch's {', '.join(ACTIVATIONS)} are supported")
         return ACTIVATIONS[activation]
     problem = described.get("problem_type")
+    if labels == 1 and (source.pipeline.around or "sentence_transformers" in described):
+        return "sigmoid"  # CrossEncoder's, whatever problem_type says
     if problem is not None and problem not in PROBLEMS:
         raise UnsupportedModel(f"problem_type {problem!r}: one of {', '.join(PROBLEMS)} is supported")
     return PROBLEMS[problem] if problem is not None else "sigmoid" if labels == 1 else "softmax"
@@ -109,8 +125,8 @@ def measure(found: Rows, expected: Rows) -> dict[str, float]:
 
 
 def _thresholds(difference: float, agreement: float) -> tuple[Threshold, ...]:
-    decisions = (Threshold(name, least=agreement) for name in ("kendall_tau", "same_best_label"))
-    return (Threshold("relative_difference", most=difference), *decisions)
+    decision = Threshold("kendall_tau", least=agreement, instead="same_best_label")
+    return Threshold("relative_difference", most=difference), decision
 
 
 # int8: vectors with a cosine of 0.998 to float32's order texts with a tau of about 0.96 (2 / pi * asin(r), of two
@@ -119,4 +135,34 @@ CLASSIFICATION = TaskExport(
     read=read,
     measure=measure,
     thresholds={"fp16": _thresholds(0.05, 0.98), "bf16": _thresholds(0.5, 0.9), "int8": _thresholds(0.5, 0.9)},
+)
+
+
+def measure_tokens(found: Rows, expected: Rows) -> dict[str, float]:
+    """How far tokens' logits are from float32's, and the share of tokens whose best label is the same.
+
+    `relative_difference` is the root of the mean square over all tokens, by the standard deviation of float32's logits
+    over the tokens (the largest of any label): among thousands of tokens the largest is of one that decides nothing.
+    """
+    logits, reference = np.concatenate(found).astype(np.float64), np.concatenate(expected).astype(np.float64)
+    root, spread = float(np.sqrt(np.square(logits - reference).mean())), float(reference.std(axis=0).max())
+    return {
+        "largest_difference": float(np.abs(logits - reference).max()),
+        "relative_difference": root / spread if spread else root,
+        "same_best_label": float((logits.argmax(1) == reference.argmax(1)).mean()),
+    }
+
+
+def _token_thresholds(difference: float, agreement: float) -> tuple[Threshold, ...]:
+    return Threshold("relative_difference", most=difference), Threshold("same_best_label", least=agreement)
+
+
+TOKEN_CLASSIFICATION = TaskExport(
+    read=read_tokens,
+    measure=measure_tokens,
+    thresholds={
+        "fp16": _token_thresholds(0.02, 0.98),
+        "bf16": _token_thresholds(0.2, 0.9),
+        "int8": _token_thresholds(0.2, 0.9),
+    },
 )

@@ -1,33 +1,77 @@
-"""What a task says of itself to the exporter: how it is read, and what a lower precision may cost it."""
+"""What a task says of itself to the exporter: what it is read from and how, and what a lower precision may cost it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from export.tasks.source import TaskSource
+from export.errors import UnsupportedModel
+from export.families.family import Family, TaskLayers, pick
+from export.pipeline import Pipeline
 from model.config import EncoderConfig
 
 Rows = Sequence[NDArray[np.floating]]  # what the task is for, an array a text
 
 
 class Threshold(NamedTuple):
-    """What a figure of a lower precision has to be."""
+    """What a figure of a lower precision has to be.
+
+    Attributes:
+        figure: its name.
+        least: its smallest value.
+        most: its largest value.
+        instead: the figure that some networks of the task have in its place, with the same bounds.
+    """
 
     figure: str
     least: float = -np.inf
     most: float = np.inf
+    instead: str = ""
 
     def holds(self, figures: Mapping[str, float]) -> bool:
-        """Whether the figure is within; one that is no number is not, one that was not measured is."""
-        return self.figure not in figures or self.least <= figures[self.figure] <= self.most
+        """Whether the figure is within the bounds; one that is no number is not, nor is one that was not measured."""
+        value = figures.get(self.figure, figures.get(self.instead, np.nan))
+        return self.least <= value <= self.most
 
     def __str__(self) -> str:
         bound = f"at least {self.least}" if self.least > -np.inf else f"at most {self.most}"
-        return f"{self.figure} {bound}"
+        return f"{' or '.join(filter(None, (self.figure, self.instead)))} {bound}"
+
+
+class TaskSource(NamedTuple):
+    """A checkpoint, opened.
+
+    Attributes:
+        pipeline: what surrounds the network.
+        described: the network's config.json.
+        family: of the network.
+        tensors: every tensor of the network's folder, by the checkpoint's names.
+    """
+
+    pipeline: Pipeline
+    described: Mapping[str, Any]
+    family: Family
+    tensors: Mapping[str, Tensor]
+
+    def pick(self, layers: TaskLayers | None) -> tuple[TaskLayers, dict[str, Tensor]]:
+        """One of the family's tables, and the tensors of its layers by the encoder's names.
+
+        Raises:
+            UnsupportedModel: the family has no such table, or the checkpoint no such layers.
+        """
+        if layers is None:
+            kind = self.described.get("model_type")
+            raise UnsupportedModel(f"task {self.pipeline.task} is not supported for networks of model_type {kind!r}")
+        state = pick(self.tensors, layers.names, prefixes=self.family.prefixes)
+        if not state:
+            raise UnsupportedModel(
+                f"the checkpoint has no layers for task {self.pipeline.task}: expected {', '.join(layers.names)}; "
+                f"{self.pipeline.found.sign}"
+            )
+        return layers, state
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

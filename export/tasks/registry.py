@@ -1,28 +1,27 @@
 """How each task is exported, and the last layers of a checkpoint by its task."""
 
 from collections.abc import Mapping
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
 from export.errors import UnsupportedModel
-from export.families import polyhead
+from export.families.family import Family
+from export.families.polyhead import POLYHEAD
 from export.pipeline import Pipeline
-from export.tasks.classification import CLASSIFICATION
-from export.tasks.definition import TaskExport
-from export.tasks.embedding import EMBEDDING
-from export.tasks.multi_vector import MULTI_VECTOR
-from export.tasks.source import TaskSource
+from export.tasks.classification import CLASSIFICATION, TOKEN_CLASSIFICATION
+from export.tasks.definition import TaskExport, TaskSource
 from export.tasks.sparse import SPARSE
+from export.tasks.vectors import EMBEDDING, MULTI_VECTOR
 from model.config import EncoderConfig
-from model.config_checks import ConfigError
-from model.tasks.settings import Task
+from model.config_parts import ConfigError, Task
 
 EXPORTS: Mapping[Task, TaskExport] = MappingProxyType(
     {
         "embedding": EMBEDDING,
         "classification": CLASSIFICATION,
+        "token_classification": TOKEN_CLASSIFICATION,
         "sparse": SPARSE,
         "multi_vector": MULTI_VECTOR,
     }
@@ -32,7 +31,7 @@ EXPORTS: Mapping[Task, TaskExport] = MappingProxyType(
 def read_task_layers(
     pipeline: Pipeline,
     described: Mapping[str, Any],
-    family: ModuleType,
+    family: Family,
     tensors: Mapping[str, Tensor],
     config: EncoderConfig,
 ) -> tuple[EncoderConfig, dict[str, Tensor]]:
@@ -48,11 +47,11 @@ def read_task_layers(
     Raises:
         UnsupportedModel: the checkpoint has no layers for the task, or others than are reproduced.
     """
-    if family is polyhead and config.task != pipeline.task:
+    if family is POLYHEAD and config.task != pipeline.task:
         raise UnsupportedModel(f"config.json says task {config.task}: it cannot be exported as {pipeline.task}")
-    if family is polyhead and config.projections and pipeline.dense:
-        raise UnsupportedModel("projections stand in config.json and in modules.json: which are right?")
-    if family is polyhead and not pipeline.dense:
+    if family is POLYHEAD and config.projections and pipeline.dense:
+        raise UnsupportedModel("both config.json and modules.json have projections: which are right?")
+    if family is POLYHEAD and not pipeline.dense:
         return config, {}  # it says all of it itself, and holds the weights under our names
     try:
         return EXPORTS[pipeline.task].read(TaskSource(pipeline, described, family, tensors), config)

@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from export.errors import UnsupportedModel
-from export.families.settings import require_settings
-from export.json_files import read_json
-from export.tasks.definition import Rows, TaskExport, Threshold
-from export.tasks.source import TaskSource
+from export.families.family import require_settings
+from export.sources import read_json
+from export.tasks.definition import Rows, TaskExport, TaskSource, Threshold
 from model.config import EncoderConfig
-from model.tasks.settings import SparseSettings
+from model.config_parts import SparseSettings
 
 SATURATIONS: Mapping[str, int] = {"relu": 1, "log1p_relu": 2}
-LARGEST_WORDS = 64  # of a text, compared with those of float32
+LARGEST_WORDS = 64  # of a text, compared with float32's
 BIAS, TABLE = "task_layers.bias", "task_layers.table"
 DECODER_BIAS, DECODER = "task_layers.decoder.bias", "task_layers.decoder.weight"
 
@@ -32,8 +31,7 @@ def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict
     Raises:
         UnsupportedModel: another pooling than SPLADE's maximum, or a head that contradicts itself.
     """
-    layers = source.layers("MASKED_LM")
-    state = source.pick(layers)
+    layers, state = source.pick(source.family.masked_lm)
     read_settings = layers.read_settings(source.described)
     has_bias = read_settings.pop("bias", True)
     tied = _tie(state, source)
@@ -50,7 +48,7 @@ def _read_saturations(source: TaskSource) -> int:
 
 
 def _with_one_bias(state: Mapping[str, Tensor], *, has_bias: bool, tied: bool) -> dict[str, Tensor]:
-    """The bias of the logits: the decoder's, which a tied one shares with the head it stands in."""
+    """The bias of the logits: the decoder's, which a tied one shares with its head."""
     found = [state[name] for name in (DECODER_BIAS, BIAS) if name in state]
     if tied and len(found) == 2 and not torch.equal(*found):
         raise UnsupportedModel("the checkpoint holds two biases of its logits, and they differ: which one is right?")

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.pipeline import Pipeline
-from export.tasks.source import TaskSource
+from export.sources import read_json
+from export.tasks.definition import TaskSource
 from export.tokenizer import read_tokenizer
+from model.artifact import PairWording
 from model.config import EncoderConfig
-from model.pair_wording import PairWording
-from model.tasks.settings import ClassificationSettings
+from model.config_parts import ClassificationSettings, ScoreActivation
 
 YES, NO = "yes", "no"
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
@@ -28,6 +29,10 @@ BEFORE = (
     'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
 )
 BEHIND = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+ASKED = (  # parts of the words, as a chat template has them
+    "Judge whether the Document meets the requirements based on the Query and the Instruct provided.",
+    *("<Instruct>: ", "<Query>: ", "<Document>: ", "<think>"),
+)
 NEEDED = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", YES, NO)  # tokens of their own
 LONGEST = 8192  # tokens of a row; the card cuts there
 EMBEDDINGS = "embeddings.token.weight"
@@ -39,27 +44,31 @@ def is_language_model(described: Mapping[str, Any]) -> bool:
     return isinstance(classes, list) and bool(classes) and str(classes[0]).endswith("ForCausalLM")
 
 
-def read(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:
-    """The network as a classifier with one label, and its row of weights: that of yes less that of no.
+def read(
+    source: TaskSource, config: EncoderConfig, activation: ScoreActivation
+) -> tuple[EncoderConfig, dict[str, Tensor]]:
+    """The network as a classifier with one label, and its weights: the row of yes less the row of no.
 
     Raises:
-        UnsupportedModel: a family without such models, a tokenizer without their tokens, or no weights of the head.
+        UnsupportedModel: a family without such models, a tokenizer without their tokens, no weights of the head, or a
+            LogitScore module that scores other tokens or asks in other words.
     """
-    head = getattr(source.family, "LANGUAGE_MODEL_HEAD", None)
+    head = source.family.language_model_head
     if head is None:
         kind = source.described.get("model_type")
         raise UnsupportedModel(f"language models of model_type {kind!r} are not read as rerankers: only Qwen3's are")
     tokenizer = read_tokenizer(source.pipeline.transformer)
     _require_tokens(tokenizer)
+    _require_same_question(source, tokenizer)
     rows = _head_rows(source, head)
     weight = rows[tokenizer.token_to_id(YES)] - rows[tokenizer.token_to_id(NO)]  # [D]
-    settings = ClassificationSettings(labels=(YES,), activation="sigmoid", dense_activation=None, output_bias=False)
+    settings = ClassificationSettings(labels=(YES,), activation=activation, dense_activation=None, output_bias=False)
     read_config = replace(config, task="classification", task_settings=settings, pooling="last")
     return read_config, {"task_layers.output.weight": weight[None]}
 
 
 def _head_rows(source: TaskSource, head: str) -> Tensor:
-    """The head's weights [vocabulary, D], which are the token embeddings where they are tied."""
+    """The head's weights [vocabulary, D], which are the token embeddings if they are tied."""
     if source.described.get("tie_word_embeddings", False):
         state: Mapping[str, Tensor] = source.family.read_state(source.tensors, source.described)
         return state[EMBEDDINGS]
@@ -76,6 +85,36 @@ def _require_tokens(tokenizer: Tokenizer) -> None:
         )
 
 
+def _require_same_question(source: TaskSource, tokenizer: Tokenizer) -> None:
+    """Refuses what sentence-transformers' files say of the tokens and the words, unless it is what the card has."""
+    folder = source.pipeline.modules.get("LogitScore")
+    if folder is None:
+        return
+    said = read_json(folder / "config.json")
+    found = tuple(said.get(name) for name in ("true_token_id", "false_token_id"))
+    expected = tokenizer.token_to_id(YES), tokenizer.token_to_id(NO)
+    if found != expected or said.get("module_input_name", "causal_logits") != "causal_logits":
+        named = [None if index is None else tokenizer.id_to_token(index) for index in found]
+        raise UnsupportedModel(
+            f"{folder} scores by the tokens {named[0]!r} and {named[1]!r}: only {YES!r} less {NO!r}, as Qwen3-Reranker "
+            "does, is reproduced"
+        )
+    prompts, default = source.pipeline.around.get("prompts") or {}, source.pipeline.default_prompt_name
+    if default is not None and prompts.get(default) != INSTRUCTION:
+        raise UnsupportedModel(
+            f"{folder.parent} has the default prompt {prompts.get(default)!r:.80}: name it as --instruction"
+        )
+    place = source.pipeline.transformer
+    template = read_json(place / "tokenizer_config.json", optional=True).get("chat_template")
+    if (place / "chat_template.jinja").is_file():
+        template = (place / "chat_template.jinja").read_text(encoding="utf-8")
+    if missing := [part for part in ASKED if part not in str(template)]:
+        raise UnsupportedModel(
+            f"the chat template of {place} does not say {missing[0]!r}: only Qwen3-Reranker's words around a pair are "
+            "reproduced"
+        )
+
+
 def limit_length(pipeline: Pipeline) -> Pipeline:
     """The pipeline of texts that are no longer than the card has them."""
     longest = pipeline.max_sequence_length
@@ -83,9 +122,9 @@ def limit_length(pipeline: Pipeline) -> Pipeline:
 
 
 def word_pairs(tokenizer: Tokenizer, instruction: str | None) -> tuple[Tokenizer, PairWording]:
-    """The tokenizer with the words before and behind the texts in its template, and the words beside the texts.
+    """Returns the tokenizer with the words before and after the texts in its template, and the words next to the texts.
 
-    What stands before and behind is tokenised by itself, as on the card; the rest together with the texts. A text
+    The words before and after are tokenised by themselves, as on the card; the rest together with the texts. A text
     begins with the space before it, where a byte-level tokenizer parts words anyway, so both are the card's tokens.
 
     Args:

@@ -9,6 +9,13 @@ all p_i . q_j, so the matrix of those is an exact account of the similarity; for
     last    p_n-1 = a_n-1, the others 0                         likewise
 
 Cells are what the pooled vectors were made of, not causes: a token's final vector holds what it read from the others.
+
+Attention weighted by what it moves (Kobayashi et al. 2020, "Attention is not only a weight"): a head adds
+sum_j alpha_ij f(x_j) to token i, with f(x) = (x W_V + b_V) W_O of that head, a vector [D]. The weight alone says how
+much of x_j is taken, not how long that vector is: idle heads attend to [SEP], whose f is short. The norm-weighted view
+is ||alpha_ij f(x_j)|| = alpha_ij ||f(x_j)||, weights being positive. f contains the head's value bias, which an export
+may move behind the output projection, so norms are taken with b_V in place; output bias, residual and LayerNorm are not
+part of f. Norms of heads do not add up: ||sum over heads|| needs the vectors.
 """
 
 from collections.abc import Sequence
@@ -98,3 +105,35 @@ def _refuse_projections(projections: Sequence[Projection]) -> None:
             f"the model projects its pooled vector to {projections[-1].size} dimensions "
             f"({projections[-1].activation}): the similarity of what comes out is no sum over pairs of tokens"
         )
+
+
+def norm_weighted(weights: Float32Array, value_norms: Float32Array) -> Float32Array:
+    """||alpha_ij f_h(x_j)||, each column of a head's map scaled by the length of what it moves.
+
+    Args:
+        weights: [..., H, Q, K]; any queries of the text, all its keys.
+        value_norms: [..., H, K], ||f_h(x_j)|| of every token; it does not depend on the query.
+
+    Returns:
+        [..., H, Q, K]; rows have the unit of the hidden state and do not sum to 1.
+
+    Raises:
+        ValueError: the shapes do not belong together.
+    """
+    if value_norms.shape != (*weights.shape[:-2], weights.shape[-1]):
+        raise ValueError(f"value_norms have shape {value_norms.shape}, expected [..., H, K] of weights {weights.shape}")
+    return weights * value_norms[..., np.newaxis, :]
+
+
+def value_norms(values: Float32Array, output: Float32Array) -> Float32Array:
+    """||f_h(x_j)|| from a layer's values; the definition that a graph's own norms are held against.
+
+    Args:
+        values: [H, n, V], x W_V + b_V of each head.
+        output: [H, V, D], each head's rows of W_O.
+
+    Returns:
+        [H, n].
+    """
+    norms: Float32Array = np.linalg.norm(values.astype(np.float64) @ output, axis=-1).astype(np.float32)
+    return norms

@@ -1,12 +1,16 @@
-"""How many bytes the numbers of an attention answer take, known from its shape before anything runs.
+"""How large an attention answer is, known from its shape before anything runs; and the k largest keys of each query.
 
-Exact for binary numbers and base64. For JSON an upper bound, since its numbers differ in length: weights after a
-softmax come to about 13 bytes each where the bound counts 16. Tokens, offsets and field names are not counted.
+Sizes are exact for binary numbers and base64. For JSON they are an upper bound, since its numbers differ in length:
+weights after a softmax come to about 13 bytes each, the bound counts 16. Tokens, offsets and field names are left out.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from model.analysis.arrays import Float32Array, Int32Array
 
 Encoding = Literal["json", "base64_float32", "base64_float16", "float32", "float16"]
 
@@ -14,7 +18,7 @@ _INDEX_BYTES = 4  # int32
 # The longest float32 in [0, 1] that orjson writes has 15 characters: nine digits, and no exponent from 1e-6 up
 # ("0.0000123456789"). A comma follows.
 _JSON_FLOAT_BYTES = 16
-_JSON_ROW_BYTES = 8  # brackets and commas of a row, and of the map and the tensor where it is their only row
+_JSON_ROW_BYTES = 8  # brackets and commas of a row, and of the map and the tensor if it is their only row
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +26,7 @@ class MapShape:
     """One tensor of an answer: the maps of one text and one layer.
 
     Attributes:
-        maps: heads; 1 where they are reduced to one map.
+        maps: heads; 1 if they are reduced to one map.
         queries: rows of each map: tokens, words, what is left of them, or 1.
         keys: columns of each map.
         top_k: how many keys of each row are sent, with their indices and the mass left out; None for whole rows.
@@ -63,3 +67,61 @@ def _indices(rows: int, columns: int, keys: int, encoding: Encoding) -> int:
 
 def _packed(size: int, encoding: Encoding) -> int:
     return -(-size // 3) * 4 if encoding.startswith("base64") else size
+
+
+_INDEX_BITS = np.uint64(32)
+
+
+class TopK(NamedTuple):
+    """The k largest weights of every row; k is at most the number of keys.
+
+    Attributes:
+        indices: [..., Q, k], which keys, largest weight first, the lower index first where weights are equal.
+        weights: [..., Q, k], their weights.
+        left_out: [..., Q], the sum of the weights not returned; exactly 0 where all were.
+    """
+
+    indices: Int32Array
+    weights: Float32Array
+    left_out: Float32Array
+
+
+def top_k(weights: Float32Array, k: int) -> TopK:
+    """The k largest keys of each query.
+
+    Args:
+        weights: [..., Q, K], none negative.
+        k: at least 1; more than K returns all of them.
+
+    Raises:
+        ValueError: k is below 1.
+    """
+    if k < 1:
+        raise ValueError(f"k is {k}: expected at least 1")
+    num_keys = weights.shape[-1]
+    k = min(k, num_keys)
+    ranks = _ranks(weights)
+    if k < num_keys:
+        ranks = np.partition(ranks, num_keys - k, axis=-1)[..., num_keys - k :]
+    ranks = np.sort(ranks, axis=-1)[..., ::-1]
+    indices = (num_keys - 1 - (ranks & np.uint64(0xFFFFFFFF)).astype(np.int64)).astype(np.int32)
+    largest = np.take_along_axis(weights, indices, axis=-1)
+    return TopK(indices, largest, _left_out(weights, largest))
+
+
+def _ranks(weights: Float32Array) -> np.typing.NDArray[np.uint64]:
+    """Integers that sort as the weights do, no two of a row equal: the weight's bits, then the index downwards.
+
+    The bits of floats that are not negative sort as the floats do; `abs` makes -0.0 one of them.
+    """
+    downwards = np.arange(weights.shape[-1], dtype=np.uint64)[::-1]
+    bits = np.abs(weights, dtype=np.float32).view(np.uint32).astype(np.uint64)
+    return (bits << _INDEX_BITS) | downwards
+
+
+def _left_out(weights: Float32Array, largest: Float32Array) -> Float32Array:
+    if largest.shape[-1] == weights.shape[-1]:
+        return np.zeros(weights.shape[:-1], dtype=np.float32)
+    rest = weights.sum(axis=-1, dtype=np.float64) - largest.sum(axis=-1, dtype=np.float64)
+    left_out: Float32Array = np.maximum(rest, 0.0).astype(np.float32)  # below 0 by rounding at most
+    return left_out

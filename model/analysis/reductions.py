@@ -1,8 +1,19 @@
-"""One map for all heads of a layer."""
+"""Fewer maps than heads: the mean or maximum of a layer, all layers as one (rollout), and heads as points in a plane.
+
+Rollout (Abnar & Zuidema 2020, section 3) follows attention through all layers to the input tokens:
+
+    A~_l = (mean over heads of A_l + I) / row sums      the residual stream is the identity's half
+    R_l  = A~_l R_{l-1}, R_0 = I                        row i: where what stands at token i came from
+
+It knows weights only: neither values nor feed-forward layers. A layer without heads moves nothing between tokens, its
+A~ is I and it passes through. The plane is classical multidimensional scaling (Torgerson 1952).
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
 
-from model.analysis.arrays import Float32Array
+from model.analysis.arrays import Float32Array, Float64Array
 
 
 def mean_over_heads(weights: Float32Array) -> Float32Array:
@@ -32,3 +43,88 @@ def max_over_heads(weights: Float32Array) -> Float32Array:
 def _require_heads(weights: Float32Array) -> None:
     if weights.ndim < 3 or not weights.shape[-3]:
         raise ValueError(f"weights have shape {weights.shape}: expected [..., H, Q, K] with at least one head")
+
+
+def rollout(attentions: Sequence[Float32Array], start: Float32Array | Float64Array | None = None) -> Float32Array:
+    """R_L of one text, or rows of it.
+
+    Args:
+        attentions: each layer's whole weights [H_l, n, n], every layer, first layer first; a layer with H_l = 0 may
+            have any n.
+        start: [Q, n], the rows wanted, as weights over the last layer's tokens: one-hot rows for single tokens, or a
+            pooling's shares. None wants all n tokens. A row costs L n^2 operations, all of them L n^3.
+
+    Returns:
+        `start R_L`, [Q, n]; each row sums to what its row of `start` sums to, 1 if there is none.
+
+    Raises:
+        ValueError: no layer tells n, a layer is not whole, or shapes differ.
+    """
+    telling = [weights for weights in attentions if len(weights)] or attentions  # no layer has heads: all shapes count
+    num_tokens = max((weights.shape[-1] for weights in telling), default=0)
+    rows = np.eye(num_tokens) if start is None else start.astype(np.float64)
+    if not num_tokens or rows.ndim != 2 or rows.shape[-1] != num_tokens:
+        raise ValueError(
+            f"start has shape {rows.shape}, expected [Q, n] with the layers' n = {num_tokens} of at least 1"
+        )
+    for weights in reversed(attentions):
+        if len(weights):
+            rows = _through(weights, rows)
+    return rows.astype(np.float32)
+
+
+def saliency(attentions: Sequence[Float32Array], shares: Float64Array) -> Float32Array:
+    """How much of the pooled vector each input token accounts for, by rollout: `shares R_L`, [n], sums to 1.
+
+    Args:
+        attentions: as in `rollout`.
+        shares: [n], each token's share of the pooled vector, as `model.analysis.contributions.token_shares` gives.
+
+    Raises:
+        ValueError: as `rollout` does.
+    """
+    row: Float32Array = rollout(attentions, shares[np.newaxis])[0]
+    return row
+
+
+def _through(weights: Float32Array, rows: Float64Array) -> Float64Array:
+    """`rows A~_l`, [Q, n], without building A~_l."""
+    num_tokens = rows.shape[-1]
+    if weights.shape[1:] != (num_tokens, num_tokens):
+        raise ValueError(
+            f"a layer has shape {weights.shape}, expected [H, {num_tokens}, {num_tokens}]: rollout needs "
+            "every query and key of every layer"
+        )
+    mean: Float64Array = weights.mean(axis=0, dtype=np.float64)
+    scaled: Float64Array = rows / (mean.sum(axis=-1) + 1)  # the row sums of mean + I divide rows of A~, so columns here
+    return scaled @ mean + scaled
+
+
+def classical_scaling(distances: Float64Array, dimensions: int = 2) -> tuple[Float64Array, float]:
+    """A map of things whose distances from each other are known.
+
+    Args:
+        distances: [N, N], symmetric, 0 on the diagonal.
+        dimensions: of the map.
+
+    Returns:
+        [N, dimensions], centred, each axis with its largest value above 0 so that equal distances give equal maps; and
+        Kruskal's stress-1: root of the squared errors of the map's distances over the squared distances, 0 where the
+        map is exact.
+    """
+    size = len(distances)
+    centring = np.eye(size) - 1 / max(size, 1)
+    products = -0.5 * centring @ distances**2 @ centring
+    values, vectors = np.linalg.eigh((products + products.T) / 2)
+    largest = np.argsort(values)[::-1][:dimensions]
+    points = np.zeros((size, dimensions))
+    points[:, : len(largest)] = vectors[:, largest] * np.sqrt(np.maximum(values[largest], 0.0))
+    signs = np.sign(points[np.abs(points).argmax(axis=0), np.arange(dimensions)]) if size else np.ones(dimensions)
+    points *= np.where(signs == 0, 1.0, signs)
+    return points, _stress(distances, points)
+
+
+def _stress(distances: Float64Array, points: Float64Array) -> float:
+    found = np.linalg.norm(points[:, np.newaxis] - points, axis=-1)
+    total = float((distances**2).sum())
+    return float(np.sqrt(((found - distances) ** 2).sum() / total)) if total else 0.0

@@ -1,4 +1,4 @@
-"""Numbers that describe each head on one text, so that a caller who wants them need not move matrices.
+"""Numbers that describe each head on one text, so that a caller that wants them need not move matrices.
 
 In the formulas a_ij is the weight of query i on key j, n the number of tokens, S the special ones, P the punctuation
 and t_i a token's id. Means are over all n queries, special ones included, unless said otherwise.
@@ -20,9 +20,29 @@ and t_i a token's id. Means are over all n queries, special ones included, unles
 A statistic that a text does not define is None for every head, never 0 and never NaN, which JSON does not have:
 normalized_entropy of one token, confidence and other_to_special where every token is special, special_to_special where
 none is, repeated_token where none repeats. Mass on a kind of token that the text does not hold is defined, it is 0.
+
+Patterns of the head report, which take more than one text's weights or more time:
+
+    sink                mean_i of a_i,0: what the first token takes
+    offset_rate         share of the rows with a key `offset` places on whose largest weight stands there (Voita et al.
+                        2019 call a head positional from 0.9)
+    rare_token          share of the queries not in S whose largest weight on a key not in S is on the rarest such token
+                        of the text (Voita et al. 2019); only of texts in which one token is rarer than every other,
+                        with at least 5 tokens not in S, so that chance is low
+    variability         sum_x sum_ij |a_ij(x) - mean_x a_ij| / (2 sum_x sum_ij a_ij(x)) over the first N positions of
+                        texts x (Vig & Belinkov 2019): 0 for a head that does not look at content
+    jensen_shannon      KL(p || m) / 2 + KL(q || m) / 2 of two heads' rows p and q, m = (p + q) / 2, in nats: 0 for
+                        equal rows, ln 2 for rows without a key in common (Clark et al. 2019, section 6). Mean over a
+                        text's queries; Clark et al. sum over queries and documents, so theirs grow with the corpus
+    predict_heads       the head word of a dependent word d in a dependency parse, read from a map between words (Clark
+                        et al. 2019, section 5): argmax_j a_dj (dependent_to_head), or argmax_i a_id, the word that
+                        looks at d most (head_to_dependent). d itself and special tokens are no candidates
+    best_offset         the rule to beat: "the head word stands o places after the dependent", the best o of a relation
 """
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -185,3 +205,119 @@ def _check(weights: Float32Array, num_tokens: int, special: BoolArray, punctuati
             f"a row's sum is off 1 by {errors.max():.3g}: statistics are defined on whole rows, before special tokens "
             "are dropped and before top-k"
         )
+
+
+def jensen_shannon(weights: Float32Array) -> Float64Array:
+    """Divergence of every head from every other on one text, mean over queries.
+
+    Args:
+        weights: [H, Q, K], rows that sum to 1.
+
+    Returns:
+        [H, H], symmetric, 0 on the diagonal, at most ln 2.
+    """
+    entropies = row_entropy(weights)  # [H, Q]
+    heads = len(weights)
+    divergences = np.zeros((heads, heads))
+    for head in range(heads - 1):  # JS(p, q) = H(m) - (H(p) + H(q)) / 2, one head against all after it
+        middle = row_entropy((weights[head] + weights[head + 1 :]) * np.float32(0.5))
+        between = (middle - (entropies[head] + entropies[head + 1 :]) / 2).mean(axis=-1)
+        divergences[head, head + 1 :] = np.clip(between, 0.0, np.log(2.0))
+    symmetric: Float64Array = divergences + divergences.T
+    return symmetric
+
+
+FEWEST_ORDINARY = 5
+
+
+def sink(weights: Float32Array) -> Float64Array:
+    """Mean over queries of the weight on the first key, [H, n, n] -> [H]."""
+    mean: Float64Array = weights[..., 0].mean(axis=-1, dtype=np.float64)
+    return mean
+
+
+def offset_rate(weights: Float32Array, offset: int) -> Float64Array | None:
+    """Share of rows whose largest weight is `offset` places on, [H, n, n] -> [H]; None where no row has such a key.
+
+    Of equal weights the first counts, as in `numpy.argmax`: uniform rows point to key 0.
+    """
+    rows = np.arange(weights.shape[-1])
+    rows = rows[(rows + offset >= 0) & (rows + offset < len(rows))]
+    if not len(rows):
+        return None
+    return offset_rate_of(weights.argmax(axis=-1), offset, rows)
+
+
+def offset_rate_of(largest: IntArray, offset: int, rows: IntArray) -> Float64Array:
+    """The same from where each row's largest weight stands, [H, n] -> [H]."""
+    rate: Float64Array = (largest[:, rows] == rows + offset).mean(axis=-1)
+    return rate
+
+
+def rare_token(weights: Float32Array, counts: IntArray, special: BoolArray) -> Float64Array | None:
+    """Share of ordinary queries that look most at the text's rarest ordinary token, [H, n, n] -> [H].
+
+    Args:
+        weights: [H, n, n].
+        counts: [n], how often each token's id occurs in the corpus.
+        special: [n].
+
+    Returns:
+        [H]; None where the text has no single rarest token, or is too short.
+    """
+    places = np.flatnonzero(~special)
+    if len(places) < FEWEST_ORDINARY or np.count_nonzero(counts[places] == counts[places].min()) > 1:
+        return None
+    rarest = places[counts[places].argmin()]
+    largest = (weights * (~special).astype(np.float32)).argmax(axis=-1)[:, places]  # [H, ordinary queries]
+    rate: Float64Array = (largest == rarest).mean(axis=-1)
+    return rate
+
+
+def variability(first_positions: Float32Array) -> Float64Array:
+    """How much each head's weights between the first N positions differ from text to text, a text a value.
+
+    Args:
+        first_positions: [X, H, N, N], the top left corner of each text's map; every text has N tokens at least.
+
+    Returns:
+        [X, H], each text's share; the head's variability is the mean over X, 0 to 1.
+    """
+    mean = first_positions.mean(axis=0, dtype=np.float64)  # [H, N, N]
+    difference = np.abs(first_positions - mean).sum(axis=(-2, -1))
+    mass: Float64Array = first_positions.sum(axis=(-2, -1), dtype=np.float64).mean(axis=0)  # [H]
+    shares: Float64Array = difference / (2 * mass)
+    return shares
+
+
+DIRECTIONS = ("dependent_to_head", "head_to_dependent")
+
+
+def predict_heads(weights: Float32Array, candidates: BoolArray) -> IntArray:
+    """The head word that each head predicts for each word, by direction.
+
+    Args:
+        weights: [H, W, W] between words.
+        candidates: [W], which words may be predicted.
+
+    Returns:
+        [2, H, W] places of words, in the order of `DIRECTIONS`.
+    """
+    allowed = np.broadcast_to(candidates, weights.shape[-2:]).copy()
+    np.fill_diagonal(allowed, False)
+    looks_at = np.where(allowed, weights, -1.0).argmax(axis=-1)
+    looked_at_by = np.where(allowed.T, weights, -1.0).argmax(axis=-2)
+    return np.stack([looks_at, looked_at_by])
+
+
+def best_offset(offsets: Iterable[int]) -> tuple[int, float]:
+    """The most frequent distance from dependent to head word, and its share; the nearer of equally frequent ones.
+
+    Raises:
+        ValueError: there is none.
+    """
+    counted = Counter(offsets)
+    if not counted:
+        raise ValueError("no case of the relation: it has no best offset")
+    offset, hits = min(counted.items(), key=lambda item: (-item[1], abs(item[0]), -item[0]))
+    return offset, hits / counted.total()

@@ -3,7 +3,8 @@
 What a word receives is the sum over its pieces; what it gives is the mean over its pieces: so rows still sum to 1.
 Which tokens belong together follows from where they stand in the text, so that a text has the same words whatever the
 tokenizer: it may split at spaces only (SentencePiece), at changes between letters and digits (byte-level BPE), or not
-at all before it looks for pieces.
+at all before it looks for pieces. Also: weights without the tokens that the tokenizer added, and which tokens are
+punctuation.
 """
 
 import itertools
@@ -12,8 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from model.analysis.arrays import Float32Array
-from model.analysis.punctuation import is_punctuation
+from model.analysis.arrays import BoolArray, Float32Array
 
 Span = tuple[int, int]
 """[start, end): of tokens, or of characters."""
@@ -34,7 +34,7 @@ def find_words(text: str, offsets: Sequence[Span], word_ids: Sequence[int | None
     A token of white space only begins the word that follows. A special token is a word of its own.
 
     Args:
-        text: what was tokenised.
+        text: the tokenised text.
         offsets: each token's [start, end) in the text, in characters.
         word_ids: each token's word as the tokenizer sees it, `Encoding.word_ids` of the tokenizers library: None for
             special tokens; decides for tokens of no text.
@@ -91,14 +91,14 @@ def to_words(weights: Float32Array, words: Sequence[Span], queries: Sequence[Spa
 
 
 def word_offsets(words: Sequence[Span], offsets: Sequence[Span], text: str) -> list[Span]:
-    """Where each word stands in the text, in characters: from its first token's start to its last token's end.
+    """The place of each word in the text, in characters: from its first token's start to its last token's end.
 
     White space at either end, which some tokenizers count as part of a token, is left out.
 
     Args:
         words: spans of tokens.
         offsets: each token's [start, end) in the text; (0, 0) for special tokens, which it stays.
-        text: what was tokenised.
+        text: the tokenised text.
     """
     return [_trimmed(text, offsets[start][0], offsets[end - 1][1]) for start, end in words]
 
@@ -116,3 +116,65 @@ def _starts(spans: Sequence[Span], size: int, axis: str) -> list[int]:
     if starts != ends[:-1] or ends[-1] != size or any(start >= end for start, end in spans):
         raise ValueError(f"the words cover {ends[-1]} tokens one after the other, expected all {size} {axis}")
     return starts
+
+
+def exclude_special(
+    weights: Float32Array, special: BoolArray, *, queries: BoolArray | None = None, renormalise: bool = False
+) -> Float32Array:
+    """Drops the special keys and queries.
+
+    Without `renormalise` a row's sum is the mass it kept, so that what special tokens took stays visible. With it each
+    row is divided by that sum and sums to 1 again; a row that kept nothing at all stays 0.
+
+    Args:
+        weights: [..., Q, K].
+        special: [K], which keys are special.
+        queries: [Q], which rows are dropped; None where the rows are the same tokens as the keys. A caller who asked
+            for one special token's row keeps it by giving False.
+        renormalise: whether rows sum to 1 again.
+
+    Returns:
+        [..., Q kept, K kept], C-contiguous; a text of special tokens only has neither rows nor columns left.
+
+    Raises:
+        ValueError: a mask does not fit its axis.
+    """
+    queries = special if queries is None else queries
+    if special.shape != weights.shape[-1:] or queries.shape != weights.shape[-2:-1]:
+        raise ValueError(
+            f"masks of {queries.shape} queries and {special.shape} keys do not fit weights of shape {weights.shape}"
+        )
+    kept = np.ascontiguousarray(weights[..., ~queries, :][..., ~special])
+    return _renormalised(kept) if renormalise else kept
+
+
+def _renormalised(weights: Float32Array) -> Float32Array:
+    mass = weights.sum(axis=-1, dtype=np.float64, keepdims=True)
+    return (weights / np.where(mass > 0, mass, 1.0)).astype(np.float32)
+
+
+# What tokenizers write for "continues a word" (WordPiece) and "begins a word" (byte-level BPE, SentencePiece).
+_MARKERS = ("##", "Ġ", "▁")
+
+
+def punctuation_mask(pieces: Sequence[str], special: BoolArray) -> BoolArray:
+    """Which tokens hold punctuation only, [n]; special tokens never do.
+
+    Args:
+        pieces: each token's text, as the input has it or as the vocabulary writes it.
+        special: [n].
+    """
+    return np.array([_holds_punctuation_only(piece) for piece in pieces], dtype=np.bool_) & ~special
+
+
+def _holds_punctuation_only(piece: str) -> bool:
+    for marker in _MARKERS:
+        if len(piece) > len(marker):
+            piece = piece.removeprefix(marker)
+    return bool(piece) and all(map(is_punctuation, piece))
+
+
+def is_punctuation(character: str) -> bool:
+    """As BERT's own tokenizer splits: Unicode category P, or an ASCII symbol ("$", "+", "^")."""
+    category = unicodedata.category(character)
+    return category.startswith("P") or (character.isascii() and category.startswith("S"))

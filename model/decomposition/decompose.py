@@ -1,16 +1,123 @@
-"""The decomposition of one text, from token ids to parts of the hidden states and of the task's output."""
+"""The decomposition of one text: what each input token contributes to the hidden states and to the task's output.
+
+Parts of every token's vector, one for each source, go through a network whose non-linear steps are fixed:
+
+    X[i, i] = the embedding layer's output of token i                                  at the start, all others 0
+    X'[i, k] = sum over h, j of A_h[i, j] (X[j, k] W_V,h) W_O,h + X[i, k]              attention
+    X'[i, k] = (X[i, k] - mean of X[i, k]) / sd_i * gamma                              norm
+    X'[i, k] = (X[i, k] W_1 * factor_i) W_2 + X[i, k]                                  feed-forward
+
+A source is a token of the input or, behind them, all biases of the network. Parts of all sources add up to the hidden
+state at every step (DecompX, Modarressi et al. 2023; its steps: Kobayashi et al. 2021, Ferrando et al. 2022). Pooling
+is linear, an activation after it a factor. N is the number of sources; other letters as in `model.config`.
+"""
 
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from model.decomposition.frozen import FrozenEncoder, freeze
-from model.decomposition.outputs import output_parts, pool
-from model.decomposition.parts import Sources
+from model.config import Pooling
+from model.config_parts import ClassificationSettings, LayerActivation
+from model.decomposition.frozen import FACTORS, FrozenEncoder, FrozenLayer, FrozenNorm, freeze, freeze_norm
 from model.encoder import Encoder, EncoderLayer
+from model.layers import ACTIVATIONS
+from model.tasks import ClassificationLayers, EmbeddingLayers
 
 DECOMPOSABLE = ("embedding", "classification")
+
+
+class Sources(NamedTuple):
+    """Whose parts are computed.
+
+    Attributes:
+        tokens: int64, places in the text.
+        with_biases: whether the network's biases are one more source, the last.
+    """
+
+    tokens: Tensor
+    with_biases: bool
+
+    def start(self, embedded: Tensor) -> Tensor:
+        """The first parts, from the embedding layer's output [S, D] -> [S, N, D]."""
+        places = torch.arange(embedded.shape[0], device=embedded.device)
+        is_own = (places[:, None] == self.tokens).to(embedded.dtype)  # [S, tokens]
+        if self.with_biases:
+            is_own = nn.functional.pad(is_own, (0, 1))
+        return is_own[:, :, None] * embedded[:, None]
+
+    def own(self, parts: Tensor) -> Tensor:
+        """What is left of each token in its own vector: parts [S, N, D] -> [tokens, D]."""
+        return parts[self.tokens, torch.arange(self.tokens.shape[0], device=parts.device)]
+
+    def add_bias(self, parts: Tensor, bias: Tensor | None) -> Tensor:
+        """A bias [C] added to the biases' parts of [..., N, C]."""
+        if bias is None or not self.with_biases:
+            return parts
+        return torch.cat((parts[..., :-1, :], parts[..., -1:, :] + bias), dim=-2)
+
+    def linear(self, module: nn.Linear, parts: Tensor) -> Tensor:
+        """A linear layer on parts [..., N, C]."""
+        rows = nn.functional.linear(parts.reshape(-1, parts.shape[-1]), module.weight)  # two dimensions: one `Gemm`
+        return self.add_bias(rows.view(*parts.shape[:-1], -1), module.bias)
+
+    def norm(self, norm: FrozenNorm, parts: Tensor) -> Tensor:
+        """A norm on parts [S, N, D] with S deviations, or on [N, D] with N or one."""
+        if norm.reciprocal is None or norm.weight is None:
+            return parts
+        centred = parts - parts.mean(dim=-1, keepdim=True) if norm.is_centred else parts
+        scale = norm.reciprocal[..., None] * norm.weight
+        return self.add_bias(centred * (scale[..., None, :] if scale.dim() < parts.dim() else scale), norm.bias)
+
+    def layer(
+        self, layer: EncoderLayer, frozen: FrozenLayer, parts: Tensor, first_values: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """One layer, [S, N, D] -> [S, N, D], and the parts of its values [S, N, G*V] for a value residual."""
+        read = self.norm(frozen.attention_norm, parts) if layer.pre_norm else parts
+        values = self.values(layer, frozen, read, first_values)
+        middle = self.after_attention(layer, frozen, parts, self.attended(layer, frozen, read, values))
+        added = self.linear(layer.feed_forward.down, self.inner(layer, frozen, middle))
+        return self.after_feed_forward(layer, frozen, middle, added), values
+
+    def after_attention(self, layer: EncoderLayer, frozen: FrozenLayer, parts: Tensor, attended: Tensor) -> Tensor:
+        """The residual stream behind attention, [S, N, D]."""
+        middle = parts + self.norm(frozen.attention_output_norm, attended)
+        return middle if layer.pre_norm else self.norm(frozen.attention_norm, middle)
+
+    def inner(self, layer: EncoderLayer, frozen: FrozenLayer, middle: Tensor) -> Tensor:
+        """Between the feed-forward's products, [S, N, D] -> [S, N, intermediate]."""
+        expanded = self.norm(frozen.feed_forward_norm, middle) if layer.pre_norm else middle
+        factors = frozen.feed_forward
+        return self.linear(layer.feed_forward.up, expanded) * (factors[:, None] if factors.dim() < 3 else factors)
+
+    def after_feed_forward(self, layer: EncoderLayer, frozen: FrozenLayer, middle: Tensor, added: Tensor) -> Tensor:
+        """What the layer gives, [S, N, D], from what its feed-forward adds."""
+        last = middle + self.norm(frozen.feed_forward_output_norm, added)
+        return last if layer.pre_norm else self.norm(frozen.feed_forward_norm, last)
+
+    def values(
+        self, layer: EncoderLayer, frozen: FrozenLayer, read: Tensor, first_values: Tensor | None
+    ) -> Tensor | None:
+        """[S, N, G*V]; None of a layer without heads."""
+        if not layer.attention.num_heads:
+            return None
+        projected = self.linear(layer.attention.value, read)
+        own = projected if frozen.values is None else projected * frozen.values[:, None]
+        return layer.attention.stream.mix_with(first_values, own)
+
+    def attended(self, layer: EncoderLayer, frozen: FrozenLayer, read: Tensor, values: Tensor | None) -> Tensor:
+        """What attention adds, [S, N, D]."""
+        if values is None:
+            return self.add_bias(torch.zeros_like(read), layer.attention.output_bias)
+        heads, (size, count) = layer.attention.num_heads, values.shape[:2]
+        of_heads = (
+            layer.attention.per_query_head(values)
+            .view(size, count, heads, -1)
+            .permute(2, 0, 1, 3)
+            .reshape(heads, size, -1)
+        )  # [H, S, N*V]
+        context = (frozen.weights @ of_heads).view(heads, size, count, -1).permute(1, 2, 0, 3)  # [S, N, H, V]
+        return self.linear(layer.attention.output, context.flatten(2))
 
 
 class Decomposition(NamedTuple):
@@ -50,11 +157,11 @@ def decompose(
             to the output.
 
     Raises:
-        ValueError: the task gives no vector of a text.
+        ValueError: the task returns no vector of a text.
     """
     if encoder.config.task not in DECOMPOSABLE:
         raise ValueError(
-            f"task {encoder.config.task} gives no vector of a text: expected one of {', '.join(DECOMPOSABLE)}"
+            f"task {encoder.config.task} returns no vector of a text: expected one of {', '.join(DECOMPOSABLE)}"
         )
     if tokens is None:
         tokens = torch.arange(input_ids.shape[1], device=input_ids.device)
@@ -84,3 +191,47 @@ def own_share(own: Tensor, hidden: Tensor) -> Tensor:
     length, rest = (torch.linalg.vector_norm(x, dim=-1) for x in (own, hidden - own))
     share: Tensor = length / (length + rest)
     return share
+
+
+def output_parts(encoder: Encoder, hidden: Tensor, pooled_parts: Tensor, sources: Sources) -> Tensor:
+    """Parts of the task's output.
+
+    Args:
+        encoder: an embedder or a classifier.
+        hidden: [S, D], `last_hidden_state`.
+        pooled_parts: [N, D], parts of what pooling makes of it.
+        sources: whose.
+
+    Returns:
+        [N, D'].
+    """
+    layers, config = encoder.task_layers, encoder.config
+    pooled = pool(hidden[:, None], hidden, config.pooling)[0]
+    if isinstance(layers, EmbeddingLayers):
+        for module, described in zip(layers.projections, config.projections, strict=True):
+            assert isinstance(module, nn.Linear)  # noqa: S101 - an embedding's layers hold no others
+            pooled_parts = _dense(module, described.activation, pooled, pooled_parts, sources)
+            pooled = ACTIVATIONS[described.activation](module(pooled))
+        return pooled_parts
+    if isinstance(layers, ClassificationLayers) and isinstance(config.task_settings, ClassificationSettings):
+        if layers.dense is not None and (activation := config.task_settings.dense_activation) is not None:
+            pooled_parts = _dense(layers.dense, activation, pooled, pooled_parts, sources)
+            pooled = layers.activation(layers.dense(pooled))
+        return sources.linear(layers.output, sources.norm(freeze_norm(layers.norm, pooled), pooled_parts))
+    raise ValueError(
+        f"task {config.task} returns no vector of a text: an embedding or a classification can be decomposed"
+    )
+
+
+def pool(parts: Tensor, hidden: Tensor, pooling: Pooling) -> Tensor:
+    """[S, N, D] -> [N, D]; a maximum takes each dimension of the token that wins it in `hidden [S, D]`."""
+    if pooling == "mean":
+        return parts.mean(dim=0)
+    if pooling == "max":
+        winners = hidden.argmax(dim=0).expand(1, *parts.shape[1:])  # [1, N, D]
+        return parts.gather(0, winners)[0]
+    return parts[0 if pooling == "cls" else -1]
+
+
+def _dense(module: nn.Linear, activation: LayerActivation, pooled: Tensor, parts: Tensor, sources: Sources) -> Tensor:
+    return sources.linear(module, parts) * FACTORS[activation](module(pooled))

@@ -1,29 +1,34 @@
 """A network at one text: everything in it that is not linear, as the numbers that it is there.
 
-With attention weights, standard deviations of norms, factors of activations and gates fixed, what is left is linear.
-Shape letters as in `model.config`; one text, so a tensor of its tokens is [S, ...].
+With attention weights, standard deviations of norms, factors of activations and gates fixed, what is left is linear. An
+activation at a known input is a factor, f(z) = (f(z) / z) z (DecompX, Modarressi et al. 2023, section 3.2), in closed
+form, so that no z is too small to divide by; at z = 0 each has the limit from above. Shape letters as in
+`model.config`; one text, so a tensor of its tokens is [S, ...].
 """
 
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from model.attention import MultiHeadAttention
-from model.decomposition.factors import FACTORS
+from model.config_parts import LayerActivation
 from model.encoder import Encoder, EncoderLayer
-from model.feed_forward import FeedForward
-from model.head_gates import LayerRequest
+from model.layers import FeedForward
 from model.packing import Packing
 from model.positions import PositionTerms
-from model.tasks.definition import Encoded
+from model.tasks import Encoded
+from model.value_stream import LayerRequest
 
 
 class FrozenNorm(NamedTuple):
     """A norm with its deviations fixed: `(x - mean(x)) / deviation * weight + bias`, without the mean for RMSNorm.
 
     Attributes:
-        reciprocal: 1 / deviation, one a vector: [S], or [] of one vector; None where there is no norm.
+        reciprocal: 1 / deviation, one a vector: [S], or [] of one vector; None if there is no norm.
         weight: [D].
         bias: [D] or None.
         is_centred: whether the mean over D is taken off.
@@ -52,7 +57,7 @@ class FrozenLayer(NamedTuple):
 
     Attributes:
         hidden: [S, D], what the layer gives.
-        weights: [H, S, S], attention weights, times the query's output gate where there is one.
+        weights: [H, S, S], attention weights, times the query's output gate if there is one.
         values: [S, G*V], factors of the activation on values; None for no activation.
         attention_norm: before attention or after it.
         attention_output_norm: of what attention adds.
@@ -130,7 +135,8 @@ def _whole(input_ids: Tensor) -> Packing:
     """One text without padding, as `packing` would have it; a graph of it has no sizes that depend on values."""
     real = torch.ones_like(input_ids, dtype=torch.bool)
     places = torch.arange(input_ids.shape[1], device=input_ids.device)
-    return Packing(real, places, places[None], real.sum(dim=1))
+    lengths = real.sum(dim=1)
+    return Packing(real, places, places[None], lengths, lengths)
 
 
 def _freeze_layer(
@@ -177,3 +183,35 @@ def _inner_factors(feed_forward: FeedForward, expanded: Tensor) -> Tensor:
     if feed_forward.gate is not None:
         return feed_forward.activation(feed_forward.gate(expanded))
     return FACTORS[feed_forward.activation_name](feed_forward.up(expanded))
+
+
+_TANH_CUBE = 0.044715  # of the approximation of GELU (Hendrycks and Gimpel 2016)
+
+
+def _gelu(z: Tensor) -> Tensor:
+    return 0.5 * (1 + torch.erf(z / math.sqrt(2)))
+
+
+def _gelu_tanh(z: Tensor) -> Tensor:
+    return 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + _TANH_CUBE * z * z * z)))
+
+
+def _relu(z: Tensor) -> Tensor:
+    return (z >= 0).to(z.dtype)
+
+
+def _tanh(z: Tensor) -> Tensor:
+    is_zero = z == 0
+    return torch.where(is_zero, torch.ones_like(z), torch.tanh(z) / torch.where(is_zero, torch.ones_like(z), z))
+
+
+FACTORS: Mapping[LayerActivation, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {
+        "identity": torch.ones_like,
+        "gelu": _gelu,
+        "gelu_tanh": _gelu_tanh,
+        "relu": _relu,
+        "silu": torch.sigmoid,
+        "tanh": _tanh,
+    }
+)

@@ -1,11 +1,11 @@
 """Parts of the output and own shares, as `decompose` gives them, with fewer products; what the graph computes.
 
 - In the first layer a source has one vector, its own. Behind attention its parts are combinations of 1 + H vectors,
-  itself and what each head makes of it, so the projections act on these in place of S * N rows.
+  itself and what each head makes of it, so the projections act on these instead of S * N rows.
 - In the last layer only the pooled vector and each token's own part are wanted. A mean is taken before the last
   product; of one token's vector the whole layer is computed for that token and the own parts alone.
 
-There is no slot for biases; it is what is left. Letters as in `model.decomposition.parts`.
+There is no slot for biases; it is what is left. Letters as in `model.decomposition.decompose`.
 """
 
 from typing import NamedTuple
@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from model.config import Pooling
-from model.decomposition.decompose import own_share
+from model.decomposition.decompose import Sources, output_parts, own_share, pool
 from model.decomposition.frozen import FrozenEncoder, FrozenLayer, FrozenNorm, freeze
-from model.decomposition.outputs import output_parts, pool
-from model.decomposition.parts import Sources
 from model.encoder import Encoder, EncoderLayer
 
 

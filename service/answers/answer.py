@@ -3,21 +3,35 @@
 It knows the request's choices and the model's results, not HTTP and not JSON.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-from service.answers.attention import build_attention
-from service.answers.decomposition import build_contributions
-from service.answers.outputs import span_output, task_output
-from service.answers.quantize import is_quantized, quantize_all
-from service.answers.windows import mean_of_windows
+import numpy as np
+
+from model.artifact import Manifest
+from model.config_parts import ScoreActivation, Task
+from service.answers.attention import build_attention, build_contributions
+from service.answers.entities import LabelledText
+from service.answers.scores import counted
+from service.answers.token_pooling import pool_tokens
+from service.answers.vectors import (
+    is_quantized,
+    join_windows,
+    make_vectors,
+    quantize_all,
+    span_vectors,
+    token_vectors,
+)
 from service.batching.jobs import JobResult
-from service.inference.backend import Int64Array
-from service.inference.decomposer import TokenParts
+from service.errors import InferenceFailed
+from service.inference.backend import Float32Array, Int64Array, TokenParts
+from service.requests.attention import AttentionPlan
 from service.requests.plan import EncodePlan
-from service.requests.selection import AttentionPlan
+from service.requests.schemas import EncodeRequest
 from service.runner import Runner
-from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.rows import TokenizedInput, offsets_behind, stitch
 
 
 def build_answer(
@@ -45,17 +59,23 @@ def build_answer(
         InferenceFailed: a vector is not finite.
     """
     if plan.request.long_texts is not None:
-        results = mean_of_windows(tokenized, results)
+        results = join_windows(tokenized, results, plan.request.long_texts)
+    if plan.answers_counted:
+        kept = [counted(item.input_ids, plan.request.role, runner.manifest) for item in tokenized]
+        pairs = zip(results, kept, strict=True)
+        results = [result if mask.all() else replace(result, output=result.output[mask]) for result, mask in pairs]
     answer: dict[str, Any] = {
         "model": runner.manifest.model,
-        **(
-            task_output(plan.request, results, runner.manifest)
-            if span_tokens is None
-            else span_output(plan.request, results, span_tokens)
-        ),
+        **_main_output(plan, tokenized, results, runner, span_tokens),
         "usage": {"tokens": sum(len(item.input_ids) for item in tokenized)},
         "items": [describe_item(item) for item in tokenized],
     }
+    rows = None
+    if plan.request.pool_factor is not None:
+        pooled = [pool_tokens(vectors, plan.request.pool_factor) for vectors in answer["embeddings"]]
+        answer["embeddings"], rows = [vectors for vectors, _ in pooled], [rows for _, rows in pooled]
+    if plan.request.return_tokens:
+        answer["tokens"] = list(_tokens_of_vectors(plan, tokenized, rows, runner.manifest))
     if is_quantized(plan.request.encoding_format):
         answer["embeddings"] = quantize_all(answer["embeddings"], plan.request.encoding_format, runner.manifest)
     if attention is not None:
@@ -63,6 +83,69 @@ def build_answer(
     if plan.decomposition is not None and parts is not None:
         answer["attention"] = build_contributions(plan.decomposition, plan.request, tokenized, parts, runner.tokenizer)
     return answer if plan.prompt is None else answer | plan.prompt.document()
+
+
+def _main_output(
+    plan: EncodePlan,
+    tokenized: Sequence[TokenizedInput],
+    results: Sequence[JobResult],
+    runner: Runner,
+    span_tokens: Sequence[Sequence[Int64Array]] | None,
+) -> dict[str, Any]:
+    if span_tokens is not None:
+        return span_output(plan.request, results, span_tokens)
+    if plan.request.outputs is not None:
+        return _chosen_outputs(plan.request, tokenized, results, runner)
+    output = task_output(plan.request, results, runner.manifest)
+    if (options := plan.request.entities) is None:
+        return output
+    found = []
+    for item, scores in zip(tokenized, output["scores"], strict=True):
+        ids = stitch(item, [window.input_ids for window in item.windows]) if item.windows else item.input_ids
+        labelled = LabelledText(item, ids, scores, runner.manifest.labels, runner.tokenizer)
+        found.append(labelled.entities(options))
+    return {"entities": found}
+
+
+def _chosen_outputs(
+    request: EncodeRequest, tokenized: Sequence[TokenizedInput], results: Sequence[JobResult], runner: Runner
+) -> dict[str, Any]:
+    """The outputs that are asked for, of an embedder with several.
+
+    Raises:
+        InferenceFailed: a number is not finite.
+    """
+    wanted, layers = request.outputs or (), runner.token_outputs
+    output = _pooled(request, results, runner.manifest) if "dense" in wanted else {}
+    if layers is None or {*wanted} == {"dense"}:
+        return output
+    hidden = [token_vectors(result) for result in results]
+    if not all(np.isfinite(states).all() for states in hidden):
+        raise InferenceFailed()
+    if "sparse" in wanted:
+        ids = [item.input_ids for item in tokenized]
+        output["sparse"] = [layers.words(states, tokens) for states, tokens in zip(hidden, ids, strict=True)]
+    if "multi_vector" in wanted:
+        whole = request.model_copy(update={"dimensions": None})
+        output["multi_vector"] = [_vectors(whole, layers.vectors(states)) for states in hidden]
+    return output
+
+
+def _tokens_of_vectors(
+    plan: EncodePlan, tokenized: Sequence[TokenizedInput], rows: Sequence[Int64Array] | None, manifest: Manifest
+) -> Iterator[dict[str, Any]]:
+    """Which tokens each input's vectors are of, and where in the text as it was sent."""
+    prompt_length = len(plan.prompt.text) if plan.prompt else 0
+    for index, item in enumerate(tokenized):
+        role = plan.request.role if plan.answers_counted else None
+        kept = counted(item.input_ids, role, manifest)
+        if plan.request.outputs is not None:
+            kept[0] = False
+        offsets = None
+        if item.offsets is not None:
+            offsets = np.array(offsets_behind(item, prompt_length), dtype=np.int32)[kept]
+        entry = {"input_ids": item.input_ids[kept].astype(np.int32), "offsets": offsets}
+        yield entry if rows is None else entry | {"rows": rows[index].astype(np.int32)}
 
 
 def describe_item(item: TokenizedInput) -> dict[str, Any]:
@@ -73,3 +156,96 @@ def describe_item(item: TokenizedInput) -> dict[str, Any]:
     if not item.truncated:
         return {"tokens": length, "truncated": False}
     return {"tokens": length, "truncated": True, "tokens_cut": item.full_length - length}
+
+
+def task_output(request: EncodeRequest, results: Sequence[JobResult], manifest: Manifest) -> dict[str, Any]:
+    """The answer's fields for what the model was run for; with `output` "tokens" the encoder's own token vectors.
+
+    Raises:
+        InferenceFailed: a number is not finite.
+    """
+    if request.output == "tokens":
+        return {"embeddings": [_vectors(request, token_vectors(result)) for result in results]}
+    return _OUTPUTS[manifest.task](request, results, manifest)
+
+
+def span_output(
+    request: EncodeRequest, results: Sequence[JobResult], spans: Sequence[Sequence[Int64Array]]
+) -> dict[str, Any]:
+    """The answer's fields where spans are asked for: their vectors, by input.
+
+    Raises:
+        InferenceFailed: a number is not finite.
+    """
+    pairs = zip(results, spans, strict=True)
+    return {"embeddings": [_vectors(request, span_vectors(result, tokens)) for result, tokens in pairs]}
+
+
+def activate(logits: Float32Array, activation: ScoreActivation) -> Float32Array:
+    """Logits [..., labels] as scores.
+
+    Raises:
+        InferenceFailed: a logit is not finite.
+    """
+    if not np.isfinite(logits).all():
+        raise InferenceFailed()
+    if activation == "identity":
+        return logits
+    wide = logits.astype(np.float64)
+    if activation == "sigmoid":
+        scores = np.exp(-np.logaddexp(0.0, -wide))  # no overflow on either side
+    else:
+        exponentials = np.exp(wide - wide.max(axis=-1, keepdims=True))
+        scores = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return scores.astype(np.float32)
+
+
+def _pooled(request: EncodeRequest, results: Sequence[JobResult], manifest: Manifest) -> dict[str, Any]:
+    del manifest
+    pooled = results[0].output[np.newaxis] if len(results) == 1 else np.stack([result.output for result in results])
+    return {"embeddings": _vectors(request, pooled)}
+
+
+def _scores(request: EncodeRequest, results: Sequence[JobResult], manifest: Manifest) -> dict[str, Any]:
+    logits = np.stack([result.output for result in results])
+    activation = "identity" if request.raw_scores else manifest.activation
+    return {"scores": activate(logits, activation), "labels": list(manifest.labels)}
+
+
+def _token_scores(request: EncodeRequest, results: Sequence[JobResult], manifest: Manifest) -> dict[str, Any]:
+    activation = "identity" if request.raw_scores else manifest.activation
+    return {"scores": [activate(result.output, activation) for result in results], "labels": list(manifest.labels)}
+
+
+def _sparse(request: EncodeRequest, results: Sequence[JobResult], manifest: Manifest) -> dict[str, Any]:
+    del request, manifest
+    words = [result.output for result in results]
+    if not all(np.isfinite(row).all() for row in words):
+        raise InferenceFailed()
+    values = [np.ascontiguousarray(row[:, 1]) for row in words]
+    return {
+        "sparse": [
+            {"indices": row[:, 0].astype(np.int32), "values": weights}
+            for row, weights in zip(words, values, strict=True)
+        ]
+    }
+
+
+def _token_outputs(request: EncodeRequest, results: Sequence[JobResult], manifest: Manifest) -> dict[str, Any]:
+    del manifest
+    return {"embeddings": [_vectors(request, result.output) for result in results]}
+
+
+def _vectors(request: EncodeRequest, vectors: Float32Array) -> Float32Array:
+    return make_vectors(vectors, dimensions=request.dimensions, normalize=request.normalize is not False)
+
+
+_OUTPUTS: Mapping[Task, Callable[[EncodeRequest, Sequence[JobResult], Manifest], dict[str, Any]]] = MappingProxyType(
+    {
+        "embedding": _pooled,
+        "classification": _scores,
+        "token_classification": _token_scores,
+        "sparse": _sparse,
+        "multi_vector": _token_outputs,
+    }
+)

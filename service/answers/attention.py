@@ -1,17 +1,37 @@
 """The attention part of an answer: what is in it, one entry an input, arrays still arrays."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
-from service.answers.maps import make_maps, make_statistics
+import numpy as np
+from numpy.typing import NDArray
+
+from model.analysis.arrays import Float64Array
+from model.analysis.contributions import norm_weighted
+from model.analysis.payload import top_k
+from model.analysis.reductions import max_over_heads, mean_over_heads, rollout
+from model.analysis.statistics import STATISTICS, head_statistics
+from model.analysis.words import Span, exclude_special, punctuation_mask, to_words
+from service.answers.vectors import SMALLEST_LENGTH
 from service.batching.jobs import JobResult
-from service.requests.axes import label_axes
-from service.requests.selection import AttentionPlan, AttentionSelection
-from service.tokenization.tokenized import TokenizedInput
+from service.errors import InferenceFailed
+from service.inference.backend import Float32Array, Int64Array, TokenParts
+from service.requests.attention import AttentionPlan, AttentionSelection, Axes, label_axes, plan_axes
+from service.requests.decomposition import DecompositionPlan
+from service.requests.schemas import EncodeRequest
+from service.tokenization.rows import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
 
 ARRAYS = ("indices", "weights", "left_out")
 """Fields of an entry that hold one array a layer."""
+
+QUERY, DOCUMENT = 0, 1
+
+ROUNDING = 1e-6  # of the longest part: a shorter one, as of a network without biases, is rounding and points nowhere
+
+Attentions = Mapping[int, Float32Array]
+
+Number = TypeVar("Number", np.float32, np.float64)
 
 
 def build_attention(
@@ -48,3 +68,200 @@ def _statistics(
 
 def _sources(selection: AttentionSelection) -> dict[str, Any]:
     return {"layers": list(selection.layers), "heads": selection.heads_by_layer}
+
+
+def make_maps(
+    attentions: Attentions, selection: AttentionSelection, axes: Axes, value_norms: Attentions | None = None
+) -> dict[str, list[NDArray[Any]]]:
+    """The maps of each layer, C-contiguous; a rollout's is one for all layers.
+
+    Args:
+        attentions: by layer, [H_l, n, n]; at least `selection.computed_layers`.
+        selection: layers, heads and options.
+        axes: of this input.
+        value_norms: by layer, [H_l, n]; what weights are multiplied by where the norm-weighted view is asked for.
+
+    Returns:
+        `weights` [maps, queries, keys] of each layer; with `top_k` [maps, queries, k], and beside them `indices`
+        [maps, queries, k] and `left_out` [maps, queries].
+    """
+    options = selection.options
+    if options.reduce == "rollout":
+        layers = [_between_axes(_rollout(attentions, selection, axes), selection, axes)]
+    else:
+        heads = (_heads(attentions[layer], selection, axes, rows=axes.rows) for layer in selection.layers)
+        if selection.options.form == "norms":
+            norms = (_head_norms(value_norms or {}, layer, selection) for layer in selection.layers)
+            heads = (norm_weighted(*pair) for pair in zip(heads, norms, strict=True))
+        layers = [_layer(maps, selection, axes) for maps in heads]
+    if options.top_k is None:
+        return {"weights": [np.ascontiguousarray(maps) for maps in layers]}
+    largest = [top_k(maps, options.top_k) for maps in layers]
+    return {
+        name: [np.ascontiguousarray(getattr(layer, name)) for layer in largest]
+        for name in ("indices", "weights", "left_out")
+    }
+
+
+def make_statistics(
+    attentions: Attentions, selection: AttentionSelection, axes: Axes, *, input_ids: Int64Array, tokens: list[str]
+) -> dict[str, list[Float32Array] | None]:
+    """Each of `STATISTICS`: [heads] of each layer, or None where this input does not define it."""
+    punctuation = punctuation_mask(tokens, axes.special)
+    layers = [
+        head_statistics(
+            _heads(attentions[layer], selection, axes, rows=axes.num_tokens),
+            token_ids=input_ids,
+            special=axes.special,
+            punctuation=punctuation,
+            causal=selection.causal,
+        )
+        for layer in selection.layers
+    ]
+    found: dict[str, list[Float32Array] | None] = {}
+    for name in STATISTICS:
+        values = [values for layer in layers if (values := layer[name]) is not None]
+        found[name] = values or None  # what a text does not define, it defines for no layer
+    return found
+
+
+def _heads(weights: Float32Array, selection: AttentionSelection, axes: Axes, *, rows: int) -> Float32Array:
+    """The heads asked for and their first rows, [heads, rows, n]; a view where nothing is left out."""
+    if not len(weights):  # a graph may give a layer without heads no rows either
+        return np.zeros((0, rows, axes.num_tokens), dtype=np.float32)
+    heads = slice(None) if selection.heads is None else list(selection.heads)
+    selected: Float32Array = weights[heads, :rows]
+    return selected
+
+
+def _head_norms(value_norms: Attentions, layer: int, selection: AttentionSelection) -> Float32Array:
+    """The value norms of the heads asked for, [heads, n]."""
+    norms: Float32Array = value_norms[layer]
+    return norms if selection.heads is None else norms[list(selection.heads)]
+
+
+def _layer(heads: Float32Array, selection: AttentionSelection, axes: Axes) -> Float32Array:
+    """A layer's maps, [maps, queries, keys], from its heads' [heads, rows, n]; without heads none, reduced or not."""
+    maps = _between_axes(heads, selection, axes)
+    if not len(maps) or selection.options.reduce == "none":
+        return maps
+    reduced = mean_over_heads(maps) if selection.options.reduce == "mean" else max_over_heads(maps)
+    return reduced[np.newaxis]
+
+
+def _rollout(attentions: Attentions, selection: AttentionSelection, axes: Axes) -> Float32Array:
+    """[1, rows, n]. Only whole maps of every layer can be followed from one to the next, special tokens included."""
+    whole = [_heads(attentions[layer], selection, axes, rows=axes.num_tokens) for layer in selection.layers]
+    start = None if selection.options.queries == "all" else np.eye(axes.rows, axes.num_tokens)
+    return rollout(whole, start)[np.newaxis]
+
+
+def _between_axes(maps: Float32Array, selection: AttentionSelection, axes: Axes) -> Float32Array:
+    """[maps, rows, n] as [maps, queries, keys]: without special tokens, by words. A row asked for by name is kept."""
+    options = selection.options
+    picked = options.queries == "cls"
+    if options.exclude_special:
+        queries = np.zeros(axes.rows, dtype=np.bool_) if picked else None
+        maps = exclude_special(maps, axes.special, queries=queries, renormalise=options.renormalise)
+    if axes.words is None:
+        return maps
+    if not axes.keys:
+        return np.zeros((len(maps), axes.queries, 0), dtype=np.float32)
+    return to_words(maps, _side_by_side(axes.words), [(0, axes.rows)] if picked else None)
+
+
+def _side_by_side(words: tuple[Span, ...]) -> list[Span]:
+    """The same words without the tokens that were dropped between them."""
+    ends = np.cumsum([end - start for start, end in words]).tolist()
+    return [(end - (word[1] - word[0]), end) for end, word in zip(ends, words, strict=True)]
+
+
+def add_blocks(entries: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Entries of pairs with the blocks of their maps beside these.
+
+    `query_to_document` [layer][head][query's token][document's token] and `document_to_query` are parts of `weights`.
+    `query_to_document_mass` [layer][head] is the mean over the query's tokens of what each gives to the document;
+    likewise the other way round. Entries without whole maps (one row, the largest keys, statistics) stay as they are.
+    """
+    return entries if entries is None else [{**entry, **_blocks(entry)} for entry in entries]
+
+
+def _blocks(entry: dict[str, Any]) -> dict[str, Any]:
+    if "segments" not in entry or "indices" in entry:
+        return {}
+    segments = np.array([-1 if segment is None else segment for segment in entry["segments"]])
+    maps: list[Float32Array] = entry["weights"]
+    if any(layer.shape[1] != len(segments) for layer in maps):  # the first row only
+        return {}
+    query, document = (np.flatnonzero(segments == text) for text in (QUERY, DOCUMENT))
+    found: dict[str, Any] = {}
+    for name, rows, columns in (("query_to_document", query, document), ("document_to_query", document, query)):
+        blocks = [np.ascontiguousarray(layer[:, rows[:, np.newaxis], columns]) for layer in maps]
+        found[name] = blocks
+        found[f"{name}_mass"] = [_mass(block) for block in blocks]
+    return found
+
+
+def _mass(block: Float32Array) -> Float32Array:
+    """[heads, rows, columns] -> [heads]: what a row gives to all columns, the mean over rows; 0 if there is none."""
+    if not block.shape[1]:
+        return np.zeros(len(block), dtype=np.float32)
+    return np.asarray(block.sum(axis=2).mean(axis=1), dtype=np.float32)
+
+
+def sum_words(cells: NDArray[Number], words: Sequence[Span] | None, axis: int) -> NDArray[Number]:
+    """Contributions of tokens along an axis as those of words; entries behind the words' tokens stay as they are.
+
+    Args:
+        cells: any shape, with the tokens along the axis and perhaps the biases' entry behind them.
+        words: spans of the tokens, one after the other from 0 on; None leaves the tokens.
+        axis: which.
+    """
+    if words is None:
+        return cells
+    starts = [start for start, _ in words] + list(range(words[-1][1], cells.shape[axis]))
+    return np.add.reduceat(cells, starts, axis=axis, dtype=np.float64).astype(cells.dtype)
+
+
+def with_biases(found: TokenParts) -> Float64Array:
+    """A text's parts [n + 1, D'], the last one the biases'; in float64, so that they add up to the output as it is.
+
+    Raises:
+        InferenceFailed: a part is not finite.
+    """
+    if not (np.isfinite(found.parts).all() and np.isfinite(found.whole).all()):
+        raise InferenceFailed()
+    parts = found.parts.astype(np.float64)
+    return np.concatenate([parts, found.whole[np.newaxis] - parts.sum(axis=0, keepdims=True)])
+
+
+def build_contributions(
+    plan: DecompositionPlan,
+    request: EncodeRequest,
+    tokenized: Sequence[TokenizedInput],
+    parts: Sequence[TokenParts],
+    tokenizer: Tokenizer,
+) -> list[dict[str, Any]]:
+    """One entry an input.
+
+    Raises:
+        InferenceFailed: a part is not finite.
+    """
+    entries = []
+    for axes, item, found in zip(plan_axes(plan.options, tokenized, tokenizer), tokenized, parts, strict=True):
+        rows = sum_words(with_biases(found)[:, : request.dimensions], axes.words, 0)
+        norms, cosines = _norms_and_cosines(rows, normalize=request.normalize is not False)
+        labels = label_axes(plan.options, axes, item, tokenizer.tokens(item))
+        entries.append({**labels, "form": plan.options.form, "norms": norms, "cosines": cosines})
+    return entries
+
+
+def _norms_and_cosines(parts: Float64Array, *, normalize: bool) -> Sequence[Any]:
+    """Of parts [N, D'] and what they add up to, float32 [N] each."""
+    whole = parts.sum(axis=0)
+    norms, length = np.linalg.norm(parts, axis=1), max(float(np.linalg.norm(whole)), SMALLEST_LENGTH)
+    has_direction = norms > ROUNDING * norms.max()
+    cosines = np.where(has_direction, parts @ whole / (np.maximum(norms, SMALLEST_LENGTH) * length), 0.0)
+    if normalize:
+        norms = norms / length
+    return norms.astype(np.float32), cosines.astype(np.float32)

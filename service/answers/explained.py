@@ -1,18 +1,211 @@
-"""What `POST /explain` answers, as JSON types and arrays."""
+"""Two texts compared, and a classifier's logits taken apart: what each pair of tokens, or each token, adds.
+
+Through pooling the tokens are the last layer's, through the network those of the input. There a text's parts and its
+biases' part add up to its vector, e = sum_k e_k, so a similarity is the sum over pairs of <a_j, b_k> / (|a| |b|), the
+biases' row and column included. Arrays still arrays; it knows neither HTTP nor JSON.
+"""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
-from service.answers.comparison import Explained, ExplainedTokens
-from service.answers.contribution_table import largest_pairs, sum_words
-from service.answers.network import ExplainedScore
-from service.inference.backend import Float32Array
-from service.requests.attention_schemas import AttentionRequest
-from service.requests.axes import Axes, label_axes
-from service.requests.explain_schemas import ExplainRequest
-from service.tokenization.tokenized import TokenizedInput
+from model.analysis.arrays import Float64Array
+from model.analysis.contributions import contributions, token_shares
+from model.analysis.reductions import saliency as rollout_saliency
+from service.answers.attention import sum_words, with_biases
+from service.answers.vectors import make_vectors, token_vectors
+from service.batching.jobs import JobResult
+from service.errors import Invalid
+from service.inference.backend import Float32Array, TokenParts
+from service.requests.attention import Axes, label_axes
+from service.requests.explain import ExplainPlan, ExplainRequest
+from service.requests.schemas import AttentionRequest
+from service.runner import Runner
+from service.tokenization.rows import TokenizedInput
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedTokens:
+    """One of the two texts, token by token, special tokens included.
+
+    Attributes:
+        tokens: as the model read them.
+        offsets: [start, end) of each in the text, in characters; (0, 0) for special tokens.
+        saliency: [n], the share of the vector that attention rollout traces back to each; sums to 1. None through the
+            network.
+        truncated: whether the text was longer and its end was cut off.
+        own_shares: [L, n], how much of each token's vector is its own after each layer; None through pooling.
+    """
+
+    tokens: list[str]
+    offsets: Sequence[tuple[int, int]]
+    saliency: Float32Array | None
+    truncated: bool
+    own_shares: Float32Array | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Its part of what `POST /explain` answers."""
+        shown = {"saliency": self.saliency, "own_shares": self.own_shares}
+        given = {name: values for name, values in shown.items() if values is not None}
+        return {"tokens": self.tokens, "offsets": self.offsets, **given, "truncated": self.truncated}
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What was found of two texts with n and m tokens.
+
+    Attributes:
+        similarity: of their pooled vectors.
+        contributions: [n, m], the sum of its cells is the similarity; through the network [n + 1, m + 1], the last row
+            and the last column the biases'.
+        a: the first text.
+        b: the second.
+        prompt: what was put in front of both, or None.
+        prompt_name: the model's name of that prompt, or None.
+        model: what read them.
+        num_tokens: of both.
+        through: what contributions are of, final vectors (`pooling`) or input tokens (`network`).
+    """
+
+    similarity: np.float32
+    contributions: Float32Array
+    a: ExplainedTokens
+    b: ExplainedTokens
+    prompt: str | None
+    prompt_name: str | None
+    model: str
+    num_tokens: int
+    through: Literal["pooling", "network"] = "pooling"
+
+    def document(self) -> dict[str, Any]:
+        """What `POST /explain` answers, arrays still arrays."""
+        named = {"prompt_name": self.prompt_name, "prompt": self.prompt}
+        return {
+            "model": self.model,
+            "through": self.through,
+            "similarity": self.similarity,
+            "contributions": self.contributions,
+            "a": self.a.document(),
+            "b": self.b.document(),
+            "usage": {"tokens": self.num_tokens},
+            **{name: value for name, value in named.items() if value is not None},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedScore:
+    """What was found of a classifier's text, or pair, of n tokens.
+
+    Attributes:
+        labels: a name a logit.
+        logits: [labels].
+        contributions: [labels, n + 1], the last column the biases'; a row's sum is the logit.
+        text: its tokens.
+    """
+
+    labels: tuple[str, ...]
+    logits: Float32Array
+    contributions: Float32Array
+    text: ExplainedTokens
+
+
+def compare(
+    plan: ExplainPlan, texts: Sequence[TokenizedInput], results: Sequence[JobResult], runner: Runner
+) -> Explained:
+    """The comparison of two texts from what the model computed of each.
+
+    Raises:
+        Invalid: a cosine with a vector of length 0.
+        InferenceFailed: a vector is not finite.
+    """
+    request, pooling = plan.request, runner.config.pooling
+    pooled = make_vectors(
+        np.stack([result.output for result in results]),
+        dimensions=request.dimensions,
+        normalize=request.similarity == "cosine",
+    )
+    hidden = [token_vectors(result)[:, : request.dimensions] for result in results]
+    try:
+        cells = contributions(*hidden, pooling=pooling, similarity=request.similarity)
+    except ValueError as error:
+        raise Invalid(f"similarity: {error}", param="similarity") from None
+    first, second = (
+        _explained_tokens(text, runner, saliency=_saliency(result, token_shares(part, pooling)))
+        for text, result, part in zip(texts, results, hidden, strict=True)
+    )
+    return _explained(plan, np.float32(pooled[0] @ pooled[1]), cells, (first, second), runner)
+
+
+def _saliency(result: JobResult, shares: Float64Array) -> Float32Array:
+    """[n], sums to 1; without any head nothing moves between tokens and the shares themselves are the answer."""
+    layers = [result.attentions[layer] for layer in sorted(result.attentions)]
+    if not any(len(weights) for weights in layers):
+        return shares.astype(np.float32)
+    return np.ascontiguousarray(rollout_saliency(layers, shares))
+
+
+def compare_through_network(
+    plan: ExplainPlan, texts: Sequence[TokenizedInput], found: Sequence[TokenParts], runner: Runner
+) -> Explained:
+    """The comparison of two texts with n and m tokens; contributions are [n + 1, m + 1], the biases' last.
+
+    Raises:
+        Invalid: a cosine with a vector of length 0.
+        InferenceFailed: a vector is not finite.
+    """
+    first, second = (with_biases(parts)[:, : plan.request.dimensions] for parts in found)
+    cells = first @ second.T
+    if plan.request.similarity == "cosine":
+        cells /= _length(first) * _length(second)
+    a, b = (
+        _explained_tokens(text, runner, own_shares=parts.own_shares) for text, parts in zip(texts, found, strict=True)
+    )
+    return _explained(plan, np.float32(cells.sum()), cells.astype(np.float32), (a, b), runner)
+
+
+def explain_score(text: TokenizedInput, found: TokenParts, runner: Runner) -> ExplainedScore:
+    """The logits of one text, or one pair, by its tokens.
+
+    Raises:
+        InferenceFailed: a logit is not finite.
+    """
+    cells = np.ascontiguousarray(with_biases(found).T, dtype=np.float32)
+    tokens = _explained_tokens(text, runner, own_shares=found.own_shares)
+    return ExplainedScore(runner.manifest.labels, found.whole, cells, tokens)
+
+
+def _explained(
+    plan: ExplainPlan,
+    similarity: np.float32,
+    cells: Float32Array,
+    sides: tuple[ExplainedTokens, ExplainedTokens],
+    runner: Runner,
+) -> Explained:
+    prompt, name = (plan.prompt.text, plan.prompt.name) if plan.prompt else (None, None)
+    tokens = sum(len(side.tokens) for side in sides)
+    return Explained(similarity, cells, *sides, prompt, name, runner.manifest.model, tokens, plan.request.through)
+
+
+def _explained_tokens(
+    text: TokenizedInput,
+    runner: Runner,
+    *,
+    saliency: Float32Array | None = None,
+    own_shares: Float32Array | None = None,
+) -> ExplainedTokens:
+    return ExplainedTokens(runner.tokenizer.tokens(text), text.offsets or (), saliency, text.truncated, own_shares)
+
+
+def _length(parts: Float64Array) -> float:
+    length = float(np.linalg.norm(parts.sum(axis=0)))
+    if not length:
+        raise Invalid(
+            "similarity: a text's vector is 0, its cosine with anything is undefined: ask for the dot product",
+            param="similarity",
+        )
+    return length
 
 
 def similarity_answer(
@@ -35,11 +228,11 @@ def similarity_answer(
 
 
 def score_answer(
-    explained: ExplainedScore, request: ExplainRequest, text: TokenizedInput, axes: Axes, model: str
+    explained: ExplainedScore, request: ExplainRequest, text: TokenizedInput, axes: Axes, runner: Runner
 ) -> dict[str, Any]:
     """Of a classifier's text or pair: the logits, what each token or word adds to them, and the masses of its texts."""
     return {
-        "model": model,
+        "model": runner.manifest.model,
         "through": request.through,
         "labels": list(explained.labels),
         "logits": explained.logits,
@@ -58,6 +251,16 @@ def side_answer(side: ExplainedTokens, request: ExplainRequest, text: TokenizedI
     if side.own_shares is not None and axes.words is None:
         answer["own_shares"] = np.ascontiguousarray(side.own_shares)
     return {**answer, "truncated": side.truncated}
+
+
+def largest_pairs(cells: Float32Array, count: int) -> tuple[list[dict[str, Any]], float]:
+    """The largest cells of a table [n, m], largest first, and the sum of all others."""
+    places = np.argsort(-cells, axis=None, kind="stable")[:count]
+    rows, columns = np.unravel_index(places, cells.shape)
+    values = cells[rows, columns]
+    rest = float(cells.sum(dtype=np.float64) - values.sum(dtype=np.float64))
+    pairs = zip(rows.tolist(), columns.tolist(), values.tolist(), strict=True)
+    return [{"a": a, "b": b, "contribution": value} for a, b, value in pairs], rest
 
 
 def _masses(cells: Float32Array, text: TokenizedInput, axes: Axes) -> dict[str, Float32Array]:

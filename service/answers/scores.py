@@ -1,13 +1,14 @@
-"""Scores of documents by their vectors, and labels by their scores. Arrays still arrays."""
+"""Scores of documents by their vectors, what a score is made of, and labels by their scores. Arrays still arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from model.manifest import Manifest
-from model.tasks.settings import MultiVectorSettings
+from model.artifact import DOT, Manifest
+from model.config_parts import MultiVectorSettings
 from service.inference.backend import Float32Array, Int64Array
 
 Vectors = Float32Array | Sequence[Float32Array]
@@ -25,7 +26,7 @@ class Ranked:
         index: its place among the documents that were given.
         score: how well it fits the query.
         document: its text.
-        attention: across the pair, with its blocks; None where none was asked for.
+        attention: across the pair, with its blocks; None if none was asked for.
     """
 
     index: int
@@ -37,7 +38,7 @@ class Ranked:
 def rank(
     scores: Float32Array, documents: Sequence[str], attention: Sequence[dict[str, Any]] | None, most: int | None
 ) -> list[Ranked]:
-    """Documents by their scores, best first; no more than `most`."""
+    """Documents by their scores, best first; at most `most`."""
     return [
         Ranked(at, float(scores[at]), documents[at], attention[at] if attention else None) for at in best(scores, most)
     ]
@@ -47,18 +48,67 @@ def similarities(queries: Vectors, documents: Vectors, ids: TokenIds, manifest: 
     """One score a document, [N], each against its own query.
 
     Args:
-        queries: of an embedder [D], of a multi-vector model [n, D'], of length 1.
+        queries: of an embedder [D], of a multi-vector model [n, D']; of length 1 unless it compares by dot products.
         documents: the same.
         ids: of the tokens of each query and of each document; a multi-vector model leaves some out.
-        manifest: of the model: an embedder's score is the cosine, a multi-vector model's MaxSim.
+        manifest: of the model: an embedder's score is its own similarity, a multi-vector model's MaxSim.
     """
     if not len(documents):
         return np.empty(0, dtype=np.float32)
     if manifest.task == "embedding":
-        cosines: Float32Array = np.einsum("nd,nd->n", np.asarray(queries), np.asarray(documents)).clip(-1, 1)
-        return cosines
-    kept = _kept(queries, ids[0], "query", manifest), _kept(documents, ids[1], "document", manifest)
+        return compare("nd,nd->n", np.asarray(queries), np.asarray(documents), manifest)
+    kept = [
+        [vectors[counted(tokens, role, manifest)] for vectors, tokens in zip(texts, ids_of_texts, strict=True)]
+        for texts, ids_of_texts, role in zip((queries, documents), ids, ("query", "document"), strict=True)
+    ]
     return np.array([max_sim(*both) for both in zip(*kept, strict=True)], dtype=np.float32)
+
+
+def hybrid_scores(
+    answer: Mapping[str, Any], places: Sequence[int], queries: int, weights: Mapping[Any, float], manifest: Manifest
+) -> Float32Array:
+    """The weighted mean of the outputs' scores, [N], one a document (Chen et al. 2024, equations 1 to 4).
+
+    Args:
+        answer: with the outputs that count, of the queries and then of the documents.
+        places: of each document's query.
+        queries: how many there are.
+        weights: of each output that counts.
+        manifest: of the model.
+    """
+    found = np.zeros(len(places), dtype=np.float64)
+    pairs = [(place, queries + at) for at, place in enumerate(places)]
+    for name, weight in weights.items():
+        if name == "dense":
+            left, right = ([answer["embeddings"][pair[side]] for pair in pairs] for side in (0, 1))
+            found += weight * compare("nd,nd->n", np.asarray(left), np.asarray(right), manifest)
+        elif name == "sparse":
+            found += [weight * word_products(*(answer["sparse"][at] for at in pair)) for pair in pairs]
+        else:
+            texts = answer["multi_vector"]
+            found += [weight * max_sim(texts[a], texts[b]) / max(1, len(texts[a])) for a, b in pairs]
+    scores: Float32Array = (found / sum(weights.values())).astype(np.float32)
+    return scores
+
+
+def word_products(query: Mapping[str, Any], document: Mapping[str, Any]) -> float:
+    """The sum over the words that both have of the product of their weights."""
+    _, own, other = np.intersect1d(query["indices"], document["indices"], assume_unique=True, return_indices=True)
+    return float(query["values"][own] @ document["values"][other])
+
+
+def compare(axes: str, one: Float32Array, other: Float32Array, manifest: Manifest) -> Float32Array:
+    """Products of vectors along `axes`; of vectors of length 1 they are cosines, and rounding leaves none beyond 1."""
+    products: Float32Array = np.einsum(axes, one, other)
+    return products if manifest.defaults.similarity == DOT else products.clip(-1, 1)
+
+
+def counted(ids: Int64Array, role: str | None, manifest: Manifest) -> NDArray[np.bool_]:
+    """Which tokens of a query or document count in a score of a multi-vector model, [n]; all of a text of no role."""
+    settings = manifest.config.task_settings
+    if not isinstance(settings, MultiVectorSettings) or role not in settings.skipped_in:
+        return np.ones(len(ids), dtype=np.bool_)
+    return ~np.isin(ids, settings.skipped_ids)
 
 
 def max_sim(query: Float32Array, document: Float32Array) -> float:
@@ -69,8 +119,45 @@ def max_sim(query: Float32Array, document: Float32Array) -> float:
     return float((query @ document.T).max(axis=1).sum()) if len(document) else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class MatchedText:
+    """A text whose tokens are matched.
+
+    Attributes:
+        vectors: [n, D'], of length 1.
+        tokens: their texts.
+        offsets: [start, end) in the text as it was sent; (0, 0) for tokens that are not of it.
+        counts: [n], whether a token counts in the score.
+    """
+
+    vectors: Float32Array
+    tokens: Sequence[str]
+    offsets: Sequence[tuple[int, int]]
+    counts: NDArray[np.bool_]
+
+
+def find_matches(query: MatchedText, document: MatchedText) -> list[dict[str, Any]]:
+    """The document's token that each of the query's tokens finds, in the query's order: `max_sim` adds these up."""
+    rows, columns = np.flatnonzero(query.counts), np.flatnonzero(document.counts)
+    if not len(columns):
+        return []
+    products = query.vectors[rows] @ document.vectors[columns].T
+    places = products.argmax(axis=1)
+    similar = np.take_along_axis(products, places[:, np.newaxis], axis=1)[:, 0]
+    return [
+        {
+            "query_token": query.tokens[row],
+            "query_offsets": query.offsets[row],
+            "token": document.tokens[column],
+            "offsets": document.offsets[column],
+            "similarity": similarity,
+        }
+        for row, column, similarity in zip(rows.tolist(), columns[places].tolist(), similar.tolist(), strict=True)
+    ]
+
+
 def best(scores: Float32Array, most: int | None) -> list[int]:
-    """Places of the best scores, best first, equal ones in their order; no more than `most`."""
+    """Places of the best scores, best first, equal ones in their order; at most `most`."""
     order: list[int] = np.argsort(-scores, kind="stable")[:most].tolist()
     return order
 
@@ -78,11 +165,3 @@ def best(scores: Float32Array, most: int | None) -> list[int]:
 def labelled(scores: Float32Array, labels: Sequence[str]) -> list[list[dict[str, Any]]]:
     """Every label with its score, best first, of each row of scores [N, labels]."""
     return [[{"score": float(row[at]), "label": labels[at]} for at in best(row, None)] for row in scores]
-
-
-def _kept(vectors: Vectors, ids: Sequence[Int64Array], kind: str, manifest: Manifest) -> list[Float32Array]:
-    """The vectors of each text that count in a score."""
-    settings = manifest.config.task_settings
-    if not isinstance(settings, MultiVectorSettings) or kind not in settings.skipped_in:
-        return list(vectors)
-    return [text[~np.isin(tokens, settings.skipped_ids)] for text, tokens in zip(vectors, ids, strict=True)]

@@ -17,7 +17,11 @@ from service.wire import Piece
 # Serialising holds the GIL and the event loop: larger answers are written in pieces of about this many floats, a
 # millisecond or two each, with the loop let in between.
 PIECE_FLOATS = 32_768
-VALUE_FLOATS = 16  # any value costs as much as so many floats
+VALUE_FLOATS = 16  # any value costs as much as this many floats
+
+
+_DIVIDED = (ndarray, dict, list, str, memoryview)
+"""What lists are written a part at a time of."""
 
 
 async def serialize(answer: Any, *, floats: int) -> bytes:
@@ -59,7 +63,7 @@ async def _write(value: Any, pieces: list[Piece]) -> None:
             pieces += (b"," if index else b"{", _dump(key), b":")
             await _write(item, pieces)
         pieces.append(b"}" if value else b"{}")
-    elif isinstance(value, list) and value and isinstance(value[0], ndarray | dict):
+    elif isinstance(value, list) and value and isinstance(value[0], _DIVIDED):
         for index, group in enumerate(_groups(value)):
             await asyncio.sleep(0)
             pieces.append(b"," if index else b"[")

@@ -12,16 +12,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from service.batching.admission import delay_refusal
 from service.batching.executor import RETRY_AFTER, UNAVAILABLE, BatchExecutor
-from service.batching.jobs import Job, JobResult
-from service.batching.pending import PendingRequest
+from service.batching.jobs import Job, JobResult, PendingRequest
 from service.batching.queue import BatchLimits, JobQueue
 from service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError, TooLarge
 from service.inference.backend import Backend
-from service.observability.batch_record import BatchRecord
+from service.observability.stages import BatchRecord
 
 _FULL_PADDING = 0.1  # from a full queue 3 % more texts a second than with 0.25, from an emptier one 3 % fewer
-_PATIENCE = 16  # a request may also wait so many times its own run: sixteen equal clients are no overload
 
 
 class Batcher:
@@ -34,7 +33,7 @@ class Batcher:
         executor: the worker threads, and how fast they work.
 
     Args:
-        backend: what runs a batch; closed with the batcher.
+        backend: runs batches; closed with the batcher.
         workers: threads that run batches.
         max_batch_tokens: padded tokens of a batch; a longer text runs alone.
         max_queue_tokens: the attribute.
@@ -44,7 +43,7 @@ class Batcher:
             the rest of the network runs on real tokens. Without any, few texts would find others to run with.
         max_batch_pairs: attention weights of a batch a head, over all wanted layers: 2**19 are 25 MB at 12 heads.
         max_run_seconds: a run that takes longer is taken for hanging.
-        max_abandoned: hanging threads to leave behind before giving up for good.
+        max_abandoned: hanging threads to leave behind before giving up permanently.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Batcher:
         """Runs the texts of one request and returns their results in the same order.
 
         Once the caller stops waiting or the deadline passes, what is left of the request leaves the queue at once. A
-        run is cancelled if nobody waits for any of its texts any more. Otherwise it goes on, and the results of this
+        run is cancelled once no request waits for any of its texts. Otherwise it goes on, and the results of this
         request are dropped.
 
         Args:
@@ -127,7 +126,7 @@ class Batcher:
             request.forget()
 
     def early_refusal(self, tokens: int, others: int = 0, refused: int = 0) -> Overloaded | None:
-        """Why the queue would refuse a request that nobody has read yet; None where it would not.
+        """Why the queue would refuse a request that is not read yet; None if it would not.
 
         Under overload most requests are refused. Reading, parsing and tokenising them would slow the others, and so
         would raising this.
@@ -162,7 +161,7 @@ class Batcher:
         return self._state == "open" and self.executor.is_alive()
 
     def close(self, timeout: float) -> bool:
-        """Takes nothing more, finishes what is queued, joins the workers and closes the backend. Blocks.
+        """Takes nothing more, finishes the queued texts, joins the workers and closes the backend. Blocks.
 
         Returns:
             False if work was left after `timeout` seconds; its requests have failed with `NotReady`. True the second
@@ -205,20 +204,14 @@ class Batcher:
     def _delay_refusal(
         self, tokens: int, time_left: float = math.inf, *, others: int = 0, again: int = 0
     ) -> Overloaded | None:
-        """Refuses what would wait long: a full queue makes every answer late.
-
-        A large request takes long anyway, so it may wait in proportion: it has its share of the workers meanwhile. A
-        request whose turn would come after its own deadline, in `time_left` seconds, is refused too.
-        """
-        rate, workers = self.executor.rate, self.executor.size
-        ahead = self._queue.ahead_of(tokens) + others * tokens
-        delay = rate.seconds_for(ahead, workers)
-        patience = min(self._max_queue_delay + _PATIENCE * rate.seconds_for(tokens, workers), time_left)
-        if delay <= patience:
-            return None
-        return Overloaded(
-            f"the expected wait is {delay:.2f} s; try again later",
-            retry_after=rate.retry_after(round(ahead * (delay - patience) / delay) + again, workers),
+        return delay_refusal(
+            self.executor.rate,
+            tokens,
+            ahead=self._queue.ahead_of(tokens) + others * tokens,
+            workers=self.executor.size,
+            max_delay=self._max_queue_delay,
+            time_left=time_left,
+            again=again,
         )
 
     def _expire(self, request: PendingRequest) -> None:

@@ -1,6 +1,6 @@
 """Explaining on threads of its own: from texts to what each of their tokens gives to the model's output.
 
-A text of n tokens costs about n times as much to explain as to encode. So this work has a queue beside the batcher's,
+A text of n tokens costs about n times as much to explain as to encode. So this work has a queue next to the batcher's,
 threads that give way to the batcher's, and bounds: it is cut into runs of some tens of milliseconds, a request has at
 most as many runs waiting as there are threads, and one that would wait too long is refused. It knows no HTTP.
 """
@@ -16,17 +16,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from service.batching.drain_rate import DrainRate
-from service.errors import DeadlineExceeded, InferenceFailed, NotReady, Overloaded
-from service.inference.backend import Cancellation, Int64Array
-from service.inference.decomposer import Decomposer, TokenParts
-from service.machine.cpu import lower_thread_priority
+from service.batching.admission import DrainRate, delay_refusal
+from service.batching.queue import RequestSizes
+from service.errors import DeadlineExceeded, InferenceFailed, NotReady, TooLarge
+from service.inference.backend import Cancellation, Decomposer, Int64Array, TokenParts
+from service.machine import lower_thread_priority
 
 logger = logging.getLogger(__name__)
 
 NICE = 15  # the workers' is 5: with both busy, Linux gives these threads a tenth of a core's time
 RUN_ROWS = 2048  # token vectors in a run, sources times tokens: its memory, and how soon another request has a turn
-_PATIENCE = 16  # as the batcher's: a request may wait so many times its own run, beside the delay of the settings
 FAILED = "explaining failed; the log has the details"
 CLOSED = "this process no longer takes work; another one may"
 
@@ -52,7 +51,7 @@ class WholeText:
 
 @dataclass(frozen=True, slots=True)
 class Decomposed:
-    """What came of a request.
+    """The results of a request.
 
     Attributes:
         texts: one a text, in their order.
@@ -72,14 +71,27 @@ class DecompositionQueue:
         load: loads it; called on a thread.
         threads: that run it.
         max_delay: seconds a request may have to wait, beside 16 times its own run.
+        on_run: told after every run how many seconds of processor time it took.
+
+    Attributes:
+        waiting_rows: token vectors of all requests that wait or run.
     """
 
-    def __init__(self, load: Callable[[], Decomposer], *, threads: int, max_delay: float = math.inf) -> None:
+    def __init__(
+        self,
+        load: Callable[[], Decomposer],
+        *,
+        threads: int,
+        max_delay: float = math.inf,
+        on_run: Callable[[float], None] | None = None,
+    ) -> None:
         self._load = load
         self._threads = threads
         self._max_delay = max_delay
         self._rate = DrainRate()
-        self._waiting_rows = 0
+        self._on_run = on_run
+        self.waiting_rows = 0
+        self._sizes = RequestSizes()
         self._lock = threading.Lock()
         self._decomposer: Decomposer | None = None
         self._loading = threading.Lock()
@@ -97,6 +109,7 @@ class DecompositionQueue:
             deadline: `time.monotonic()` value after which the answer is worth nothing.
 
         Raises:
+            TooLarge: it would not be done before its deadline if nothing else waited, by the rate so far.
             Overloaded: the expected wait is too long.
             DeadlineExceeded: the deadline passed.
             InferenceFailed: the decomposer failed, or could not be loaded.
@@ -112,10 +125,11 @@ class DecompositionQueue:
             raise DeadlineExceeded() from None
         finally:
             with self._lock:
-                self._waiting_rows -= rows
+                self.waiting_rows -= rows
+                self._sizes.change(rows, 0)
 
     def close(self) -> None:
-        """Takes nothing more, ends what runs, and waits for its threads."""
+        """Takes nothing more, cancels the runs, and waits for its threads."""
         with self._lock:
             self._is_closed = True
             running = list(self._running)
@@ -130,12 +144,24 @@ class DecompositionQueue:
                 raise NotReady(CLOSED, retry_after=1.0)
             if left <= 0:
                 raise DeadlineExceeded()
-            delay = self._rate.seconds_for(self._waiting_rows, self._threads)
-            patience = self._max_delay + _PATIENCE * self._rate.seconds_for(rows, self._threads)
-            if delay > min(patience, left):
-                retry_after = self._rate.retry_after(self._waiting_rows, self._threads)
-                raise Overloaded(f"the expected wait is {delay:.2f} s; try again later", retry_after=retry_after)
-            self._waiting_rows += rows
+            alone = self._rate.seconds_for(rows, self._threads)
+            if alone > left:
+                raise TooLarge(f"explaining this takes about {alone:.0f} s here, {left:.0f} are left: send less text")
+            ahead = self._sizes.tokens_up_to(
+                rows
+            )  # runs take turns: of a larger request at most as many as this one has
+            refusal = delay_refusal(
+                self._rate,
+                rows,
+                ahead=ahead,
+                workers=self._threads,
+                max_delay=self._max_delay,
+                time_left=left - alone,
+            )
+            if refusal is not None:
+                raise refusal
+            self.waiting_rows += rows
+            self._sizes.change(0, rows)
 
     async def _run(self, texts: Sequence[WholeText]) -> Decomposed:
         """Every run of every text, at most as many at once as there are threads: others have their turn between."""
@@ -180,15 +206,21 @@ class DecompositionQueue:
                 raise NotReady(CLOSED, retry_after=1.0)
             self._running.add(cancellation)
         try:
-            decomposer, started = self._loaded(), time.monotonic()
+            decomposer, started, spent = self._loaded(), time.monotonic(), time.thread_time()
             starts.append(started)
-            found = decomposer.run(text.input_ids, text.type_ids, sources, cancellation)
+            try:
+                found = decomposer.run(text.input_ids, text.type_ids, sources, cancellation)
+            finally:
+                if self._on_run is not None:
+                    self._on_run(time.thread_time() - spent)
             with self._lock:
                 self._rate.add(len(sources) * len(text.input_ids), time.monotonic() - started)
             return found
         except Exception as error:
             if cancellation.is_cancelled:
-                raise NotReady(CLOSED, retry_after=1.0) from error  # nobody waits for it, unless the queue was closed
+                raise NotReady(
+                    CLOSED, retry_after=1.0
+                ) from error  # no client waits for it, unless the queue was closed
             logger.exception("explaining a text of %d tokens failed", len(text.input_ids))
             raise InferenceFailed(FAILED) from error
         finally:
@@ -203,7 +235,7 @@ class DecompositionQueue:
 
 
 def _joined(runs: Sequence[TokenParts]) -> TokenParts:
-    """The parts of all of a text's tokens from those of its runs."""
+    """The parts of all of a text's tokens from the parts of its runs."""
     if len(runs) == 1:
         return runs[0]
     return TokenParts(

@@ -10,17 +10,15 @@ import time
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 
-from service.batching.drain_rate import DrainRate
-from service.batching.jobs import JobResult, collate, separate
-from service.batching.pending import PendingRequest, deliver
-from service.batching.queue import JobQueue
-from service.batching.queued_texts import QueuedText
-from service.batching.worker import Worker
-from service.batching.worker_pool import WorkerPool
+from service.batching.admission import DrainRate
+from service.batching.core_shares import CoreShare
+from service.batching.jobs import JobResult, PendingRequest, collate, deliver, separate
+from service.batching.queue import JobQueue, QueuedText
+from service.batching.worker_pool import Worker, WorkerPool
 from service.errors import InferenceFailed, NotReady, ServiceError
 from service.inference.backend import Backend
-from service.machine.cpu import lower_thread_priority
-from service.observability.batch_record import BatchRecord
+from service.machine import lower_thread_priority
+from service.observability.stages import BatchRecord
 
 logger = logging.getLogger(__name__)
 
@@ -38,17 +36,18 @@ class BatchExecutor:
     Attributes:
         size: worker threads.
         rate: how fast they work.
-        has_failed: whether too many hang; they take nothing more then, for good.
+        cores: shared with other models of the process; None if there are none.
+        has_failed: whether too many hang; they take nothing more then, permanently.
         pool: the threads.
 
     Args:
-        backend: what runs a batch; closed with the executor.
+        backend: runs batches; closed with the executor.
         queue: where the texts come from.
         lock: guards the queue.
         size: worker threads.
         on_batch: called on the worker's thread after every batch, once its results are on their way.
         max_run_seconds: a run that takes longer is taken for hanging.
-        max_abandoned: hanging threads to leave behind before giving up for good.
+        max_abandoned: hanging threads to leave behind before giving up permanently.
     """
 
     def __init__(
@@ -64,6 +63,7 @@ class BatchExecutor:
     ) -> None:
         self.size = size
         self.rate = DrainRate()
+        self.cores: CoreShare | None = None
         self.has_failed = False
         self._backend = backend
         self._queue = queue
@@ -106,7 +106,7 @@ class BatchExecutor:
         """Lets the workers finish the queue, then closes the backend; False if some of it had to be abandoned.
 
         Runs that were abandoned are cancelled and waited for: a thread that comes back from native code to an
-        interpreter that has ended takes the process down with SIGABRT.
+        interpreter that has ended ends the process with SIGABRT.
         """
         with self._lock:
             self._is_closing = True
@@ -126,7 +126,14 @@ class BatchExecutor:
     def _work(self, worker: Worker) -> None:
         lower_thread_priority(WORKER_NICE)  # with every core computing, the event loop would wait for its turn
         while self._begin_next(worker):
-            self._run(worker)
+            if (cores := self.cores) is None:
+                self._run(worker)
+                continue
+            cores.begin()
+            try:
+                self._run(worker)
+            finally:
+                cores.end()
 
     def _begin_next(self, worker: Worker) -> bool:
         """Gives a worker the next texts that anybody wants, waiting for some; False when there will be none."""
@@ -145,7 +152,7 @@ class BatchExecutor:
             return False
 
     def _share(self) -> int:
-        """The most tokens that a worker takes at once: what waits, divided by the workers.
+        """The most tokens that a worker takes at once: the waiting tokens divided by the workers.
 
         So no worker idles beside another's pile as the queue runs dry (guided self-scheduling, Polychronopoulos and
         Kuck 1987). Many workers would cut a small pile into runs of one text, which cost more a token: a share is at
@@ -155,7 +162,7 @@ class BatchExecutor:
         return max(-(-tokens // self.size), min(_MIN_SHARE, -(-tokens // 2)))
 
     def _wait(self) -> None:
-        self._idle += 1  # what follows is a `threading.Condition` without its Python, which costs a request more
+        self._idle += 1  # a `threading.Condition` without its Python, which costs a request more
         self._lock.release()
         try:
             self._wake_ups.get()
@@ -173,8 +180,9 @@ class BatchExecutor:
             waits = [started - text.request.arrived for text in texts]
             results = separate(jobs, output, queue_seconds=waits, inference_seconds=seconds)
         except Exception as error:  # the backend may raise anything; whatever it is, the worker goes on
+            self._report(BatchRecord(0, 0, 0, time.monotonic() - started))
             if worker.cancellation.is_cancelled:
-                return  # nobody waits for any of these texts
+                return  # no request waits for any of these texts
             self._fail(worker, texts, error)
             return
         tokens = sum(text.length for text in texts)
@@ -217,7 +225,7 @@ class BatchExecutor:
             logger.exception("the batch callback failed")
 
     def _recover(self, worker: Worker) -> None:
-        """Fails what a lost worker was running, and gives the texts it had not begun to the others. Lock held."""
+        """Fails what a lost worker was running, and hands the texts it had not begun to the others. Lock held."""
         self._fail_requests({text.request for text in worker.running}, InferenceFailed, FAILED)
         now = time.monotonic()
         texts = [text for text in worker.retries if text.request.is_wanted(now)]
@@ -227,12 +235,12 @@ class BatchExecutor:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Fails what is queued, for good; workers that still answer finish what they have taken. Lock held."""
+        """Fails the queued requests, permanently; workers that still answer finish what they have taken. Lock held."""
         self.has_failed = True
         self._fail_requests(self._queue.requests(), NotReady, UNAVAILABLE)
 
     def _abandon(self) -> None:
-        """Fails what is queued and what the workers have taken. Lock held."""
+        """Fails the queued requests and those that the workers have taken. Lock held."""
         taken = {request for worker in self.pool.workers for request in worker.requests()}
         self._fail_requests([*taken, *self._queue.requests()], NotReady, UNAVAILABLE)
 

@@ -1,13 +1,16 @@
-"""What the batcher takes and gives, and how texts become one batch and results again.
+"""What the batcher takes and gives: texts, the request that waits for them, and how texts become one batch and back.
 
-It knows neither threads nor requests.
+What the batcher's threads do to a request happens under the batcher's lock.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from service.batching.queue import QueuedRequest, QueuedText
 from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array
 
 
@@ -22,6 +25,7 @@ class Job:
         wants_norms: whether the value norms of these attention layers are wanted.
         head_gates: [sum of all layers' heads], or None; one array for all texts of a request.
         token_type_ids: [n], or None for all zeros.
+        seen: how many of its tokens others see; None for all.
     """
 
     input_ids: Int64Array
@@ -30,6 +34,7 @@ class Job:
     wants_norms: bool = False
     head_gates: Float32Array | None = None
     token_type_ids: Int64Array | None = None
+    seen: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +69,20 @@ def collate(jobs: Sequence[Job], cancellation: Cancellation | None = None) -> Ba
     wanted = (layers, tokens, norms, _gates(jobs), cancellation)
     if len(jobs) == 1:
         row = jobs[0].input_ids
-        return Batch(row[np.newaxis], np.array([len(row)], dtype=np.int64), *wanted, _types(jobs, len(row)))
+        lengths = np.array([len(row)], dtype=np.int64)
+        return Batch(row[np.newaxis], lengths, *wanted, _types(jobs, len(row)), _seen(jobs))
     lengths = np.array([len(job.input_ids) for job in jobs], dtype=np.int64)
     input_ids = np.zeros((len(jobs), int(lengths.max())), dtype=np.int64)
     for row, job in zip(input_ids, jobs, strict=True):
         row[: len(job.input_ids)] = job.input_ids
-    return Batch(input_ids, lengths, *wanted, _types(jobs, input_ids.shape[1]))
+    return Batch(input_ids, lengths, *wanted, _types(jobs, input_ids.shape[1]), _seen(jobs))
+
+
+def _seen(jobs: Sequence[Job]) -> Int64Array | None:
+    """[B], tokens that others see; None if all are seen."""
+    if all(job.seen is None for job in jobs):
+        return None
+    return np.array([len(job.input_ids) if job.seen is None else job.seen for job in jobs], dtype=np.int64)
 
 
 def _types(jobs: Sequence[Job], length: int) -> Int64Array | None:
@@ -125,7 +138,7 @@ def _tokens(output: BatchOutput, row: int, length: int) -> Float32Array:
 
 def _attention(output: BatchOutput, layer: int, row: int, length: int) -> Float32Array:
     weights = output.attentions[layer]
-    if not weights.shape[1]:  # a graph gives a layer without heads no rows either
+    if not weights.shape[1]:  # a layer without heads has no rows in a graph's output either
         return np.zeros((0, length, length), dtype=np.float32)
     return np.ascontiguousarray(weights[row, :, :length, :length])
 
@@ -135,3 +148,89 @@ def _norms(output: BatchOutput, layer: int, row: int, length: int) -> Float32Arr
     if not norms.shape[1]:
         return np.zeros((0, length), dtype=np.float32)
     return np.ascontiguousarray(norms[row, :, :length])
+
+
+class PendingRequest(QueuedRequest):
+    """A request in the batcher.
+
+    Attributes:
+        jobs: its texts, until it is over.
+        deadline: `time.monotonic()` value after which nothing more is run for it, or None.
+        loop: the event loop that waits for it.
+        future: done when its outcome is known: its results, or the failure of the first text that failed.
+        is_settled: whether its outcome is known, or no client waits for it any more; nothing is run for it then.
+    """
+
+    __slots__ = ("_error", "_results", "deadline", "future", "is_settled", "jobs", "loop")
+
+    def __init__(self, jobs: Sequence[Job], deadline: float | None, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self.jobs = jobs
+        self.deadline = deadline
+        self.loop = loop
+        self.future: asyncio.Future[None] = loop.create_future()
+        self.is_settled = False
+        self._error: Exception | None = None
+        self._results: dict[int, JobResult] = {}
+
+    def queued_texts(self) -> list[QueuedText["PendingRequest"]]:
+        """Its texts, as the queue takes them.
+
+        Raises:
+            ValueError: a text has no tokens.
+        """
+        if not all(len(job.input_ids) for job in self.jobs):
+            raise ValueError("a job has no input_ids: at least one token a text is needed")
+        return [QueuedText(self, i, len(job.input_ids), job.attention_layers) for i, job in enumerate(self.jobs)]
+
+    def is_wanted(self, now: float) -> bool:
+        """Whether anybody still waits for it."""
+        return not self.is_settled and (self.deadline is None or now < self.deadline)
+
+    def complete(self, index: int, result: JobResult) -> bool:
+        """Takes in one text's result; returns whether that settled the request, as its last one."""
+        if self.is_settled:
+            return False
+        self._results[index] = result
+        self.is_settled = len(self._results) == len(self.jobs)
+        return self.is_settled
+
+    def fail(self, error: Exception) -> bool:
+        """Fails the whole request; returns whether that settled it."""
+        if self.is_settled:
+            return False
+        self._error = error
+        self.is_settled = True
+        return True
+
+    def resolve(self) -> None:
+        """Tells whoever waits that the outcome is known. Called on the request's event loop."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def outcome(self) -> list[JobResult]:
+        """Its results, in the order of its texts, or its failure raised."""
+        if self._error is not None:
+            raise self._error
+        return [self._results[index] for index in range(len(self.jobs))]
+
+    def forget(self) -> None:
+        """Drops texts and outcome. The queue may hold the request, and an error what it passed through, long after."""
+        self.jobs = ()
+        self._error = None
+        self._results = {}
+
+
+def deliver(settled: Iterable[PendingRequest]) -> None:
+    """Resolves settled requests from another thread, waking each event loop once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[PendingRequest]] = {}
+    for request in settled:
+        by_loop.setdefault(request.loop, []).append(request)
+    for loop, requests in by_loop.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks with it
+            loop.call_soon_threadsafe(_resolve, requests)
+
+
+def _resolve(requests: list[PendingRequest]) -> None:
+    for request in requests:
+        request.resolve()

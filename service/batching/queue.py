@@ -1,6 +1,6 @@
 """The queue: which texts run next, and which of them run together.
 
-A plain data structure for one thread at a time; the batcher locks around it.
+A plain data structure for one thread at a time; the batcher locks around it. It knows lengths, never tokens.
 
 Which text is next: fair queueing between requests. Every request carries a tag, the virtual time up to which it was
 served. The request with the smallest tag has the next turn, and every token run for it moves its tag on. Virtual time
@@ -20,12 +20,10 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, TypeVar
 
-from service.batching.queued_texts import LengthBucket, QueuedText, R, TextsByLength
-from service.batching.request_sizes import RequestSizes
-
-_STALE_ALLOWED = 32  # turns of requests that left, besides as many as there are requests
+_STALE_ALLOWED = 32  # records of what left the queue that a heap may still hold, besides as many as of what is in it
+_SIZE_CLASSES = 64  # one for every number of bits that a request's tokens may have
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +52,146 @@ class BatchLimits:
     def padding(self, share: int) -> float:
         """The share of padding that a batch of at most `share` tokens may have."""
         return self.max_padding if share < self.max_tokens else min(self.max_padding, self.max_full_padding)
+
+
+class QueuedRequest:
+    """A request as the queue sees it. The batcher's own class derives from it.
+
+    Attributes:
+        tag: virtual time up to which it was served.
+        texts: how many of its texts are in the queue.
+        tokens: their tokens.
+        arrived: when it came, in seconds of the caller's clock.
+    """
+
+    __slots__ = ("arrived", "tag", "texts", "tokens")
+
+    def __init__(self) -> None:
+        self.tag = 0.0
+        self.texts = 0
+        self.tokens = 0
+        self.arrived = 0.0
+
+
+R = TypeVar("R", bound=QueuedRequest)
+
+
+class QueuedText(Generic[R]):
+    """One text of a request.
+
+    Attributes:
+        request: the request it belongs to.
+        index: its place in the request.
+        length: tokens, at least 1.
+        layers: attention layers it wants; only texts that want the same run together.
+        tag: virtual time at which it would start if the texts of its request ran in order.
+        queued: whether it is in the queue.
+    """
+
+    __slots__ = ("index", "layers", "length", "queued", "request", "tag")
+
+    def __init__(self, request: R, index: int, length: int, layers: tuple[int, ...] = ()) -> None:
+        self.request = request
+        self.index = index
+        self.length = length
+        self.layers = layers
+        self.tag = 0.0
+        self.queued = False
+
+
+Record = tuple[float, int, QueuedText[R]]
+"""A text in a heap: its tag, a number that settles ties, itself."""
+
+
+class LengthBucket(Generic[R]):
+    """Texts of one length and one choice of layers, by tag. A text that left the queue is dropped when it surfaces."""
+
+    __slots__ = ("_heap", "queued")
+
+    def __init__(self) -> None:
+        self._heap: list[Record[R]] = []
+        self.queued = 0
+
+    def push(self, record: Record[R]) -> None:
+        """Adds a text."""
+        heapq.heappush(self._heap, record)
+        self.queued += 1
+
+    def top(self) -> Record[R] | None:
+        """The queued text of the smallest tag; None if none is left."""
+        while self._heap:
+            if self._heap[0][2].queued:
+                return self._heap[0]
+            heapq.heappop(self._heap)
+        return None
+
+    def count_out(self) -> None:
+        """Counts out a text that left the queue; rebuilds the heap once most of it is such texts."""
+        self.queued -= 1
+        if len(self._heap) > 2 * self.queued + _STALE_ALLOWED:
+            self._heap = [record for record in self._heap if record[2].queued]
+            heapq.heapify(self._heap)
+
+
+class TextsByLength(Generic[R]):
+    """Every queued text, in buckets that exist only while they hold one."""
+
+    def __init__(self) -> None:
+        self._sequence = itertools.count()
+        self._buckets: dict[tuple[int, ...], dict[int, LengthBucket[R]]] = {}
+
+    def add(self, text: QueuedText[R]) -> None:
+        """Puts a text in its bucket."""
+        buckets = self._buckets.setdefault(text.layers, {})
+        bucket = buckets.get(text.length)
+        if bucket is None:
+            bucket = buckets[text.length] = LengthBucket()
+        bucket.push((text.tag, next(self._sequence), text))
+
+    def discard(self, text: QueuedText[R]) -> None:
+        """Takes out a text that is no longer `queued`."""
+        buckets = self._buckets[text.layers]
+        bucket = buckets[text.length]
+        bucket.count_out()
+        if not bucket.queued:
+            del buckets[text.length]
+            if not buckets:
+                del self._buckets[text.layers]
+
+    def between(self, layers: tuple[int, ...], shortest: int, longest: int) -> list[LengthBucket[R]]:
+        """The buckets of one choice of layers whose length lies in `[shortest, longest]`."""
+        buckets = self._buckets.get(layers, {})
+        if longest - shortest < len(buckets):
+            return [bucket for length in range(shortest, longest + 1) if (bucket := buckets.get(length))]
+        return [bucket for length, bucket in buckets.items() if shortest <= length <= longest]
+
+
+class RequestSizes:
+    """Answers in constant time what a sum over all waiting requests would answer. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._requests = [
+            0
+        ] * _SIZE_CLASSES  # by bits of their tokens; the first class, of requests without any, has no use
+        self._tokens = [0] * _SIZE_CLASSES
+
+    def change(self, before: int, after: int) -> None:
+        """Notes that a request which had `before` tokens in the queue now has `after`; 0 is a request not there."""
+        old, new = before.bit_length(), after.bit_length()
+        self._requests[old] -= 1
+        self._tokens[old] -= before
+        self._requests[new] += 1
+        self._tokens[new] += after
+
+    def tokens_up_to(self, limit: int) -> int:
+        """The tokens of all requests, with at most `limit` counted of each.
+
+        Exact where `limit` is a power of two. Else the requests of as many bits as `limit` are taken together, so the
+        sum may come out too high, by 21 % at most.
+        """
+        bits = limit.bit_length()
+        smaller, larger = sum(self._tokens[:bits]), sum(self._requests[bits + 1 :])
+        return smaller + min(self._tokens[bits], limit * self._requests[bits]) + limit * larger
 
 
 class JobQueue(Generic[R]):
@@ -119,7 +257,7 @@ class JobQueue(Generic[R]):
         return batch
 
     def ahead_of(self, tokens: int) -> int:
-        """Tokens that run before a new request of so many has all of its own: a fair share of each other request.
+        """Tokens that run before a new request of this many has all of its own: a fair share of each other request.
 
         Constant time, since every request asks for it, under overload most of all. See `RequestSizes` for how exact.
         """
@@ -178,7 +316,7 @@ class JobQueue(Generic[R]):
     def _candidates(
         self, head: QueuedText[R], padding: float
     ) -> list[tuple[float, int, QueuedText[R], LengthBucket[R]]]:
-        """A heap of the first text of every length that may stand beside `head`."""
+        """A heap of the first text of every length that may share a batch with `head`."""
         if 2 * head.length > self.limits.max_tokens:
             return []
         keep = 1 - padding
@@ -209,7 +347,7 @@ class JobQueue(Generic[R]):
         self.tokens += tokens
 
     def _forget_turns(self) -> None:
-        """Drops the turns of requests that left, once they are most of the heap (they go by themselves otherwise)."""
+        """Drops the turns of requests that left, once they are most of the heap (otherwise they leave one by one)."""
         if len(self._turns) > 2 * len(self._requests) + _STALE_ALLOWED:
             self._turns = [record for record in self._turns if record[2].texts]
             heapq.heapify(self._turns)

@@ -5,17 +5,80 @@ ends by itself if its run ever returns.
 """
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from threading import Condition, Lock, Thread
 
-from service.batching.worker import Worker
+from service.batching.jobs import Job, PendingRequest
+from service.batching.queue import QueuedText
+from service.inference.backend import Cancellation
 
 logger = logging.getLogger(__name__)
 
 MONITOR_SECONDS = 1.0  # seconds between looks at the workers, when nothing wakes the monitor before
 _MAX_DEATHS = 8  # of workers within a tick; beyond, none is started before the next, and the pool is not alive
+
+
+class Worker:
+    """One worker thread. All but `thread` is guarded by the lock of its pool.
+
+    Attributes:
+        thread: the thread.
+        busy_since: when its current run began (`time.monotonic`), or None between runs.
+        is_dismissed: whether the pool gave up on it. It is to return, and results it still brings are ignored.
+        has_returned: whether its work ended as it should.
+        has_died: whether its work ended otherwise.
+        running: the texts it runs.
+        jobs: what is run for them. Kept here: a request may be over before its run is, and forgets its jobs then.
+        retries: texts of a batch that failed, which it runs again one by one.
+        cancellation: ends the current run early.
+    """
+
+    __slots__ = (
+        "busy_since",
+        "cancellation",
+        "has_died",
+        "has_returned",
+        "is_dismissed",
+        "jobs",
+        "retries",
+        "running",
+        "thread",
+    )
+
+    def __init__(self, name: str, main: Callable[["Worker"], None]) -> None:
+        self.thread = threading.Thread(target=main, args=(self,), name=name, daemon=True)
+        self.busy_since: float | None = None
+        self.is_dismissed = False
+        self.has_returned = False
+        self.has_died = False
+        self.running: list[QueuedText[PendingRequest]] = []
+        self.jobs: list[Job] = []
+        self.retries: deque[QueuedText[PendingRequest]] = deque()
+        self.cancellation = Cancellation()
+
+    def begin(self, texts: list[QueuedText[PendingRequest]], now: float) -> None:
+        """Notes the texts of the run that begins now."""
+        self.running = texts
+        self.jobs = [text.request.jobs[text.index] for text in texts]
+        self.cancellation = Cancellation()
+        self.busy_since = now
+
+    def rest(self) -> None:
+        """Notes that nothing runs, and lets go of what ran."""
+        self.busy_since = None
+        self.running, self.jobs, self.cancellation = [], [], Cancellation()
+
+    def cancel_if_unwanted(self, now: float) -> None:
+        """Cancels the run if no request waits for any of its texts."""
+        if self.running and not any(text.request.is_wanted(now) for text in self.running):
+            self.cancellation.cancel()
+
+    def requests(self) -> set[PendingRequest]:
+        """The requests of all texts that it took and has not done."""
+        return {text.request for text in (*self.running, *self.retries)}
 
 
 class WorkerPool:
@@ -157,7 +220,7 @@ class WorkerPool:
     def _start_missing(self) -> None:
         """Starts workers until all are there. Tried again at the next tick where the system has no thread to give.
 
-        Also then where workers die as soon as they start: starting others at once for ever would only use up the
+        Also then where workers die as soon as they start: starting others at once forever would only use up the
         processor. Lock held.
         """
         if len(self._deaths) == _MAX_DEATHS and time.monotonic() - self._deaths[0] < MONITOR_SECONDS:

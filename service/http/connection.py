@@ -1,18 +1,34 @@
-"""What a connection and its requests know of each other, and what one client may hold."""
+"""What is known of a connection: its limits, its slot, its current request, and the rules for a request's head."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
-from service.error_shapes import OURS, ErrorShape
-from service.errors import ServiceError
-from service.http.headers import SECURITY_HEADERS, retry_after_seconds
+from service.errors import MalformedRequest, ServiceError, UnsupportedCoding
+from service.http.response import SECURITY_HEADERS, retry_after_seconds
+from service.wire import OURS, ErrorShape
 
 CONNECTION_KEY = "polyhead.connection"
-_HEAD = b"".join(b"%s: %s\r\n" % header for header in ((b"content-type", b"application/json"), *SECURITY_HEADERS))
+ADMIN_CONNECTIONS = 64
+"""To the admin port, for probes and whoever scrapes."""
+REFUSED_CONNECTIONS = 64
+"""Refused clients that may still read their answer. Beyond, the one that was refused first is cut off."""
+
+Headers = list[tuple[bytes, bytes]]  # names in lower case
+Slot = Literal["first port", "admin port"]
+
+_TOKEN_BYTES = 5  # of a body with one English sentence, the JSON around it included; 4 to 6 in nine of ten
+_SENTENCE_TOKENS = 32  # of a body that does not say its length
+_LENGTH_DIGITS = 19  # of the largest 64-bit number
+_NO_PATH = re.compile(rb"([a-zA-Z][a-zA-Z0-9+.-]*://[^/?#]+)(\?.*)?")
+_UPGRADE_HEADERS = (b"upgrade", b"http2-settings")  # `Connection` lists them by these names, too
+_REFUSAL_HEADERS = b"".join(
+    b"%s: %s\r\n" % header for header in ((b"content-type", b"application/json"), *SECURITY_HEADERS)
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,12 +61,12 @@ class Connection:
         is_lost: whether the client is gone.
         was_refused: whether the current request was answered 429.
         failure: why the current request cannot be answered otherwise: its body is broken or does not come.
-        begin_answer: to be called before an answer's head is sent.
+        begin_answer: to be called before an answer's head is sent; whether the connection has to end behind it.
     """
 
     __slots__ = ("begin_answer", "failure", "is_lost", "running", "was_refused")
 
-    def __init__(self, begin_answer: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, begin_answer: Callable[[], bool] = lambda: False) -> None:
         self.running: asyncio.Task[Any] | None = None
         self.is_lost = False
         self.was_refused = False
@@ -63,9 +79,55 @@ class Connection:
         self.cancel()
 
     def cancel(self) -> None:
-        """Ends the current request, where there is one."""
+        """Ends the current request, if there is one."""
         if self.running is not None:
             self.running.cancel()
+
+
+class ConnectionSlots:
+    """Open connections of a process: each has a slot, or is refused.
+
+    The admin port has slots of its own, so that probes and scrapes get through however many clients the first port has.
+
+    Attributes:
+        on_closed: called for each connection that is over; None if no one counts them.
+        on_idle: given each connection some time after it was answered; None if all of them stay.
+
+    Args:
+        most: to the first port.
+        admin_port: the other one, or None.
+    """
+
+    def __init__(self, most: int, admin_port: int | None = None) -> None:
+        self.on_closed: Callable[[], None] | None = None
+        self.on_idle: Callable[[Any], None] | None = None
+        self._admin_port = admin_port
+        self._free: dict[Slot, int] = {"first port": most, "admin port": ADMIN_CONNECTIONS}
+        self._refused: dict[asyncio.Transport, None] = {}  # in the order of their refusal
+
+    def take(self, port: int | None) -> Slot | None:
+        """Takes a slot at a port, for `release` to free; None if there is none."""
+        slot: Slot = "admin port" if port is not None and port == self._admin_port else "first port"
+        if not self._free[slot]:
+            return None
+        self._free[slot] -= 1
+        return slot
+
+    def release(self, slot: Slot) -> None:
+        """Frees a slot."""
+        self._free[slot] += 1
+
+    def add_refused(self, client: asyncio.Transport) -> None:
+        """Notes a refused client, whose connection holds a descriptor until it has read its answer."""
+        self._refused[client] = None
+        if len(self._refused) > REFUSED_CONNECTIONS:
+            first = next(iter(self._refused))
+            del self._refused[first]
+            first.abort()
+
+    def discard_refused(self, client: asyncio.Transport) -> None:
+        """Forgets a refused client that is gone."""
+        self._refused.pop(client, None)
 
 
 def refusal_bytes(
@@ -78,16 +140,62 @@ def refusal_bytes(
     """A whole HTTP/1.1 answer for what never became a request.
 
     Args:
-        error: what is answered.
+        error: the failure to answer.
         shape: how the body is written.
         headers: beside those that every refusal has.
         closes: whether the connection ends behind it.
     """
     body = orjson.dumps(shape.body(error))
-    lines = [b"HTTP/1.1 %d %s\r\n" % (error.status, error.reason.encode("ascii")), _HEAD]
+    lines = [b"HTTP/1.1 %d %s\r\n" % (error.status, error.reason.encode("ascii")), _REFUSAL_HEADERS]
     lines += [b"%s: %s\r\n" % header for header in headers]
     if closes:
         lines.append(b"connection: close\r\n")
     if error.retry_after is not None:
         lines.append(b"retry-after: %d\r\n" % retry_after_seconds(error))
     return b"".join([*lines, b"content-length: %d\r\n\r\n" % len(body), body])
+
+
+def check_head(version: str, headers: Headers) -> None:
+    """Checks what the parser lets through.
+
+    Raises:
+        MalformedRequest: the version is neither 1.0 nor 1.1, the number of `Host` headers is not one, or the body's
+            length has more digits than any.
+        UnsupportedCoding: the body comes in another coding than in chunks.
+    """
+    if version not in ("1.0", "1.1"):
+        raise MalformedRequest(f"HTTP/{version}: expected HTTP/1.1")
+    hosts = 0
+    for name, value in headers:
+        if name == b"host":
+            hosts += 1
+        elif name == b"content-length" and len(value) > _LENGTH_DIGITS:
+            raise MalformedRequest("Content-Length: more digits than any length has", param="Content-Length")
+        elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            raise UnsupportedCoding("Transfer-Encoding: expected chunked", param="Transfer-Encoding")
+    if hosts > 1 or (hosts == 0 and version == "1.1"):  # of two, a proxy on the way may have used the other one
+        raise MalformedRequest(f"Host: expected one such header, got {hosts}", param="Host")
+
+
+def expected_tokens(headers: Mapping[bytes, bytes]) -> int:
+    """How many tokens a request has, about, by the length of its body."""
+    length = headers.get(b"content-length")
+    return _SENTENCE_TOKENS if length is None else max(1, int(length) // _TOKEN_BYTES)
+
+
+def with_path(target: bytes) -> bytes:
+    """A request's target; a URL without a path, as callers of proxies send it, means `/` (RFC 9110, 4.2.3)."""
+    if target.startswith(b"/"):
+        return target
+    found = _NO_PATH.fullmatch(target)
+    return found[1] + b"/" + (found[2] or b"") if found else target
+
+
+def without_upgrade(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
+    """Headers without the offer to upgrade. `Connection` keeps its other tokens."""
+    for name, value in headers:
+        if name == b"connection":
+            kept = [token for token in value.split(b",") if token.strip().lower() not in _UPGRADE_HEADERS]
+            yield name, b",".join(kept)
+        elif name not in _UPGRADE_HEADERS:
+            yield name, value

@@ -13,12 +13,10 @@ from typing import Any, NamedTuple, Protocol
 
 from service.context import request_id_of
 from service.errors import Overloaded, ServiceError
-from service.http.connection import refusal_bytes
-from service.http.headers import retry_after_seconds
-from service.http.host_and_port import HostAndPortPolicy
-from service.http.keys import KeyRing
-from service.http.request_head import Headers, expected_tokens
-from service.http.route_table import RouteTable
+from service.http.access import HostAndPortPolicy, KeyRing
+from service.http.connection import Headers, expected_tokens, refusal_bytes
+from service.http.response import retry_after_seconds
+from service.http.route import RouteTable
 from service.observability.metrics import Metrics
 
 ALERT_SECONDS = 1.0  # after a refusal, that the next ones are refused early
@@ -31,7 +29,7 @@ class Queue(Protocol):
     """What may refuse."""
 
     def early_refusal(self, tokens: int, others: int, refused: int) -> Overloaded | None:
-        """Why a request of so many tokens would be refused; see `Batcher.early_refusal`."""
+        """Why a request of this many tokens would be refused; see `Batcher.early_refusal`."""
         ...
 
 
@@ -113,7 +111,7 @@ class EarlyRefusals:
             return None
         try:
             self._ports.check(route, server, by_name.get(b"host"))
-            if route.access == "key":
+            if route.needs_key:
                 self._keys.check(by_name)
             tokens = expected_tokens(by_name)
             # With fair turns a larger request goes before this one only as far as this one's own tokens.

@@ -8,26 +8,24 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from service.context import SCOPE_KEY, SERVICES_KEY, RequestContext, context_of
 from service.errors import ClientLeft, InternalError, NotReady, Overloaded, ServiceError
-from service.http.connection import CONNECTION_KEY, Connection
-from service.http.cross_origin import CrossOriginPolicy, is_preflight
+from service.http.access import CrossOriginPolicy, HostAndPortPolicy, KeyRing, is_preflight
+from service.http.connection import CONNECTION_KEY, Connection, expected_tokens
 from service.http.early_refusal import EarlyRefusals
-from service.http.failures import failure_response
-from service.http.headers import SECURITY_HEADERS
-from service.http.host_and_port import HostAndPortPolicy
-from service.http.keys import KeyRing
-from service.http.request_head import expected_tokens
-from service.http.route import Handler, Route
-from service.http.route_table import RouteTable
+from service.http.response import SECURITY_HEADERS, failure_response
+from service.http.route import Handler, Route, RouteTable
 from service.observability.logs import log_request
 from service.observability.metrics import CLIENT_CLOSED, Metrics
-from service.observability.request_trace import RequestTrace, Tracing, current_trace
+from service.observability.stages import current_trace
+
+if TYPE_CHECKING:  # an extra
+    from service.observability.tracing import OpenTelemetryTracing, RequestTrace
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
@@ -45,7 +43,7 @@ class ProcessState(Protocol):
         ...
 
     def early_refusal(self, tokens: int) -> Overloaded | None:
-        """Why the queue would refuse a request of about so many tokens. Raises `NotReady` where there is none."""
+        """Why the queue would refuse a request of about this many tokens. Raises `NotReady` without a queue."""
         ...
 
 
@@ -77,7 +75,7 @@ class RequestMiddleware:
         ports: HostAndPortPolicy,
         early: EarlyRefusals,
         origins: CrossOriginPolicy | None = None,
-        tracing: Tracing | None = None,
+        tracing: "OpenTelemetryTracing | None" = None,
     ) -> None:
         self._routes = routes
         self._handlers = handlers
@@ -117,7 +115,7 @@ class RequestMiddleware:
                 await _failure_of(failure_response(failure, context)(scope, receive, send), context, connection)
         finally:
             self._metrics.in_flight.dec()
-            self._finish(context, trace)
+            self._finish(route, context, trace)
 
     async def _answer(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
@@ -136,7 +134,7 @@ class RequestMiddleware:
 
     def _check_caller(self, route: Route, context: RequestContext) -> None:
         """Refuses who has no key, and what the queue would not take: before the body is read, to cost little."""
-        if route.access == "key":
+        if route.needs_key:
             self._keys.check(context.headers)
         if route.is_queued:
             refusal = self._process.early_refusal(expected_tokens(context.headers))
@@ -147,19 +145,20 @@ class RequestMiddleware:
                 finally:
                     del refusal  # it holds this frame: no cycle is left for a collection of garbage
 
-    def _sender(self, context: RequestContext, connection: Connection, send: Send, trace: RequestTrace | None) -> Send:
+    def _sender(
+        self, context: RequestContext, connection: Connection, send: Send, trace: "RequestTrace | None"
+    ) -> Send:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                if connection.is_lost:  # before this request began: nobody could cancel it
+                if connection.is_lost:  # before this request began: it could not be cancelled then
                     raise asyncio.CancelledError
                 headers: list[Any] = message.setdefault("headers", [])
                 headers.extend(SECURITY_HEADERS)
                 headers.append((b"x-request-id", context.request_id.encode("ascii")))
                 if trace is not None:
                     headers.extend(trace.headers)
-                if self._process.is_draining:
+                if connection.begin_answer() or self._process.is_draining:
                     headers.append((b"connection", b"close"))
-                connection.begin_answer()
                 await send(message)  # may wait for an earlier answer to be read, and be cancelled there
                 context.status = message["status"]
                 connection.was_refused = context.status == Overloaded.status
@@ -170,12 +169,12 @@ class RequestMiddleware:
 
         return send_with_headers
 
-    def _finish(self, context: RequestContext, trace: RequestTrace | None) -> None:
+    def _finish(self, route: Route, context: RequestContext, trace: "RequestTrace | None") -> None:
         context.release()
         if context.is_abandoned:
             context.status = CLIENT_CLOSED
         seconds = time.monotonic() - context.started
-        self._metrics.observe_context(context, seconds)
+        self._metrics.observe_context(context, seconds, has_answer=route.is_queued)
         if trace is not None:
             trace.finish(context)
         log_request(_line(context, seconds))
@@ -184,7 +183,7 @@ class RequestMiddleware:
 async def _failure_of(
     answering: Awaitable[None], context: RequestContext, connection: Connection
 ) -> ServiceError | None:
-    """What came in the way of an answer, noting where its client left; None where nothing did."""
+    """The failure that prevented an answer, noting whether its client left; None if none did."""
     try:
         await answering
     except ClientLeft:

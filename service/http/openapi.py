@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the declarations of routes. FastAPI derives schemas, and answers no request."""
+"""The OpenAPI document, made from the declarations of routes. FastAPI derives schemas; requests never reach it."""
 
 from collections.abc import Iterable
 from functools import reduce
@@ -10,15 +10,14 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response
 
 from service.errors import NotReady, Overloaded, ServiceError
-from service.http.media import JSON
+from service.http.response import JSON
 from service.http.route import Route
 from service.versions import own_version
 
 _REQUEST_ID = {
     "name": "X-Request-Id",
     "in": "header",
-    "description": "comes back in the answer and stands in the log; another takes its place "
-    "unless it is up to 128 letters, digits and ._:/+=@-",
+    "description": "is returned in the answer and logged; replaced unless it is up to 128 letters, digits and ._:/+=@-",
     "schema": {"type": "string"},
 }
 _REQUEST_TIMEOUT = {

@@ -1,24 +1,48 @@
-"""uvicorn's HTTP protocol with bounds on what a client may hold: header bytes, time to send, time to read.
+"""uvicorn's HTTP protocol with bounds on what a client may hold: a slot, header bytes, time to send, time to read.
 
 uvicorn 0.54 has none of them, and httptools buffers a header of any size. No timer runs a request: the server looks at
 every connection a few times within the shortest limit (`enforce_timeouts`). A client that leaves ends its request. The
 protocol knows connections and tasks, not what requests mean.
+
+Clients that were refused with 429 and ask again at once are slowed down: their connection is read again after a pause
+that grows. The first refusal on a connection holds nothing up: a balancer has other clients behind it. From the second
+in a row on, the next request is read up to 0.1, 0.4, 1.6 seconds later, and so on, never later than the `Retry-After`
+that the client was given. So who waits for that long itself is never held up. Clients refused together are read again
+apart: chance takes up to half of a pause.
 """
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Any, Literal, NoReturn
 
 import httptools
 
-from service.errors import HeadersTooLarge, MalformedRequest, RequestTimeout, ServiceError
-from service.http.answer_writer import AnswerWriter
-from service.http.connection import CONNECTION_KEY, Connection, ConnectionLimits, refusal_bytes
-from service.http.request_head import host_problem, with_path, without_upgrade
-from service.http.uvicorn_parts import HttpProtocol
+from service.errors import HeadersTooLarge, MalformedRequest, RequestTimeout, ServiceError, TooManyConnections
+from service.http.connection import (
+    CONNECTION_KEY,
+    Connection,
+    ConnectionLimits,
+    ConnectionSlots,
+    Slot,
+    check_head,
+    expected_tokens,
+    refusal_bytes,
+    with_path,
+    without_upgrade,
+)
+from service.http.early_refusal import EarlyRefusals, path_of
+from service.http.uvicorn_parts import AnswerWriter, HttpProtocol
 
 LINGER_SECONDS = 2.0  # how long a refused client may go on sending before it is cut off
+FREE_CHUNKS = 4096  # of a body in chunks; beyond, each has to hold LEAST_CHUNK_BYTES on average
+LEAST_CHUNK_BYTES = 64
 MOST_PIPELINED = 128  # requests that may wait behind the one that is being answered; one read may hold ten thousand
+FIRST_PAUSE = 0.1  # seconds
+PAUSE_GROWTH = 4
+LEAST_RETRY_AFTER = 1  # seconds; the header has whole ones
+
+_CHUNK_MARK_BYTES = 12  # around a chunk: its length and two ends of lines
 
 Reading = Literal["nothing yet", "head", "body", "between requests"]
 
@@ -28,30 +52,56 @@ class BoundedProtocol(HttpProtocol):
 
     Args:
         limits: what the client may hold.
+        slots: of the process.
+        early: refuses requests from their head.
         on_refused: told the code of each error that is answered here, because there is no request to answer.
     """
 
-    def __init__(self, *args: Any, limits: ConnectionLimits, on_refused: Callable[[str], None], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        limits: ConnectionLimits,
+        slots: ConnectionSlots,
+        early: EarlyRefusals,
+        on_refused: Callable[[str], None],
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._limits = limits
+        self._slots = slots
+        self._early = early
         self._on_refused = on_refused
+        self._slot: Slot | None = None
         self._reading: Reading = "nothing yet"
         self._waiting_since: float | None = None  # for what is being read, or for a request's first byte
         self._read_deadline: float | None = None  # of the client, for what is written
+        self._unread_bytes = 0  # that were written, when somebody looked last
+        self._unread_since = 0.0  # their number is this
         self._send_seconds = limits.send_timeout  # that are left for the current answer
         self._close_deadline: float | None = None
         self._discards_input = False
-        self._parse_error: ServiceError | None = None  # why we stopped the parser, where it had no reason of its own
+        self._parse_error: ServiceError | None = None  # why we stopped the parser, if it had no reason of its own
         self._refusal: ServiceError | None = None  # to be written after the current answer
         self._head_bytes = 0  # of headers that are complete
-        self._unparsed_bytes = 0  # received since the head began, or since the last piece of the body
+        self._framing_bytes = 0  # received since the request began, without its body and the marks of its chunks
+        self._body_bytes = self._chunks = 0
+        self._is_refused = False  # the request that is being read, from its head
+        self._refused_tokens = 0  # of the last request, if it was refused
+        self._next_pause = 0.0  # seconds
+        self._retry_after = 0
+        self._may_ask_again = 0.0  # by the loop's clock
+        self._pause: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn declares it
-        """Begins to wait for the first request."""
+        """Begins to wait for the first request; refuses a client without a slot."""
         super().connection_made(transport)
         self._writer = AnswerWriter(transport, self.linger_and_close)
-        self.connection = Connection(self._writer.hold_head)
+        self.connection = Connection(self._begin_answer)
         self._waiting_since = self.loop.time()
+        self._slot = self._slots.take(self.server[1] if self.server is not None else None)
+        if self._slot is None:
+            self._refuse(TooManyConnections("too many connections; try again later", retry_after=1.0))
+            self._slots.add_refused(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends what still runs for this client."""
@@ -60,7 +110,18 @@ class BoundedProtocol(HttpProtocol):
         self.mark_disconnected()
         self.drop_waiting()
         self._writer.close_connection = self.transport.close  # no longer this object, which is freed at once
+        self.connection.begin_answer = lambda: False
         self.connection.cancel()
+        self._count_refused(0)
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._slot is None:
+            self._slots.discard_refused(self.transport)
+        else:
+            self._slots.release(self._slot)
+            self._slot = None
+        if self._slots.on_closed is not None:
+            self._slots.on_closed()
 
     def eof_received(self) -> None:
         """Begins no more answers: the transport would drop them, and says that it is lost a turn later."""
@@ -73,7 +134,7 @@ class BoundedProtocol(HttpProtocol):
         if self._discards_input:
             return
         self.stop_idle_timer()
-        self._unparsed_bytes += len(data)
+        self._framing_bytes += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
@@ -81,10 +142,10 @@ class BoundedProtocol(HttpProtocol):
         except httptools.HttpParserError:
             self._refuse(self._parse_error or MalformedRequest("this is no valid HTTP/1.1 request"))
         else:
-            if self._reading in ("head", "body") and self._unparsed_bytes > self._limits.max_header_bytes:
+            if self._reading in ("head", "body") and self._framing_bytes > self._limits.max_header_bytes:
                 self._refuse(self._too_large())
             elif self._reading == "between requests" and not (self.is_answering or self.has_idle_timer):
-                self._waiting_since = self._waiting_since or self.loop.time()  # what came began no request
+                self._waiting_since = self._waiting_since or self.loop.time()  # the bytes began no request
 
     def on_message_begin(self) -> None:
         """Hands the connection to the request through its scope, and starts its clock."""
@@ -94,7 +155,7 @@ class BoundedProtocol(HttpProtocol):
         self.scope[CONNECTION_KEY] = self.connection  # type: ignore[literal-required]  # a key of our own
         self._waiting_since = self.loop.time()
         self._reading = "head"
-        self._head_bytes = self._unparsed_bytes = 0
+        self._head_bytes = self._framing_bytes = self._body_bytes = self._chunks = 0
 
     def on_url(self, url: bytes) -> None:
         """Counts the request line."""
@@ -110,44 +171,74 @@ class BoundedProtocol(HttpProtocol):
     def on_headers_complete(self) -> None:
         """The head is whole; one with an offer to upgrade comes a second time, without it."""
         if not self.parser.should_upgrade():
-            if (wrong_host := host_problem(self.parser.get_http_version(), self.headers)) is not None:
-                self._abort_parse(MalformedRequest(wrong_host, param="Host"))
+            try:
+                check_head(self.parser.get_http_version(), self.headers)
+            except ServiceError as error:
+                self._abort_parse(error)
             self.url = with_path(self.url)
             self._reading = "body"
+            self._count_framing(-self._head_bytes)
             self.begin_request()
 
     def begin_request(self) -> None:
-        """Has the request answered whose head is whole, when its turn comes."""
+        """Refuses the request whose head is whole, or has it answered when its turn comes."""
+        is_free = self._pause is None and not self.is_answering and not self.requests_waiting
+        self._is_refused = is_free and self._early.is_alert and self._refuse_from_head()
+        if self._is_refused:
+            return
         self.expect_100_continue &= self.parser.get_http_version() != "1.0"  # takes it for the answer
         super().on_headers_complete()
         self.write_through(self._writer)
 
     def on_body(self, body: bytes) -> None:
-        """Takes a piece of the body; what follows and is none is counted anew: trailers, extensions of chunks."""
+        """Takes a piece of the body."""
         super().on_body(body)
-        self._unparsed_bytes = 0
+        self._body_bytes += len(body)
+        self._count_framing(-len(body))
+
+    def on_chunk_header(self) -> None:
+        """Counts a chunk: bodies in chunks of one byte hold the event loop."""
+        self._chunks += 1
+        self._count_framing(-_CHUNK_MARK_BYTES)
+        if self._chunks > FREE_CHUNKS + self._body_bytes // LEAST_CHUNK_BYTES:
+            self._abort_parse(MalformedRequest("the body comes in too many small chunks; send larger ones"))
 
     def on_message_complete(self) -> None:
-        """Stops the request's clock."""
+        """Stops the request's clock; behind a refused request, waits before the next one is read."""
         if not self.parser.should_upgrade():
             super().on_message_complete()
             self._reading, self._waiting_since = "between requests", None
             if not self.requests_waiting:
-                self.flow.resume_reading()  # stopped behind a large piece; only who reads sees a client leave
+                self.flow.resume_reading()  # stopped behind a large piece; only a reader sees a client leave
+        if self._is_refused:
+            self._is_refused = False
+            self._wait_before_next()
 
     def on_turn(self) -> None:
-        """Starts an answer's clock anew."""
+        """Restarts an answer's clock."""
         self._send_seconds = self._limits.send_timeout
 
     def on_response_complete(self) -> None:
-        """Goes on with the next request, or refuses what followed the last one."""
+        """Goes on with the next request, or refuses what followed the last one.
+
+        A request that was refused on its usual way is waited behind, too; any other answer ends the row of refusals.
+        """
         self._writer.flush()
         self.release_body()
-        if self._close_deadline is not None:
-            return
-        super().on_response_complete()
-        if self._refusal is not None:
-            self._write_refusal(self._refusal)
+        if self._close_deadline is None:
+            super().on_response_complete()
+            if self._refusal is not None:
+                self._write_refusal(self._refusal)
+        if not self.connection.was_refused:
+            self._next_pause = 0.0
+            self._count_refused(0)
+        elif not (self.is_answering or self.requests_waiting or self._pause is not None):
+            self._retry_after = LEAST_RETRY_AFTER
+            self._count_refused(expected_tokens(dict(self.headers)))
+            self._wait_before_next()
+        self.connection.was_refused = False
+        if self._slots.on_idle is not None:
+            self.loop.call_soon(self._slots.on_idle, self)
 
     def pause_writing(self) -> None:
         """Starts the answer's clock: the client reads more slowly than it is written."""
@@ -169,11 +260,19 @@ class BoundedProtocol(HttpProtocol):
         is_over = self.transport.is_closing() or self._discards_input
         return is_between and not is_over and not self.is_answering and not self.transport.get_write_buffer_size()
 
+    @property
+    def stalled_since(self) -> float | None:
+        """Since when the client has read nothing of its answer; None if no answer waits."""
+        return self._unread_since if self._unread_bytes else None
+
     def enforce_timeouts(self, now: float) -> None:
         """Cuts the client off where its time is up."""
         if self.transport.is_closing() and self._close_deadline is None:
             self._close_deadline = now
-        unread = self._limits.send_timeout if self.transport.get_write_buffer_size() else 0.0  # it has time to read
+        size = self.transport.get_write_buffer_size()
+        if size != self._unread_bytes:
+            self._unread_bytes, self._unread_since = size, now
+        unread = self._limits.send_timeout if size else 0.0  # it has time to read
         deadlines = (self._close_deadline and self._close_deadline + unread, self._read_deadline)
         if any(deadline is not None and now > deadline for deadline in deadlines):
             self.transport.abort()
@@ -187,6 +286,17 @@ class BoundedProtocol(HttpProtocol):
             else:
                 part = "headers" if self._reading == "head" else "body"
                 self._refuse(RequestTimeout(f"the request's {part} did not arrive in time"))
+
+    def _begin_answer(self) -> bool:
+        """Holds the head until its body comes; whether the connection has to end behind the answer.
+
+        A client that waits for `100 Continue` and gets an answer instead may send its body or not (RFC 9110, 10.1.1).
+        """
+        self._writer.hold_head()
+        return self.awaits_continue
+
+    def _count_framing(self, size: int) -> None:
+        self._framing_bytes = max(0, self._framing_bytes + size)
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
@@ -204,7 +314,7 @@ class BoundedProtocol(HttpProtocol):
     def _decline_upgrade(self, rest: bytes) -> None:
         """Reads the request again without its offer to upgrade, which RFC 9110 (7.8) lets a server ignore.
 
-        httptools' parser stops for good behind the head of such a request, and Java's HTTP client makes the offer
+        httptools' parser stops permanently behind the head of such a request, and Java's HTTP client makes the offer
         with every first one, body and all.
         """
         method, version = self.parser.get_method(), self.parser.get_http_version().encode("ascii")
@@ -247,4 +357,47 @@ class BoundedProtocol(HttpProtocol):
         self._close_deadline = max(self.loop.time() + LINGER_SECONDS, self._read_deadline or 0.0)
         self.transport.write_eof()
         self.drop_waiting()
+        self.flow.resume_reading()
+
+    def _refuse_from_head(self) -> bool:
+        """Writes a refusal where the queue would refuse; whether it did."""
+        path = path_of(self.url)
+        if path is None:
+            return False
+        keeps_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        refusal = self._early.refuse(
+            self.parser.get_method().decode("ascii"),
+            path,
+            self.headers,
+            self.server,
+            default_headers=self.server_state.default_headers,
+            keeps_alive=keeps_alive,
+            call_soon=self.loop.call_soon,
+        )
+        if refusal is None:
+            return False
+        self._retry_after = refusal.retry_after
+        self._count_refused(refusal.tokens)
+        self.transport.write(refusal.data)
+        if not keeps_alive:
+            self.linger_and_close()
+        return True
+
+    def _count_refused(self, tokens: int) -> None:
+        self._early.count_refused(self._refused_tokens, tokens)
+        self._refused_tokens = tokens
+
+    def _wait_before_next(self) -> None:
+        now = self.loop.time()
+        pause = 0.0 if now >= self._may_ask_again else min(self._next_pause, self._retry_after)
+        self._next_pause = max(FIRST_PAUSE, PAUSE_GROWTH * pause)
+        self._may_ask_again = now + self._retry_after
+        self.start_idle_timer()
+        if pause and not self.transport.is_closing():
+            self.flow.pause_reading()
+            self._pause = self.loop.call_later(pause * random.uniform(0.5, 1), self._read_again)  # noqa: S311 - no secret
+
+    def _read_again(self) -> None:
+        self._pause = None
+        self._may_ask_again = self.loop.time() + self._retry_after  # what comes sooner may be older
         self.flow.resume_reading()

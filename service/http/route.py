@@ -1,4 +1,4 @@
-"""What a route is, declared in one place.
+"""What a route is, declared in one place, and the table in which a request finds its route.
 
 Routing, keys, ports, early refusals, failures, CORS, OpenAPI, metrics and tracing all read these declarations; none has
 a list of its own. A new API is a file of declarations and a line in `service.routes.table`.
@@ -6,15 +6,16 @@ a list of its own. A new API is a file of declarations and a line in `service.ro
 
 import re
 import typing
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal
+from re import Pattern
+from typing import Any, Literal, NoReturn
 
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 
-from service.error_shapes import OURS, ErrorShape
 from service.errors import (
     DeadlineExceeded,
     HeldTooMuch,
@@ -23,6 +24,8 @@ from service.errors import (
     Invalid,
     MalformedBody,
     MalformedRequest,
+    MethodNotAllowed,
+    ModelNotFound,
     NotAcceptable,
     NotReady,
     Overloaded,
@@ -32,13 +35,14 @@ from service.errors import (
     Unauthorized,
     UnsupportedMedia,
 )
-from service.http.media import JSON
+from service.http.response import JSON
+from service.wire import OURS, ErrorShape
 
-Access = Literal["everyone", "key", "admin"]
+Access = Literal["everyone", "key", "admin", "operator"]
 """Who may call a route. `key`: whoever has one, where the process was given keys. `admin`: everyone, but only on the
-admin port where there is one."""
+admin port if there is one. `operator`: whoever has a key, only on the admin port, and nowhere if there is none."""
 
-Method = Literal["GET", "POST"]
+Method = Literal["GET", "POST", "DELETE"]
 
 Endpoint = Callable[..., Coroutine[Any, Any, Response]]
 """`async def f(request)`, or `async def f(request, body: Model)` for a route with a validated body."""
@@ -46,7 +50,14 @@ Endpoint = Callable[..., Coroutine[Any, Any, Response]]
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 """An endpoint whose body is read and validated."""
 
+Parameters = Mapping[str, str]
+"""Of a path's template."""
+
+_NO_PARAMETERS: Parameters = {}
+_ANY_OTHER = ""  # instead of a method
+
 _BODY_FAILURES = (
+    ModelNotFound,
     MalformedBody,
     MalformedRequest,
     RequestTimeout,
@@ -107,13 +118,23 @@ class Route:
 
     @property
     def body_model(self) -> type[BaseModel] | None:
-        """The model of its body, from the endpoint's annotation; None where the endpoint takes no validated body."""
+        """The model of its body, from the endpoint's annotation; None if the endpoint has no validated body."""
         return typing.get_type_hints(self.endpoint).get("body")
 
     @property
     def has_body(self) -> bool:
         """Whether requests bring a body."""
         return self.request_body is not None or self.body_model is not None
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether callers need a key, where the process was given keys."""
+        return self.access in {"key", "operator"}
+
+    @property
+    def is_administrative(self) -> bool:
+        """Whether it is on the admin port."""
+        return self.access in {"admin", "operator"}
 
     @property
     def content_types(self) -> tuple[str, ...]:
@@ -124,7 +145,7 @@ class Route:
     def failures(self) -> tuple[type[ServiceError], ...]:
         """Every failure that its entry in the document lists."""
         return (
-            *((Unauthorized,) if self.access == "key" else ()),
+            *((Unauthorized,) if self.needs_key else ()),
             *(_BODY_FAILURES if self.has_body else ()),
             InternalError,
             *(_QUEUE_FAILURES if self.is_queued else ()),
@@ -142,7 +163,7 @@ class Route:
 
     def is_on_port(self, *, is_admin: bool) -> bool:
         """Whether one of two ports has it: the admin port, or the other one."""
-        if self.access == "admin":
+        if self.is_administrative:
             return is_admin
         return not is_admin or self.is_probe or self.is_shared
 
@@ -152,3 +173,76 @@ def answer_document(model: Any, example: Any = None, headers: Mapping[str, Any] 
     content = {JSON: {"example": example} if example is not None else {}}
     document = {"description": "OK", "model": model, "content": content}
     return document if headers is None else {**document, "headers": headers}
+
+
+class RouteTable:
+    """Finds the route of a request.
+
+    Args:
+        routes: in the order in which templates with parameters are tried.
+        unmatched: answers paths that none of them has; its own path is the name of such requests in log and metrics.
+
+    Raises:
+        ValueError: two routes have the same method and path.
+    """
+
+    def __init__(self, routes: Sequence[Route], unmatched: Route) -> None:
+        self._routes = tuple(routes)
+        self.unmatched = unmatched
+        by_path = {path: _by_method(path, routes) for path in dict.fromkeys(route.path for route in routes)}
+        self._exact = {path: methods for path, methods in by_path.items() if "{" not in path}
+        self._templates: list[tuple[Pattern[str], dict[str, Route]]] = [
+            (re.compile(compile_path(path)[0].pattern, re.DOTALL), methods)  # a parameter may hold a line's end
+            for path, methods in by_path.items()
+            if "{" in path
+        ]
+
+    def __iter__(self) -> Iterator[Route]:
+        return iter(self._routes)
+
+    def find(self, method: str, path: str) -> tuple[Route, Parameters]:
+        """The route of a request and the parameters in its path; for a wrong method, one that refuses it."""
+        methods = self._exact.get(path)
+        if methods is not None:
+            return methods.get(method) or methods[_ANY_OTHER], _NO_PARAMETERS
+        for template, methods in self._templates:
+            if (found := template.fullmatch(path)) is not None:
+                return methods.get(method) or methods[_ANY_OTHER], found.groupdict()
+        return self.unmatched, _NO_PARAMETERS
+
+    @property
+    def methods(self) -> list[str]:
+        """Every method that some route is declared with."""
+        return sorted({route.method for route in self._routes})
+
+    @property
+    def answer_headers(self) -> list[str]:
+        """Headers that the declarations list with their answers."""
+        return sorted({name for route in self._routes for name in route.answer.get("headers", ())})
+
+
+def _by_method(path: str, routes: Sequence[Route]) -> dict[str, Route]:
+    here = [route for route in routes if route.path == path]
+    by_method = {method: route for route in here for method in route.methods}
+    if len(by_method) != sum(len(route.methods) for route in here):
+        raise ValueError(f"{path}: expected one route a method, got {[route.method for route in here]}")
+    by_method[_ANY_OTHER] = _refusing_methods(here, sorted(by_method))
+    return by_method
+
+
+def _refusing_methods(here: Sequence[Route], allowed: Sequence[str]) -> Route:
+    """What answers other methods of a path: 405, to whoever may call the path at all."""
+
+    async def refuse(_request: Request) -> NoReturn:
+        raise MethodNotAllowed(allowed)
+
+    first = here[0]
+    return Route(
+        first.method,
+        first.path,
+        refuse,
+        access=first.access if first.is_administrative else "key",
+        is_probe=first.is_probe,
+        is_shared=first.is_shared,
+        error_shape=first.error_shape,
+    )

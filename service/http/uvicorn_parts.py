@@ -5,14 +5,64 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from service.http.answer_writer import AnswerWriter
+from service.wire import Piece
+
+
+class AnswerWriter:
+    """Writes an answer's head and body at once: the part of a transport that uvicorn's request cycle uses.
+
+    uvicorn writes the head by itself, and uvloop hands every write to the system at once: two system calls here and two
+    wake-ups at the client for a few kilobytes. So a head is held until its body comes. One object a connection.
+
+    Attributes:
+        close_connection: ends the connection behind an answer.
+
+    Args:
+        transport: of the connection.
+        close_connection: the attribute.
+    """
+
+    def __init__(self, transport: asyncio.Transport, close_connection: Callable[[], None]) -> None:
+        self._transport = transport
+        self.close_connection = close_connection
+        self._head = b""
+        self._holds_next = False
+
+    def hold_head(self) -> None:
+        """Says that the next write is an answer's head: it waits for the one after it, or for `flush`."""
+        self._holds_next = True
+
+    def write(self, data: Piece) -> None:
+        """Writes a piece of an answer."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.writelines((head, data))
+        elif self._holds_next:
+            self._head, self._holds_next = bytes(data), False
+        else:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Writes a head that no body follows."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def close(self) -> None:
+        """Writes what is held, then closes."""
+        self.flush()
+        self.close_connection()
+
+    def is_closing(self) -> bool:
+        """Whether the transport is closed or about to be."""
+        return self._transport.is_closing()
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -38,6 +88,11 @@ class HttpProtocol(HttpToolsProtocol):
     def is_answering(self) -> bool:
         """Whether an answer is not written yet."""
         return self.answering is not None and not self.answering.response_complete
+
+    @property
+    def awaits_continue(self) -> bool:
+        """Whether the client that is being answered was not yet told to send its body, and waits for that."""
+        return self.answering is not None and bool(self.answering.waiting_for_100_continue)
 
     @property
     def requests_waiting(self) -> int:

@@ -1,6 +1,6 @@
-"""The seam between scheduling and inference: numpy in, numpy out.
+"""The seam between scheduling and inference: numpy in, numpy out, for batches of texts and for explaining one text.
 
-It knows neither HTTP nor ONNX Runtime. Tests put a fake here; `service.inference.onnx_backend` holds the real one.
+It knows neither HTTP nor ONNX Runtime. Tests put a fake here; `service.inference.onnx_backend` holds the real ones.
 """
 
 import threading
@@ -16,7 +16,7 @@ Float32Array = NDArray[np.float32]
 
 
 class Cancellation:
-    """Tells a run that nobody waits for it any more. Any thread may do so at any time; the first call counts."""
+    """Tells a run that no client waits for it any more. Any thread may do so at any time; the first call counts."""
 
     __slots__ = ("_callback", "_lock", "is_cancelled")
 
@@ -50,12 +50,13 @@ class Batch:
         input_ids: [B, S], right-padded with anything.
         lengths: [B], real tokens a row, at least 1.
         attention_layers: layers whose attention weights are computed, ascending.
-        wants_tokens: whether `last_hidden_state` is to be returned.
-        wants_norms: whether the value norms of these attention layers are to be returned.
+        wants_tokens: whether `last_hidden_state` is returned.
+        wants_norms: whether the value norms of these attention layers are returned.
         head_gates: [B, sum of all layers' heads], first layer first, factors on what each head adds; None for heads as
             they are.
-        cancellation: ends the run early once nobody waits for its output; None for a run that is always finished.
+        cancellation: ends the run early once no client waits for its output; None for a run that is always finished.
         token_type_ids: [B, S], for models that tell the texts of a pair apart; None for all zeros.
+        seen_lengths: [B], tokens a row that others see, for models that expand queries; None for all.
     """
 
     input_ids: Int64Array
@@ -66,6 +67,7 @@ class Batch:
     head_gates: Float32Array | None = None
     cancellation: Cancellation | None = None
     token_type_ids: Int64Array | None = None
+    seen_lengths: Int64Array | None = None
 
     def padded(self, step: int) -> Self:
         """The same batch with S padded to a multiple of `step`."""
@@ -83,11 +85,12 @@ class BatchOutput:
 
     Attributes:
         output: the task's, one entry a text. An embedding: the pooled vector [D], before truncation to fewer dimensions
-            and before normalisation. Classification: logits [labels]. Multi-vector: [n, D'], a vector for each of its
-            n tokens. Sparse: [k, 2], id and weight of each of k words; float32 holds every id exactly.
+            and before normalisation. Classification: logits [labels], of tokens [n, labels]. Multi-vector: [n, D'], a
+            vector for each of its n tokens. Sparse: [k, 2], id and weight of each of k words; float32 holds every id
+            exactly.
         last_hidden_state: [B, S, D], or None where not wanted.
         attentions: by layer, probabilities [B, H_l, S, S]; the wanted layers only.
-        value_norms: by layer, ||f(x_j)|| [B, H_l, S] (see `model.analysis.norms`); the wanted layers only.
+        value_norms: by layer, ||f(x_j)|| [B, H_l, S] (see `model.analysis.contributions`); the wanted layers only.
     """
 
     output: Sequence[Float32Array] | Float32Array
@@ -109,4 +112,39 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Frees what `run` needs; no `run` comes after it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenParts:
+    """What some tokens of a text give to the model's output, through every layer.
+
+    Attributes:
+        parts: [N, D'], one row a token; with the biases' part they add up to `whole`.
+        whole: [D'], the task's output: an embedding's pooled vector before normalisation, a classification's logits.
+        own_shares: [L, N], how much of each token's vector is still its own after each layer, from 0 to 1.
+    """
+
+    parts: Float32Array
+    whole: Float32Array
+    own_shares: Float32Array
+
+
+class Decomposer(Protocol):
+    """Decomposes texts. `run` is called from several threads at once and must be safe for that."""
+
+    def run(
+        self, input_ids: Int64Array, type_ids: Int64Array | None, sources: Int64Array, cancellation: Cancellation
+    ) -> TokenParts:
+        """The parts of some tokens of one text, on the calling thread.
+
+        Args:
+            input_ids: [n].
+            type_ids: [n], or None for all 0.
+            sources: [N], places of the tokens.
+            cancellation: ends the run early.
+
+        Raises:
+            Exception: anything; also once the run is cancelled.
+        """
         ...

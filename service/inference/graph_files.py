@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from model.artifact import GRAPH, Artifact
-from model.manifest import ArtifactError
+from model.artifact import GRAPH, Artifact, ArtifactError
 
 MAX_DEPTH = 100  # of messages in messages; protobuf's own limit
 
@@ -44,7 +43,7 @@ Span = tuple[int, int]
 
 
 def check_graph_files(artifact: Artifact, graph: str = GRAPH) -> None:
-    """Refuses a graph that uses a file which its artifact's manifest does not list: nobody has checked its hash.
+    """Refuses a graph that uses a file which its artifact's manifest does not list: its hash is unchecked.
 
     Raises:
         ArtifactError: it does, or is no ONNX model; the message names the graph and the file.
@@ -85,7 +84,7 @@ def _locations(data: mmap.mmap, span: Span, message: str, depth: int) -> Iterato
 
 
 def _location(data: mmap.mmap, span: Span) -> Iterator[str]:
-    """The value of an entry `location`; protobuf takes the last of repeated fields."""
+    """The value of an entry `location`; protobuf keeps the last of repeated fields."""
     entry = {field: data[start:end] for field, (start, end) in _byte_fields(data, span)}
     if entry.get(_KEY) == b"location":
         yield entry.get(_VALUE, b"").decode("utf-8", "backslashreplace")

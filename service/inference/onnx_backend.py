@@ -1,7 +1,13 @@
-"""The backend of the service: an artifact's graph in ONNX Runtime.
+"""The backend of the service: an artifact's graphs in ONNX Runtime.
 
-It feeds the inputs that the manifest lists and fetches the outputs that a batch wants; it knows no requests.
+It feeds the inputs that the manifest lists and fetches the outputs that a batch wants; it knows no requests. Sessions
+are opened for a machine that other programs use too, and never fall back to another provider. No other module of the
+service imports ONNX Runtime.
 """
+
+import os
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # releases since 1.29 report by default; the API call comes after the first
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,35 +15,59 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import onnxruntime
 from numpy.typing import NDArray
 
-from model.artifact import GRAPH, Artifact
-from model.graph_names import (
+from model.artifact import (
     ATTENTION_LAYERS,
+    EXPLAIN_GRAPH,
+    GRAPH,
     HEAD_GATES,
     INPUT_IDS,
     LAST_HIDDEN_STATE,
     LENGTHS,
     NORM_LAYERS,
+    OWN_SHARES,
+    PARTS,
+    SEEN_LENGTHS,
+    SOURCES,
     TOKEN_TYPE_IDS,
+    WHOLE,
+    Artifact,
+    ArtifactError,
     attentions_name,
     value_norms_name,
 )
-from model.manifest import ArtifactError
-from model.processor import length_step
-from model.tasks.settings import Task
-from service.inference.backend import Batch, BatchOutput, Float32Array, Int64Array
-from service.inference.onnx_session import open_session, operators, run_options
+from model.config_parts import Task
+from model.processor import length_step, session_entries
+from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array, TokenParts
+from service.inference.graph_files import check_graph_files
 
-_LARGE_OUTPUT = 8 * 2**20  # bytes of one run's outputs; after such a run the arena is shrunk
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+# On a GPU shape arithmetic stays on the CPU. TensorFloat-32, on by default there, has 10 bits: too few for fp32 parity.
+PROVIDERS: Mapping[str, tuple[tuple[str, dict[str, str]], ...]] = MappingProxyType(
+    {"cpu": ((CPU, {}),), "cuda": ((CUDA, {"use_tf32": "0"}), (CPU, {}))}
+)
+
+_FUSED_OP = "Attention"
+_SEVERITY_FATAL = 4  # errors are raised as exceptions too; ONNX Runtime's log lines would not be JSON
+
+# The memory arena is shrunk after runs that need much more than others. Otherwise it keeps its largest size forever.
 _SHRINK_AFTER = 1.0  # seconds: by then the answer has been sent, and its memory can be given back
+_LARGE_OUTPUT = 8 * 2**20  # bytes of one run's outputs
+_LARGE_SCORES = 64 * 2**20  # bytes of one layer's scores
+_LARGE_EXPLAINED = 1024  # token vectors of a run of the explaining graph
+
 # Kernels choose their tiling by length. The longest text is added, up to a limit: scores grow with the square of the
 # length, and at 8,192 tokens take gigabytes that may never be needed.
 _WARM_UP_LENGTHS = (1, 8, 32, 128)
 _LONGEST_WARM_UP = 512
-_LARGE_SCORES = 64 * 2**20  # bytes of one layer's scores; after such a run the arena is shrunk too
 
 Feed = Callable[[Batch], NDArray[Any]]
+
+
+class ProviderUnavailable(Exception):
+    """The provider that was asked for is not there, or does not run the graph; the message says what to do."""
 
 
 class OnnxBackend:
@@ -56,18 +86,21 @@ class OnnxBackend:
     def __init__(self, artifact: Artifact, *, intra_op_threads: int = 1, provider: str = "cpu") -> None:
         manifest = artifact.manifest
         self._output = manifest.task_output
-        self._split = _SPLITS[manifest.task]
+        self._split = SPLITS[manifest.task]
         self._num_layers = manifest.config.num_layers
         self._most_heads = max(manifest.config.num_heads)
         self._max_length = manifest.max_sequence_length
         self._has_norms = NORM_LAYERS in manifest.inputs
         self._length_step = length_step() if provider == "cpu" else 1
         self._large_output_at: float | None = None
-        self._feeds = _plan_feeds(artifact)
-        self._session = open_session(artifact, intra_op_threads=intra_op_threads, provider=provider)
+        self._feeds = plan_feeds(artifact)
+        self._session = load_session(artifact, GRAPH, intra_op_threads=intra_op_threads, provider=provider)
+        _check_names(artifact, self._session)
+        if provider == "cuda":
+            _check_cuda_runs(self._session)
 
     def run(self, batch: Batch) -> BatchOutput:
-        """Computes one batch, on the calling thread (and the session's others, where it has any).
+        """Computes one batch, on the calling thread (and the session's others, if it has any).
 
         Raises:
             Exception: whatever ONNX Runtime raises; also once the batch is cancelled.
@@ -76,7 +109,7 @@ class OnnxBackend:
         names = [self._output, *([LAST_HIDDEN_STATE] if batch.wants_tokens else []), *map(attentions_name, layers)]
         names += map(value_norms_name, layers) if batch.wants_norms else ()
         feeds = {name: feed(batch) for name, feed in self._feeds}
-        options = run_options(batch.cancellation, shrinks=self._should_shrink())
+        options = _run_options(batch.cancellation, shrinks=self._should_shrink())
         outputs: list[Float32Array] = self._session.run(names, feeds, options)
         if self._used_much_memory(batch, outputs):
             self._large_output_at = time.monotonic()
@@ -89,18 +122,13 @@ class OnnxBackend:
         )
 
     def _used_much_memory(self, batch: Batch, outputs: list[Float32Array]) -> bool:
-        """Whether a run took so much memory that the arena should be shrunk afterwards."""
         rows, length = batch.input_ids.shape
         scores = 4 * rows * self._most_heads * length**2
         wants_more = len(outputs) > 1 and sum(output.nbytes for output in outputs) > _LARGE_OUTPUT
         return wants_more or scores > _LARGE_SCORES
 
     def _should_shrink(self) -> bool:
-        """Whether this run gives unused memory back: the first one a second after a run that used much.
-
-        Otherwise ONNX Runtime's arena keeps its largest size for ever. Attention weights and the scores of long texts
-        are far larger than everything else that a run needs.
-        """
+        """Whether this run gives unused memory back: the first one a second after a run that used much."""
         large_output_at = self._large_output_at
         if large_output_at is None or time.monotonic() - large_output_at < _SHRINK_AFTER:
             return False
@@ -113,40 +141,79 @@ class OnnxBackend:
         Raises:
             Exception: whatever ONNX Runtime raises; such an artifact does not run here.
         """
-        for length in (*_WARM_UP_LENGTHS, min(self._max_length, _LONGEST_WARM_UP)):
-            if length <= self._max_length:
-                self.run(_blank_batch(length))
+        for length in warm_up_lengths(self._max_length):
+            self.run(_blank_batch(length))
         layers, length = tuple(range(self._num_layers)), min(8, self._max_length)
         self.run(_blank_batch(length, layers, wants_tokens=True, wants_norms=self._has_norms))
 
     def operators(self) -> dict[str, list[str]]:
         """The operators of the nodes that each provider runs."""
-        return operators(self._session)
+        return _operators(self._session)
 
     def close(self) -> None:
         """Frees the session; runs that are under way keep it until they end."""
         del self._session
 
 
-def _plan_feeds(artifact: Artifact) -> list[tuple[str, Feed]]:
+class OnnxDecomposer:
+    """An artifact's `explain.onnx`.
+
+    Raises:
+        ArtifactError: the graph does not load.
+        ProviderUnavailable: the provider cannot be used.
+    """
+
+    def __init__(self, artifact: Artifact, *, provider: str = "cpu") -> None:
+        self._session = load_session(artifact, EXPLAIN_GRAPH, intra_op_threads=1, provider=provider)
+        self._has_types = TOKEN_TYPE_IDS in {entry.name for entry in self._session.get_inputs()}
+
+    def run(
+        self, input_ids: Int64Array, type_ids: Int64Array | None, sources: Int64Array, cancellation: Cancellation
+    ) -> TokenParts:
+        """As `Decomposer.run`."""
+        feeds = {INPUT_IDS: input_ids[np.newaxis], SOURCES: sources}
+        if self._has_types:
+            feeds[TOKEN_TYPE_IDS] = (np.zeros_like(input_ids) if type_ids is None else type_ids)[np.newaxis]
+        options = _run_options(cancellation, shrinks=len(sources) * len(input_ids) > _LARGE_EXPLAINED)
+        return TokenParts(*self._session.run([PARTS, WHOLE, OWN_SHARES], feeds, options))
+
+
+def plan_feeds(artifact: Artifact) -> list[tuple[str, Feed]]:
     """What is fed to each input of the manifest."""
     config = artifact.manifest.config
     num_layers, no_gates = config.num_layers, np.zeros((0, sum(config.num_heads)), dtype=np.float32)
     feeds: dict[str, Feed] = {
         INPUT_IDS: lambda batch: batch.input_ids,
         LENGTHS: lambda batch: batch.lengths,
+        SEEN_LENGTHS: lambda batch: batch.lengths if batch.seen_lengths is None else batch.seen_lengths,
         ATTENTION_LAYERS: lambda batch: _layer_mask(batch.attention_layers, num_layers),
         NORM_LAYERS: lambda batch: _layer_mask(batch.attention_layers if batch.wants_norms else (), num_layers),
         HEAD_GATES: lambda batch: no_gates if batch.head_gates is None else batch.head_gates,
-        TOKEN_TYPE_IDS: _token_type_ids,
+        TOKEN_TYPE_IDS: lambda batch: (
+            np.zeros_like(batch.input_ids) if batch.token_type_ids is None else batch.token_type_ids
+        ),
     }
     if unknown := [name for name in artifact.manifest.inputs if name not in feeds]:
         raise ArtifactError(f"{artifact.path(GRAPH)} wants {', '.join(unknown)}: this version feeds {', '.join(feeds)}")
     return [(name, feeds[name]) for name in artifact.manifest.inputs]
 
 
-def _token_type_ids(batch: Batch) -> NDArray[Any]:
-    return np.zeros_like(batch.input_ids) if batch.token_type_ids is None else batch.token_type_ids
+def warm_up_lengths(longest: int) -> list[int]:
+    """Tokens of the texts that an engine runs before its first request."""
+    return [length for length in (*_WARM_UP_LENGTHS, min(longest, _LONGEST_WARM_UP)) if length <= longest]
+
+
+def _layer_mask(layers: tuple[int, ...], num_layers: int) -> NDArray[np.bool_]:
+    mask = np.zeros(num_layers, dtype=np.bool_)
+    mask[list(layers)] = True
+    return mask
+
+
+def _blank_batch(
+    length: int, layers: tuple[int, ...] = (), *, wants_tokens: bool = False, wants_norms: bool = False
+) -> Batch:
+    input_ids, lengths = np.zeros((1, length), np.int64), np.array([length], np.int64)
+    return Batch(input_ids, lengths, layers, wants_tokens, wants_norms)
 
 
 def _rows(output: Float32Array, lengths: Int64Array) -> Float32Array:
@@ -169,20 +236,105 @@ def _weighted_words(output: Float32Array, lengths: Int64Array) -> list[Float32Ar
     return found
 
 
-_SPLITS: Mapping[Task, Callable[[Float32Array, Int64Array], Sequence[Float32Array] | Float32Array]] = MappingProxyType(
-    {"embedding": _rows, "classification": _rows, "sparse": _weighted_words, "multi_vector": _real_tokens}
+SPLITS: Mapping[Task, Callable[[Float32Array, Int64Array], Sequence[Float32Array] | Float32Array]] = MappingProxyType(
+    {
+        "embedding": _rows,
+        "classification": _rows,
+        "token_classification": _real_tokens,
+        "sparse": _weighted_words,
+        "multi_vector": _real_tokens,
+    }
 )
 """A task's output as one entry a text."""
 
 
-def _layer_mask(layers: tuple[int, ...], num_layers: int) -> NDArray[np.bool_]:
-    mask = np.zeros(num_layers, dtype=np.bool_)
-    mask[list(layers)] = True
-    return mask
+def load_session(
+    artifact: Artifact, graph: str, *, intra_op_threads: int, provider: str
+) -> onnxruntime.InferenceSession:
+    """Opens one of an artifact's graphs, by its file's name.
+
+    Raises:
+        ArtifactError: it does not load, or uses a file that the manifest does not list.
+        ProviderUnavailable: the provider cannot be used.
+    """
+    if provider not in PROVIDERS:
+        raise ProviderUnavailable(f"provider is {provider!r}: expected one of {', '.join(PROVIDERS)}")
+    if intra_op_threads < 1:
+        raise ValueError(f"intra_op_threads is {intra_op_threads}: expected at least 1")
+    check_graph_files(artifact, graph)
+    path, providers = artifact.path(graph), PROVIDERS[provider]
+    name, _ = providers[0]
+    if name not in onnxruntime.get_available_providers():
+        raise ProviderUnavailable(
+            f"{name} is not in this onnxruntime {onnxruntime.__version__}: install the gpu extra instead of "
+            "the cpu one (onnxruntime-gpu), or use --provider cpu"
+        )
+    if provider == "cuda":
+        onnxruntime.preload_dlls()  # the CUDA and cuDNN of installed packages, where the system has none
+    try:
+        options = _session_options(intra_op_threads, provider, fits_16_bits=artifact.manifest.fits_16_bits)
+        return onnxruntime.InferenceSession(str(path), options, providers=list(providers), enable_fallback=0)
+    except Exception as error:  # its exceptions share no base class
+        raise ArtifactError(f"{path} does not load in onnxruntime {onnxruntime.__version__}: {error}") from error
 
 
-def _blank_batch(
-    length: int, layers: tuple[int, ...] = (), *, wants_tokens: bool = False, wants_norms: bool = False
-) -> Batch:
-    input_ids, lengths = np.zeros((1, length), np.int64), np.array([length], np.int64)
-    return Batch(input_ids, lengths, layers, wants_tokens, wants_norms)
+def _session_options(intra_op_threads: int, provider: str, *, fits_16_bits: bool) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _SEVERITY_FATAL
+    options.intra_op_num_threads = intra_op_threads  # the default ignores cgroups, and pins threads to cores
+    options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False  # it keeps one for every shape ever seen
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the cores are shared
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")  # which provider runs which node
+    for name, value in session_entries(fits_16_bits=fits_16_bits).items():
+        options.add_session_config_entry(name, value)
+    if provider == "cpu":  # not measured elsewhere
+        # ONNX Runtime's default order runs the attention-weight branches last, and keeps all their inputs until then.
+        options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
+        # The memory plan reuses buffers that have left the cache; the arena hands out the one that was freed last.
+        options.enable_mem_reuse = False
+    return options
+
+
+def _run_options(cancellation: Cancellation | None, *, shrinks: bool) -> onnxruntime.RunOptions | None:
+    """Options of a run that can be cancelled, or shrinks the arena; None for neither."""
+    if not shrinks and cancellation is None:
+        return None
+    options = onnxruntime.RunOptions()
+    if shrinks:
+        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    if cancellation is not None:
+        cancellation.on_cancel(lambda: setattr(options, "terminate", True))  # looked at before every node
+    return options
+
+
+def _operators(session: onnxruntime.InferenceSession) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for graph in session.get_provider_graph_assignment_info():
+        found.setdefault(graph.ep_name, []).extend(node.op_type for node in graph.get_nodes())
+    return found
+
+
+def _check_names(artifact: Artifact, session: onnxruntime.InferenceSession) -> None:
+    """Refuses a graph whose inputs or outputs are not what its manifest says."""
+    manifest, path = artifact.manifest, artifact.path(GRAPH)
+    found = {entry.name for entry in session.get_inputs()}
+    if found != set(manifest.inputs):
+        raise ArtifactError(f"{path} has inputs {', '.join(sorted(found))}, its manifest says {manifest.inputs}")
+    layers = range(manifest.config.num_layers)
+    wanted = {manifest.task_output, LAST_HIDDEN_STATE, *map(attentions_name, layers)}
+    wanted |= set(map(value_norms_name, layers)) if NORM_LAYERS in manifest.inputs else set()
+    if missing := sorted(wanted - {entry.name for entry in session.get_outputs()}):
+        raise ArtifactError(f"{path} lacks outputs {', '.join(missing)}; export it again")
+
+
+def _check_cuda_runs(session: onnxruntime.InferenceSession) -> None:
+    """Refuses a session in which CUDA does not run the attention: most of the network would run on the CPU then."""
+    used, run_by = session.get_providers(), _operators(session)
+    elsewhere = sorted(provider for provider, run in run_by.items() if _FUSED_OP in run and provider != CUDA)
+    if CUDA not in used or elsewhere:
+        where = ", ".join(elsewhere or used)
+        raise ProviderUnavailable(
+            f"CUDA was asked for and {where} would run the graph: check the driver and the CUDA and cuDNN libraries "
+            "(nvidia-smi; the gpu extra installs the libraries), or use --provider cpu"
+        )

@@ -1,1 +1,1 @@
-"""What the Python face has in place of HTTP: a loop for its calls, and calls of any number of inputs."""
+"""What the Python face has instead of HTTP: a loop for its calls, and calls of any number of inputs."""

@@ -40,7 +40,7 @@ class CallLoop:
             return running.result()
         except CancelledError:
             raise NotReady("the engine was closed") from None
-        except BaseException:  # Ctrl-C: nobody waits for the rest
+        except BaseException:  # Ctrl-C: no one waits for the rest
             running.cancel()
             raise
 
@@ -55,7 +55,7 @@ class CallLoop:
             loop, self._loop = self._loop, None
         if loop is not None and self._thread is not None:
             loop.call_soon_threadsafe(loop.stop)
-            self._thread.join(STOP_SECONDS)  # it is a caller's `progress` that may take for ever
+            self._thread.join(STOP_SECONDS)  # it is a caller's `progress` that may take forever
 
     def _start(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         if not self.is_of_this_process:  # a call would wait forever for threads that stayed behind
@@ -72,7 +72,7 @@ def _start_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
     """An event loop that runs on a thread of its own.
 
     Raises:
-        RuntimeError: the system gives no thread.
+        RuntimeError: the system starts no thread.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=_run_loop, args=(loop,), name="engine", daemon=True)

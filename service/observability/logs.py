@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from queue import SimpleQueue
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import IO, Any
 
 import orjson
@@ -29,6 +29,8 @@ LAST_LINES_SECONDS = 1.0  # that the end waits for a reader
 
 _request_logger = logging.getLogger(REQUEST_LOGGER)
 
+_NOT_SHOWN = frozenset({"time", "level", "logger", "message", "settings"})  # of a line for a person, or not again
+
 # uvicorn's lines about start and end; the server writes its own.
 _CHATTY_LOGGERS = ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi")
 
@@ -37,7 +39,7 @@ class JsonHandler(logging.Handler):
     """Writes each record as one line, a line or more with one write, so that lines of several threads never mix.
 
     Args:
-        stream: unbuffered; a reader that is gone fails no request.
+        stream: unbuffered; a reader that is gone fails no request. A terminal gets lines for a person.
         fields: of every line.
     """
 
@@ -45,18 +47,20 @@ class JsonHandler(logging.Handler):
         super().__init__()
         self._stream = stream
         self._fields = dict(fields or {})
+        self._to_line = _to_words if stream.isatty() else _to_json
         self._most = select.PIPE_BUF if fields else sys.maxsize  # bytes a write; see `_portions`
         self._waiting: SimpleQueue[bytes | Event] | None = None
         self._is_urgent = Event()
         self._lost = 0
+        self._loss = Lock()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes one record, or has it written."""
-        self._put(_line_of(record, self._fields), is_urgent=record.name != REQUEST_LOGGER)
+        self._put(self._to_line(_described(record, self._fields)), is_urgent=record.name != REQUEST_LOGGER)
 
     def write_request(self, fields: Mapping[str, Any]) -> None:
         """Writes the line of an answered request without a record, which costs half as much again."""
-        line = _to_json({**_head(time.time(), "info", REQUEST_LOGGER, "request"), **self._fields, **fields})
+        line = self._to_line({**_head(time.time(), "info", REQUEST_LOGGER, "request"), **self._fields, **fields})
         with self.lock or contextlib.nullcontext():
             self._put(line, is_urgent=False)
 
@@ -64,7 +68,8 @@ class JsonHandler(logging.Handler):
         if self._waiting is None:
             _write_all(self._stream, line)
         elif self._waiting.qsize() >= MAX_WAITING:
-            self._lost += 1
+            with self._loss:
+                self._lost += 1
         else:
             self._waiting.put(line)
             if is_urgent:
@@ -76,7 +81,7 @@ class JsonHandler(logging.Handler):
 
         A reader that stops reading without going away blocks whoever writes, so no request may do that. In groups,
         since each write lets go of the interpreter, and under load another thread takes it. A process that is killed
-        loses the request lines of its last interval. Where the system gives no thread, lines are written as before.
+        loses the request lines of its last interval. Without a thread lines are written as before.
         """
         waiting: SimpleQueue[bytes | Event] = SimpleQueue()
         end = Event()
@@ -107,7 +112,7 @@ class JsonHandler(logging.Handler):
             group = [waiting.get()]
             self._is_urgent.wait(interval)
             self._is_urgent.clear()
-            while not waiting.empty():  # nobody else takes from it
+            while not waiting.empty():  # this thread alone empties it
                 group.append(waiting.get())
             lines = [entry for entry in group if isinstance(entry, bytes)]
             for whole_lines in _portions([*lines, *self._describe_loss()], self._most):
@@ -117,12 +122,12 @@ class JsonHandler(logging.Handler):
                     entry.set()
 
     def _describe_loss(self) -> list[bytes]:
-        """The line that says how many were left out; none where none was."""
-        with self.lock or contextlib.nullcontext():
+        """The line that says how many were left out, if any was."""
+        with self._loss:  # not the handler's lock, which the logging library holds while it waits for the last lines
             lost, self._lost = self._lost, 0
         fields = {"time": timestamp(time.time()), "level": "warning", "logger": __name__, **self._fields}
-        message = f"{lost} lines were left out: nobody read the ones before them"
-        return [_to_json({**fields, "message": message})] if lost else []
+        message = f"{lost} lines were left out: no one read the ones before them"
+        return [self._to_line({**fields, "message": message})] if lost else []
 
 
 def _write_all(stream: IO[bytes], data: bytes) -> None:
@@ -138,7 +143,7 @@ def _write_all(stream: IO[bytes], data: bytes) -> None:
 
 
 def _portions(lines: Iterable[bytes], most: int) -> Iterator[bytes]:
-    """Lines in few writes of at most so many bytes: what a pipe keeps whole (pipe(7), PIPE_BUF) never mixes."""
+    """Lines in few writes of at most `most` bytes: what a pipe keeps whole (pipe(7), PIPE_BUF) never mixes."""
     portion: list[bytes] = []
     size = 0
     for line in lines:
@@ -150,12 +155,12 @@ def _portions(lines: Iterable[bytes], most: int) -> Iterator[bytes]:
     yield b"".join(portion)
 
 
-def _line_of(record: logging.LogRecord, fields: Mapping[str, Any]) -> bytes:
+def _described(record: logging.LogRecord, fields: Mapping[str, Any]) -> dict[str, Any]:
     line = _head(record.created, record.levelname.lower(), record.name, record.getMessage())
     line |= {**fields, **getattr(record, "fields", {})}
     if record.exc_info and record.exc_info[1] is not None:
         line["error"] = describe(record.exc_info[1])
-    return _to_json(line)
+    return line
 
 
 def _head(seconds: float, level: str, logger: str, message: str) -> dict[str, Any]:
@@ -167,6 +172,14 @@ def _to_json(line: dict[str, Any]) -> bytes:
         return orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:  # a path or a variable that is no UTF-8, which the library writes as escapes
         return json.dumps(line, default=str).encode() + b"\n"
+
+
+def _to_words(line: dict[str, Any]) -> bytes:
+    """Time of day in UTC, level and message, then whatever else the line has; settings are for machines."""
+    shown = {name: value for name, value in line.items() if name not in _NOT_SHOWN}
+    rest = "".join(f" {name}={value}" for name, value in shown.items())
+    words = f"{line['time'][11:19]} {line['level']:<7} {line['message']}{rest}"
+    return words.replace("\n", "\n    ").encode(errors="backslashreplace") + b"\n"
 
 
 def log_request(fields: Mapping[str, Any]) -> None:
@@ -222,7 +235,7 @@ def _to_the_second(seconds: int) -> str:
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """An exception for the log: its type, where it was raised, and its cause; its message only where that is safe."""
+    """An exception for the log: its type, where it was raised, and its cause; its message only if that is safe."""
     places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
     described: dict[str, Any] = {"type": type(error).__qualname__, "at": places}
     if isinstance(error, ServiceError):

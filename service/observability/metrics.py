@@ -7,21 +7,62 @@ request's duration carries an exemplar: its trace id where it has one, else its 
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, get_args
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.exposition import choose_encoder
 
 from service.context import RequestContext
-from service.observability import metric_names as names
-from service.observability.batch_record import BatchRecord
-from service.observability.snapshots import Snapshot, SnapshotCollector
+from service.machine import anonymous_memory
+from service.observability.stages import BatchRecord, Stage
 
-Stage = Literal["tokenize", "queue", "inference", "postprocess", "serialize"]
+# The name of every metric: the registry, the dashboard and the alerts take it from here. A counter's name ends in
+# `_total`; a histogram's series are `_bucket`, `_count` and `_sum` of its name. The names `process_...` and
+# `python_...` are prometheus-client's own.
+REQUEST_DURATION = "polyhead_request_duration_seconds"
+STAGE_DURATION = "polyhead_stage_duration_seconds"
+REQUESTS_REJECTED = "polyhead_requests_rejected_total"
+CALLER_DEADLINES = "polyhead_caller_deadlines_total"
+ANSWER_DURATION = "polyhead_answer_duration_seconds"
+REQUESTS_IN_FLIGHT = "polyhead_requests_in_flight"
+CLIENT_DISCONNECTS = "polyhead_client_disconnects_total"
 
-CLIENT_CLOSED = 499  # nginx's status for a client that left: seen in log and metrics only, nobody is there to read it
+TEXTS = "polyhead_texts_total"
+TOKENS = "polyhead_tokens_total"
+TRUNCATED_TEXTS = "polyhead_truncated_texts_total"
+INPUT_TOKENS = "polyhead_input_tokens"
+ATTENTION_REQUESTS = "polyhead_attention_requests_total"
+ATTENTION_BYTES = "polyhead_attention_bytes_total"
+
+BATCH_TEXTS = "polyhead_batch_texts"
+BATCH_TOKENS = "polyhead_batch_tokens"
+BATCH_PADDING_RATIO = "polyhead_batch_padding_ratio"
+PADDING_TOKENS = "polyhead_padding_tokens_total"
+
+QUEUE_TEXTS = "polyhead_queue_texts"
+QUEUE_TOKENS = "polyhead_queue_tokens"
+QUEUE_LIMIT_TOKENS = "polyhead_queue_limit_tokens"
+QUEUE_OLDEST_AGE = "polyhead_queue_oldest_age_seconds"
+TOKENIZER_QUEUE_CHARACTERS = "polyhead_tokenizer_queue_characters"
+EXPLAIN_QUEUE_VECTORS = "polyhead_explain_queue_token_vectors"
+
+READY = "polyhead_ready"
+MODEL_INFO = "polyhead_model_info"
+MODEL_LOAD = "polyhead_model_load_seconds"
+MODEL_READY = "polyhead_model_ready"
+WORKER_BUSY = "polyhead_worker_busy_seconds_total"
+WORKERS = "polyhead_workers"
+INTRA_OP_THREADS = "polyhead_intra_op_threads"
+CPU_LIMIT = "polyhead_cpu_limit_cores"
+MEMORY_ANONYMOUS = "polyhead_memory_anonymous_bytes"
+MEMORY_LIMIT = "polyhead_memory_limit_bytes"
+LOOP_LAG = "polyhead_event_loop_lag_seconds"
+
+PROCESSES = "polyhead_processes"  # these two exist only with several processes
+PROCESS_RESTARTS = "polyhead_process_restarts_total"
+
+CLIENT_CLOSED = 499  # nginx's status for a client that left: in log and metrics only, as no client is there to read it
 
 REQUEST_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 STAGE_BUCKETS = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -33,6 +74,8 @@ PADDING_BUCKETS = (0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
 
 SIZES = {"small": 512, "medium": 8192, "large": math.inf}
 """Classes of requests by their most tokens: how long a request may take depends on them."""
+
+ANONYMOUS_MEMORY_HELP = "Memory that the kernel cannot take back by reading a file again: without mapped weights."
 
 _EXEMPLAR_CHARACTERS = 128  # of names and values together (OpenMetrics 1.0, Exemplars); a longer id is left out
 
@@ -57,7 +100,7 @@ class Metrics:
         prometheus_client.PlatformCollector(registry=registry)
         prometheus_client.GCCollector(registry=registry)
         request_duration = Histogram(
-            names.REQUEST_DURATION,
+            REQUEST_DURATION,
             "From the request's headers to the end of its answer. Status 499: the client left.",
             ("route", "method", "status"),
             buckets=REQUEST_BUCKETS,
@@ -66,63 +109,23 @@ class Metrics:
         self._duration_of = functools.cache(request_duration.labels)  # 3 microseconds less; the values are few
         for route, method, status in routes:
             self._duration_of(route, method, status)
-        stage_duration = Histogram(
-            names.STAGE_DURATION,
-            "Time by stage, once a request; queue and inference are the longest among its texts.",
-            ("stage",),
-            buckets=STAGE_BUCKETS,
-            registry=registry,
-        )
-        self.stages: dict[Stage, Histogram] = {stage: stage_duration.labels(stage) for stage in get_args(Stage)}
-        answer_duration = Histogram(
-            names.ANSWER_DURATION,
-            "POST requests answered 200 that had texts, by their tokens.",
-            ("size",),
-            buckets=REQUEST_BUCKETS,
-            registry=registry,
-        )
-        self._answers = {size: answer_duration.labels(size) for size in SIZES}
-        rejected = Counter(names.REQUESTS_REJECTED, "Requests refused, by error code.", ("reason",), registry=registry)
+        rejected = Counter(REQUESTS_REJECTED, "Requests refused, by error code.", ("reason",), registry=registry)
         self._rejected = {reason: rejected.labels(reason) for reason in reasons}
-        self._add_histograms(registry)
-        self._add_counters(registry)
-        self._add_gauges(registry)
-
-    def _add_histograms(self, registry: CollectorRegistry) -> None:
-        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
-            return Histogram(name, text, buckets=buckets, registry=registry)
-
-        self._input_tokens = histogram(
-            names.INPUT_TOKENS, "Tokens of each text encoded, after truncation.", INPUT_BUCKETS
-        )
-        self._batch_texts = histogram(names.BATCH_TEXTS, "Texts in one run of the model.", TEXTS_BUCKETS)
-        self._batch_tokens = histogram(
-            names.BATCH_TOKENS, "Tokens in one run of the model, without padding.", TOKENS_BUCKETS
-        )
-        self._batch_padding = histogram(
-            names.BATCH_PADDING_RATIO, "Share of a run's tokens that were padding.", PADDING_BUCKETS
-        )
-        self.loop_lag = histogram(
-            names.LOOP_LAG,
+        self.loop_lag = Histogram(
+            LOOP_LAG,
             "How much later than asked for the event loop woke a timer, ten times a second.",
-            LAG_BUCKETS,
+            buckets=LAG_BUCKETS,
+            registry=registry,
         )
-
-    def _add_counters(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str) -> Counter:
-            return Counter(name, text, registry=registry)
-
-        self._texts = counter(names.TEXTS, "Texts encoded.")
-        self._tokens = counter(names.TOKENS, "Tokens encoded, special tokens included.")
-        self._truncated_texts = counter(names.TRUNCATED_TEXTS, "Texts encoded whose end was cut off.")
-        self._attention_requests = counter(names.ATTENTION_REQUESTS, "Requests answered with attention weights.")
-        self._attention_bytes = counter(names.ATTENTION_BYTES, "Attention weights answered, in bytes of float32.")
-        self._padding_tokens = counter(names.PADDING_TOKENS, "Positions of batches that were padding.")
-        self._busy = counter(names.WORKER_BUSY, "Time that workers spent running the model, all of them together.")
-        self._caller_deadlines = counter(
-            names.CALLER_DEADLINES, "Requests answered 504 whose X-Request-Timeout was shorter than ours."
+        self._caller_deadlines = Counter(
+            CALLER_DEADLINES,
+            "Requests answered 504 whose X-Request-Timeout was shorter than ours.",
+            registry=registry,
         )
-        self._disconnects = counter(names.CLIENT_DISCONNECTS, "Clients that left before their answer.")
+        self._disconnects = Counter(CLIENT_DISCONNECTS, "Clients that left before their answer.", registry=registry)
+        self._add_gauges(registry)
+        self._families = _families(registry)
+        self._models: dict[str, ModelMetrics] = {}
 
     def _add_gauges(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str, start: float = 0) -> Gauge:
@@ -130,66 +133,174 @@ class Metrics:
             made.set(start)
             return made
 
-        self.in_flight = gauge(names.REQUESTS_IN_FLIGHT, "Requests being answered.")
-        self._queue_texts = gauge(names.QUEUE_TEXTS, "Texts waiting for a worker.")
-        self._queue_tokens = gauge(names.QUEUE_TOKENS, "Tokens waiting for a worker.")
-        self._queue_limit = gauge(names.QUEUE_LIMIT_TOKENS, "Tokens that may wait; beyond, requests are refused.")
-        self._queue_age = gauge(names.QUEUE_OLDEST_AGE, "How long the text that waits longest has waited.")
-        self._ready = gauge(names.READY, "1 while the process takes traffic, else 0.")
-        self._load_seconds = gauge(names.MODEL_LOAD, "What verifying, loading and warming up the model took.", math.nan)
-        self._workers = gauge(names.WORKERS, "Threads that run the model.")
-        self._intra_op_threads = gauge(names.INTRA_OP_THREADS, "Threads of ONNX Runtime inside one run.")
-        self._cpu_limit = gauge(names.CPU_LIMIT, "Cores that affinity and cgroup leave this process.", math.nan)
-        self._memory_limit = gauge(names.MEMORY_LIMIT, "Memory that cgroup and machine leave this process.", math.nan)
-        self._model_info = Gauge(
-            names.MODEL_INFO,
-            "The model that answers.",
-            ("model", "source", "revision", "precision", "weights_sha256", "provider"),
-            registry=registry,
-        )
+        self.in_flight = gauge(REQUESTS_IN_FLIGHT, "Requests being answered.")
+        self._ready = gauge(READY, "1 while the process takes traffic, else 0.")
+        self._cpu_limit = gauge(CPU_LIMIT, "Cores that affinity and cgroup leave this process.", math.nan)
+        self._memory_limit = gauge(MEMORY_LIMIT, "Memory that cgroup and machine leave this process.", math.nan)
+        gauge(MEMORY_ANONYMOUS, ANONYMOUS_MEMORY_HELP).set_function(anonymous_memory)
 
-    def write(self, accept: str, whole: Snapshot | None = None) -> tuple[bytes, str]:
-        """The page and its content type: Prometheus' text format, or OpenMetrics where `accept` names it.
+    def of_model(self, name: str) -> "ModelMetrics":
+        """What is counted of one model; made, with all its series, when it is first asked for."""
+        if (found := self._models.get(name)) is None:
+            found = self._models[name] = ModelMetrics(name, self._families)
+        return found
 
-        Takes 20 microseconds a line. Called on a thread: the event loop has no time for a thousand lines.
-
-        Args:
-            accept: header of the request.
-            whole: what is written in place of this process's own metrics: those of all processes.
-        """
-        encode, content_type = choose_encoder(accept)
-        return encode(self.registry if whole is None else SnapshotCollector(whole)), content_type
+    def forget_model(self, name: str) -> None:
+        """Takes away the series of a model that is served no more."""
+        if self._models.pop(name, None) is not None:
+            for family in self._families.values():
+                family.remove_by_labels({"model": name})
 
     def watch_readiness(self, is_ready: Callable[[], bool]) -> None:
         """Reads `polyhead_ready` from here at each scrape."""
         self._ready.set_function(lambda: float(is_ready()))
 
-    def watch_queue(self, texts: Callable[[], int], tokens: Callable[[], int], age: Callable[[], float]) -> None:
-        """Reads the queue's gauges from here at each scrape."""
-        self._queue_texts.set_function(texts)
-        self._queue_tokens.set_function(tokens)
-        self._queue_age.set_function(age)
-
-    def set_limits(self, *, cores: float, memory_bytes: int | None, queue_tokens: int) -> None:
-        """Sets what this process may use; memory is NaN if nobody knows."""
+    def set_limits(self, *, cores: float, memory_bytes: int | None) -> None:
+        """Sets what this process may use; memory is NaN if it is unknown."""
         self._cpu_limit.set(cores)
         self._memory_limit.set(math.nan if memory_bytes is None else memory_bytes)
-        self._queue_limit.set(queue_tokens)
 
-    def set_model(self, labels: dict[str, str], *, workers: int, intra_op_threads: int, load_seconds: float) -> None:
-        """Sets which model answers, with how many threads, and how long it took to load."""
-        self._model_info.labels(**labels).set(1)
-        self._workers.set(workers)
-        self._intra_op_threads.set(intra_op_threads)
-        self._load_seconds.set(load_seconds)
+    def count_refusal(self, code: str) -> None:
+        """Counts a refused request, also one that never became a request."""
+        if (refused := self._rejected.get(code)) is not None:
+            refused.inc()
+
+    def count_early_refusal(self, route: str, method: str, code: str) -> None:
+        """Counts a request that was refused from its head alone, which took no time."""
+        self._duration_of(route, method, 429).observe(0)
+        self.count_refusal(code)
+
+    def observe_context(self, context: RequestContext, seconds: float, *, has_answer: bool) -> None:
+        """Counts one finished request.
+
+        Args:
+            context: the request.
+            seconds: that it took.
+            has_answer: whether its route runs the model, whose answers have objectives of their own.
+        """
+        self._duration_of(context.route, context.method, context.status).observe(seconds, _exemplar(context))
+        if context.status == 504 and context.has_own_deadline:
+            self._caller_deadlines.inc()
+        if context.status == 200 and has_answer and context.tokens and (of := self._models.get(context.model)):
+            of.observe_answer(context.tokens, seconds)
+        if context.is_abandoned:
+            self._disconnects.inc()
+        elif context.error_code is not None:
+            self.count_refusal(context.error_code)
+
+
+Family = Counter | Gauge | Histogram
+
+
+def _families(registry: CollectorRegistry) -> dict[str, Family]:
+    """The metrics that each model has series of, by name."""
+
+    def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        return Histogram(name, text, (*labels, "model"), buckets=buckets, registry=registry)
+
+    def counter(name: str, text: str) -> Counter:
+        return Counter(name, text, ("model",), registry=registry)
+
+    def gauge(name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, ("model", *labels), registry=registry)
+
+    stages = "Time by stage, once a request; queue and inference are the longest among its texts."
+    return {
+        STAGE_DURATION: histogram(STAGE_DURATION, stages, STAGE_BUCKETS, "stage"),
+        ANSWER_DURATION: histogram(
+            ANSWER_DURATION,
+            "Requests answered 200 whose texts the model ran, by their tokens.",
+            REQUEST_BUCKETS,
+            "size",
+        ),
+        INPUT_TOKENS: histogram(INPUT_TOKENS, "Tokens of each text encoded, after truncation.", INPUT_BUCKETS),
+        BATCH_TEXTS: histogram(BATCH_TEXTS, "Texts in one run of the model.", TEXTS_BUCKETS),
+        BATCH_TOKENS: histogram(BATCH_TOKENS, "Tokens in one run of the model, without padding.", TOKENS_BUCKETS),
+        BATCH_PADDING_RATIO: histogram(
+            BATCH_PADDING_RATIO, "Share of a run's tokens that were padding.", PADDING_BUCKETS
+        ),
+        TEXTS: counter(TEXTS, "Texts encoded."),
+        TOKENS: counter(TOKENS, "Tokens encoded, special tokens included."),
+        TRUNCATED_TEXTS: counter(TRUNCATED_TEXTS, "Texts encoded whose end was cut off."),
+        ATTENTION_REQUESTS: counter(ATTENTION_REQUESTS, "Requests answered with attention weights."),
+        ATTENTION_BYTES: counter(ATTENTION_BYTES, "Attention weights answered, in bytes of float32."),
+        PADDING_TOKENS: counter(PADDING_TOKENS, "Positions of batches that were padding."),
+        WORKER_BUSY: counter(WORKER_BUSY, "Time that workers spent running the model, all of them together."),
+        QUEUE_TEXTS: gauge(QUEUE_TEXTS, "Texts waiting for a worker."),
+        QUEUE_TOKENS: gauge(QUEUE_TOKENS, "Tokens waiting for a worker."),
+        QUEUE_LIMIT_TOKENS: gauge(QUEUE_LIMIT_TOKENS, "Tokens that may wait; beyond, requests are refused."),
+        QUEUE_OLDEST_AGE: gauge(QUEUE_OLDEST_AGE, "How long the text that waits longest has waited."),
+        TOKENIZER_QUEUE_CHARACTERS: gauge(TOKENIZER_QUEUE_CHARACTERS, "Characters of long texts waiting for a thread."),
+        EXPLAIN_QUEUE_VECTORS: gauge(EXPLAIN_QUEUE_VECTORS, "Token vectors of texts explained through the network."),
+        MODEL_READY: gauge(MODEL_READY, "1 while the model is loaded and its workers answer, else 0."),
+        MODEL_LOAD: gauge(MODEL_LOAD, "What verifying, loading and warming up the model took."),
+        WORKERS: gauge(WORKERS, "Threads that run the model."),
+        INTRA_OP_THREADS: gauge(INTRA_OP_THREADS, "Threads of ONNX Runtime inside one run."),
+        MODEL_INFO: gauge(MODEL_INFO, "The models that answer.", *MODEL_LABELS),
+    }
+
+
+class ModelMetrics:
+    """What is counted of one model.
+
+    Attributes:
+        stages: seconds of requests by stage.
+
+    Args:
+        name: the value of the label `model`: one of those that are served.
+        families: what it has series of, by name.
+    """
+
+    def __init__(self, name: str, families: Mapping[str, Any]) -> None:
+        self._name = name
+        self._families = families
+        stage_duration, answer_duration = families[STAGE_DURATION], families[ANSWER_DURATION]
+        self.stages: dict[Stage, Any] = {stage: stage_duration.labels(stage, name) for stage in get_args(Stage)}
+        self._answers: dict[str, Any] = {size: answer_duration.labels(size, name) for size in SIZES}
+        own: dict[str, Any] = {key: found.labels(name) for key, found in families.items() if key not in _MORE_LABELS}
+        self._own = own
+        self._input_tokens = own[INPUT_TOKENS]
+        self._batch_texts, self._batch_tokens = own[BATCH_TEXTS], own[BATCH_TOKENS]
+        self._batch_padding, self._padding_tokens = own[BATCH_PADDING_RATIO], own[PADDING_TOKENS]
+        self._texts, self._tokens, self._truncated_texts = own[TEXTS], own[TOKENS], own[TRUNCATED_TEXTS]
+        self._attention_requests, self._attention_bytes = own[ATTENTION_REQUESTS], own[ATTENTION_BYTES]
+        self._busy = own[WORKER_BUSY]
+
+    def set_model(
+        self,
+        labels: Mapping[str, str],
+        *,
+        workers: int,
+        intra_op_threads: int,
+        queue_tokens: int,
+        load_seconds: float = math.nan,
+    ) -> None:
+        """Sets which model it is, with how many threads, how much may wait, and how long it took to load."""
+        self._families[MODEL_INFO].remove_by_labels({"model": self._name})  # of what had this name before
+        self._families[MODEL_INFO].labels(model=self._name, **labels).set(1)
+        figures = {
+            WORKERS: workers,
+            INTRA_OP_THREADS: intra_op_threads,
+            QUEUE_LIMIT_TOKENS: queue_tokens,
+            MODEL_LOAD: load_seconds,
+        }
+        for name, value in figures.items():
+            self._own[name].set(value)
+
+    def watch(self, gauges: Mapping[str, Callable[[], float]]) -> None:
+        """Reads gauges from here at each scrape, by name."""
+        for name, read in gauges.items():
+            self._own[name].set_function(read)
 
     def observe_batch(self, batch: BatchRecord) -> None:
         """Counts one run of the model; called on the workers' threads."""
+        self._busy.inc(batch.inference_seconds)
+        if not batch.texts:
+            return
         self._batch_texts.observe(batch.texts)
         self._batch_tokens.observe(batch.tokens)
         self._batch_padding.observe(1 - batch.tokens / batch.padded_tokens)
         self._padding_tokens.inc(batch.padded_tokens - batch.tokens)
-        self._busy.inc(batch.inference_seconds)
 
     def observe_texts(self, lengths: Sequence[int], *, truncated: int) -> None:
         """Counts the texts of one answered request: their tokens, and how many were cut."""
@@ -204,37 +315,20 @@ class Metrics:
         self._attention_requests.inc()
         self._attention_bytes.inc(size)
 
-    def count_refusal(self, code: str) -> None:
-        """Counts a refused request, also one that never became a request."""
-        if (refused := self._rejected.get(code)) is not None:
-            refused.inc()
-
-    def count_early_refusal(self, route: str, method: str, code: str) -> None:
-        """Counts a request that was refused from its head alone, which took no time."""
-        self._duration_of(route, method, 429).observe(0)
-        self.count_refusal(code)
-
-    def observe_context(self, context: RequestContext, seconds: float) -> None:
-        """Counts one finished request."""
-        self._duration_of(context.route, context.method, context.status).observe(seconds, _exemplar(context))
-        if context.status == 504 and context.has_own_deadline:
-            self._caller_deadlines.inc()
-        if context.status == 200 and context.method == "POST" and context.tokens:
-            self._answers[_size(context.tokens)].observe(seconds)
-        if context.is_abandoned:
-            self._disconnects.inc()
-        elif context.error_code is not None:
-            self.count_refusal(context.error_code)
+    def observe_answer(self, tokens: int, seconds: float) -> None:
+        """Counts one good answer, by the tokens of its request."""
+        size = next(size for size, most in SIZES.items() if tokens <= most)
+        self._answers[size].observe(seconds)
 
 
-def _size(tokens: int) -> str:
-    return next(size for size, most in SIZES.items() if tokens <= most)
+MODEL_LABELS = ("source", "revision", "precision", "weights_sha256", "identity", "provider", "engine")
+"""What `polyhead_model_info` says of a model besides its name."""
+
+_MORE_LABELS = frozenset({STAGE_DURATION, ANSWER_DURATION, MODEL_INFO})
 
 
 def _exemplar(context: RequestContext) -> dict[str, str] | None:
     if context.trace_id is not None:
         return {"trace_id": context.trace_id}
-    name = "request_id"
-    if len(name) + len(context.request_id) > _EXEMPLAR_CHARACTERS:
-        return None
-    return {name: context.request_id}
+    is_short = len("request_id") + len(context.request_id) <= _EXEMPLAR_CHARACTERS
+    return {"request_id": context.request_id} if is_short else None

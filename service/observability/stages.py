@@ -1,9 +1,67 @@
-"""How long the stages of requests take: counted in the metrics, noted in the request's trace."""
+"""The stages of a request: counted in the metrics, and noted for its trace as they end. Knows no tracing library.
+
+While tracing is off a stage costs one look at a context variable, which holds None.
+"""
 
 import time
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from service.observability.metrics import Metrics, Stage
-from service.observability.request_trace import note_stage
+if TYPE_CHECKING:  # hundreds of modules, and an extra
+    from service.observability.metrics import ModelMetrics
+    from service.observability.tracing import OpenTelemetryTracing, RequestTrace
+
+
+Stage = Literal["tokenize", "queue", "inference", "postprocess", "serialize"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """One run of the model that has ended. B texts, S the longest of them.
+
+    Attributes:
+        texts: B; 0, as tokens, of a run that was cancelled or failed, and of one that explains.
+        tokens: real tokens.
+        padded_tokens: B * S.
+        inference_seconds: how long it ran.
+    """
+
+    texts: int
+    tokens: int
+    padded_tokens: int
+    inference_seconds: float
+
+
+class TracingUnavailable(Exception):
+    """Tracing is asked for and its packages are not installed; the message says which extra has them."""
+
+
+current_trace: "ContextVar[RequestTrace | None]" = ContextVar("polyhead_current_trace", default=None)
+
+
+def open_tracing(endpoint: str, share: float) -> "OpenTelemetryTracing | None":
+    """Tracing to a collector; None for an empty endpoint, and none of its modules is loaded then.
+
+    Raises:
+        TracingUnavailable: the extra `tracing` is not installed.
+    """
+    if not endpoint:
+        return None
+    try:
+        from service.observability.tracing import OpenTelemetryTracing  # noqa: PLC0415 - loaded when it is used
+    except ModuleNotFoundError as error:
+        message = (
+            f"--trace-endpoint needs the extra tracing (no module {error.name}): pip install '.[cpu,server,tracing]'"
+        )
+        raise TracingUnavailable(message) from error
+    return OpenTelemetryTracing.to_collector(endpoint, share=share)
+
+
+def note_stage(name: str, started: float, ended: float | None = None) -> None:
+    """Adds a stage to the current request's trace, if it has one; times by `time.monotonic()`, `ended` now if None."""
+    if (trace := current_trace.get()) is not None:
+        trace.add_stage(name, started, time.monotonic() if ended is None else ended)
 
 
 class StageTimer:
@@ -11,7 +69,7 @@ class StageTimer:
 
     __slots__ = ("_metrics", "_stage", "_started")
 
-    def __init__(self, metrics: Metrics, stage: Stage) -> None:
+    def __init__(self, metrics: "ModelMetrics", stage: Stage) -> None:
         self._metrics = metrics
         self._stage: Stage = stage
 

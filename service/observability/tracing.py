@@ -45,9 +45,9 @@ class OpenTelemetryTracing:
         """Sends spans in batches from a thread, over OTLP and HTTP. Drops those that are not taken in time."""
         return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS)), share=share)
 
-    def start(self, context: RequestContext) -> "SpanTrace":
+    def start(self, context: RequestContext) -> "RequestTrace":
         """The span of a request that begins."""
-        return SpanTrace(self._tracer, context)
+        return RequestTrace(self._tracer, context)
 
     def close(self) -> None:
         """Sends the spans that are left, for 5 seconds at most. The SDK's own end may take 30."""
@@ -56,7 +56,7 @@ class OpenTelemetryTracing:
         ending.join(EXPORT_SECONDS)
 
 
-class SpanTrace:
+class RequestTrace:
     """A request's span; its stages become spans below it."""
 
     def __init__(self, tracer: trace.Tracer, context: RequestContext) -> None:
@@ -79,7 +79,7 @@ class SpanTrace:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """`traceparent` of this request's span, and `tracestate` where there is one."""
+        """`traceparent` of this request's span, and `tracestate` if there is one."""
         carrier: dict[str, str] = {}
         _PROPAGATOR.inject(carrier, self._context)
         return [(name.encode("ascii"), value.encode("latin-1")) for name, value in carrier.items()]

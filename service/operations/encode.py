@@ -5,24 +5,26 @@ Limits are checked in the order of what checking costs: number of inputs, tokens
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from service.answers.answer import build_answer
+from service.answers.attention import add_blocks
 from service.answers.packing import pack_base64, pack_safetensors
-from service.answers.quantize import is_quantized, refuse_format
 from service.answers.serialize import serialize_in_pieces
+from service.answers.vectors import is_quantized, refuse_format
+from service.batching.decompositions import Decomposed
+from service.batching.jobs import JobResult
 from service.context import RequestContext
 from service.errors import Invalid, TooLarge
-from service.observability.metrics import Metrics, Stage
-from service.observability.stages import StageTimer
-from service.operations.counts import count, observe_decomposed, observe_results
+from service.observability.metrics import ModelMetrics
+from service.observability.stages import Stage, StageTimer
+from service.requests.attention import ARRAY_FLOATS, FLOAT_BYTES, count_block_floats
 from service.requests.decomposition import check_explained
-from service.requests.plan import EncodePlan, plan_encoding
+from service.requests.plan import EncodePlan, Sizes, check_sizes, plan_encoding
+from service.requests.roles import role_of_request
 from service.requests.schemas import EncodeRequest
-from service.requests.selection import ARRAY_FLOATS
-from service.requests.sizes import Sizes, check_sizes
 from service.services import Services
 from service.tokenization.inputs import (
     INPUTS,
@@ -34,8 +36,7 @@ from service.tokenization.inputs import (
     refuse_empty,
     refuse_long_texts,
 )
-from service.tokenization.tokenized import TokenizedInput
-from service.tokenization.windows import all_windows
+from service.tokenization.rows import TokenizedInput, all_windows
 from service.wire import Piece
 
 # Up to here building an answer is quicker than handing it to a thread; megabytes would hold up the event loop.
@@ -46,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EncodeResult:
-    """What came of a request, before it is written: each API writes it in its own shape.
+    """The outcome of a request, before it is written: each API writes it in its own shape.
 
     Attributes:
         answer: as `service.answers.answer.build_answer` gives it, arrays still arrays.
@@ -67,7 +68,7 @@ async def encode(
     """
     _check_encoding(request, as_safetensors=as_safetensors)
     encoded = await run(services, context, request, as_safetensors=as_safetensors)
-    with timed(services.metrics, "serialize"):
+    with timed(services.model.metrics, "serialize"):
         return await _write(encoded.answer, request, encoded.sizes, as_safetensors=as_safetensors)
 
 
@@ -79,6 +80,8 @@ async def run(
     names: InputNames = INPUTS,
     as_safetensors: bool = False,
     most_tokens: Sequence[int | None] | None = None,
+    adds_blocks: bool = False,
+    beside_bytes: int = 0,
 ) -> EncodeResult:
     """Encodes, up to the answer's arrays.
 
@@ -89,13 +92,18 @@ async def run(
         names: what the caller calls `inputs`, for errors.
         as_safetensors: how it will be written, which says what it will hold.
         most_tokens: of each text of a row; what is more is cut off.
+        adds_blocks: whether attention across pairs gets its blocks beside whole maps.
+        beside_bytes: what the caller's answer holds beside what is made here.
 
     Raises:
         ServiceError: whatever keeps it from being encoded.
     """
-    runner, settings, metrics = services.readiness.runner(), services.settings, services.metrics
+    runner, settings, metrics = services.runner(), services.settings, services.model.metrics
     deadline = context.deadline(settings.request_timeout)
     inputs, names = read_request(request, names, settings.max_texts)
+    role = role_of_request(request, inputs, runner.manifest, runner.tokenizer.num_special_tokens)
+    if role is not None:
+        request, most_tokens = request.model_copy(update={"prompt_name": role.prompt_name}), role.most_tokens
     plan = plan_encoding(request, inputs, runner.manifest)
     if is_quantized(request.encoding_format):
         refuse_format(plan, runner.manifest)
@@ -109,9 +117,20 @@ async def run(
             ids_only=plan.needs_only_ids,
             deadline=deadline,
             most_tokens=most_tokens,
-            in_windows=request.long_texts is not None,
+            overlap=plan.overlap,
         )
-    return await _run(services, context, plan, tokenized, names=names, as_safetensors=as_safetensors)
+    if role is not None:
+        tokenized = role.expand(tokenized)
+    return await _run(
+        services,
+        context,
+        plan,
+        tokenized,
+        names=names,
+        as_safetensors=as_safetensors,
+        adds_blocks=adds_blocks,
+        beside_bytes=beside_bytes,
+    )
 
 
 async def run_prepared(
@@ -121,14 +140,23 @@ async def run_prepared(
     tokenized: Sequence[TokenizedInput],
     *,
     names: InputNames,
+    beside_bytes: int = 0,
 ) -> EncodeResult:
     """As `run`, of texts that are tokenised; `request` says what to make of them.
+
+    Args:
+        services: of the app.
+        context: the request's own.
+        request: what to make of the texts.
+        tokenized: the texts.
+        names: what the caller calls them.
+        beside_bytes: what the caller's answer holds beside what is made here.
 
     Raises:
         ServiceError: whatever keeps them from being encoded.
     """
-    plan = plan_encoding(request, Inputs(texts=()), services.readiness.runner().manifest)
-    return await _run(services, context, plan, tokenized, names=names, as_safetensors=False)
+    plan = plan_encoding(request, Inputs(texts=()), services.runner().manifest)
+    return await _run(services, context, plan, tokenized, names=names, as_safetensors=False, beside_bytes=beside_bytes)
 
 
 async def _run(
@@ -139,8 +167,10 @@ async def _run(
     *,
     names: InputNames,
     as_safetensors: bool,
+    adds_blocks: bool = False,
+    beside_bytes: int = 0,
 ) -> EncodeResult:
-    runner, settings, metrics = services.readiness.runner(), services.settings, services.metrics
+    runner, settings, metrics = services.runner(), services.settings, services.model.metrics
     deadline = context.deadline(settings.request_timeout)
     refuse_empty(tokenized, names=names)
     lengths = [len(item.input_ids) for item in tokenized]
@@ -148,25 +178,27 @@ async def _run(
     if plan.decomposition is not None:
         check_explained(lengths, settings.max_explained_tokens, names=names)
     attention = await offload(partial(plan.plan_attention, tokenized, runner.tokenizer), ARRAY_FLOATS * len(lengths))
-    sizes = check_sizes(plan, lengths, attention, settings)
-    context.hold_answer(
-        services.answer_budget, sizes.held_bytes(plan.request.encoding_format, as_safetensors=as_safetensors)
-    )
+    block_floats = count_block_floats(attention, tokenized) if adds_blocks and attention is not None else 0
+    sizes = check_sizes(plan, lengths, attention, settings, block_floats=block_floats)
+    sizes = replace(sizes, built_from=sizes.built_from + beside_bytes // FLOAT_BYTES)
+    held = sizes.held_bytes(plan.request.encoding_format, as_safetensors=as_safetensors)
+    context.hold_answer(services.model.answers, held + beside_bytes)
     span_tokens = None
     if plan.spans is not None:
         find = partial(plan.spans.find_tokens, tokenized, len(plan.prompt.text) if plan.prompt else 0)
-        span_tokens = await offload(find, len(plan.spans) * max(lengths))
+        span_tokens = await offload(find, ARRAY_FLOATS * len(plan.spans))
     rows = tokenized if plan.request.long_texts is None else all_windows(tokenized)
     results = await runner.run(rows, **plan.run_options, deadline=deadline)
-    observe_results(metrics, results)
-    parts = None
+    decomposed = None
     if plan.decomposition is not None:
         decomposed = await runner.decompose(tokenized, deadline=deadline)
-        observe_decomposed(metrics, decomposed)
-        parts = decomposed.texts
+    observe_results(metrics, results, decomposed)
+    parts = None if decomposed is None else decomposed.texts
     with timed(metrics, "postprocess"):
         build = partial(build_answer, plan, tokenized, results, attention, runner, span_tokens=span_tokens, parts=parts)
         answer = await offload(build, sizes.built_from)
+        if adds_blocks and attention is not None:
+            answer["attention"] = await offload(partial(add_blocks, answer["attention"]), sizes.built_from)
     count(
         metrics, context, tokenized, attention_bytes=None if plan.request.attention is None else sizes.attention_bytes
     )
@@ -200,7 +232,7 @@ def check_tokens(lengths: Sequence[int], limit: int, *, names: InputNames = INPU
         )
 
 
-def timed(metrics: Metrics, stage: Stage) -> StageTimer:
+def timed(metrics: ModelMetrics, stage: Stage) -> StageTimer:
     """Counts the time of a stage, failed or not, and notes it in the request's trace."""
     return StageTimer(metrics, stage)
 
@@ -224,10 +256,33 @@ async def _write(
 def _check_encoding(request: EncodeRequest, *, as_safetensors: bool) -> None:
     if request.encoding_format == "float16" and not as_safetensors:
         raise Invalid(
-            'encoding_format: "float16" is for Accept: application/vnd.safetensors; JSON takes the others',
+            'encoding_format: "float16" is for Accept: application/vnd.safetensors; JSON has the others',
             param="encoding_format",
         )
     if request.encoding_format == "base64" and as_safetensors:
         raise Invalid(
-            "encoding_format: base64 is for JSON; a safetensors answer takes the others", param="encoding_format"
+            "encoding_format: base64 is for JSON; a safetensors answer has the others", param="encoding_format"
         )
+
+
+def observe_results(metrics: ModelMetrics, results: Sequence[JobResult], decomposed: Decomposed | None = None) -> None:
+    """Counts, once a request, what it waited for a worker and for the model, explaining it included."""
+    queue = max((result.queue_seconds for result in results), default=0.0)
+    inference = max((result.inference_seconds for result in results), default=0.0)
+    if decomposed is not None:
+        queue, inference = queue + decomposed.queue_seconds, inference + decomposed.inference_seconds
+    metrics.stages["queue"].observe(queue)
+    metrics.stages["inference"].observe(inference)
+
+
+def count(
+    metrics: ModelMetrics, context: RequestContext, tokenized: Sequence[TokenizedInput], *, attention_bytes: int | None
+) -> None:
+    """Counts an answered request: its texts and tokens, and its attention where it has any."""
+    lengths = [len(item.input_ids) for item in tokenized]
+    context.texts = len(lengths)
+    context.tokens = sum(lengths)
+    context.truncated = sum(item.truncated for item in tokenized)
+    metrics.observe_texts(lengths, truncated=context.truncated)
+    if attention_bytes is not None:
+        metrics.observe_attention(attention_bytes)

@@ -1,30 +1,27 @@
 """`POST /explain`, from a validated body to the answer's bytes.
 
-Goes the way of `service.operations.encode`: limits are checked in the order of what checking costs, then both texts
-run, in one batch where they fit. It knows no HTTP.
+Goes the way of `service.operations.encode`: limits are checked in the order of what checking costs, then the texts run.
+Runs through the network have a queue of their own (`service.batching.decompositions`). It knows no HTTP.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from service.answers.comparison import compare
-from service.answers.explained import similarity_answer
+from service.answers.explained import compare, compare_through_network, explain_score, score_answer, similarity_answer
 from service.answers.serialize import serialize
 from service.context import RequestContext
 from service.errors import TooLarge
-from service.operations.counts import count, observe_results
-from service.operations.encode import check_tokens, offload, timed
-from service.operations.explain_network import explain_through_network
-from service.requests.attention_schemas import AttentionRequest
-from service.requests.axes import plan_axes
-from service.requests.explain_plan import NAMES, SIDES, plan_explaining
-from service.requests.explain_schemas import ExplainRequest
-from service.requests.selection import FLOAT_BYTES, AttentionSelection
-from service.requests.sizes import Sizes
+from service.observability.metrics import ModelMetrics
+from service.operations.encode import check_tokens, count, observe_results, offload, timed
+from service.requests.attention import FLOAT_BYTES, AttentionSelection, plan_axes
+from service.requests.explain import SIDES, ExplainPlan, ExplainRequest, plan_explaining
+from service.requests.plan import Sizes
+from service.requests.schemas import AttentionRequest
 from service.runner import Runner
 from service.services import Services
 from service.settings import Settings
 from service.tokenization.inputs import refuse_long_texts
-from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.rows import TokenizedInput
 
 
 async def explain(services: Services, context: RequestContext, request: ExplainRequest) -> bytes:
@@ -33,30 +30,49 @@ async def explain(services: Services, context: RequestContext, request: ExplainR
     Raises:
         ServiceError: whatever keeps it from being answered.
     """
-    if request.through == "network":
-        return await explain_through_network(services, context, request)
-    runner, settings, metrics = services.readiness.runner(), services.settings, services.metrics
+    runner, settings, metrics = services.runner(), services.settings, services.model.metrics
     deadline = context.deadline(settings.request_timeout)
     plan = plan_explaining(request, runner.manifest)
-    refuse_long_texts(plan.inputs, settings.max_text_characters, names=NAMES)
+    refuse_long_texts(plan.inputs, settings.max_text_characters, names=plan.names)
     with timed(metrics, "tokenize"):
-        texts = await runner.tokenize(plan.inputs, truncate=True, deadline=deadline)
-    plan.check_texts(texts, runner.tokenizer.max_sequence_length)
-    check_tokens([len(text.input_ids) for text in texts], settings.max_request_tokens, names=NAMES)
-    sizes = _check_sizes(texts, plan.selection, runner, settings)
-    context.hold_answer(services.answer_budget, sizes.held_bytes("float", as_safetensors=False))
-    results = await runner.run(texts, **plan.run_options, deadline=deadline)
-    observe_results(metrics, results)
+        texts = await runner.tokenize(plan.inputs, truncate=plan.request.truncate or True, deadline=deadline)
+    longest = runner.tokenizer.max_sequence_length
+    plan.check_texts(texts, max_length=longest, max_explained=settings.max_explained_tokens)
+    check_tokens([len(text.input_ids) for text in texts], settings.max_request_tokens, names=plan.names)
+    sizes = (
+        _network_sizes(texts, runner, settings)
+        if plan.selection is None
+        else _pooling_sizes(texts, plan.selection, runner, settings)
+    )
+    context.hold_answer(services.model.answers, sizes.held_bytes("float", as_safetensors=False))
+    build = await _run(plan, texts, runner, metrics, deadline)
     with timed(metrics, "postprocess"):
-        explained = await offload(lambda: compare(plan, texts, results, runner), sizes.built_from)
+        answer = await offload(build, sizes.built_from)
     with timed(metrics, "serialize"):
-        axes = plan_axes(AttentionRequest(level=request.level), texts, runner.tokenizer)
-        body = await serialize(similarity_answer(explained, request, texts, axes), floats=sizes.floats)
-    count(metrics, context, texts, attention_bytes=sizes.attention_bytes)
+        body = await serialize(answer, floats=sizes.floats)
+    count(metrics, context, texts, attention_bytes=sizes.attention_bytes or None)
     return body
 
 
-def _check_sizes(
+async def _run(
+    plan: ExplainPlan, texts: list[TokenizedInput], runner: Runner, metrics: ModelMetrics, deadline: float
+) -> Callable[[], dict[str, Any]]:
+    """Runs the model; returns what builds the answer."""
+    request = plan.request
+    axes = plan_axes(AttentionRequest(level=request.level), texts, runner.tokenizer)
+    if plan.selection is not None:
+        results = await runner.run(texts, **plan.run_options, deadline=deadline)
+        observe_results(metrics, results)
+        return lambda: similarity_answer(compare(plan, texts, results, runner), request, texts, axes)
+    found = await runner.decompose(texts, deadline=deadline)
+    observe_results(metrics, (), found)
+    parts = found.texts
+    if runner.manifest.task == "embedding":
+        return lambda: similarity_answer(compare_through_network(plan, texts, parts, runner), request, texts, axes)
+    return lambda: score_answer(explain_score(texts[0], parts[0], runner), request, texts[0], axes[0], runner)
+
+
+def _pooling_sizes(
     texts: Sequence[TokenizedInput], selection: AttentionSelection, runner: Runner, settings: Settings
 ) -> Sizes:
     """How large the answer will be; refuses what is too large before it runs."""
@@ -66,17 +82,26 @@ def _check_sizes(
             f"{work} bytes of attention weights would be computed, at most {limit} are allowed; send shorter texts",
             param=SIDES[lengths.index(max(lengths))],
         )
-    axes = plan_axes(selection.options, texts, runner.tokenizer)
     cells = lengths[0] * lengths[1]
-    if (size := cells * FLOAT_BYTES) > settings.max_attention_bytes:
+    _check_contributions(cells, settings)
+    built_from = max(cells, selection.build_floats(plan_axes(selection.options, texts, runner.tokenizer)))
+    return Sizes(floats=cells, built_from=built_from, attention_bytes=FLOAT_BYTES * sum(lengths), work_bytes=work)
+
+
+def _network_sizes(texts: Sequence[TokenizedInput], runner: Runner, settings: Settings) -> Sizes:
+    """The same of an answer through the network, whose parts are the input tokens and the biases."""
+    lengths, config = [len(text.input_ids) + 1 for text in texts], runner.config
+    pairs = lengths[0] * lengths[1] if len(texts) == 2 else lengths[0] * config.output_size
+    floats = pairs + sum(lengths) * config.num_layers
+    _check_contributions(floats, settings)
+    work = sum(lengths) * config.output_size
+    return Sizes(floats=floats, built_from=floats + work, attention_bytes=0, work_bytes=FLOAT_BYTES * work)
+
+
+def _check_contributions(floats: int, settings: Settings) -> None:
+    if (size := floats * FLOAT_BYTES) > settings.max_attention_bytes:
         raise TooLarge(
             f"the answer would hold {size} bytes of contributions, at most {settings.max_attention_bytes} are allowed; "
             "send shorter texts",
             param="a",
         )
-    return Sizes(
-        floats=cells,
-        built_from=max(cells, selection.build_floats(axes)),
-        attention_bytes=FLOAT_BYTES * sum(lengths),
-        work_bytes=work,
-    )

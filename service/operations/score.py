@@ -1,28 +1,32 @@
 """How well documents fit a query, by whatever the artifact is.
 
-A cross-encoder scores each pair; of an embedder it is the cosine, of a multi-vector model MaxSim of the two texts'
-token vectors. All texts of a request run together, as in `service.operations.encode`. It knows no HTTP.
+A cross-encoder scores each pair; of an embedder it is the cosine or dot product, of a multi-vector model MaxSim of the
+two texts' token vectors. All texts of a request run together, as in `service.operations.encode`. It knows no HTTP.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from model.manifest import Manifest
-from service.answers.pair_blocks import add_blocks
-from service.answers.scores import best, similarities
+from model.artifact import Manifest
+from service.answers.scores import MatchedText, best, counted, find_matches, hybrid_scores, similarities
 from service.context import RequestContext
 from service.errors import TooLarge
 from service.inference.backend import Float32Array
-from service.operations.encode import EncodeResult, run, run_prepared, timed
-from service.requests.scoring import Scoring, reads_pairs, texts_to_compare
+from service.operations.encode import EncodeResult, offload, run, run_prepared, timed
+from service.requests.attention import ARRAY_FLOATS
+from service.requests.scoring import ScoredTexts, Scoring, reads_pairs, texts_to_compare
 from service.services import Services
 from service.tokenization.inputs import InputNames, Inputs, refuse_empty, refuse_long_texts
-from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.rows import TokenizedInput, offsets_behind
+
+MATCH_BYTES = 512  # of a token with what it found: a dictionary with two texts, and as JSON
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What came of it.
+    """Its outcome.
 
     Attributes:
         model: its name.
@@ -30,7 +34,8 @@ class Scored:
         tokens: that were read.
         items: what became of each text or pair.
         attention: of each pair, where it was asked for.
-        encoded: sizes of what was computed.
+        encoded: sizes of the computed rows.
+        matches: of the documents that are answered, by their place, where they were asked for.
     """
 
     model: str
@@ -39,9 +44,15 @@ class Scored:
     items: list[dict[str, Any]]
     attention: list[dict[str, Any]] | None
     encoded: EncodeResult
+    matches: Mapping[int, list[dict[str, Any]]] | None = None
+
+    def beside(self, at: int) -> dict[str, Any]:
+        """What a document's entry holds besides its score."""
+        entry: dict[str, Any] = {} if self.attention is None else {"attention": self.attention[at]}
+        return entry if self.matches is None else entry | {"matches": self.matches[at]}
 
     def best(self, most: int | None) -> list[int]:
-        """Places of the best scores, best first; no more than `most`."""
+        """Places of the best scores, best first; at most `most`."""
         return best(self.scores, most)
 
 
@@ -49,10 +60,10 @@ async def score(services: Services, context: RequestContext, wanted: Scoring) ->
     """Scores documents, one a document, in their order.
 
     Raises:
-        WrongTask: the artifact gives no score of a pair.
+        WrongTask: the artifact returns no score of a pair.
         ServiceError: whatever keeps it from being answered.
     """
-    settings, manifest = services.settings, services.readiness.runner().manifest
+    settings, manifest = services.settings, services.runner().manifest
     if len(wanted.documents) > settings.max_texts:
         raise TooLarge(
             f"{wanted.names.listed}: {len(wanted.documents)} documents, at most {settings.max_texts} a request are "
@@ -68,43 +79,83 @@ async def score(services: Services, context: RequestContext, wanted: Scoring) ->
 
 async def _score_pairs(services: Services, context: RequestContext, wanted: Scoring, manifest: Manifest) -> Scored:
     most = wanted.most_tokens_of_pair
-    encoded = await run(services, context, wanted.pair_request(), names=wanted.names, most_tokens=most)
+    encoded = await run(
+        services, context, wanted.pair_request(), names=wanted.names, most_tokens=most, adds_blocks=True
+    )
     answer = encoded.answer
-    attention = add_blocks(answer.get("attention"))
     scores: Float32Array = answer["scores"][:, 0]
-    return Scored(manifest.model, scores, answer["usage"]["tokens"], answer["items"], attention, encoded)
+    return Scored(manifest.model, scores, answer["usage"]["tokens"], answer["items"], answer.get("attention"), encoded)
 
 
 async def _compare_vectors(services: Services, context: RequestContext, wanted: Scoring, manifest: Manifest) -> Scored:
     """Scores by vectors: each query and each document is read once."""
-    with timed(services.metrics, "tokenize"):
-        queries, documents = await _tokenize(services, context, wanted, manifest)
+    tokenizer = services.runner().tokenizer
+    parts = texts_to_compare(wanted, manifest, tokenizer.num_special_tokens)
+    with timed(services.model.metrics, "tokenize"):
+        queries, documents = [await _tokenize(services, context, wanted, part) for part in parts]
     names = InputNames(wanted.names.listed, singles=(wanted.query_name,))
-    encoded = await run_prepared(services, context, wanted.vector_request(), queries + documents, names=names)
-    answer, vectors = encoded.answer, encoded.answer["embeddings"]
     place_of = {query: place for place, query in enumerate(wanted.each_query_once())}
     places = [place_of[query] for query in wanted.one_each()]
-    ids = [queries[place].input_ids for place in places], [item.input_ids for item in documents]
-    scores = similarities([vectors[place] for place in places], vectors[len(queries) :], ids, manifest)
+    lengths = [len(queries[place].input_ids) for place in places]
+    match_bytes = _match_bytes(wanted, lengths, services.settings.max_attention_bytes)
+    request = wanted.vector_request(manifest)
+    encoded = await run_prepared(services, context, request, queries + documents, names=names, beside_bytes=match_bytes)
+    answer = encoded.answer
+    if wanted.weights is not None:
+        compare = partial(hybrid_scores, answer, places, len(queries), wanted.weights, manifest)
+    else:
+        vectors = answer["embeddings"]
+        ids = [queries[place].input_ids for place in places], [item.input_ids for item in documents]
+        compare = partial(similarities, [vectors[place] for place in places], vectors[len(queries) :], ids, manifest)
+    scores = await offload(compare, max(encoded.sizes.built_from, ARRAY_FLOATS * len(documents)))
     items = answer["items"][len(queries) :]
-    return Scored(manifest.model, scores, answer["usage"]["tokens"], items, None, encoded)
+    scored = Scored(manifest.model, scores, answer["usage"]["tokens"], items, None, encoded)
+    if not wanted.matches:
+        return scored
+
+    def matched(part: int, at: int) -> MatchedText:
+        item, role = (queries, documents)[part][at], ("query", "document")[part]
+        offsets = offsets_behind(item, parts[part].prompt_length)
+        counts = counted(item.input_ids, role, manifest)
+        return MatchedText(vectors[part * len(queries) + at], tokenizer.tokens(item), offsets, counts)
+
+    def find() -> dict[int, list[dict[str, Any]]]:
+        asked = {place: matched(0, place) for place in set(places)}
+        return {at: find_matches(asked[places[at]], matched(1, at)) for at in best(scores, wanted.most)}
+
+    return replace(scored, matches=await offload(find, match_bytes))
+
+
+def _match_bytes(wanted: Scoring, lengths: Sequence[int], most: int) -> int:
+    """What the matches of the documents that are answered take; `lengths` are those of each document's query.
+
+    Raises:
+        TooLarge: more than is allowed.
+    """
+    if not wanted.matches:
+        return 0
+    matches = sum(sorted(lengths, reverse=True)[: wanted.most])
+    if matches * MATCH_BYTES > most:
+        raise TooLarge(
+            f"matches: {matches} tokens with what they found take {matches * MATCH_BYTES} bytes, at most {most} are "
+            "allowed; send fewer documents, or ask for the best ones (top_n)",
+            param="matches",
+        )
+    return matches * MATCH_BYTES
 
 
 async def _tokenize(
-    services: Services, context: RequestContext, wanted: Scoring, manifest: Manifest
-) -> list[list[TokenizedInput]]:
-    """Queries, each once, and documents."""
-    runner, deadline = services.readiness.runner(), context.deadline(services.settings.request_timeout)
-    tokenized = []
-    for part in texts_to_compare(wanted, manifest, runner.tokenizer.num_special_tokens):
-        found = await runner.tokenize(
-            part.inputs,
-            truncate=wanted.truncate,
-            names=part.names,
-            ids_only=True,
-            deadline=deadline,
-            most_tokens=part.most_tokens,
-        )
-        refuse_empty(found, names=part.names)
-        tokenized.append(found)
-    return tokenized
+    services: Services, context: RequestContext, wanted: Scoring, part: ScoredTexts
+) -> list[TokenizedInput]:
+    """Queries, each once, or documents."""
+    runner, deadline = services.runner(), context.deadline(services.settings.request_timeout)
+    found = await runner.tokenize(
+        part.inputs,
+        truncate=wanted.truncate,
+        names=part.names,
+        ids_only=not wanted.matches,
+        deadline=deadline,
+        most_tokens=part.most_tokens,
+    )
+    refuse_empty(found, names=part.names)
+    return part.role.expand(found)

@@ -1,1 +1,1 @@
-"""Several processes that serve on one port: the parent, which serves nothing, and what makes a process its child."""
+"""Several processes that serve on one port: the parent, which serves nothing, and its children."""

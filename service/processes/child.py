@@ -1,28 +1,39 @@
 """A child: `python -m service.processes.child CONNECTIONS CONTROL`, the descriptors of its two lines to the parent.
 
-Only the parent starts it. What it is comes as the first message over the second line.
+Only the parent starts it. What it is comes as the first message over the second line. Its connections come over the
+first one. The parent decides when it ends.
 """
 
+import asyncio
 import importlib
+import itertools
+import logging
 import os
+import signal
 import socket
 import sys
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
-import uvicorn
+from prometheus_client import CollectorRegistry
 
-from service.http.connection_limit import ConnectionSlots
-from service.lifecycle import Load
-from service.machine.heap import bound_heap
-from service.machine.listener import FAILED, StartFailure
+from service.errors import NotReady
+from service.listeners import FAILED, StartFailure
+from service.machine import bound_heap
 from service.observability import logs
-from service.processes.child_server import ChildServer
-from service.processes.membership import Membership
-from service.processes.messages import Assignment
-from service.readiness import Readiness
-from service.server import load_runner, run_server
-from service.services import Services
+from service.observability.snapshots import Snapshot, take_snapshot
+from service.processes.channel import BEAT_INTERVAL, Assignment, Link, give_connection, take_connection
+from service.server import Load, Server, load_runner
+from service.services import ProcessGroup, Readiness
 from service.settings import Settings
+
+LEAVE_INTERVAL = 0.02  # seconds between two looks at the connections that are left
+REPORT_INTERVAL = 0.005  # seconds; connections that end within it are reported together
+SCRAPE_SECONDS = 5.0
+TAKEN_AT_ONCE = 32  # connections; then others have their turn
+RETRY_AFTER_SECONDS = 1.0
+
+logger = logging.getLogger(__name__)
 
 
 def main(connections: socket.socket, control: socket.socket) -> int:
@@ -38,28 +49,10 @@ def main(connections: socket.socket, control: socket.socket) -> int:
     log = logs.configure(settings.log_level, fields={"process": assignment.index})
     try:
         with log.in_background():
-            return _serve(assignment, settings, connections, control)
+            return ChildServer(settings, _load_of(assignment), assignment.address, connections, control).run_to_end([])
     except StartFailure as error:
         sys.stderr.write(f"{assignment.program}: {error}\n")
         return FAILED
-
-
-def _serve(assignment: Assignment, settings: Settings, connections: socket.socket, control: socket.socket) -> int:
-    membership, load = Membership(control), _load_of(assignment)
-
-    def make(config: uvicorn.Config, services: Services, slots: ConnectionSlots, interval: float) -> ChildServer:
-        return ChildServer(
-            config,
-            services,
-            load,
-            assignment.address,
-            interval,
-            slots=slots,
-            connections=connections,
-            membership=membership,
-        )
-
-    return run_server(settings, Readiness(membership), make, [])
 
 
 def _load_of(assignment: Assignment) -> Load:
@@ -67,6 +60,219 @@ def _load_of(assignment: Assignment) -> Load:
         return load_runner
     module, _, name = assignment.load.partition(":")
     return cast(Load, getattr(importlib.import_module(module), name))
+
+
+class ChildServer(Server):
+    """One of several processes behind one port.
+
+    Args:
+        settings: its own.
+        load: makes the runner, on a thread.
+        address: where clients reach the service, for the log.
+        connections: where they come from, and idle ones go back to.
+        control: the line of messages to the parent.
+    """
+
+    def __init__(
+        self, settings: Settings, load: Load, address: str, connections: socket.socket, control: socket.socket
+    ) -> None:
+        self._membership = Membership(control)
+        super().__init__(settings, Readiness(self._membership), load, address)
+        self._registry = self._services.metrics.registry
+        self._channel = connections
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._is_leaving = False
+        self.slots.on_closed = self._membership.count_closed
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Takes connections from the parent, then starts to load."""
+        await self._membership.open()
+        await super().startup(sockets)
+        self._channel.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._channel, self._take_connections)
+        self.in_background(self._membership.follow(self._registry, self._obey))
+        self.in_background(self._beat())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Takes what the parent has handed on, finishes it, and leaves the parent the last metrics."""
+        while self._take_connections():
+            await asyncio.sleep(0)
+        if self._beginning:
+            await asyncio.wait(self._beginning)
+        asyncio.get_running_loop().remove_reader(self._channel)
+        await super().shutdown(sockets)
+        await self._membership.finish(self._registry)
+
+    def handle_signals(self) -> None:
+        """SIGTERM asks the parent for a replacement. Ctrl-C comes to all processes, and is the parent's to follow."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._membership.say, "leave")
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)
+
+    def on_ready(self) -> None:
+        """Tells the parent, which hands connections to ready processes first."""
+        self._membership.say("ready")
+
+    def _obey(self, order: str) -> None:
+        match order:
+            case "drain":
+                self.readiness.drain()
+            case "end":
+                self.readiness.drain()
+                self.should_exit = True
+            case "leave" if not self._is_leaving:
+                self._is_leaving = True
+                self.in_background(self._leave())
+
+    async def _beat(self) -> None:
+        while True:
+            self._membership.say("beat", is_alive=self.readiness.is_alive())
+            await asyncio.sleep(BEAT_INTERVAL)
+
+    def _take_connections(self) -> bool:
+        """Begins with the connections that the parent has handed on; whether there may be more."""
+        for _ in range(TAKEN_AT_ONCE):
+            try:
+                connection = take_connection(self._channel)
+            except BlockingIOError:
+                return False
+            except OSError:
+                logger.exception("a connection could not be taken")
+                self._membership.count_closed()
+                continue
+            if connection is None:
+                asyncio.get_running_loop().remove_reader(self._channel)
+                return False
+            task = asyncio.get_running_loop().create_task(self._begin(connection))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+        return True
+
+    async def _begin(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self.make_protocol, connection)
+        except OSError:  # the client is gone already
+            connection.close()
+            self._membership.count_closed()
+
+    async def _leave(self) -> None:
+        """Hands connections back as they become idle, then ends; those that never do end as at any end."""
+        logger.info("leaving: %d connections go to other processes", len(self.connections))
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.settings.shutdown_timeout
+        self.slots.on_idle = self._hand_back
+        self._take_connections()
+        while (self.connections or self._beginning) and loop.time() < end:
+            for connection in self.connections:
+                self._hand_back(connection)
+            await asyncio.sleep(LEAVE_INTERVAL)
+        self.readiness.drain()
+        self.should_exit = True
+
+    def _hand_back(self, connection: Any) -> None:
+        """Gives an idle connection to the parent, which has it too then: that it is closed here does not end it."""
+        if not connection.is_idle:
+            return
+        if give_connection(self._channel, connection.transport.get_extra_info("socket").fileno()):
+            connection.transport.abort()
+
+
+class Membership(ProcessGroup):
+    """A child's line to its parent: what it says of itself, and what it is told of all processes together.
+
+    Args:
+        control: the line to the parent.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._link: Link | None = None
+        self._is_group_ready = False
+        self._is_group_alive = True
+        self._closed = 0
+        self._is_report_due = False
+        self._scrapes: dict[int, asyncio.Future[Snapshot]] = {}
+        self._ids = itertools.count(1)
+
+    async def open(self) -> None:
+        """Opens the line, on the loop that uses it."""
+        self._link = await Link.open(self._control)
+
+    async def follow(self, registry: CollectorRegistry, on_order: Callable[[str], None]) -> None:
+        """Does what the parent says until it says no more, which orders the end.
+
+        Args:
+            registry: this process's metrics.
+            on_order: given `leave`, `drain` or `end`.
+        """
+        assert self._link is not None  # noqa: S101 - opened before
+        self.say("hello")
+        async for message in self._link.messages():
+            match message["kind"]:
+                case "group":
+                    self._is_group_ready, self._is_group_alive = message["is_ready"], message["is_alive"]
+                case "scrape":
+                    await self._send_snapshot(registry, message["id"])
+                case "snapshot":
+                    answer = self._scrapes.get(message["id"])
+                    if answer is not None and not answer.done():
+                        answer.set_result(message["metrics"])
+                case order:
+                    on_order(order)
+        on_order("end")
+
+    def say(self, kind: str, **fields: object) -> None:
+        """Tells the parent something, if there is one."""
+        if self._link is not None:
+            self._link.send(kind, **fields)
+
+    async def finish(self, registry: CollectorRegistry) -> None:
+        """Leaves the parent the last metrics."""
+        await self._send_snapshot(registry, 0)
+        if self._link is not None:
+            await self._link.finish()
+
+    def count_closed(self) -> None:
+        """Notes that a connection is over, for the parent to give this process others."""
+        self._closed += 1
+        if not self._is_report_due:
+            self._is_report_due = True
+            asyncio.get_running_loop().call_later(REPORT_INTERVAL, self._report_closed)
+
+    def check_ready(self) -> None:
+        """Raises `NotReady` unless the parent has said that every process takes traffic."""
+        if not self._is_group_ready:
+            raise NotReady("another process is not ready", retry_after=RETRY_AFTER_SECONDS)
+
+    def check_alive(self) -> None:
+        """Raises `NotReady` if the parent has said that a process does not answer."""
+        if not self._is_group_alive:
+            raise NotReady("another process does not answer", retry_after=RETRY_AFTER_SECONDS)
+
+    async def snapshot(self) -> Snapshot:
+        """The metrics of all processes together.
+
+        Raises:
+            NotReady: the parent does not answer.
+        """
+        number = next(self._ids)
+        answer = self._scrapes[number] = asyncio.get_running_loop().create_future()
+        self.say("scrape", id=number)
+        try:
+            return await asyncio.wait_for(answer, SCRAPE_SECONDS)
+        except TimeoutError:
+            raise NotReady("the parent process does not answer", retry_after=RETRY_AFTER_SECONDS) from None
+        finally:
+            del self._scrapes[number]
+
+    async def _send_snapshot(self, registry: CollectorRegistry, number: int) -> None:
+        self.say("snapshot", id=number, metrics=await asyncio.to_thread(take_snapshot, registry))
+
+    def _report_closed(self) -> None:
+        self._is_report_due = False
+        self.say("closed", total=self._closed)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,178 @@
-"""All children of a parent: which of them serve, whether they answer, and that each of them knows."""
+"""The children as their parent sees them: each process and what it last said, all together, and their metrics."""
 
+import asyncio
+import itertools
 import logging
+import math
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Collection
+from typing import Literal, Self
 
-from service.processes.child_process import ChildProcess
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
-SILENT_LOOKS = 5  # after which a child counts as not answering
-HUNG_LOOKS = 20  # after which it is killed; with a look a second Kubernetes would restart everything after 30
+from service.machine import anonymous_memory, core_limit, memory_limit
+from service.observability import metrics as names
+from service.observability.snapshots import Snapshot, merge_snapshots, take_snapshot, totals_of
+from service.processes.channel import Assignment, Link, Message, give_connection
+
+LATE_LOOKS = 3  # after which new connections go to others: 0.75 s, beside a beat of 0.25 s
+SILENT_LOOKS = 20  # after which a child counts as not answering: 5 s
+HUNG_LOOKS = 80  # after which it is killed: 20 s; Kubernetes would restart everything after 30
+ANSWER_SECONDS = 1.0  # that a child has; then what it said last stands for it
+
+State = Literal["starting", "open", "ready", "leaving"]
+"""`starting` until it takes connections, `open` until its model is loaded, `leaving` once another takes its place."""
 
 logger = logging.getLogger(__name__)
+
+
+class ChildProcess:
+    """A process that serves.
+
+    Attributes:
+        index: which of the processes it is, from 0.
+        state: how far it is.
+        connections: where connections are handed on, and come back from.
+        given: connections that were handed on to it.
+        closed: how many of them have ended.
+        silence: looks at it since it last said that its workers answer.
+        metrics: the last that it gave; None before.
+        was_ready: when it became ready, by the loop's clock; None before.
+    """
+
+    def __init__(self, index: int, process: asyncio.subprocess.Process, connections: socket.socket, link: Link) -> None:
+        self.index = index
+        self.state: State = "starting"
+        self.connections = connections
+        self.given = 0
+        self.closed = 0
+        self.silence = 0
+        self.metrics: Snapshot | None = None
+        self.was_ready: float | None = None
+        self._process = process
+        self._link = link
+        self._settled = asyncio.Event()
+        self._asked: dict[int, asyncio.Future[None]] = {}
+        self._ids = itertools.count(1)
+
+    @classmethod
+    async def start(cls, assignment: Assignment) -> Self:
+        """Starts a process; it is `starting`.
+
+        Raises:
+            OSError: the system gives none, or no descriptors.
+        """
+        ours, theirs = socket.socketpair()
+        control, their_control = socket.socketpair()
+        with theirs, their_control:
+            descriptors = (theirs.fileno(), their_control.fileno())
+            command = (sys.executable, "-m", f"{__package__}.child", *map(str, descriptors))
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, pass_fds=descriptors
+            )
+        ours.setblocking(False)
+        control.sendall(assignment.line())
+        return cls(assignment.index, process, ours, await Link.open(control))
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def load(self) -> int:
+        """Connections that it has."""
+        return self.given - self.closed
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it should have said something by now; another one is more likely to answer."""
+        return self.silence >= LATE_LOOKS
+
+    @property
+    def takes_connections(self) -> bool:
+        """Whether connections may be handed on to it."""
+        return self.state in ("open", "ready")
+
+    def give(self, connection: socket.socket) -> bool:
+        """Hands a connection on; False where it takes none at present."""
+        is_given = give_connection(self.connections, connection.fileno())
+        self.given += is_given
+        return is_given
+
+    def order(self, kind: Literal["drain", "leave", "end"]) -> None:
+        """Tells it what to do."""
+        if kind != "drain":
+            self.state = "leaving"
+        self._link.send(kind)
+
+    def describe_group(self, *, is_ready: bool, is_alive: bool) -> None:
+        """Tells it how all processes are."""
+        self._link.send("group", is_ready=is_ready, is_alive=is_alive)
+
+    def answer_scrape(self, number: int, metrics: Snapshot) -> None:
+        """Gives it the metrics of all."""
+        self._link.send("snapshot", id=number, metrics=metrics)
+
+    async def update_metrics(self) -> None:
+        """Asks for its metrics and waits until they are here, or it is gone."""
+        number = next(self._ids)
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._link.send("scrape", id=number)
+        try:
+            await answer
+        finally:
+            del self._asked[number]
+
+    async def messages(self) -> AsyncIterator[Message]:
+        """What it says and is not dealt with here, until it is gone."""
+        async for message in self._link.messages():
+            match message["kind"]:
+                case "closed":
+                    self.closed = message["total"]
+                case "beat":
+                    self.silence = 0 if message["is_alive"] else self.silence
+                case "snapshot":
+                    self.metrics = message["metrics"]
+                    self._answer(message["id"])
+                case "hello":
+                    self.state = "open"
+                    yield message
+                case "ready":
+                    self.state = "ready"
+                    self.was_ready = asyncio.get_running_loop().time()
+                    self._settled.set()
+                    yield message
+                case _:
+                    yield message
+        self._settled.set()
+        for number in list(self._asked):
+            self._answer(number)
+
+    async def becomes_ready(self) -> bool:
+        """Waits until it is ready; False where it ends before."""
+        await self._settled.wait()
+        return self.state == "ready"
+
+    async def ended(self) -> int:
+        """Waits for its end; returns the exit code, or minus the signal."""
+        code = await self._process.wait()
+        self.connections.close()
+        await self._link.finish()
+        return code
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGKILL)
+
+    def _answer(self, number: int) -> None:
+        answer = self._asked.get(number)
+        if answer is not None and not answer.done():
+            answer.set_result(None)
 
 
 class Children:
@@ -54,7 +219,10 @@ class Children:
             child.describe_group(is_ready=is_ready, is_alive=is_alive)
 
     def look(self) -> None:
-        """Kills who no longer answers. Looks are counted, not seconds: a machine that stood still lets nobody hang."""
+        """Kills children that no longer answer.
+
+        Looks are counted, not seconds: after the whole machine stood still no child counts as hanging.
+        """
         for child in self.all:
             child.silence += child.takes_connections
             if child.silence == HUNG_LOOKS:
@@ -66,3 +234,63 @@ class Children:
         """Ends all of them at once."""
         for child in self.all:
             child.kill()
+
+
+class ParentMetrics:
+    """The metrics of all: the parent's own, its children's, and the counts of children that ended.
+
+    A child that was killed takes with it what it had counted since somebody last asked; no total that was ever shown
+    falls.
+
+    Attributes:
+        restarts: children that were started because others died.
+
+    Args:
+        processes: that should serve.
+        is_ready: whether all of them do.
+    """
+
+    def __init__(self, processes: int, is_ready: Callable[[], bool]) -> None:
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # published without annotations
+        self._registry = CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=self._registry)
+        self._gauge(names.PROCESSES, "Processes that serve, without the one that starts them.", processes)
+        self._gauge(names.READY, "1 while all processes take traffic, else 0.").set_function(lambda: float(is_ready()))
+        self._gauge(names.CPU_LIMIT, "Cores that affinity and cgroup leave all processes.", core_limit())
+        self._gauge(names.MEMORY_ANONYMOUS, names.ANONYMOUS_MEMORY_HELP).set_function(anonymous_memory)
+        memory = memory_limit()
+        self._gauge(
+            names.MEMORY_LIMIT,
+            "Memory that cgroup and machine leave all processes.",
+            math.nan if memory is None else memory,
+        )
+        self.restarts = Counter(
+            names.PROCESS_RESTARTS,
+            "Processes started instead of ones that died. What one counted since the last scrape is lost with it.",
+            registry=self._registry,
+        )
+        self._ended: Snapshot = []
+
+    async def gather(self, children: Collection[ChildProcess]) -> Snapshot:
+        """The metrics of all.
+
+        Args:
+            children: those that are there, read again once they have answered.
+        """
+        asked = [asyncio.ensure_future(child.update_metrics()) for child in children if child.state != "starting"]
+        if asked:
+            _, late = await asyncio.wait(asked, timeout=ANSWER_SECONDS)
+            for waiting in late:
+                waiting.cancel()
+        theirs = [child.metrics for child in children if child.metrics is not None]
+        return await asyncio.to_thread(merge_snapshots, [take_snapshot(self._registry), self._ended, *theirs])
+
+    def keep(self, child: ChildProcess) -> None:
+        """Keeps what a child that is gone has counted."""
+        if child.metrics is not None:
+            self._ended = merge_snapshots([self._ended, totals_of(child.metrics)])
+
+    def _gauge(self, name: str, text: str, value: float = 0) -> Gauge:
+        made = Gauge(name, text, registry=self._registry)
+        made.set(value)
+        return made

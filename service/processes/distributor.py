@@ -9,8 +9,8 @@ import logging
 import socket
 from collections.abc import Sequence
 
-from service.machine.handover import take_connection
-from service.processes.child_process import ChildProcess
+from service.processes.channel import take_connection
+from service.processes.children import ChildProcess
 
 ACCEPTED_AT_ONCE = 64  # connections; then others have their turn
 PAUSE_SECONDS = 1.0  # after a failure to accept
@@ -57,7 +57,7 @@ class Distributor:
             listener.close()
 
     def _go_on(self) -> None:
-        """Hands on what waits, then accepts others; again in a moment where nobody takes them."""
+        """Hands on waiting connections, then accepts others; tries again in a moment if no child takes them."""
         while self._waiting and self._hand_on(self._waiting[0]):
             del self._waiting[0]
         loop = asyncio.get_running_loop()
@@ -110,9 +110,9 @@ class Distributor:
             self._go_on()
 
     def _hand_on(self, connection: socket.socket) -> bool:
-        """Gives a connection to the child with the fewest, one that is ready before all others."""
+        """Gives a connection to the child with the fewest, one that answers and is ready before all others."""
         takers = [child for child in self._children if child.takes_connections]
-        takers.sort(key=lambda child: (child.state != "ready", child.load, child.given))
+        takers.sort(key=lambda child: (child.is_late, child.state != "ready", child.load, child.given))
         if any(child.give(connection) for child in takers):
             connection.close()
             return True

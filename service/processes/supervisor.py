@@ -2,32 +2,68 @@
 
 It serves nothing itself. SIGTERM and SIGINT end all processes in order, a second one at once; SIGHUP replaces each by a
 new one, which takes over its connections: code, model and keys are read anew, and no request is lost. A child that is
-sent SIGTERM is replaced in the same way.
+sent SIGTERM is replaced in the same way. Each process gets its share of the machine and of every limit.
 """
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import socket
+import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from model.artifact import ArtifactError, read_manifest
 from service.errors import one_line
-from service.machine.listener import FAILED, StartFailure, address_of
-from service.processes.child_process import ChildProcess
-from service.processes.children import Children
+from service.listeners import FAILED, StartFailure, address_of, listening
+from service.machine import cgroup_quota, core_limit, usable_cores
+from service.processes.channel import BEAT_INTERVAL, Assignment
+from service.processes.children import ChildProcess, Children, ParentMetrics
 from service.processes.distributor import Distributor
-from service.processes.messages import Assignment
-from service.processes.parent_metrics import ParentMetrics
-from service.processes.restarts import Restarts
-from service.processes.shares import cores_of, share_of
 from service.settings import Settings
 
-LOOK_INTERVAL = 1.0  # seconds between two looks at the children
 END_MARGIN_SECONDS = 10.0  # beyond the time that running requests get
+MOST_DEATHS = 8  # in a row, of one place
+STEADY_SECONDS = 60.0  # of being ready, after which a death is the first of a row again
+_FIRST_DELAY, _LONGEST_DELAY = 0.1, 10.0  # seconds; each delay is twice the one before
+
+# One text a request costs an event loop 0.4 to 0.6 ms, and a core of the model 2 (int8) or 4 to 5 ms (fp32); see
+# docs/performance.md. With more cores behind it a loop is what holds the others up.
+CORES_PER_PROCESS = {"int8": 4}
+CORES_PER_PROCESS_OTHERWISE = 10
+
+_SHARED = ("max_connections", "max_queue_tokens", "max_held_body_bytes", "max_held_answer_bytes")
+_AT_LEAST = {"max_queue_tokens": "max_request_tokens", "max_held_body_bytes": "max_body_bytes"}
 
 logger = logging.getLogger(__name__)
+
+
+def supervise(settings: Settings, processes: int, load: object, program: str) -> int:
+    """Runs several processes until they are told to end; returns the exit code.
+
+    Args:
+        settings: of all together.
+        processes: how many.
+        load: the function that makes a runner, at the top of its module; None for the service's own.
+        program: what the service was started as, for messages.
+
+    Raises:
+        StartFailure: a port is taken, or no process can be started.
+    """
+    place = None if load is None else _place_of(load)
+    with listening(settings) as (resolved, listeners):
+        return asyncio.run(Supervisor(resolved, processes, listeners, place, program).run())
+
+
+def _place_of(function: object) -> str:
+    """Where another process finds a function, also one of the module that was started as a program."""
+    module = getattr(function, "__module__")  # noqa: B009 - of any callable
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if module == "__main__" and spec is not None:
+        module = spec.name
+    return f"{module}:{getattr(function, '__name__')}"  # noqa: B009 - of any callable
 
 
 class Supervisor:
@@ -54,7 +90,8 @@ class Supervisor:
         self._metrics = ParentMetrics(processes, self._children.is_ready)
         self._restarts = Restarts()
         self._replacing: set[int] = set()
-        self._turn = asyncio.Lock()  # of replacements
+        self._starting = 0  # processes that the system was asked for and has not given yet
+        self._turn = asyncio.Lock()  # of whoever starts processes
         self._background: set[asyncio.Task[None]] = set()
         self._has_been_ready = False
         self._code = os.EX_OK
@@ -64,7 +101,7 @@ class Supervisor:
         """Runs until every process has ended; returns the exit code.
 
         Raises:
-            StartFailure: the system gives no process.
+            StartFailure: no process can be started.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -72,8 +109,10 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGHUP, lambda: self._start(self._replace_all()))
         logger.info("loading %s; probes are answered on %s", self._settings.model, self._address)
         try:
-            for index in range(self._processes):
-                self._children.serving[index] = await self._start_child(index)
+            async with self._turn:
+                for index in range(self._processes):
+                    if not self._children.is_ending:
+                        self._children.serving[index] = await self._start_child(index)
         except OSError as error:
             self._children.kill()
             raise StartFailure(f"cannot start a process: {one_line(error)}") from error
@@ -85,11 +124,24 @@ class Supervisor:
     async def _start_child(self, index: int) -> ChildProcess:
         share, cores = share_of(self._settings, index, self._processes), cores_of(index, self._processes)
         settings = {**share.model_dump(mode="json"), "api_keys": share.api_keys.get_secret_value()}
-        child = await ChildProcess.start(Assignment(index, settings, cores, self._load, self._program, self._address))
+        assignment = Assignment(index, settings, cores, self._load, self._program, self._address)
+        self._starting += 1
+        try:
+            child = await ChildProcess.start(assignment)
+            self._children.all.add(child)
+        finally:
+            self._starting -= 1
+            self._note_end()
         logger.info("process %d started", index, extra={"fields": {"pid": child.pid, "cores": cores}})
-        self._children.all.add(child)
         self._start(self._follow(child))
+        if self._children.is_ending:  # it was not there yet when all others were told
+            child.order("end")
         return child
+
+    def _note_end(self) -> None:
+        """Notes that everything has ended, if so."""
+        if self._children.is_ending and not self._children.all and not self._starting:
+            self._ended.set()
 
     async def _follow(self, child: ChildProcess) -> None:
         """Deals with what a child says, and with its end."""
@@ -120,8 +172,7 @@ class Supervisor:
         was_serving = self._children.remove(child)
         if self._children.is_ending:
             self._code = self._code or (FAILED if code else os.EX_OK)
-            if not self._children.all:
-                self._ended.set()
+            self._note_end()
         elif was_serving and not self._has_been_ready:
             self._give_up("a process ended before all were ready")
         elif was_serving and child.index not in self._replacing:
@@ -129,20 +180,21 @@ class Supervisor:
             self._start(self._restart(child.index, child.was_ready))
 
     async def _restart(self, index: int, was_ready: float | None = None) -> None:
-        """Starts a process in place of one that died, the later the more of them died."""
+        """Starts a process after one died, the later the more of them died."""
         delay = self._restarts.delay_after_death(index, was_ready, asyncio.get_running_loop().time())
         if delay is None:
             self._give_up("processes keep dying")
             return
         await asyncio.sleep(delay)
-        if self._children.is_ending:
-            return
-        self._metrics.restarts.inc()
-        try:
-            self._children.serving[index] = await self._start_child(index)
-        except OSError:
-            logger.exception("no process could be started")
-            self._start(self._restart(index))
+        async with self._turn:
+            if self._children.is_ending or index in self._children.serving:  # replaced meanwhile
+                return
+            self._metrics.restarts.inc()
+            try:
+                self._children.serving[index] = await self._start_child(index)
+            except OSError:
+                logger.exception("no process could be started")
+                self._start(self._restart(index))
 
     async def _replace_all(self) -> None:
         logger.info("replacing every process, one after the other")
@@ -150,7 +202,7 @@ class Supervisor:
             await self._replace(index)
 
     async def _replace(self, index: int) -> None:
-        """Starts a process beside the one that serves, and has that one leave once the new one is ready."""
+        """Starts a second process, and has the one that serves leave once the new one is ready."""
         async with self._turn:
             if self._children.is_ending:
                 return
@@ -169,7 +221,7 @@ class Supervisor:
                     self._start(self._restart(index))
 
     async def _start_ready(self, index: int) -> ChildProcess | None:
-        """A new process once it is ready; None where it never is."""
+        """A new process once it is ready; None if it never is."""
         try:
             child = await self._start_child(index)
         except OSError:
@@ -183,17 +235,20 @@ class Supervisor:
             self._code = FAILED
             self._children.kill()
             return
-        self._start(self._end(self._settings.drain_delay))
+        self._begin_end(self._settings.drain_delay)
 
     def _give_up(self, why: str) -> None:
         if not self._children.is_ending:
             logger.critical("%s: the service ends", why)
             self._code = FAILED
-            self._start(self._end(0.0))
+            self._begin_end(0.0)
+
+    def _begin_end(self, delay: float) -> None:
+        """Ends every process in order: not ready, serving on for the delay, then no more connections."""
+        self._children.is_ending = True  # from here on no process is started
+        self._start(self._end(delay))
 
     async def _end(self, delay: float) -> None:
-        """Ends every process in order: not ready, serving on for the delay, then no more connections."""
-        self._children.is_ending = True
         logger.info("draining: not ready, serving for %s s more", delay)
         for child in self._children.all:
             child.order("drain")
@@ -201,19 +256,18 @@ class Supervisor:
         self._distributor.close()
         for child in self._children.all:
             child.order("end")
-        if not self._children.all:
-            self._ended.set()
+        self._note_end()
         await asyncio.sleep(2 * self._settings.shutdown_timeout + END_MARGIN_SECONDS)
         self._code = FAILED
         self._children.kill()
 
     async def _look_after_children(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_INTERVAL)
+            await asyncio.sleep(BEAT_INTERVAL)
             self._children.look()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs something that nobody awaits; where it fails, everything ends."""
+        """Runs a task that no other awaits; if it fails, everything ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._on_background_end)
@@ -223,3 +277,68 @@ class Supervisor:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a background task failed", exc_info=error)
             self._give_up("the parent process failed")
+
+
+class Restarts:
+    """Counts deaths, each place by itself."""
+
+    def __init__(self) -> None:
+        self._deaths: dict[int, int] = {}
+
+    def delay_after_death(self, index: int, was_ready: float | None, now: float) -> float | None:
+        """Seconds to wait before the next start; None if the service must give up.
+
+        Args:
+            index: the place of the process that died.
+            was_ready: when it had become ready; None if it had not.
+            now: by the same clock.
+        """
+        is_steady = was_ready is not None and now - was_ready >= STEADY_SECONDS
+        deaths = self._deaths[index] = 1 if is_steady else self._deaths.get(index, 0) + 1
+        if deaths > MOST_DEATHS:
+            return None
+        return min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** (deaths - 1))
+
+
+def processes_of(settings: Settings) -> int:
+    """Processes that serve; chosen by cores and precision if the settings leave it open, one for a GPU."""
+    if settings.processes:
+        return settings.processes
+    if settings.provider != "cpu":
+        return 1
+    try:
+        precision = read_manifest(settings.named_models[0][1]).precision
+    except (ArtifactError, OSError):
+        return 1  # which says what is wrong with the artifact
+    return math.ceil(usable_cores() / CORES_PER_PROCESS.get(precision, CORES_PER_PROCESS_OTHERWISE))
+
+
+def share_of(settings: Settings, index: int, processes: int) -> Settings:
+    """What one of several processes is told: its part of every limit on all requests, and its workers."""
+    shares = {name: -(-getattr(settings, name) // processes) for name in _SHARED}
+    for name, least in _AT_LEAST.items():
+        shares[name] = max(shares[name], getattr(settings, least))  # or the largest request could never be served
+    if not settings.workers and settings.provider == "cpu":
+        cores = math.floor(core_limit())  # all of them are shared out, whether a process is tied to its own or not
+        own = _first(index + 1, cores, processes) - _first(index, cores, processes)
+        shares["workers"] = max(1, own // settings.intra_op_threads)
+    return settings.model_copy(update=shares)
+
+
+def cores_of(index: int, processes: int) -> list[int] | None:
+    """The cores that a process is tied to; None if it runs on all of them.
+
+    That is so if there are fewer cores than processes, if a quota leaves less than the cores (which ones are free is
+    then the kernel's to choose), and on systems that tie no process to cores.
+    """
+    quota = cgroup_quota()
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < processes or (quota is not None and quota < len(cores)):
+        return None
+    return cores[_first(index, len(cores), processes) : _first(index + 1, len(cores), processes)]
+
+
+def _first(index: int, cores: int, processes: int) -> int:
+    return index * cores // processes

@@ -1,1 +1,1 @@
-"""From a validated body to a plan: what is asked of the model, and how large the answer will be."""
+"""From a validated body to a plan: the requested outputs, and how large the answer will be."""

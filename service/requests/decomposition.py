@@ -6,13 +6,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from model.artifact import EXPLAIN_GRAPH
-from model.manifest import Manifest
+from model.artifact import EXPLAIN_GRAPH, Manifest
 from service.errors import Invalid, TooLarge
-from service.requests.attention_schemas import AttentionRequest
-from service.requests.schemas import EncodeRequest
-from service.requests.selection import FLOAT_BYTES
-from service.requests.selection import PARAM as ATTENTION
+from service.requests.attention import FLOAT_BYTES
+from service.requests.schemas import AttentionRequest, EncodeRequest
 from service.tokenization.inputs import InputNames
 
 PARAM = "attention.form"
@@ -43,7 +40,7 @@ class DecompositionPlan:
             raise TooLarge(
                 f"attention: the answer would hold {size} bytes of contributions, at most {max_bytes} are allowed; "
                 "send fewer or shorter inputs",
-                param=ATTENTION,
+                param="attention",
             )
         return size
 
@@ -64,7 +61,7 @@ def plan_decomposition(request: EncodeRequest, manifest: Manifest) -> Decomposit
     if manifest.task != "embedding":
         cure = "; POST /explain decomposes a classifier's scores" if manifest.task == "classification" else ""
         raise Invalid(
-            f"{PARAM}: {manifest.model} gives no vector of a text (its task is {manifest.task}){cure}", param=PARAM
+            f"{PARAM}: {manifest.model} returns no vector of a text (its task is {manifest.task}){cure}", param=PARAM
         )
     if EXPLAIN_GRAPH not in manifest.files:
         raise Invalid(f"{PARAM}: {missing_graph(manifest)}", param=PARAM)

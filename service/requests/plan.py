@@ -7,23 +7,47 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
-from model.graph_names import NORM_LAYERS
-from model.manifest import Manifest
-from model.tasks.settings import Task
-from service.errors import Invalid
+from model.artifact import NORM_LAYERS, Defaults, Manifest
+from model.config_parts import Task
+from service.errors import Invalid, TooLarge
 from service.inference.backend import Float32Array
-from service.requests.artifact_inputs import require_input
-from service.requests.axes import plan_axes
+from service.requests.attention import (
+    ARRAY_FLOATS,
+    FLOAT_BYTES,
+    AttentionPlan,
+    AttentionSelection,
+    check_attention_size,
+    plan_axes,
+    read_head_mask,
+    require_input,
+    select_attention,
+)
 from service.requests.decomposition import DecompositionPlan, plan_decomposition
-from service.requests.head_mask import read_head_mask
-from service.requests.long_texts import check_long_texts
-from service.requests.prompts import Prompt, with_prompt
-from service.requests.schemas import EncodeRequest
-from service.requests.selection import AttentionPlan, AttentionSelection, select_attention
-from service.requests.spans import SpanPlan, Spans, read_spans
+from service.requests.schemas import EncodeRequest, Spans
+from service.requests.spans import SpanPlan, read_spans
+from service.settings import Settings
 from service.tokenization.inputs import Inputs
-from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.rows import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
+
+# Held of each number of an answer until it is read: float32 as computed and as selected or normalised, and as text.
+TENSOR_BYTES = 4 + 4
+
+BASE64_BYTES = TENSOR_BYTES + 6
+
+JSON_BYTES = TENSOR_BYTES + 13
+
+ARRAYS_OF_PARTS = 16  # made of each text's parts on the way to its norms and cosines, about
+
+ENTITY_FLOATS = 64  # numbers that take as much space and time as one entity, about
+
+POOLED_TOKENS = 2048  # of a document whose tokens share vectors: time and memory grow with the square
+
+TOKEN_NUMBERS = 4  # said of each token beside its vector: id, offsets, row
+
+FEWER_BITS = frozenset({"int8", "uint8", "binary", "ubinary"})
+
+SPARSE_WORDS = 4096  # with a weight, at the most: trained models give a text a few hundred
 
 
 class RunOptions(TypedDict):
@@ -33,6 +57,22 @@ class RunOptions(TypedDict):
     wants_tokens: bool
     wants_norms: bool
     head_gates: Float32Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt; `name` is None where the request held its text."""
+
+    text: str
+    name: str | None = None
+
+    def document(self) -> dict[str, str]:
+        """The answer's fields on the prompt."""
+        return {"prompt": self.text} if self.name is None else {"prompt_name": self.name, "prompt": self.text}
+
+    def before(self, texts: Sequence[str]) -> list[str]:
+        """The texts as the model gets them."""
+        return [self.text + text for text in texts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +87,11 @@ class EncodePlan:
         head_gates: [sum of all layers' heads], or None.
         dimensions: of the answer's vectors; labels, or words of the vocabulary.
         task: the model's.
-        spans: what has a vector in place of each text, or None.
+        spans: what has a vector instead of each text, or None.
         decomposition: what is answered of each input token's part of the vectors, or None.
+        overlap: tokens that neighbouring windows share; None where texts are not read in windows.
+        token_numbers: of each token in the answer's further outputs; 0 if none are asked for.
+        hidden_size: of the network.
     """
 
     request: EncodeRequest
@@ -60,6 +103,9 @@ class EncodePlan:
     task: Task = "embedding"
     spans: SpanPlan | None = None
     decomposition: DecompositionPlan | None = None
+    overlap: int | None = None
+    token_numbers: int = 0
+    hidden_size: int = 0
 
     def of(self, place: slice) -> "EncodePlan":
         """The plan of some of the inputs, for what is made of their results."""
@@ -71,9 +117,22 @@ class EncodePlan:
         return self.request.output == "pooled" and self.task in {"embedding", "classification"} and self.spans is None
 
     @property
+    def answers_tokens(self) -> bool:
+        """Whether the answer has a vector for each token."""
+        if "multi_vector" in (self.request.outputs or ()):
+            return True
+        return self.spans is None and (self.request.output == "tokens" or self.task == "multi_vector")
+
+    @property
+    def answers_counted(self) -> bool:
+        """Whether vectors are answered of those tokens only that count in a score."""
+        return self.request.role is not None and self.task == "multi_vector" and self.request.output == "pooled"
+
+    @property
     def needs_only_ids(self) -> bool:
         """Whether tokens and offsets can be left out."""
-        return self.request.attention is None and self.spans is None
+        wants = self.request
+        return not (wants.attention or wants.entities or wants.return_tokens) and self.spans is None
 
     @property
     def run_options(self) -> RunOptions:
@@ -81,13 +140,13 @@ class EncodePlan:
         selection = self.selection
         return {
             "attention_layers": selection.computed_layers if selection else (),
-            "wants_tokens": self.request.output == "tokens" or self.spans is not None,
+            "wants_tokens": self.request.output == "tokens" or self.spans is not None or self.token_numbers > 0,
             "wants_norms": selection is not None and selection.options.form == "norms",
             "head_gates": self.head_gates,
         }
 
     def plan_attention(self, tokenized: Sequence[TokenizedInput], tokenizer: Tokenizer) -> AttentionPlan | None:
-        """Rows and columns of the attention answer, once its texts are tokens; None where none is asked for."""
+        """Rows and columns of the attention answer, once its texts are tokens; None if none is asked for."""
         if self.selection is None:
             return None
         axes = plan_axes(self.selection.options, tokenized, tokenizer)
@@ -101,15 +160,74 @@ def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
         Invalid: it asks for what the model does not have.
     """
     _refuse_other_tasks(request, inputs, manifest)
+    if request.normalize is None:
+        request = request.model_copy(update={"normalize": manifest.defaults.unit_length})
     if request.long_texts is not None:
         check_long_texts(request, inputs, manifest)
+    token_numbers = _check_outputs(request, manifest)
     spans = None if request.spans is None else _plan_spans(request.spans, request, inputs, manifest)
     decomposition = plan_decomposition(request, manifest)
     selection = _select(request, inputs, manifest)
     head_gates = read_head_mask(request.head_mask, manifest)
     dimensions = check_dimensions(request.dimensions, _output_size(request, manifest))
     prompt, prompted = with_prompt(manifest.defaults, inputs, name=request.prompt_name, text=request.prompt)
-    return EncodePlan(request, prompted, prompt, selection, head_gates, dimensions, manifest.task, spans, decomposition)
+    plan = EncodePlan(
+        request,
+        prompted,
+        prompt,
+        selection,
+        head_gates,
+        dimensions,
+        manifest.task,
+        spans,
+        decomposition,
+        overlap=_plan_overlap(request, manifest),
+        token_numbers=token_numbers,
+        hidden_size=manifest.config.hidden_size,
+    )
+    _check_token_options(plan, manifest)
+    return plan
+
+
+def _check_outputs(request: EncodeRequest, manifest: Manifest) -> int:
+    """How many numbers a token has in the outputs that are asked for besides a text's vector."""
+    if request.outputs is None:
+        return 0
+    known = ["dense", *manifest.token_outputs] if manifest.task == "embedding" else []
+    if missing := [name for name in request.outputs if name not in known]:
+        has = f"has {', '.join(known)}" if known else f"has none to choose from (its task is {manifest.task})"
+        raise Invalid(f"outputs: {manifest.model} gives no {missing[0]}; it {has}", param="outputs")
+    for name, is_asked in (
+        ('output "tokens"', request.output == "tokens"),
+        ("spans", request.spans is not None),
+        ("long_texts", request.long_texts is not None),
+        (f"encoding_format {request.encoding_format}", request.encoding_format in FEWER_BITS),
+    ):
+        if is_asked and request.outputs != ["dense"]:
+            raise Invalid(f"outputs: {name} is for dense vectors alone; leave one of the two out", param="outputs")
+    if request.dimensions is not None and "dense" not in request.outputs:
+        raise Invalid("dimensions: they are of dense vectors, and outputs asks for none", param="dimensions")
+    return sum(manifest.token_outputs.get(name, 0) for name in set(request.outputs))
+
+
+def _check_token_options(plan: EncodePlan, manifest: Manifest) -> None:
+    """Refuses what is for vectors of tokens where there are none."""
+    request = plan.request
+    if request.return_tokens and not plan.answers_tokens:
+        raise Invalid(
+            "return_tokens: the answer has no vectors of tokens; ask for output tokens", param="return_tokens"
+        )
+    if request.pool_factor is None:
+        return
+    if manifest.task != "multi_vector" or request.output == "tokens" or plan.spans is not None:
+        raise Invalid(
+            f"pool_factor: it is for the token vectors of a late-interaction model (the task of {manifest.model} is "
+            f"{manifest.task})",
+            param="pool_factor",
+        )
+    if request.role == "query" or not request.normalize:
+        what = "documents, not queries" if request.role == "query" else "vectors of length 1; leave normalize out"
+        raise Invalid(f"pool_factor: it is for {what}", param="pool_factor")
 
 
 def check_dimensions(dimensions: int | None, size: int, *, name: str = "dimensions") -> int:
@@ -158,8 +276,208 @@ def _refuse_other_tasks(request: EncodeRequest, inputs: Inputs, manifest: Manife
             f"pairs: {manifest.model} reads one text at a time (its task is {manifest.task}); send inputs",
             param="pairs",
         )
+    if request.entities is not None:
+        _check_entities(request, inputs, manifest)
     has_vectors = manifest.task in {"embedding", "multi_vector"} or request.output == "tokens"
     if request.dimensions is not None and not has_vectors:
         raise Invalid(
-            f"dimensions: {manifest.model} gives no vectors to cut (its task is {manifest.task})", param="dimensions"
+            f"dimensions: {manifest.model} returns no vectors to cut (its task is {manifest.task})", param="dimensions"
         )
+
+
+def _check_entities(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> None:
+    """Refuses what has no entities: other models, inputs without characters, and vectors."""
+    if manifest.task != "token_classification":
+        raise Invalid(f"entities: {manifest.model} labels no tokens (its task is {manifest.task})", param="entities")
+    if inputs.texts is None:
+        raise Invalid("entities: only texts have places of entities; send texts", param="entities")
+    for name, is_asked in (
+        ('output "tokens"', request.output == "tokens"),
+        ("spans", request.spans is not None),
+        ("prompt", bool(request.prompt or request.prompt_name)),
+    ):
+        if is_asked:
+            raise Invalid(f"entities: {name} does not go with them; leave one of the two out", param="entities")
+
+
+def _plan_overlap(request: EncodeRequest, manifest: Manifest) -> int | None:
+    if request.long_texts is None:
+        return None
+    if request.long_texts == "mean":
+        return 0
+    wanted = None if request.entities is None else request.entities.overlap
+    return manifest.max_sequence_length // 4 if wanted is None else wanted
+
+
+def check_long_texts(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> None:
+    """Refuses what cannot be read in windows.
+
+    Raises:
+        Invalid: no texts, a task that windows are not for, or an answer that has an entry a token.
+    """
+    if inputs.texts is None:
+        raise Invalid(
+            "long_texts: only texts are read in windows, not token ids or pairs; send texts", param="long_texts"
+        )
+    if request.long_texts == "mean" and manifest.task != "embedding":
+        raise Invalid(
+            f"long_texts: {manifest.model} returns no vector of a text to average (its task is {manifest.task})",
+            param="long_texts",
+        )
+    if request.long_texts == "windows" and manifest.task != "token_classification":
+        raise Invalid(
+            f'long_texts: "windows" are for models that label tokens (the task of {manifest.model} is {manifest.task})',
+            param="long_texts",
+        )
+    for name, is_asked in (
+        ('output "tokens"', request.output == "tokens"),
+        ("attention", request.attention is not None),
+        ("spans", request.spans is not None),
+    ):
+        if is_asked:
+            raise Invalid(f"long_texts: {name} is of a text read whole; leave one of the two out", param="long_texts")
+
+
+def choose_prompt(
+    defaults: Defaults, *, name: str | None, text: str | None, name_param: str = "prompt_name"
+) -> Prompt | None:
+    """The prompt of a request: as it says, else the model's default, else none. An empty text means none.
+
+    Raises:
+        Invalid: both are given, or the model has no prompt of that name.
+    """
+    if text is not None:
+        if name is not None:
+            raise Invalid("prompt: give either prompt or prompt_name", param="prompt")
+        return Prompt(text) if text else None
+    if name is None:
+        name = defaults.default_prompt_name
+        return None if name is None or name not in defaults.prompts else Prompt(defaults.prompts[name], name)
+    if name not in defaults.prompts:
+        raise Invalid(f"{name_param}: {_known(defaults)}", param=name_param)
+    return Prompt(defaults.prompts[name], name)
+
+
+def with_prompt(
+    defaults: Defaults, inputs: Inputs, *, name: str | None, text: str | None
+) -> tuple[Prompt | None, Inputs]:
+    """The prompt that a request gets, None where it gets none, and its inputs with that before each.
+
+    Token ids are used as given: the model's default prompt is for texts.
+
+    Raises:
+        Invalid: no such prompt, or one is asked for before token ids.
+    """
+    prompt = choose_prompt(defaults, name=name, text=text)
+    if prompt is None:
+        return None, inputs
+    if inputs.texts is not None:
+        return prompt, replace(inputs, texts=prompt.before(inputs.texts))
+    if inputs.is_paired and (name is not None or text is not None):
+        raise Invalid("prompt: pairs are read without a prompt; leave it out", param="prompt")
+    if name is not None or text is not None:
+        param = "prompt_name" if text is None else "prompt"
+        raise Invalid(f"{param}: token ids are used as given; send texts, or ids that begin with its own", param=param)
+    return None, inputs
+
+
+def _known(defaults: Defaults) -> str:
+    if not defaults.prompts:
+        return "this model has no named prompts; give its text as prompt"
+    return f"expected one of {', '.join(sorted(defaults.prompts))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large an answer will be, known before the model runs.
+
+    Attributes:
+        floats: in the answer, about.
+        built_from: floats read to build it, about.
+        attention_bytes: of the answer's attention.
+        work_bytes: of the attention and the hidden states that are computed for it.
+    """
+
+    floats: int
+    built_from: int
+    attention_bytes: int
+    work_bytes: int
+
+    def held_bytes(self, encoding_format: str, *, as_safetensors: bool) -> int:
+        """What is held from the first run until the answer is read, about."""
+        if as_safetensors:
+            return self.work_bytes + TENSOR_BYTES * self.floats
+        return self.work_bytes + (BASE64_BYTES if encoding_format == "base64" else JSON_BYTES) * self.floats
+
+
+def check_sizes(
+    plan: EncodePlan,
+    lengths: Sequence[int],
+    attention: AttentionPlan | None,
+    settings: Settings,
+    *,
+    block_floats: int = 0,
+) -> Sizes:
+    """How large the answer will be, for texts of these lengths in tokens; `block_floats` next to the attention's maps.
+
+    Raises:
+        TooLarge: larger than the settings allow; the message says what would make it smaller.
+    """
+    if (size := _output_floats(plan, lengths) * FLOAT_BYTES) > settings.max_embedding_bytes:
+        raise TooLarge(
+            f"the answer would hold {size} bytes of embeddings, at most {settings.max_embedding_bytes} are allowed; "
+            "send fewer inputs or ask for fewer dimensions",
+            param="output",
+        )
+    if plan.request.pool_factor is not None and (longest := max(lengths)) > POOLED_TOKENS:
+        raise TooLarge(
+            f"pool_factor: a document has {longest} tokens, at most {POOLED_TOKENS} are pooled; send it in parts",
+            param="pool_factor",
+        )
+    hidden_bytes = 0 if plan.spans is None else plan.spans.work_bytes(lengths)
+    if plan.token_numbers:
+        hidden_bytes += FLOAT_BYTES * plan.hidden_size * sum(lengths)
+    if plan.decomposition is not None:
+        return _decomposition_sizes(plan.decomposition, size, lengths, settings)
+    if attention is None:
+        arrays = (1 if plan.is_one_array else len(lengths)) + (0 if plan.spans is None else len(plan.spans))
+        arrays += 0 if plan.request.pool_factor is None else sum(lengths)
+        read = (size + hidden_bytes) // FLOAT_BYTES
+        return Sizes(size // FLOAT_BYTES, read + ARRAY_FLOATS * arrays, 0, hidden_bytes)
+    attention_bytes = check_attention_size(
+        attention.selection,
+        attention.axes,
+        block_floats=block_floats,
+        is_half=plan.request.encoding_format == "float16",
+        max_bytes=settings.max_attention_bytes,
+        max_work_bytes=settings.max_attention_work_bytes,
+    )
+    floats = (size + attention_bytes) // FLOAT_BYTES
+    built_from = max(floats, attention.selection.build_floats(attention.axes)) + hidden_bytes // FLOAT_BYTES
+    return Sizes(floats, built_from, attention_bytes, hidden_bytes + attention.selection.work_bytes(lengths))
+
+
+def _decomposition_sizes(
+    decomposition: DecompositionPlan, embedding_bytes: int, lengths: Sequence[int], settings: Settings
+) -> Sizes:
+    answer_bytes = decomposition.answer_bytes(lengths, settings.max_attention_bytes)
+    work_bytes, floats = decomposition.work_bytes(lengths), (embedding_bytes + answer_bytes) // FLOAT_BYTES
+    built_from = floats + work_bytes // FLOAT_BYTES + ARRAYS_OF_PARTS * ARRAY_FLOATS * len(lengths)
+    return Sizes(floats, built_from, answer_bytes, work_bytes)
+
+
+def _output_floats(plan: EncodePlan, lengths: Sequence[int]) -> int:
+    """Numbers in the answer for texts of these lengths, without attention."""
+    beside = TOKEN_NUMBERS if plan.request.return_tokens else 0
+    if plan.request.outputs is not None:
+        dense = len(lengths) * plan.dimensions if "dense" in plan.request.outputs else 0
+        return dense + sum(lengths) * (plan.token_numbers + beside)
+    if plan.is_one_array:
+        return len(lengths) * plan.dimensions
+    if plan.spans is not None:
+        return len(plan.spans) * plan.dimensions
+    if plan.request.output == "pooled" and plan.task == "sparse":
+        return len(lengths) * 2 * min(plan.dimensions, SPARSE_WORDS)
+    if plan.request.entities is not None:
+        return sum(lengths) * max(plan.dimensions, ENTITY_FLOATS)
+    return sum(lengths) * (plan.dimensions + beside)

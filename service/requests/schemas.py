@@ -8,17 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
-from service.requests.attention_schemas import (
-    Attention,
-    AttentionRequest,
-    AttentionStatistics,
-    TokenContributions,
-)
-from service.requests.head_mask import HeadMask
-from service.requests.prompts import MAX_PROMPT_CHARACTERS
-from service.requests.spans import Spans
+from service.tokenization.inputs import Truncate
 from service.tokenization.rows import PairTruncation
-from service.tokenization.tokenize import Truncate
 from service.wire import AnswerModel, OpenAnswerModel, RequestModel
 
 Inputs = Annotated[
@@ -38,6 +29,12 @@ Inputs = Annotated[
         }
     ),
 ]
+
+Texts = Annotated[
+    Any,
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+]
+
 Pairs = Annotated[
     Any,
     WithJsonSchema(
@@ -63,15 +60,140 @@ Pairs = Annotated[
         }
     ),
 ]
-PromptText = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
-EncodingFormat = Literal["float", "base64", "float16", "int8", "uint8", "binary", "ubinary"]
-Texts = Annotated[
+
+HeadMask = Annotated[
     Any,
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "array",
+                        "prefixItems": [
+                            {"type": "integer"},
+                            {"type": "integer"},
+                            {"type": "number", "minimum": 0, "maximum": 1},
+                        ],
+                        "minItems": 3,
+                        "maxItems": 3,
+                    },
+                },
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+
+TextList = Annotated[list[str], Field(min_length=1, fail_fast=True)]
+"""Validation of a list ends at its first wrong element: 70,000 of them held the event loop for 0.2 seconds."""
+LabelList = Annotated[list[str], Field(max_length=1024, fail_fast=True)]
+Span = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2, fail_fast=True)]
+Spans = Annotated[list[Annotated[list[Span], Field(min_length=1, fail_fast=True)]], Field(fail_fast=True)]
+MAX_PROMPT_CHARACTERS = 1024  # it stands before every text of a request: what is short to send may be long to tokenise
+
+PromptText = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
+
+Output = Literal["dense", "sparse", "multi_vector"]
+
+Aggregation = Literal["none", "simple", "first", "average", "max"]
+
+EncodingFormat = Literal["float", "base64", "float16", "int8", "uint8", "binary", "ubinary"]
+
+Choice = Annotated[
+    Any,
+    WithJsonSchema(
+        {"anyOf": [{"enum": ["all"]}, {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}]}
+    ),
+]
+
+LayerChoice = Annotated[
+    Any,
+    WithJsonSchema(
+        {"anyOf": [{"enum": ["all", "last"]}, {"type": "array", "items": {"type": "integer"}, "minItems": 1}]}
+    ),
 ]
 
 
-class EncodeRequest(RequestModel):
+class AttentionRequest(RequestModel):
+    """Which attention weights to answer with, and in what form.
+
+    In this order: `layers` and `heads` are selected; `reduce` by `"rollout"` follows whole maps through every layer;
+    `exclude_special` drops tokens, `renormalise` makes rows sum to 1 again; `level` joins tokens to words; `reduce` by
+    `"mean"` or `"max"` makes one map of a layer's heads; `queries` picks rows; `top_k` cuts them.
+    """
+
+    layers: LayerChoice = "last"
+    """`"all"`, `"last"`, or layer indices; negative ones count from the end; order is kept, repeats are dropped"""
+    heads: Choice = "all"
+    """`"all"`, or head indices, taken from each layer"""
+    queries: Literal["all", "cls"] = "all"
+    """`"all"`, or `"cls"` for the first token's row only (by words the first word's), which `exclude_special` keeps"""
+    reduce: Literal["none", "mean", "max", "rollout"] = "none"
+    """`"mean"` or `"max"` over the selected heads: one map a layer; rows of a maximum do not sum to 1. `"rollout"`
+    (Abnar & Zuidema 2020): one map through all layers, whatever `layers` says; the step of each is the mean of its
+    selected heads and the identity"""
+    level: Literal["token", "word"] = "token"
+    """`"word"`: the sum over a word's key tokens, the mean over its query tokens; texts only"""
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    """only the k largest keys of each query, and the mass left out; null answers whole rows"""
+    exclude_special: bool = False
+    """leave out the tokens that the tokenizer adds; a row then sums to what it gives to the others"""
+    renormalise: bool = False
+    """divide each row by that sum; needs `exclude_special`"""
+    form: Literal["weights", "norms", "stats", "decomposition"] = "weights"
+    """`"norms"`: each weight times the length of the vector that it takes, ||alpha f(x)|| (Kobayashi et al. 2020):
+    heads with nothing to do rest on tokens whose vectors are short; `head_mask`'s gate enters neither factor; not with
+    `renormalise` or a rollout. `"stats"`: numbers that describe each head instead of its weights; only `layers` and
+    `heads` go with it. `"decomposition"`: instead of weights what each input token gives to the text's vector,
+    followed through every layer with attention weights and norms fixed; only `level` goes with it"""
+
+
+class EntityRequest(RequestModel):
+    """How the labels of a token classifier become entities."""
+
+    aggregation: Aggregation = "simple"
+    """as in the pipeline of `transformers`. `"none"`: an entry a token. `"simple"`: neighbours of one label are one
+    entity, told apart by `B-` and `I-`. `"first"`, `"max"`, `"average"`: a word has one label first: its first
+    token's, its surest token's, or the best by the mean of its tokens' scores"""
+    ignore_labels: LabelList = Field(default=["O"])
+    """labels that are left out; of a group without `B-` and `I-`"""
+    overlap: Annotated[int, Field(ge=0)] | None = None
+    """with `long_texts` `"windows"`: tokens that neighbouring windows share, at most half of a window; null for a
+    quarter"""
+
+
+class ModelChoice(RequestModel):
+    """Which of several models answers."""
+
+    model: str | None = None
+    """name of one of the models that are served, as `GET /v1/models` lists them; null for the default. A model that is
+    alone answers to any name"""
+
+
+class PromptOptions(RequestModel):
+    """What is put before every text."""
+
+    prompt_name: str | None = None
+    """the name of one of the model's prompts, put before every text; null selects the model's default, if any"""
+    prompt: PromptText | None = None
+    """a prompt of your own instead; empty for none"""
+
+
+class TeiTruncation(RequestModel):
+    """What TEI's clients say of texts that are longer than the model takes."""
+
+    truncate: bool | None = None
+    """cut them, unless false"""
+    truncation_direction: Literal["Right", "right", "Left", "left"] = "Right"
+    """the end that is cut"""
+
+    def truncation(self) -> Truncate:
+        """The same as `POST /encode` has it."""
+        return "start" if self.truncation_direction.lower() == "left" else self.truncate is not False
+
+
+class EncodeRequest(PromptOptions, ModelChoice):
     """What `POST /encode` takes."""
 
     model_config = ConfigDict(
@@ -92,34 +214,46 @@ class EncodeRequest(RequestModel):
     pairs: Pairs = None
     """instead of `inputs`, for a model that reads two texts at once: pairs of texts, or of lists of token ids without
     special tokens"""
-    normalize: bool = True
-    """divide each vector by its length, after `dimensions`"""
+    role: Literal["query", "document"] | None = None
+    """read texts as the model reads queries, or documents: with its prompt for them, and a late-interaction model's
+    lengths and query expansion; for models that tell them apart"""
+    normalize: bool | None = None
+    """divide each vector by its length, after `dimensions`; null does unless the model is made for dot products
+    (`defaults.unit_length` of `GET /info`)"""
     truncate: Truncate = True
     """cut texts that are longer than the model takes at their end, or at their `"start"`; false refuses them, as token
     ids by themselves always are"""
-    long_texts: Literal["mean"] | None = None
+    long_texts: Literal["mean", "windows"] | None = None
     """`"mean"`: a text that is longer than the model takes is embedded in windows of the greatest length, and answered
-    by their mean, weighted by their tokens; a prompt is in the first one; null does as `truncate` says"""
+    by their mean, weighted by their tokens; a prompt is in the first one. `"windows"`: a token classifier reads it in
+    windows that overlap, and takes each token from the one in which it has more of the text on both sides. null does as
+    `truncate` says"""
+    entities: EntityRequest | None = None
+    """of a token classifier: entities instead of the scores of every token"""
     spans: Spans | None = None
-    """for each input a list of `[start, end]`, in characters of the text as sent: in place of the text's vector one a
+    """for each input a list of `[start, end]`, in characters of the text as sent: instead of the text's vector one a
     span, the mean of the last hidden states of its tokens, the text read whole (late chunking)"""
     pair_truncation: PairTruncation = "longest_first"
-    """which text of a pair is cut: the longer one until both are as long, or `"only_second"`"""
+    """which text of a pair is cut: the longer one until both are as long, `"only_first"` or `"only_second"`"""
     raw_scores: bool = False
     """a classifier's scores as logits, without the activation that makes probabilities of them"""
-    prompt_name: str | None = None
-    """one of the model's prompts, put before every text; null takes the model's default, where it has one"""
-    prompt: PromptText | None = None
-    """a prompt of your own instead; empty for none"""
     dimensions: Annotated[int, Field(ge=1)] | None = None
-    """keep the first so many dimensions; null keeps all"""
+    """truncate vectors to N dimensions; null keeps all"""
     output: Literal["pooled", "tokens"] = "pooled"
     """one vector a text, or one vector a token"""
+    outputs: Annotated[list[Output], Field(min_length=1, max_length=3, fail_fast=True)] | None = None
+    """of an embedder with several (BGE-M3): `"dense"` in `embeddings`, `"sparse"`, and `"multi_vector"`, a vector for
+    each token but the first; what is not asked for is not computed"""
+    pool_factor: Annotated[float, Field(ge=1, le=1024)] | None = None
+    """of documents of a late-interaction model: so many tokens share a vector on average, those that are most alike
+    (Ward's clustering); the first token keeps its own"""
+    return_tokens: bool = False
+    """where each token has a vector: answer in `tokens` which tokens the vectors are of"""
     encoding_format: EncodingFormat = "float"
     """`"base64"`: little-endian float32, row by row, for embeddings and attention weights; `"float16"`: for attention
-    weights where safetensors are accepted, embeddings stay float32; `"int8"`, `"uint8"`: each dimension in 256 steps
-    between its least and greatest value over calibration texts; `"ubinary"`, `"binary"`: signs, eight to a byte, as 0
-    to 255 or less 128"""
+    weights and vectors of tokens where safetensors are accepted, a text's vector stays float32; `"int8"`, `"uint8"`:
+    each dimension in 256 steps between its least and greatest value over calibration texts; `"ubinary"`, `"binary"`:
+    signs, eight to a byte, as 0 to 255 or less 128"""
     attention: AttentionRequest | None = None
     """null computes none"""
     head_mask: HeadMask = None
@@ -127,39 +261,53 @@ class EncodeRequest(RequestModel):
     leaves it as it is; negative indices count from the end; for all inputs; null or empty for none"""
 
 
-class TokenizeRequest(RequestModel):
+class TokenizeRequest(PromptOptions, ModelChoice):
     """What `POST /tokenize` takes."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"inputs": ["The cat sat on the mat."]}]})
 
     inputs: Texts
     """a text or a list of texts"""
-    truncate: bool = True
-    """cut texts that are longer than the model takes; false refuses them"""
-    prompt_name: str | None = None
-    """one of the model's prompts, put before every text; null takes the model's default, where it has one"""
-    prompt: PromptText | None = None
-    """a prompt of your own instead; empty for none"""
+    truncate: Truncate = True
+    """cut texts that are longer than the model takes at their end, or at their `"start"`; false refuses them"""
 
 
 class Usage(AnswerModel):
-    """What a request cost."""
+    """The cost of a request."""
 
     tokens: int
     """tokens of all inputs, special tokens included"""
 
 
 class Item(AnswerModel):
-    """What became of one input."""
+    """One input as it was read."""
 
     tokens: int
     """tokens that were encoded, special tokens included"""
     truncated: bool
     """whether the text was longer and its end was cut off"""
     tokens_cut: int | None = None
-    """only where it was: how many tokens of it were left out"""
+    """only if it was truncated: how many of its tokens were left out"""
     windows: int | None = None
-    """only with `long_texts`: how many windows it was read in; `tokens` are those of all of them"""
+    """only with `long_texts`: how many windows it was read in; `tokens` counts all of them"""
+
+
+class Entity(AnswerModel):
+    """What a token classifier found in a text."""
+
+    entity_group: str | None = None
+    """its label without `B-` and `I-`"""
+    entity: str | None = None
+    """instead of `entity_group` with `aggregation` `"none"`: the token's label"""
+    score: float
+    """of the label, the mean over the group's tokens or words"""
+    index: int | None = None
+    """only with `entity`: which token, special ones counted"""
+    word: str
+    """as the tokenizer writes it; the text itself has it from `start` to `end`"""
+    start: int
+    """where it begins, in characters of the text"""
+    end: int
 
 
 class SparseVector(AnswerModel):
@@ -169,27 +317,125 @@ class SparseVector(AnswerModel):
     values: list[float] | str
 
 
-class EncodeAnswer(AnswerModel):
+class Tensor(AnswerModel):
+    """One layer's array with `encoding_format: "base64"`."""
+
+    dtype: Literal["float32", "int32"]
+    shape: Annotated[list[int], Field(min_length=2, max_length=3)]
+    """heads, queries, keys; no keys in `left_out`"""
+    data: str
+    """little-endian, row by row, in base64"""
+
+
+class Labels(AnswerModel):
+    """The tokens or words of one input that an answer has entries for."""
+
+    tokens: list[str] | None = None
+    """absent if words are listed"""
+    words: list[str] | None = None
+    """with `level` `"word"`, as written in the text; each special token is a word"""
+    offsets: list[tuple[int, int]] | None
+    """[start, end) of each token or word in its text, in characters; [0, 0] for special tokens; null for token id
+    inputs"""
+    segments: list[int | None] | None = None
+    """only of a pair: the text that each token or word is of, 0 or 1; null for special tokens"""
+
+
+class Attention(Labels):
+    """Attention weights of one input.
+
+    Columns are the tokens or words listed, and so are rows, unless only one was asked for.
+    """
+
+    layers: list[int]
+    """which layers, in the order asked for; a rollout's are all"""
+    heads: list[list[int]]
+    """which heads, of each of these layers"""
+    reduce: Literal["mean", "max", "rollout"] | None = None
+    """only where maps are reduced: the head axis of `weights` then holds one map made from a layer's heads (none where
+    the layer has no heads), and the layer axis of a rollout one entry for all layers"""
+    form: Literal["norms"] | None = None
+    """only where `weights` are norm-weighted: in the unit of the hidden state, rows do not sum to 1"""
+    weights: list[list[list[list[float]]]] | list[Tensor]
+    """[layer][head][query][key]; with `top_k` the k largest, largest first; with base64 one tensor a layer"""
+    indices: list[list[list[list[int]]]] | list[Tensor] | None = None
+    """only with `top_k`: the columns of these weights, [layer][head][query][k]"""
+    left_out: list[list[list[float]]] | list[Tensor] | None = None
+    """only with `top_k`: the sum of each row's other weights, [layer][head][query]"""
+
+
+class AttentionStatistics(AnswerModel):
+    """What `form` `"stats"` answers for one input."""
+
+    layers: list[int]
+    """which layers, in the order asked for"""
+    heads: list[list[int]]
+    """which heads, of each of these layers"""
+    statistics: dict[str, list[list[float]] | None]
+    """by name [layer][head]: `entropy` (nats), `normalized_entropy` (of the largest there
+    can be), `confidence` (largest weight on an
+    ordinary token), `signed_distance` and `distance` (tokens), `offset_previous`, `offset_self`, `offset_next`,
+    `special_mass`, `special_to_special`, `other_to_special`, `punctuation_mass`, `repeated_token`; null where the text
+    does not define it"""
+
+
+class TokenContributions(Labels):
+    """What `form` `"decomposition"` answers for one input.
+
+    Each token has a part of the vector that is answered, before it is put in fewer bits, and the biases of the network
+    have one. All parts add up to that vector, and so norms times cosines add up to its length, 1 if normalised.
+    """
+
+    form: Literal["decomposition"]
+    norms: list[float]
+    """the length of each token's or word's part; the last one is the biases'"""
+    cosines: list[float]
+    """between each part and the vector, 0 where either is 0 up to rounding; the last one is the biases'"""
+
+
+class VectorTokens(AnswerModel):
+    """The tokens that one input's vectors are of."""
+
+    input_ids: list[int]
+    offsets: list[tuple[int, int]] | None
+    """[start, end) of each token in the text as it was sent, in characters; [0, 0] for tokens that the model adds; null
+    for token id inputs"""
+    rows: list[int] | None = None
+    """only with `pool_factor`: the vector that each token is in"""
+
+
+class PromptedAnswer(AnswerModel):
+    """The prompt that was put before every text."""
+
+    prompt_name: str | None = None
+    """its name, if it is one of the model's, named by the request or by default"""
+    prompt: str | None = None
+    """its text, if there was one; offsets count from its start"""
+
+
+class EncodeAnswer(PromptedAnswer):
     """What `POST /encode` answers; one entry an input, in their order."""
 
     model: str
     embeddings: list[list[float]] | list[list[list[float]]] | list[str] | None = None
     """pooled: one vector an input; tokens: one vector a token of each input, spans: a span; base64: one string an
-    input; whole numbers for int8, uint8 and binary vectors; absent where the model's task gives no vectors"""
-    scores: list[list[float]] | list[str] | None = None
-    """only of a classifier: a score a label of each input"""
+    input; whole numbers for int8, uint8 and binary vectors; absent if the model's task has no vectors"""
+    scores: list[list[float]] | list[list[list[float]]] | list[str] | None = None
+    """only of a classifier: a score a label of each input, or of each of its tokens"""
+    entities: list[list[Entity]] | None = None
+    """only of a token classifier that is asked for them, instead of `scores`"""
     labels: list[str] | None = None
     """only of a classifier: what the scores are of"""
     sparse: list[SparseVector] | None = None
-    """only of a sparse model: each input's words with a weight"""
+    """only of a sparse model, or where `outputs` asks for it: each input's words with a weight"""
+    multi_vector: list[list[list[float]]] | list[str] | None = None
+    """only where `outputs` asks for it: a vector for each token of each input but the first"""
     usage: Usage
     items: list[Item]
-    prompt_name: str | None = None
-    """only where a prompt of the model was put before the texts, by the request or by default"""
-    prompt: str | None = None
-    """only where there was one: its text; offsets count from its start"""
+    tokens: list[VectorTokens] | None = None
+    """only with `return_tokens`"""
     attention: list[Attention] | list[AttentionStatistics] | list[TokenContributions] | None = None
-    """only where it was asked for"""
+    """only if asked for"""
 
 
 class TokenizedItem(AnswerModel):
@@ -201,23 +447,19 @@ class TokenizedItem(AnswerModel):
     """[start, end) of each token in the text, in characters; [0, 0] for special tokens"""
     truncated: bool
     tokens_cut: int | None = None
-    """only where it was truncated: how many tokens of it were left out"""
+    """only if it was truncated: how many of its tokens were left out"""
 
 
-class TokenizeAnswer(AnswerModel):
+class TokenizeAnswer(PromptedAnswer):
     """What `POST /tokenize` answers; one entry a text, in their order."""
 
     model: str
     items: list[TokenizedItem]
     usage: Usage
-    prompt_name: str | None = None
-    """only where a prompt of the model was put before the texts, by the request or by default"""
-    prompt: str | None = None
-    """only where there was one: its text; offsets count from its start"""
 
 
 class Status(AnswerModel):
-    """What a probe answers where all is well."""
+    """What a probe answers if all is well."""
 
     status: Literal["ok", "ready"]
 
@@ -230,8 +472,8 @@ class Info(OpenAnswerModel):
     """the artifact's `manifest.json`"""
     limits: dict[str, float]
     """largest request, in bytes, texts, tokens and seconds"""
-    runtime: dict[str, str | int]
-    """provider, workers, threads"""
+    runtime: dict[str, str | int | list[str]]
+    """provider, workers, threads, engine, the arithmetic it computes in, and the processor's instructions"""
     versions: dict[str, str]
 
 

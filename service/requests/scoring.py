@@ -4,20 +4,187 @@ A cross-encoder reads each pair; an embedder and a multi-vector model read each 
 prompts that they have for these. It knows the model's manifest, neither HTTP nor threads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
-from model.manifest import Manifest
-from model.tasks.settings import MultiVectorSettings
+from pydantic import ConfigDict, Field, model_validator
+
+from model.artifact import DOT, Manifest
 from service.errors import Invalid, WrongTask
-from service.requests.attention_schemas import AttentionRequest
-from service.requests.prompts import choose_prompt
-from service.requests.schemas import EncodeRequest
-from service.tokenization.inputs import InputNames, Inputs
-from service.tokenization.tokenize import Truncate
+from service.requests.plan import choose_prompt
+from service.requests.roles import TextRole, text_role
+from service.requests.schemas import (
+    Attention,
+    AttentionRequest,
+    EncodeRequest,
+    HeadMask,
+    ModelChoice,
+    Output,
+    TeiTruncation,
+    TextList,
+)
+from service.tokenization.inputs import InputNames, Inputs, Truncate
+from service.wire import AnswerModel, RequestModel
 
-QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # as sentence-transformers looks for
+JINA_EXAMPLE: dict[str, Any] = {
+    "model": "sentence-transformers/all-MiniLM-L6-v2",
+    "query": "Where did the cat sit?",
+    "documents": ["The cat sat on the mat.", "It rained all day."],
+}
+
+
+class TextObject(RequestModel):
+    """A document as an object, as Jina and Cohere take it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    text: str
+
+
+Weight = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+
+Documents = Annotated[list[str | TextObject], Field(min_length=1, fail_fast=True)]
+
+
+class OutputWeights(RequestModel):
+    """How much each output of a model counts that has several (BGE-M3)."""
+
+    dense: Weight = 0.0
+    sparse: Weight = 0.0
+    multi_vector: Weight = 0.0
+
+    @model_validator(mode="after")
+    def _count(self) -> Self:
+        if not self.by_output():
+            raise ValueError("expected a weight above 0")
+        return self
+
+    def by_output(self) -> dict[Output, float]:
+        """The outputs that count."""
+        given: dict[Output, float] = {"dense": self.dense, "sparse": self.sparse, "multi_vector": self.multi_vector}
+        return {name: weight for name, weight in given.items() if weight}
+
+
+class RerankRequest(TeiTruncation, ModelChoice):
+    """What `POST /rerank` takes: `texts` as TEI, or `documents` as Infinity; other fields of theirs are ignored."""
+
+    model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [JINA_EXAMPLE]})
+
+    query: Annotated[str, Field(min_length=1)]
+    """what the documents are compared with"""
+    texts: TextList | None = None
+    """TEI's name of the documents"""
+    documents: Documents | None = None
+    """texts, or objects with a `text`"""
+    raw_scores: bool = False
+    """a cross-encoder's scores as logits, instead of numbers from 0 to 1"""
+    return_text: bool = False
+    """TEI's: answer each document's text, too"""
+    return_documents: bool = False
+    """the same for `documents`"""
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    """only the best N; TEI has no such field, but may give it"""
+    attention: AttentionRequest | None = None
+    """a cross-encoder's attention across each pair, as of `POST /encode`; with it come the blocks from the query's
+    tokens to the document's and back, and the weight that they hold"""
+    head_mask: HeadMask = None
+    """scores with less of some heads, as of `POST /encode`"""
+    matches: bool = False
+    """of a multi-vector model (ColBERT): which token of the document each token of the query found"""
+    weights: OutputWeights | None = None
+    """of a model with several outputs (BGE-M3): their weighted mean as the score; null for the cosine of its dense
+    vectors. Words' weights are multiplied and added up; a query's vectors of tokens count by their mean"""
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if (self.texts is None) == (self.documents is None):
+            raise ValueError("expected texts (TEI's form) or documents (Infinity's)")
+        return self
+
+    def documents_given(self) -> list[str]:
+        """The documents as texts."""
+        return self.texts if self.texts is not None else plain_texts(self.documents or ())
+
+
+class JinaRequest(ModelChoice):
+    """What `POST /v1/rerank` takes; other fields of its clients are ignored."""
+
+    model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [JINA_EXAMPLE]})
+
+    query: Annotated[str, Field(min_length=1)]
+    """what the documents are compared with"""
+    documents: Documents
+    """texts, or objects with a `text`"""
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    """only the best N"""
+    return_documents: bool = True
+    """answer each document's text, too"""
+    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
+    """cut documents after this many tokens"""
+
+
+def plain_texts(documents: Sequence[str | TextObject]) -> list[str]:
+    """Documents as texts."""
+    return [document if isinstance(document, str) else document.text for document in documents]
+
+
+class PairAttention(Attention):
+    """Attention across one pair; `weights` and the rest as `POST /encode` answers them."""
+
+    query_to_document: list[list[list[list[float]]]] | None = None
+    """[layer][head][query's token][document's token], the part of `weights`"""
+    document_to_query: list[list[list[list[float]]]] | None = None
+    """the same the other way round"""
+    query_to_document_mass: list[list[float]] | None = None
+    """[layer][head]: how much weight a token of the query gives to the document, the mean over its tokens"""
+    document_to_query_mass: list[list[float]] | None = None
+    """the same the other way round"""
+
+
+class TokenMatch(AnswerModel):
+    """What one token of a query found: the document's token that is the most similar to it.
+
+    Offsets are [start, end) in characters of the text as it was sent; [0, 0] for tokens that the model adds.
+    """
+
+    query_token: str
+    query_offsets: list[int]
+    token: str
+    offsets: list[int]
+    similarity: float
+
+
+class TeiRank(AnswerModel):
+    """One document, as TEI answers it."""
+
+    index: int
+    score: float
+    text: str | None = None
+    attention: PairAttention | None = None
+    matches: list[TokenMatch] | None = None
+
+
+class RerankResult(AnswerModel):
+    """One document, as Infinity and Jina answer it."""
+
+    index: int
+    relevance_score: float
+    document: str | TextObject | None = None
+    """Infinity's: a text; Jina's: an object with a `text`"""
+    attention: PairAttention | None = None
+    matches: list[TokenMatch] | None = None
+
+
+class RerankAnswer(AnswerModel):
+    """What `documents` are answered with."""
+
+    id: str
+    object: Literal["rerank"] = "rerank"
+    model: str
+    created: int
+    results: list[RerankResult]
+    usage: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +193,7 @@ class Scoring:
 
     Attributes:
         queries: one for all documents, or one a document.
-        documents: what is scored.
+        documents: to score.
         names: what the caller calls the documents, for errors.
         query_name: what the caller calls the queries.
         truncate: what happens to texts that are too long.
@@ -34,6 +201,9 @@ class Scoring:
         raw_scores: whether a cross-encoder's scores are logits.
         attention: what to answer of a cross-encoder's attention; None for nothing.
         head_mask: as of `POST /encode`.
+        matches: whether to answer what each token of a query found.
+        most: how many documents are answered, the best ones; None for all.
+        weights: of each output that counts, for a model with several; None for its own score.
     """
 
     queries: Sequence[str]
@@ -45,6 +215,9 @@ class Scoring:
     raw_scores: bool = False
     attention: AttentionRequest | None = None
     head_mask: Any = None
+    matches: bool = False
+    most: int | None = None
+    weights: Mapping[Output, float] | None = None
 
     @property
     def query_names(self) -> InputNames:
@@ -77,9 +250,15 @@ class Scoring:
         """How many tokens the two texts of a pair may have, special tokens left out."""
         return None if self.document_tokens is None else (None, self.document_tokens)
 
-    def vector_request(self) -> EncodeRequest:
-        """What a model is asked that reads one text at a time, prompts in front."""
-        return EncodeRequest(prompt="", truncate=self.truncate, head_mask=self.head_mask)
+    def vector_request(self, manifest: Manifest) -> EncodeRequest:
+        """What a model is asked that reads one text at a time, prompts in front: vectors that its similarity takes."""
+        return EncodeRequest(
+            prompt="",
+            truncate=self.truncate,
+            head_mask=self.head_mask,
+            normalize=manifest.defaults.similarity != DOT,
+            outputs=None if self.weights is None else list(self.weights),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +269,42 @@ class ScoredTexts:
         inputs: the texts behind their prompt.
         names: what the caller calls them.
         most_tokens: of each text, special tokens left out; None for no limit.
+        role: how they are read.
+        prompt_length: characters of the prompt.
     """
 
     inputs: Inputs
     names: InputNames
     most_tokens: tuple[int] | None
+    role: TextRole
+    prompt_length: int
 
 
 def reads_pairs(scoring: Scoring, manifest: Manifest) -> bool:
     """Whether the model scores by reading pairs; else it compares vectors.
 
     Raises:
-        WrongTask: it gives no score of two texts.
-        Invalid: attention is asked for of a model that reads each text apart.
+        WrongTask: it returns no score of two texts.
+        Invalid: attention is asked for of a model that reads each text apart, or matches of one without token vectors.
     """
+    if scoring.weights is not None and not manifest.token_outputs:
+        raise Invalid(
+            f"weights: {manifest.model} has one output; they are for a model with several (BGE-M3)", param="weights"
+        )
+    if scoring.matches and manifest.task != "multi_vector":
+        instead = "; ask it for attention across the pair" if manifest.task == "classification" else ""
+        raise Invalid(
+            f"matches: {manifest.model} returns no vectors of tokens (its task is {manifest.task}){instead}; a "
+            "multi-vector model shows what each token found",
+            param="matches",
+        )
     if manifest.task == "classification":
         _refuse_classifier(manifest)
         return True
     if manifest.task == "sparse":
         raise WrongTask(f"{manifest.model} is a sparse model: it scores no pairs; POST /embed_sparse gives its vectors")
+    if manifest.task == "token_classification":
+        raise WrongTask(f"{manifest.model} labels tokens: it scores no pairs; POST /predict gives its entities")
     if scoring.attention is not None:
         raise Invalid(
             f"attention: {manifest.model} reads query and document apart (its task is {manifest.task}), so neither "
@@ -120,12 +316,11 @@ def reads_pairs(scoring: Scoring, manifest: Manifest) -> bool:
 
 def texts_to_compare(scoring: Scoring, manifest: Manifest, added: int) -> tuple[ScoredTexts, ScoredTexts]:
     """The queries, each once, and the documents; `added` is how many special tokens a text gets."""
-    query_length, document_length = _longest(manifest, added)
-    queries = _prompted(scoring.each_query_once(), QUERY_PROMPTS, manifest)
-    documents = _prompted(scoring.documents, DOCUMENT_PROMPTS, manifest)
+    query, document = text_role("query", manifest, added), text_role("document", manifest, added)
+    limits = [*(document.most_tokens or ()), *([] if scoring.document_tokens is None else [scoring.document_tokens])]
     return (
-        ScoredTexts(queries, scoring.query_names, _limit(query_length, None)),
-        ScoredTexts(documents, scoring.names, _limit(document_length, scoring.document_tokens)),
+        _prompted(scoring.each_query_once(), scoring.query_names, query.most_tokens, query, manifest),
+        _prompted(scoring.documents, scoring.names, (min(limits),) if limits else None, document, manifest),
     )
 
 
@@ -137,23 +332,10 @@ def _refuse_classifier(manifest: Manifest) -> None:
         )
 
 
-def _prompted(texts: Sequence[str], names: Sequence[str], manifest: Manifest) -> Inputs:
+def _prompted(
+    texts: Sequence[str], names: InputNames, most: tuple[int] | None, role: TextRole, manifest: Manifest
+) -> ScoredTexts:
     """Texts behind the prompt that the model has for them, as sentence-transformers reads queries and documents."""
-    defaults = manifest.defaults
-    name = next((name for name in names if name in defaults.prompts), None)
-    prompt = choose_prompt(defaults, name=name, text=None)
-    return Inputs(texts=texts if prompt is None else prompt.before(texts))
-
-
-def _longest(manifest: Manifest, added: int) -> tuple[int | None, int | None]:
-    """The longest query and document in tokens of their own, where the model has limits for them."""
-    settings = manifest.config.task_settings
-    if not isinstance(settings, MultiVectorSettings):
-        return None, None
-    query, document = settings.query_length, settings.document_length
-    return query and max(1, query - added), document and max(1, document - added)
-
-
-def _limit(*given: int | None) -> tuple[int] | None:
-    numbers = [number for number in given if number is not None]
-    return (min(numbers),) if numbers else None
+    prompt = choose_prompt(manifest.defaults, name=role.prompt_name, text=None)
+    inputs = Inputs(texts=texts if prompt is None else prompt.before(texts))
+    return ScoredTexts(inputs, names, most, role, 0 if prompt is None else len(prompt.text))

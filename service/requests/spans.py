@@ -6,22 +6,18 @@ These have read the whole text, unlike those of a part that is embedded by itsel
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
 
-from model.manifest import Manifest
+from model.artifact import Manifest
 from service.errors import Invalid
 from service.inference.backend import Int64Array
+from service.requests.schemas import Span, Spans
 from service.tokenization.inputs import Inputs
-from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.rows import TokenizedInput
 
 PARAM = "spans"
 HIDDEN_BYTES = 4  # of a number of the last hidden state
-
-Span = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
-Spans = list[Annotated[list[Span], Field(min_length=1)]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +86,9 @@ def read_spans(spans: Spans, inputs: Inputs, manifest: Manifest) -> SpanPlan:
 def _refuse_model(manifest: Manifest) -> None:
     config = manifest.config
     if manifest.task != "embedding":
-        raise Invalid(f"{PARAM}: {manifest.model} gives no vector of a text (its task is {manifest.task})", param=PARAM)
+        raise Invalid(
+            f"{PARAM}: {manifest.model} returns no vector of a text (its task is {manifest.task})", param=PARAM
+        )
     if config.pooling != "mean" or config.projections:
         way = "mean and a dense layer" if config.projections else config.pooling
         raise Invalid(

@@ -34,12 +34,12 @@ class Page:
 
 
 async def answer_viewer(request: Request) -> Response:
-    """The viewer; where there is an admin port, without links to what is on that one."""
+    """The viewer; if there is an admin port, without links to what is on that one."""
     services = services_of(request)
     if services.settings.admin_port is None:
         return _answer(request, _pages()[INDEX])
     return _answer(
-        request, _without_links(frozenset(route.path for route in services.routes if route.access == "admin"))
+        request, _without_links(frozenset(route.path for route in services.routes if route.is_administrative))
     )
 
 

@@ -1,5 +1,9 @@
-"""`POST /predict` (TEI's) and `POST /classify` (Infinity's): a classifier's labels, each with a score, best first."""
+"""`POST /predict` (TEI's) and `POST /classify` (Infinity's): a classifier's labels, each with a score, best first.
 
+Of a token classifier `POST /predict` answers entities, in the shape of the pipeline of `transformers`.
+"""
+
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
@@ -7,14 +11,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers.scores import labelled
-from service.error_shapes import TEI
 from service.errors import Invalid, WrongTask
 from service.http.route import Route
-from service.operations.encode import EncodeResult
-from service.requests.schemas import EncodeRequest
-from service.routes.compatible.adapter import embeddings_document, json_response, require_task, run_for
+from service.operations.encode import EncodeResult, offload
+from service.requests.attention import ARRAY_FLOATS
+from service.requests.schemas import (
+    Aggregation,
+    EncodeRequest,
+    Entity,
+    EntityRequest,
+    LabelList,
+    ModelChoice,
+    TeiTruncation,
+    TextList,
+)
+from service.routes.adapter import embeddings_document, json_response, labels_tokens, require_task, run_for
 from service.tokenization.inputs import InputNames
-from service.wire import AnswerModel, RequestModel
+from service.wire import TEI, AnswerModel, RequestModel
 
 _TEXT = {"type": "string"}
 _ONE = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 1}
@@ -28,32 +41,60 @@ PredictInputs = Annotated[
 SHAPES = 'expected a text, a pair ["a", "b"], or a list of single texts [["a"], ...] or of pairs [["a", "b"], ...]'
 
 
-class PredictRequest(RequestModel):
+class PredictParameters(RequestModel):
+    """What huggingface_hub sends for token classification; other parameters are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    aggregation_strategy: Aggregation | None = None
+    ignore_labels: LabelList | None = None
+    stride: Annotated[int, Field(ge=0)] | None = None
+
+
+class PredictRequest(TeiTruncation, ModelChoice):
     """What `POST /predict` takes; fields that TEI does not know are ignored, as there."""
 
     model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [{"inputs": "I like it."}]})
 
     inputs: PredictInputs
-    """a text; `["a", "b"]`, one pair; `[["a"], ["b"]]`, texts; or `[["a", "b"], ...]`, pairs"""
+    """a text; `["a", "b"]`, one pair; `[["a"], ["b"]]`, texts; or `[["a", "b"], ...]`, pairs. With `level` `"tokens"` a
+    text or a list of texts"""
     raw_scores: bool = False
-    """logits in place of probabilities"""
-    truncate: bool | None = None
-    """cut texts that are longer than the model takes, unless false"""
-    truncation_direction: Literal["Right", "right", "Left", "left"] = "Right"
-    """which end is cut"""
+    """logits instead of probabilities"""
+    level: Literal["text", "tokens"] | None = None
+    """`"tokens"`: entities, of a model that labels tokens; null for what the model does. A longer text than the model
+    takes is then read in windows that overlap, unless `truncate` is true, which cuts it, or false, which refuses it"""
+    aggregation: Aggregation | None = None
+    """how tokens become entities, `"simple"` by default; as `entities.aggregation` of `POST /encode`"""
+    ignore_labels: LabelList | None = None
+    """labels that are left out, `["O"]` by default"""
+    overlap: Annotated[int, Field(ge=0)] | None = None
+    """tokens that neighbouring windows of a long text share"""
+    parameters: PredictParameters | None = None
+    """the same by the names of huggingface_hub"""
+
+    def entities(self) -> EntityRequest:
+        """How tokens are grouped."""
+        own = {"aggregation": self.aggregation, "ignore_labels": self.ignore_labels, "overlap": self.overlap}
+        theirs = self.parameters or PredictParameters()
+        named = {
+            "aggregation": theirs.aggregation_strategy,
+            "ignore_labels": theirs.ignore_labels,
+            "overlap": theirs.stride,
+        }
+        given = {name: value for values in (named, own) for name, value in values.items() if value is not None}
+        return EntityRequest.model_validate(given)
 
 
-class ClassifyRequest(RequestModel):
+class ClassifyRequest(ModelChoice):
     """What `POST /classify` takes, as Infinity; other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [{"input": ["I like it."]}]})
 
-    input: str | Annotated[list[str], Field(min_length=1)]
+    input: str | TextList
     """a text or a list of texts"""
-    model: str | None = None
-    """taken from clients that send one, and not looked at"""
     raw_scores: bool = False
-    """logits in place of probabilities"""
+    """logits instead of probabilities"""
 
 
 class Prediction(AnswerModel):
@@ -73,17 +114,34 @@ class ClassifyAnswer(AnswerModel):
 
 
 async def answer_predict(request: Request, body: PredictRequest) -> Response:
-    """Labels, best first: of one input, or one list an input."""
+    """Labels, best first: of one input, or one list an input; or entities."""
+    if body.level == "tokens" or (body.level is None and labels_tokens(request)):
+        return await _answer_entities(request, body)
     require_task(request, "classification")
     inputs, pairs, is_batch = _read(body.inputs)
     wanted = EncodeRequest(
         inputs=inputs,
         pairs=pairs,
         raw_scores=body.raw_scores,
-        truncate="start" if body.truncation_direction.lower() == "left" else body.truncate is not False,
+        truncate=body.truncation(),
     )
     encoded = await run_for(request, wanted)
-    found = predictions(encoded)
+    found = await predictions(encoded)
+    return await json_response(request, found if is_batch else found[0], encoded)
+
+
+async def _answer_entities(request: Request, body: PredictRequest) -> Response:
+    require_task(request, "token_classification")
+    inputs, is_batch = _read_texts(body.inputs)
+    wanted = EncodeRequest(
+        inputs=inputs,
+        raw_scores=body.raw_scores,
+        truncate=body.truncation(),
+        long_texts="windows" if body.truncate is None else None,
+        entities=body.entities(),
+    )
+    encoded = await run_for(request, wanted)
+    found = encoded.answer["entities"]
     return await json_response(request, found if is_batch else found[0], encoded)
 
 
@@ -96,16 +154,28 @@ async def answer_classify(request: Request, body: ClassifyRequest) -> Response:
     tokens = encoded.answer["usage"]["tokens"]
     answer = {
         "object": "classify",
-        "data": predictions(encoded),
+        "data": await predictions(encoded),
         "model": encoded.answer["model"],
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
     return await json_response(request, answer, encoded)
 
 
-def predictions(encoded: EncodeResult) -> list[list[dict[str, Any]]]:
+async def predictions(encoded: EncodeResult) -> list[list[dict[str, Any]]]:
     """Every label with its score, best first, of each input."""
-    return labelled(encoded.answer["scores"], encoded.answer["labels"])
+    scores, labels = encoded.answer["scores"], encoded.answer["labels"]
+    return await offload(partial(labelled, scores, labels), ARRAY_FLOATS * len(scores))
+
+
+def _read_texts(inputs: Any) -> tuple[list[str], bool]:
+    """Single texts, and whether they came as a list."""
+    if isinstance(inputs, str):
+        return [inputs], False
+    if isinstance(inputs, list) and inputs:
+        rows = [[row] if isinstance(row, str) else row for row in inputs]
+        if all(isinstance(row, list) and len(row) == 1 and isinstance(row[0], str) for row in rows):
+            return [row[0] for row in rows], True
+    raise Invalid('inputs: expected a text, or a list of texts ["a", "b"] or [["a"], ["b"]]', param="inputs")
 
 
 def _read(inputs: Any) -> tuple[list[str] | None, list[list[str]] | None, bool]:
@@ -128,34 +198,28 @@ def _read(inputs: Any) -> tuple[list[str] | None, list[list[str]] | None, bool]:
 
 
 PREDICTIONS = [{"score": 0.98, "label": "positive"}, {"score": 0.02, "label": "negative"}]
+CLASSIFY_EXAMPLE = {
+    "object": "classify",
+    "data": [PREDICTIONS],
+    "model": "mine",
+    "usage": {"prompt_tokens": 6, "total_tokens": 6},
+}
+_post = partial(Route, "POST", is_queued=True, tag="classification", raises=(WrongTask,))
+
 ROUTES = (
-    Route(
-        "POST",
+    _post(
         "/predict",
         answer_predict,
-        is_queued=True,
         error_shape=TEI,
-        tag="classification",
-        summary="A classifier's labels, as TEI",
-        answer=embeddings_document(list[Prediction] | list[list[Prediction]], PREDICTIONS),
-        raises=(WrongTask,),
+        summary="A classifier's labels, as TEI; or the entities of a text",
+        answer=embeddings_document(
+            list[Prediction] | list[list[Prediction]] | list[Entity] | list[list[Entity]], PREDICTIONS
+        ),
     ),
-    Route(
-        "POST",
+    _post(
         "/classify",
         answer_classify,
-        is_queued=True,
-        tag="classification",
         summary="The same, as Infinity",
-        answer=embeddings_document(
-            ClassifyAnswer,
-            {
-                "object": "classify",
-                "data": [PREDICTIONS],
-                "model": "mine",
-                "usage": {"prompt_tokens": 6, "total_tokens": 6},
-            },
-        ),
-        raises=(WrongTask,),
+        answer=embeddings_document(ClassifyAnswer, CLASSIFY_EXAMPLE),
     ),
 )

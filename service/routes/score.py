@@ -1,24 +1,40 @@
-"""`POST /score` and `/v1/score`: how well texts fit each other, in vLLM's form."""
+"""How well documents fit a query: `POST /rerank` (TEI, Infinity), `/v1/rerank` (Jina), `/score` and `/v1/score` (vLLM).
+
+A body of `/rerank` that has `texts` is TEI's and answered with a bare list; one that has `documents` is Infinity's.
+Beside these `attention` asks a cross-encoder what the two texts of each pair look at in each other.
+"""
 
 import time
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service.context import context_of
 from service.errors import Invalid, WrongTask
 from service.http.route import Route
-from service.operations.score import score
-from service.requests.scoring import Scoring
-from service.routes.compatible.adapter import embeddings_document, json_response
+from service.operations.score import Scored, score
+from service.requests.schemas import ModelChoice, TextList
+from service.requests.scoring import (
+    JinaRequest,
+    OutputWeights,
+    RerankAnswer,
+    RerankRequest,
+    Scoring,
+    TeiRank,
+    TokenMatch,
+    plain_texts,
+)
+from service.routes.adapter import embeddings_document, json_response
 from service.services import services_of
 from service.tokenization.inputs import InputNames
-from service.wire import AnswerModel, RequestModel
+from service.wire import OURS, TEI, AnswerModel
 
-OneOrMany = str | Annotated[list[str], Field(min_length=1)]
-EXAMPLE = {
+OneOrMany = str | TextList
+SCORE_EXAMPLE = {
     "id": "4b8c",
     "object": "list",
     "created": 1_780_000_000,
@@ -28,7 +44,7 @@ EXAMPLE = {
 }
 
 
-class ScoreRequest(RequestModel):
+class ScoreRequest(ModelChoice):
     """What `POST /score` takes: one query for all documents, or one for each; other fields are ignored."""
 
     model_config = ConfigDict(
@@ -46,10 +62,13 @@ class ScoreRequest(RequestModel):
     """the older name of `queries`"""
     text_2: OneOrMany | None = None
     """the older name of `documents`"""
-    model: str | None = None
-    """taken from clients that send one, and not looked at"""
     raw_scores: bool = False
     """a cross-encoder's scores as logits"""
+    matches: bool = False
+    """of a multi-vector model (ColBERT): which token of the document each token of the query found"""
+    weights: OutputWeights | None = None
+    """of a model with several outputs (BGE-M3): their weighted mean as the score; null for the cosine of its dense
+    vectors. Words' weights are multiplied and added up; a query's vectors of tokens count by their mean"""
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
@@ -66,6 +85,7 @@ class ScoreEntry(AnswerModel):
     index: int
     object: Literal["score"]
     score: float
+    matches: list[TokenMatch] | None = None
 
 
 class ScoreAnswer(AnswerModel):
@@ -81,40 +101,127 @@ class ScoreAnswer(AnswerModel):
 
 async def answer_score(request: Request, body: ScoreRequest) -> Response:
     """One score a document."""
-    queries, documents = _listed(body.queries or body.text_1), _listed(body.documents or body.text_2)
-    asked, name = ("queries", "documents") if body.documents is not None else ("text_1", "text_2")
+    asked, name = ("text_1", "text_2") if body.documents is None else ("queries", "documents")
+    queries, documents = (
+        [texts] if isinstance(texts, str) else texts for texts in (getattr(body, asked), getattr(body, name))
+    )
     if len(queries) not in {1, len(documents)}:
         raise Invalid(
             f"{name}: {len(queries)} queries and {len(documents)} documents: send one query, or one for each",
             param=name,
         )
-    wanted = Scoring(queries, documents, names=InputNames(name), query_name=asked, raw_scores=body.raw_scores)
+    wanted = Scoring(
+        queries,
+        documents,
+        names=InputNames(name),
+        query_name=asked,
+        raw_scores=body.raw_scores,
+        matches=body.matches,
+        weights=None if body.weights is None else body.weights.by_output(),
+    )
     scored = await score(services_of(request), context_of(request.scope), wanted)
     answer = {
         "id": context_of(request.scope).request_id,
         "object": "list",
         "created": int(time.time()),
         "model": scored.model,
-        "data": [{"index": at, "object": "score", "score": float(found)} for at, found in enumerate(scored.scores)],
+        "data": [
+            {"index": at, "object": "score", "score": float(found), **scored.beside(at)}
+            for at, found in enumerate(scored.scores)
+        ],
         "usage": {"prompt_tokens": scored.tokens, "total_tokens": scored.tokens},
     }
     return await json_response(request, answer, scored.encoded)
 
 
-def _listed(texts: Any) -> list[str]:
-    return [texts] if isinstance(texts, str) else list(texts or ())
+TEXTS, DOCUMENTS = InputNames(listed="texts"), InputNames(listed="documents")
 
 
-ROUTES = tuple(
-    Route(
-        "POST",
-        path,
-        answer_score,
-        is_queued=True,
-        tag="reranking",
-        summary=summary,
-        answer=embeddings_document(ScoreAnswer, EXAMPLE),
-        raises=(WrongTask,),
+async def answer_rerank(request: Request, body: RerankRequest) -> Response:
+    """Documents, best first."""
+    documents = body.documents_given()
+    wanted = Scoring(
+        queries=[body.query],
+        documents=documents,
+        names=DOCUMENTS if body.texts is None else TEXTS,
+        truncate=body.truncation(),
+        raw_scores=body.raw_scores,
+        attention=body.attention,
+        head_mask=body.head_mask,
+        matches=body.matches,
+        most=body.top_n,
+        weights=None if body.weights is None else body.weights.by_output(),
     )
-    for path, summary in (("/score", "Score texts against a query, as vLLM"), ("/v1/score", "The same"))
+    scored = await score(services_of(request), context_of(request.scope), wanted)
+    best, has_attention = scored.best(body.top_n), scored.attention is not None
+    answer: Any
+    if body.texts is not None:
+        shown = documents if body.return_text else None
+        answer = [_entry(scored, at, "score", "text", shown) for at in best]
+    else:
+        shown = documents if body.return_documents else None
+        results = [_entry(scored, at, "relevance_score", "document", shown) for at in best]
+        answer = _rerank_answer(request, scored, results)
+    return await json_response(request, answer, scored.encoded, has_attention=has_attention)
+
+
+async def answer_jina(request: Request, body: JinaRequest) -> Response:
+    """Documents, best first, as Jina and vLLM answer them."""
+    documents = plain_texts(body.documents)
+    wanted = Scoring(queries=[body.query], documents=documents, document_tokens=body.max_tokens_per_doc)
+    scored = await score(services_of(request), context_of(request.scope), wanted)
+    shown = [{"text": text} for text in documents] if body.return_documents else None
+    results = [_entry(scored, at, "relevance_score", "document", shown) for at in scored.best(body.top_n)]
+    return await json_response(request, _rerank_answer(request, scored, results), scored.encoded)
+
+
+def _rerank_answer(request: Request, scored: Scored, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The fields around the results."""
+    return {
+        "id": context_of(request.scope).request_id,
+        "object": "rerank",
+        "model": scored.model,
+        "created": int(time.time()),
+        "results": results,
+        "usage": {"prompt_tokens": scored.tokens, "total_tokens": scored.tokens},
+    }
+
+
+def _entry(scored: Scored, at: int, score_name: str, text_name: str, shown: Sequence[Any] | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {"index": at, score_name: float(scored.scores[at])}
+    if shown is not None:
+        entry[text_name] = shown[at]
+    return entry | scored.beside(at)
+
+
+RERANK_EXAMPLE: dict[str, Any] = {
+    "id": "4b8c",
+    "object": "rerank",
+    "model": "sentence-transformers/all-MiniLM-L6-v2",
+    "created": 1_780_000_000,
+    "results": [{"index": 0, "relevance_score": 0.63}, {"index": 1, "relevance_score": 0.04}],
+    "usage": {"prompt_tokens": 24, "total_tokens": 24},
+}
+
+
+_post = partial(Route, "POST", is_queued=True, tag="reranking", raises=(WrongTask,))
+SCORE_ANSWER = embeddings_document(ScoreAnswer, SCORE_EXAMPLE)
+
+ROUTES = (
+    _post(
+        "/rerank",
+        answer_rerank,
+        error_shape=TEI,
+        body_error_shapes={"documents": OURS},
+        summary="Order documents by a query, as TEI and Infinity",
+        answer=embeddings_document(RerankAnswer | list[TeiRank], RERANK_EXAMPLE),
+    ),
+    _post(
+        "/v1/rerank",
+        answer_jina,
+        summary="The same, as Jina and vLLM",
+        answer=embeddings_document(RerankAnswer, RERANK_EXAMPLE),
+    ),
+    _post("/score", answer_score, summary="Score texts against a query, as vLLM", answer=SCORE_ANSWER),
+    _post("/v1/score", answer_score, summary="The same", answer=SCORE_ANSWER),
 )

@@ -1,23 +1,23 @@
-"""`POST /similarity`: one text against many, by the cosine of their embeddings. TEI's form of it is taken too."""
+"""`POST /similarity`: one text against many, by the cosine or dot product of embeddings. It takes TEI's form, too."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
-import numpy as np
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.error_shapes import TEI
+from model.artifact import DOT
+from service.answers.scores import compare
 from service.http.route import Route
 from service.inference.backend import Float32Array
 from service.operations.encode import EncodeResult
-from service.requests.prompts import choose_prompt
-from service.requests.schemas import EncodeRequest, Item, Usage
-from service.routes.compatible.adapter import embeddings_document, json_response, require_task, run_for
+from service.requests.plan import choose_prompt
+from service.requests.schemas import EncodeRequest, Item, ModelChoice, TeiTruncation, TextList, Usage
+from service.routes.adapter import embeddings_document, json_response, require_task, run_for
 from service.runner import Runner
 from service.services import services_of
-from service.tokenization.inputs import InputNames
-from service.wire import AnswerModel, RequestModel
+from service.tokenization.inputs import InputNames, Truncate
+from service.wire import TEI, AnswerModel, RequestModel
 
 EXAMPLE = {
     "model": "sentence-transformers/all-MiniLM-L6-v2",
@@ -26,9 +26,6 @@ EXAMPLE = {
     "source": {"tokens": 6, "truncated": False},
     "items": [{"tokens": 7, "truncated": False}],
 }
-Targets = Annotated[
-    list[str], Field(min_length=1, fail_fast=True)
-]  # fail_fast: a million validation problems would take a gigabyte
 OURS = InputNames("targets", singles=("source",))
 TEIS = InputNames("inputs.sentences", singles=("inputs.source_sentence",))
 
@@ -37,20 +34,18 @@ class TeiSentences(RequestModel):
     """TEI's names for source and targets."""
 
     source_sentence: str
-    sentences: Targets
+    sentences: TextList
 
 
-class TeiParameters(RequestModel):
+class TeiParameters(TeiTruncation):
     """TEI's options."""
 
     model_config = ConfigDict(extra="ignore")
 
-    truncate: bool | None = None
-    truncation_direction: Literal["Right", "right"] = "Right"
     prompt_name: str | None = None
 
 
-class SimilarityRequest(RequestModel):
+class SimilarityRequest(ModelChoice):
     """What `POST /similarity` takes: `source` and `targets`, or TEI's `inputs`, which is answered as TEI does."""
 
     model_config = ConfigDict(
@@ -62,12 +57,12 @@ class SimilarityRequest(RequestModel):
 
     source: str | None = None
     """the one text"""
-    targets: Targets | None = None
+    targets: TextList | None = None
     """the texts that it is compared with"""
-    truncate: bool = True
-    """cut texts that are longer than the model takes; false refuses them"""
+    truncate: Truncate = True
+    """cut texts that are longer than the model takes at their end, or at their `"start"`; false refuses them"""
     source_prompt_name: str | None = None
-    """one of the model's prompts, put before the source; null takes the model's default, where it has one"""
+    """one of the model's prompts, put before the source; null means the model's default, if it has one"""
     target_prompt_name: str | None = None
     """the same for the targets"""
     inputs: TeiSentences | None = None
@@ -82,9 +77,9 @@ class SimilarityRequest(RequestModel):
             raise ValueError("expected source and targets, or inputs with source_sentence and sentences")
         if self.inputs is None and self.parameters is not None:
             raise ValueError("parameters are for inputs; beside source and targets give the options themselves")
-        others = sorted(self.model_fields_set - {"inputs", "parameters", "source", "targets"})
+        others = sorted(self.model_fields_set - {"inputs", "model", "parameters", "source", "targets"})
         if self.inputs is not None and others:
-            raise ValueError(f"{', '.join(others)}: not beside inputs, whose options stand in parameters")
+            raise ValueError(f"{', '.join(others)}: not beside inputs, whose options are in parameters")
         return self
 
 
@@ -93,7 +88,7 @@ class SimilarityAnswer(AnswerModel):
 
     model: str
     similarities: list[float]
-    """cosines, from -1 to 1"""
+    """cosines, from -1 to 1; dot products where the model is made for those"""
     usage: Usage
     source: Item
     items: list[Item]
@@ -101,11 +96,13 @@ class SimilarityAnswer(AnswerModel):
 
 
 async def answer_similarity(request: Request, body: SimilarityRequest) -> Response:
-    """The cosine of the source's embedding and each target's."""
+    """The model's own similarity of the source's embedding and each target's."""
     require_task(request, "embedding")
-    wanted = _to_encode(body, services_of(request).readiness.runner())
+    runner = services_of(request).runner()
+    wanted = _to_encode(body, runner)
     encoded = await run_for(request, wanted, names=OURS if body.inputs is None else TEIS)
-    similarities = _cosines(encoded.answer["embeddings"])
+    vectors: Float32Array = encoded.answer["embeddings"]
+    similarities = compare("nd,d->n", vectors[1:], vectors[0], runner.manifest)
     answer = similarities if body.inputs is not None else _full_answer(encoded, similarities)
     return await json_response(request, answer, encoded)
 
@@ -115,24 +112,20 @@ def _to_encode(body: SimilarityRequest, runner: Runner) -> EncodeRequest:
     defaults = runner.manifest.defaults
     if body.inputs is not None:
         options = body.parameters or TeiParameters()
-        source, targets, truncate = body.inputs.source_sentence, body.inputs.sentences, options.truncate is not False
+        truncate = options.truncation()
+        source, targets = body.inputs.source_sentence, body.inputs.sentences
         names = (options.prompt_name, options.prompt_name)
         params = ("parameters.prompt_name", "parameters.prompt_name")
     else:
-        source, targets, truncate = body.source or "", body.targets or [], body.truncate
+        truncate = body.truncate
+        source, targets = body.source or "", body.targets or []
         names = (body.source_prompt_name, body.target_prompt_name)
         params = ("source_prompt_name", "target_prompt_name")
     texts: list[str] = []
     for group, name, param in zip(([source], targets), names, params, strict=True):
         prompt = choose_prompt(defaults, name=name, text=None, name_param=param)
         texts += group if prompt is None else prompt.before(group)
-    return EncodeRequest(inputs=texts, truncate=truncate, prompt="")
-
-
-def _cosines(vectors: Float32Array) -> Float32Array:
-    """[1 + n, D], of length 1 -> [n]; rounding leaves no cosine beyond 1."""
-    cosines: Float32Array = np.einsum("nd,d->n", vectors[1:], vectors[0]).clip(-1, 1)
-    return cosines
+    return EncodeRequest(inputs=texts, truncate=truncate, prompt="", normalize=defaults.similarity != DOT)
 
 
 def _full_answer(encoded: EncodeResult, similarities: Float32Array) -> dict[str, Any]:

@@ -1,19 +1,27 @@
-"""What a request wants encoded, checked: texts or token ids, at least one, and not more than the limits allow."""
+"""What a request wants encoded: checked against the limits, and read as the model sees it.
+
+Texts, token ids, or pairs of either. Messages name places, never values.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
 from service.errors import Invalid, TooLarge
-from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.rows import NoRoom, PairTruncation, TokenizedInput
+from service.tokenization.tokenizer import Tokenizer
 
 EXPECTED = "expected a text, a list of texts, a list of token ids or a list of lists of token ids"
 
 PAIRS_EXPECTED = "expected a list of pairs, each of two texts or of two lists of token ids"
 
 TokenIds = Sequence[int]
+
+Truncate = bool | Literal["start"]
+"""What happens to a text that is too long: true cuts its end off, `"start"` its start, false refuses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +105,7 @@ PAIRS = InputNames(listed="pairs")
 
 
 def read_inputs(value: Any, *, names: InputNames = INPUTS, max_texts: int) -> Inputs:
-    """Tells apart the four forms of a JSON value. Messages name places, never what stands there.
+    """Tells apart the four forms of a JSON value. Messages name places, never values.
 
     Raises:
         Invalid: another form, an empty list, or a list of mixed kinds.
@@ -122,6 +130,15 @@ def read_inputs(value: Any, *, names: InputNames = INPUTS, max_texts: int) -> In
     raise Invalid(f"{names.all}: {EXPECTED}; all of one kind", param=names.field)
 
 
+def _check_lists(value: list[list[Any]], names: InputNames) -> None:
+    for index, ids in enumerate(value):
+        name, field = names.of(index)
+        if not ids:
+            raise Invalid(f"{name}: the list is empty; give at least one token id", param=field)
+        if set(map(type, ids)) != {int}:
+            raise Invalid(f"{name}: expected token ids, whole numbers only", param=field)
+
+
 def read_pairs(value: Any, *, max_texts: int) -> Inputs:
     """Pairs of texts, or of lists of token ids, from a JSON value.
 
@@ -143,6 +160,99 @@ def read_pairs(value: Any, *, max_texts: int) -> Inputs:
     if kinds == {list} and all(set(map(type, ids)) <= {int} for pair in value for ids in pair):
         return Inputs(id_pairs=value)
     raise Invalid(f"pairs: {PAIRS_EXPECTED}; all of one kind", param="pairs")
+
+
+class TokenizeOptions(TypedDict, total=False):
+    """How a request wants its inputs read.
+
+    Attributes:
+        truncate: what happens to texts that are too long (default: their end is cut off); token ids by themselves are
+            never cut.
+        pair_truncation: which text of a pair is cut (default: the longer one).
+        names: what the caller calls the inputs, for errors.
+        ids_only: whether tokens and offsets can be left out.
+        deadline: `time.monotonic()` value after which the answer is worth nothing.
+        most_tokens: of each text of a row, without special tokens; what is more is cut off (default: no limit).
+        overlap: tokens that neighbouring windows share, of texts that are read in windows so that nothing is cut off;
+            None for texts that are not (the default).
+    """
+
+    truncate: Truncate
+    pair_truncation: PairTruncation
+    names: InputNames
+    ids_only: bool
+    deadline: float | None
+    most_tokens: Sequence[int | None] | None
+    overlap: int | None
+
+
+async def tokenize(
+    tokenizer: Tokenizer, inputs: Inputs, *, vocab_size: int, **options: Unpack[TokenizeOptions]
+) -> list[TokenizedInput]:
+    """Inputs as the model sees them.
+
+    Args:
+        tokenizer: the artifact's.
+        inputs: what to tokenise.
+        vocab_size: ids that the model has.
+        **options: `TokenizeOptions`.
+
+    Raises:
+        ServiceError: Invalid or TooLarge for token ids that the model does not take, a text that is no Unicode, or a
+            long one where cutting is not allowed; DeadlineExceeded.
+    """
+    names, truncate = options.get("names", INPUTS), options.get("truncate", True)
+    longest, from_start = tokenizer.max_sequence_length, truncate == "start"
+    if inputs.token_ids is not None:
+        given = inputs.token_ids
+        read = partial(as_tokenized, given, names=names, vocab_size=vocab_size, max_length=longest)
+        return await tokenizer.read_ids(len(given) + sum(map(len, given)), read, options.get("deadline"))
+    try:
+        tokenized = await _tokenize_rows(tokenizer, inputs, names, options, vocab_size, from_start=from_start)
+    except NoRoom as error:
+        name, field = names.of(error.index)
+        raise TooLarge(f"{name}: {error}", param=field) from None
+    if not truncate:
+        refuse_truncated(tokenized, names=names, max_length=longest)
+    return tokenized
+
+
+async def _tokenize_rows(
+    tokenizer: Tokenizer,
+    inputs: Inputs,
+    names: InputNames,
+    options: TokenizeOptions,
+    vocab_size: int,
+    *,
+    from_start: bool,
+) -> list[TokenizedInput]:
+    ids_only, deadline, most = options.get("ids_only", False), options.get("deadline"), options.get("most_tokens")
+    truncation = options.get("pair_truncation", "longest_first")
+    if (pairs := inputs.id_pairs) is not None:
+
+        def join() -> list[TokenizedInput]:
+            for index, pair in enumerate(pairs):
+                for ids in pair:
+                    check_ids(ids, *names.of(index), vocab_size=vocab_size)
+            return tokenizer.join_ids(pairs, truncation, from_start=from_start)
+
+        # A row of a pair takes as long as eight ids by themselves: its segments and types are made too.
+        return await tokenizer.read_ids(
+            8 * sum(2 + len(first) + len(second) for first, second in pairs), join, deadline
+        )
+    rows: Sequence[Sequence[str]] = inputs.text_pairs or [(text,) for text in inputs.texts or ()]
+    try:
+        if inputs.texts is not None and (overlap := options.get("overlap")) is not None:
+            return await tokenizer.encode_windows(inputs.texts, overlap, ids_only=ids_only, deadline=deadline)
+        if inputs.texts is not None and not from_start and most is None:
+            return await tokenizer.encode(inputs.texts, ids_only=ids_only, deadline=deadline)
+        return await tokenizer.encode_rows(
+            rows, truncation=truncation, from_start=from_start, most=most, ids_only=ids_only, deadline=deadline
+        )
+    except TypeError:  # what the library says of half a surrogate pair, which no JSON brings here
+        for index, row in enumerate(rows):
+            refuse_surrogates(row, *names.of(index))
+        raise
 
 
 def as_tokenized(
@@ -176,6 +286,19 @@ def check_ids(ids: TokenIds, name: str, field: str, *, vocab_size: int) -> None:
         raise Invalid(f"{name}: a token id is out of range, expected 0 to {vocab_size - 1}", param=field)
 
 
+def refuse_surrogates(texts: Sequence[str], name: str, field: str) -> None:
+    """Refuses a text with half of a surrogate pair, as a file read with `surrogateescape` has: no tokenizer takes it.
+
+    Raises:
+        Invalid: naming the text's place and the character's.
+    """
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise Invalid(f"{name}: character {error.start} is half of a surrogate pair", param=field) from None
+
+
 def refuse_long_texts(inputs: Inputs, limit: int, *, names: InputNames = INPUTS) -> None:
     """Refuses a text whose tokens would take too much memory to count, wherever it would be cut.
 
@@ -194,19 +317,6 @@ def refuse_long_texts(inputs: Inputs, limit: int, *, names: InputNames = INPUTS)
             raise TooLarge(
                 f"{name}: {longest} characters, at most {limit} a text are taken; send it in parts", param=field
             )
-
-
-def refuse_surrogates(texts: Sequence[str], name: str, field: str) -> None:
-    """Refuses a text with half of a surrogate pair, as a file read with `surrogateescape` has: no tokenizer takes it.
-
-    Raises:
-        Invalid: naming the text's place and the character's.
-    """
-    for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise Invalid(f"{name}: character {error.start} is half of a surrogate pair", param=field) from None
 
 
 def refuse_truncated(tokenized: Sequence[TokenizedInput], *, names: InputNames = INPUTS, max_length: int) -> None:
@@ -236,12 +346,3 @@ def refuse_empty(tokenized: Sequence[TokenizedInput], *, names: InputNames = INP
             raise Invalid(
                 f"{name}: no tokens, and this model's tokenizer adds none; give a text with at least one", param=field
             )
-
-
-def _check_lists(value: list[list[Any]], names: InputNames) -> None:
-    for index, ids in enumerate(value):
-        name, field = names.of(index)
-        if not ids:
-            raise Invalid(f"{name}: the list is empty; give at least one token id", param=field)
-        if set(map(type, ids)) != {int}:
-            raise Invalid(f"{name}: expected token ids, whole numbers only", param=field)

@@ -18,8 +18,7 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from service.tokenization.rows import RowTemplate
-from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.rows import RowTemplate, TokenizedInput
 
 _WORD = re.compile("[a-zA-Z0-9]+|[^a-zA-Z0-9 ]")
 _NOTHING = "(?!)"  # a pattern that no text has
@@ -54,7 +53,7 @@ class PlainText:
 
     @classmethod
     def of(cls, tokenizer: FastTokenizer) -> "PlainText | None":
-        """The shorter way of a tokenizer that truncates; None where it has none.
+        """The shorter way of a tokenizer that truncates; None if it has none.
 
         An added token beyond printable ASCII can be found in a text that looks plain: a newline is one split as good as
         another no longer, and `café` is normalised to `cafe`.

@@ -5,18 +5,23 @@ Each text is tokenised by itself, so the query of a hundred documents is tokenis
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Encoding
 
-from service.errors import TooLarge
-from service.tokenization.tokenized import KeptEncoding, Offset, TokenizedInput
+from model.config_parts import QueryExpansion
+from service.inference.backend import Int64Array
 
-PairTruncation = Literal["longest_first", "only_second"]
-"""Which text of a pair is cut, by the names of `transformers`: the longer one until both are as long, or the second."""
+Offset = tuple[int, int]
+
+Row = TypeVar("Row", bound=np.generic)
+
+PairTruncation = Literal["longest_first", "only_first", "only_second"]
+"""Which text of a pair is cut, by the names of `transformers`: the longer one until both are as long, or one alone."""
 
 RowTruncation = PairTruncation | Literal["as_one"]
 """How rows are cut: also as if both texts were one, the second and, where it is gone, the first."""
@@ -24,6 +29,82 @@ RowTruncation = PairTruncation | Literal["as_one"]
 
 SEPARATOR = "\n"
 """Between the two texts of a pair, where they are kept as one: no word of the first goes on in the second."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEncoding:
+    """What is read of the `Encoding` of a text that was cut; the library's own holds on to all that was cut off.
+
+    Attributes:
+        tokens: their texts.
+        offsets: as `TokenizedInput.offsets`.
+        word_ids: the word each token belongs to; None for special tokens.
+        special_tokens_mask: 1 for special tokens.
+    """
+
+    tokens: list[str]
+    offsets: list[Offset]
+    word_ids: list[int | None]
+    special_tokens_mask: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedInput:
+    """One input as the model sees it.
+
+    Attributes:
+        input_ids: [n], special tokens included.
+        truncated: whether the text was longer than the model takes and its end was cut off.
+        full_length: tokens before it was cut.
+        encoding: the library's own result, or what is kept of it, for tokens and offsets; None for an input given as
+            token ids, and where nothing but ids was asked for.
+        text: the tokenised text; None for an input given as token ids. A pair's two texts stand one behind the other,
+            the second from `second_start` on.
+        type_ids: [n], token types; None where all are 0.
+        second_start: of a pair, where the second text begins in `text`.
+        segments: [n], the text of a pair that each token is of, 0 or 1, None for special tokens; None for one text.
+        windows: of a text that is read in windows, each as the model sees it; `input_ids` is then all of them, and
+            `encoding` is of the text as if it were read whole.
+        window_starts: which of the text's own tokens is the first of each window.
+        added: special tokens in front of a window's own tokens, and behind them.
+        seen: how many of the tokens others see; None for all. Tokens behind a query have no place in `encoding`.
+    """
+
+    input_ids: Int64Array
+    truncated: bool
+    full_length: int
+    encoding: Encoding | KeptEncoding | None
+    text: str | None = None
+    type_ids: Int64Array | None = None
+    segments: Sequence[int | None] | None = None
+    second_start: int = 0
+    windows: tuple["TokenizedInput", ...] = ()
+    window_starts: tuple[int, ...] = ()
+    added: tuple[int, int] = (0, 0)
+    seen: int | None = None
+
+    @property
+    def offsets(self) -> Sequence[Offset] | None:
+        """Where each token is in its own text, [start, end) in characters; (0, 0) for special tokens.
+
+        None for an input given as token ids, which has no text, and where nothing but ids was asked for.
+        """
+        return None if self.encoding is None else self.encoding.offsets
+
+
+def text_offsets(item: TokenizedInput) -> list[Offset]:
+    """Where each token is in `item.text`: as `offsets`, but for the second text of a pair."""
+    offsets = list(item.offsets or ())
+    if item.segments is None:
+        return offsets
+    shifts = [item.second_start if segment == 1 else 0 for segment in item.segments]
+    return [(start + shift, end + shift) for (start, end), shift in zip(offsets, shifts, strict=True)]
+
+
+def offsets_behind(item: TokenizedInput, prompt_length: int) -> list[Offset]:
+    """Where each token is in the text behind its prompt; (0, 0) for tokens that are not of it."""
+    behind = [(max(0, start - prompt_length), max(0, end - prompt_length)) for start, end in item.offsets or ()]
+    return behind + [(0, 0)] * (len(item.input_ids) - len(behind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +139,7 @@ class PlainTokens:
         return [first < end and last > start for first, last in self.every("offsets", kept)]
 
     def offsets(self, kept: slice) -> list[Offset]:
-        """Where each kept token stands in the text, as far as it does; (0, 0) for one that does not."""
+        """Where each kept token is in the text, as far as it does; (0, 0) for one that does not."""
         offsets: list[Offset] = self.every("offsets", kept)
         if self.span is None:
             return offsets
@@ -106,7 +187,7 @@ class RowTemplate:
 
     @classmethod
     def of(cls, made: Encoding, texts: int) -> "RowTemplate | None":
-        """The template by which a row of one or two texts was made; None where they do not stand in their order."""
+        """The template by which a row of one or two texts was made; None if they are not in their order."""
         added, types, end = [], [], 0
         for text in range(texts):
             places = [place for place, sequence in enumerate(made.sequence_ids) if sequence == text]
@@ -172,11 +253,23 @@ class RowTemplate:
 
     @staticmethod
     def _around(added: Sequence[Sequence[Any]], parts: Sequence[Sequence[Any]]) -> list[Any]:
-        """The parts with what was added in front of each, and behind the last."""
+        """The parts with the additions in front of each, and behind the last."""
         found = [*added[0]]
         for part, behind in zip(parts, added[1:], strict=True):
             found += [*part, *behind]
         return found
+
+
+class NoRoom(Exception):
+    """Only one text of a row may be cut, and the other leaves no room for it.
+
+    Attributes:
+        index: the row's.
+    """
+
+    def __init__(self, message: str, index: int = 0) -> None:
+        super().__init__(message)
+        self.index = index
 
 
 def cut(
@@ -197,7 +290,7 @@ def cut(
         from_start: whether the start is cut off, not the end.
 
     Raises:
-        TooLarge: only the second may be cut, and the first leaves no room for it.
+        NoRoom: only one may be cut, and the other leaves no room for it.
     """
     limited = lengths if most is None else [_limit(length, at) for length, at in zip(lengths, most, strict=True)]
     shares = (min(room, limited[0]),) if len(lengths) == 1 else _share(limited[0], limited[1], room, truncation)
@@ -214,8 +307,12 @@ def _share(first: int, second: int, room: int, truncation: RowTruncation) -> tup
     """
     if truncation == "only_second":
         if first >= room:
-            raise TooLarge(f"the first text has {first} tokens and leaves no room for the second: {room} fit in all")
+            raise NoRoom(f"the first text has {first} tokens and leaves no room for the second: {room} fit in all")
         return first, room - first
+    if truncation == "only_first":
+        if second >= room:
+            raise NoRoom(f"the second text has {second} tokens and leaves no room for the first: {room} fit in all")
+        return room - second, second
     if truncation == "as_one":
         return min(first, room), max(0, room - first)
     shorter, longer = min(first, second), max(first, second)
@@ -233,3 +330,69 @@ def _kept(length: int, most: int, *, from_start: bool) -> slice:
     if length <= most:
         return slice(None)
     return slice(length - most, None) if from_start else slice(most)
+
+
+def expand(item: TokenizedInput, expansion: QueryExpansion) -> TokenizedInput:
+    """A query with the expansion's token behind it, up to the expansion's length; a longer one as it is."""
+    length = len(item.input_ids)
+    missing = max(0, expansion.length - length)
+    types = item.type_ids
+    return replace(
+        item,
+        input_ids=np.concatenate([item.input_ids, np.full(missing, expansion.token_id, dtype=np.int64)]),
+        type_ids=None if types is None else np.concatenate([types, np.zeros(missing, dtype=np.int64)]),
+        seen=None if expansion.attend else length,
+    )
+
+
+def in_windows(
+    source: str, text: PlainTokens, template: RowTemplate, max_sequence_length: int, overlap: int
+) -> TokenizedInput:
+    """A text as windows of the greatest length, the last one shorter; its `input_ids` are of all of them.
+
+    Args:
+        source: the text itself.
+        text: its tokens.
+        template: the special tokens around each window.
+        max_sequence_length: tokens of a window.
+        overlap: tokens that neighbours share; at most half of a window's own.
+    """
+    room = max_sequence_length - template.num_added
+    overlap = min(overlap, room // 2)
+    starts = range(0, max(1, len(text.ids) - overlap), room - overlap)
+    windows = tuple(template.join([PlainTokens(text.ids[start : start + room])], [slice(None)]) for start in starts)
+    input_ids = np.concatenate([window.input_ids for window in windows])
+    return replace(
+        template.join([text], [slice(None)], [source]),
+        input_ids=input_ids,
+        full_length=len(input_ids),
+        windows=windows,
+        window_starts=tuple(starts),
+        added=(len(template.added[0].ids), len(template.added[-1].ids)),
+    )
+
+
+def all_windows(tokenized: Sequence[TokenizedInput]) -> list[TokenizedInput]:
+    """The windows of all texts, one after the other."""
+    return [window for item in tokenized for window in item.windows]
+
+
+def stitch(item: TokenizedInput, parts: Sequence[NDArray[Row]]) -> NDArray[Row]:
+    """One row a token of a whole text, from the rows of its windows, each with the special tokens around it.
+
+    Neighbouring windows share tokens. The first half of these is taken from the window before and the second from the
+    one behind, so that a token's row comes from the window in which it has more of the text on both sides.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    front, behind = item.added
+    ends = [item.window_starts[place] + len(parts[place]) - front - behind for place in range(len(parts))]
+    joined, start = [], 0
+    for place, part in enumerate(parts):
+        is_last = place == len(parts) - 1
+        shared = 0 if is_last else ends[place] - item.window_starts[place + 1]
+        end = ends[place] - (shared - shared // 2)
+        offset = front - item.window_starts[place]
+        joined.append(part[(0 if place == 0 else start + offset) : (len(part) if is_last else end + offset)])
+        start = end
+    return np.concatenate(joined)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from benchmarks.lib.client import Address
-from service.machine.loop_lag import watch_loop_lag
+from benchmarks.lib.load import Address
+from service.server import watch_loop_lag
 
 Handler = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 MakeRun = Callable[[], Coroutine[Any, Any, Any]]

@@ -1,20 +1,173 @@
-"""Every script runs on a real artifact and prints its tables; settings too small for figures that mean anything."""
+"""Every question: what it does on a real artifact, with settings too small for figures, and if it cannot measure."""
 
+import importlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-pytestmark = pytest.mark.exhaustive
+from benchmarks import __main__ as benchmarks
+from benchmarks.inputs import make_network
+from benchmarks.lib.command import program
+from export.checkpoint import read_checkpoint
+from export.sources import Folder
+from tests.planted import draw_texts
+
+exhaustive = pytest.mark.exhaustive
+
+# What each question requires besides its options: "DIR" stands for an artifact, "CSV" for a file.
+REQUIRED = {
+    "attention explaining": ("DIR",),
+    "attention faithfulness": ("DIR", "--pairs", "DIR/pairs.csv"),
+    "gpu rates": ("DIR",),
+    "http versions": ("DIR", "DIR", "--model", "DIR"),
+    "inputs network": ("minilm-l6", "DIR"),
+    "inputs reranker": ("minilm-l6", "DIR"),
+    "peers encode": ("DIR",),
+    "peers int8": ("DIR",),
+    "peers rerank": ("DIR",),
+    "quality formats": ("DIR", "--pairs", "CSV", "--definitions", "CSV"),
+    "quality healing": ("DIR", "--healed", "DIR", "--pairs", "CSV", "--definitions", "CSV"),
+    "quality pairs": ("DIR", "--pairs", "CSV"),
+    "quality pruning": ("DIR", "--pairs", "CSV"),
+    "service startup": ("DIR",),
+    **dict.fromkeys(("attention cost", "engine stages"), ("--model", "DIR")),
+    **{f"http {name}": ("--model", "DIR") for name in ("closed", "cost", "gzip", "open", "storm")},
+    **{f"service {name}": ("--model", "DIR") for name in ("processes", "replicas", "soak")},
+}
+NUMBERS = [
+    *[(name, "--seconds", "0") for name in ("http closed", "engine stages", "peers encode")],
+    ("http closed", "--texts-per-request", "0"),
+    ("http open", "--rate", "inf"),
+    ("http open", "--share", "-1"),
+    ("http open", "--warmup", "nan"),
+    ("http open", "--seed", "-1"),
+    ("http cost", "--connections", "0"),
+    ("service soak", "--minutes", "0.05"),
+    ("service soak", "--interval", "0"),
+    ("service replicas", "--drain-delay", "-1"),
+    ("service replicas", "--rate", "1"),
+    ("service startup", "--rounds", "0"),
+    ("service startup", "--set", "POLYHEAD_WORKERS"),
+    ("engine stages", "--url", "localhost:8000"),
+    ("attention cost", "--lengths", "0"),
+    ("attention claims", "--runs", "0"),
+    ("attention claims", "--lengths", "512"),
+    ("gpu rates", "--product", "0"),
+    ("http gzip", "--rounds", "0"),
+    ("quality pruning", "--seconds", "-2"),
+    ("peers encode", "--plot", "no/such/folder.svg"),
+]
+
+
+def run(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> int | str | None:
+    monkeypatch.setattr("sys.argv", ["__main__.py", *name.split(), *arguments])
+    with pytest.raises(SystemExit) as end:
+        benchmarks.main()
+    return end.value.code
+
+
+def words(name: str, folder: Path) -> list[str]:
+    places = {"DIR": str(folder), "CSV": str(folder / "no.csv")}
+    return [places.get(word, word) for word in REQUIRED.get(name, ())]
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_a_folder_that_is_no_artifact_is_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(name, *words(name, tmp_path), monkeypatch=monkeypatch) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"python -m benchmarks {name}: ")
+    assert str(tmp_path) in line
+
+
+@pytest.mark.parametrize(("name", "option", "value"), NUMBERS)
+def test_an_argument_without_sense_is_named(
+    name: str,
+    option: str,
+    value: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(name, *words(name, tmp_path), option, value, monkeypatch=monkeypatch) == 2
+    assert option in capsys.readouterr().err.splitlines()[-1]
+
+
+def question_of(name: str) -> str:
+    """The first line of a question's docstring."""
+    module, _, function = benchmarks.QUESTIONS[name].partition(":")
+    found = importlib.import_module(f"benchmarks.{module}")
+    described = found if function == "main" else getattr(found, function)
+    return (described.__doc__ or "none").splitlines()[0]
+
+
+@pytest.mark.parametrize("name", benchmarks.QUESTIONS)
+def test_help_asks_the_question_and_says_how_long_it_takes(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(name, "--help", monkeypatch=monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: python -m benchmarks {name} ")
+    assert question_of(name) in shown
+    assert "\nTakes " in shown
+
+
+@pytest.mark.parametrize("command", benchmarks.COMMANDS)
+def test_help_of_a_command_lists_its_questions(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")  # no line is broken
+    assert run(command, "--help", monkeypatch=monkeypatch) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for name in (name for name in benchmarks.QUESTIONS if name.startswith(f"{command} ")):
+        assert f"{name.split()[1]} {question_of(name)}" in shown
+
+
+@pytest.mark.parametrize("name", ["gpu", "gpu nothing"])
+def test_a_command_without_a_question_it_knows_says_so(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(name, monkeypatch=monkeypatch) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("python -m benchmarks gpu: ")
+
+
+def test_every_question_can_be_asked() -> None:
+    files = (Path(benchmarks.__file__).parent).rglob("*.py")
+    assert sum(path.read_text().count("\n@program\n") for path in files) == len(benchmarks.QUESTIONS)
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_end_what_was_started(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    ended = []
+
+    @program
+    def main() -> None:
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            ended.append(True)
+
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert (end.value.code, ended) == (130, [True])
+    assert capsys.readouterr().err.endswith(": interrupted\n")
+
+
 ROOT = Path(__file__).parents[2]
 
 
 def run_script(name: str, *arguments: object) -> dict[str, Any]:
-    command = [sys.executable, "-m", *f"benchmarks.{name}".split(), *map(str, arguments)]
+    command = [sys.executable, "-m", "benchmarks", *name.split(), *map(str, arguments)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)  # noqa: S603 - our own scripts
     assert done.returncode == 0, done.stderr[-2000:]
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -28,13 +181,7 @@ def rates(rows: list[dict[str, Any]]) -> list[float]:
     return [row["tokens_per_s"] for row in rows]
 
 
-def test_engine(default_artifact: Path) -> None:
-    tables = run_script("engine rates", default_artifact, "--rounds", 1, "--texts", 16, "--tokens", 64)
-    assert {row["product"] for row in tables["products"]} == {"fp32"}
-    assert min(rates(tables["shapes"]) + rates(tables["texts"])) > 0
-    assert all(0 < row["real_%"] <= 100 for row in tables["texts"])
-
-
+@exhaustive
 def test_http_closed(default_artifact: Path) -> None:
     options = ("--rounds", 1, "--texts", 16, "--texts-per-request", 1, 4, "--seconds", 0.5, "--connections", 2)
     tables = run_script("http closed", "--model", default_artifact, *options)
@@ -42,6 +189,7 @@ def test_http_closed(default_artifact: Path) -> None:
     assert [row["of"] for row in tables["service_over_engine"]] == ["HTTP, 1 text a request", "HTTP, 4 texts a request"]
 
 
+@exhaustive
 def test_http_versions(default_artifact: Path) -> None:
     options = ("--rounds", 1, "--texts", 16, "--texts-per-request", 2, "--seconds", 0.5, "--connections", 2)
     tables = run_script("http versions", ROOT, ROOT, "--model", default_artifact, *options)
@@ -51,6 +199,7 @@ def test_http_versions(default_artifact: Path) -> None:
     assert ratio["over"] == f"1: {ROOT}, HTTP, 2 texts a request"
 
 
+@exhaustive
 @pytest.mark.alone
 def test_http_open_past_the_limit(default_artifact: Path) -> None:
     limits = ("POLYHEAD_MAX_QUEUE_TOKENS=1024", "POLYHEAD_MAX_REQUEST_TOKENS=1024")
@@ -62,6 +211,7 @@ def test_http_open_past_the_limit(default_artifact: Path) -> None:
     assert below["failed"] == above["failed"] == 0
 
 
+@exhaustive
 @pytest.mark.alone
 def test_soak(default_artifact: Path) -> None:
     options = ("--minutes", 0.1, "--interval", 0.5, "--connections", 2)
@@ -70,25 +220,22 @@ def test_soak(default_artifact: Path) -> None:
     assert {row["status"] for row in tables["answers"]} <= {"200", "422"}
 
 
+@exhaustive
 @pytest.mark.alone
 def test_startup(default_artifact: Path) -> None:
     interpreter, imports, ready = run_script("service startup", default_artifact, "--rounds", 1)["startup"]
     assert 0 < interpreter["seconds"] < imports["seconds"] < ready["seconds"]
 
 
+@exhaustive
 def test_stages(default_artifact: Path) -> None:
     options = ("--rounds", 1, "--texts", 16, "--texts-per-request", 1, 4, "--seconds", 0.5, "--connections", 2)
     tables = run_script("engine stages", "--model", default_artifact, *options)
-    ways = {row["way"].split()[0] for row in tables["stages"]}
+    ways = {row["way"].split()[0] for row in tables["rates"]}
     assert {"PyTorch", "sentence-transformers", "HTTP,"} < ways
 
 
-def test_training() -> None:
-    tables = run_script("engine training", "--texts", 8, "--batch-size", 4, "--rounds", 1)
-    assert [row["precision"] for row in tables["training"]] == ["fp32", "bf16"]
-    assert all(row["tokens_per_s"] > 0 for row in tables["training"])
-
-
+@exhaustive
 @pytest.mark.alone
 def test_replicas(default_artifact: Path) -> None:
     if shutil.which("nginx", path="/usr/sbin:/usr/bin") is None:
@@ -97,12 +244,13 @@ def test_replicas(default_artifact: Path) -> None:
     replaced, asked_again, not_asked = run_script("service replicas", "--model", default_artifact, *options)["replicas"]
     assert min(row["answered"] for row in (replaced, asked_again, not_asked)) > 20
     assert replaced["lost"] == 0
-    # A closing port resets connections that nobody accepted yet, and nginx asks the other replica: rarely one or two.
+    # A closing port resets connections that no one accepted yet, and nginx asks the other replica: rarely one or two.
     assert replaced["unanswered_by_it"] <= 2
     assert asked_again["lost"] == 0
     assert not_asked["lost"] <= not_asked["unanswered_by_it"]
 
 
+@exhaustive
 def test_compression(default_artifact: Path) -> None:
     rows = run_script("http gzip", "--model", default_artifact, "--rounds", 1)["compression"]
     ratios = {(row["answer"], row["level"]): row["ratio"] for row in rows}
@@ -111,6 +259,7 @@ def test_compression(default_artifact: Path) -> None:
     assert ratios["32 texts, base64", 1] < 1.5
 
 
+@exhaustive
 def test_attention_cost(default_artifact: Path) -> None:
     options = ("--rounds", 1, "--seconds", 0.1, "--lengths", 24)
     tables = run_script("attention cost", "--model", default_artifact, *options)
@@ -130,6 +279,7 @@ def test_attention_cost(default_artifact: Path) -> None:
     ]
 
 
+@exhaustive
 @pytest.mark.slow
 def test_a_network_beside_transformers() -> None:
     options = ("--network", "tiny", "--lengths", 5, 16, "--rounds", 1)
@@ -140,6 +290,7 @@ def test_a_network_beside_transformers() -> None:
     assert all(row["difference"] < 1e-5 and row["by_the_graph"] > 0 for row in rows[1::2])
 
 
+@exhaustive
 @pytest.mark.slow
 def test_windows() -> None:
     (row,) = run_script("attention windows", "--lengths", 1100, "--layers", 2, "--rounds", 1)["windows"]
@@ -147,6 +298,7 @@ def test_windows() -> None:
     assert row["ratio"] == pytest.approx(row["dense_cpu_ms"] / row["blocks_cpu_ms"], rel=1e-3)
 
 
+@exhaustive
 @pytest.mark.alone
 def test_http_cost(default_artifact: Path) -> None:
     options = ("--rounds", 1, "--texts", 16, "--seconds", 0.5, "--connections", 2)
@@ -154,6 +306,7 @@ def test_http_cost(default_artifact: Path) -> None:
     assert 0 < bare["server_us"] < no_model["server_us"] < whole["server_us"]
 
 
+@exhaustive
 def test_gpu_on_a_cpu(default_artifact: Path) -> None:
     options = ("--provider", "cpu", "--product", 64, "--lengths", 16, "--tokens", 16, 64, "--rounds", 1, "--texts", 16)
     tables = run_script("gpu rates", default_artifact, "--reference", default_artifact, *options)
@@ -166,6 +319,7 @@ def test_gpu_on_a_cpu(default_artifact: Path) -> None:
     assert nodes["nodes"] > 100
 
 
+@exhaustive
 def test_http_storm(default_artifact: Path, tmp_path: Path) -> None:
     picture = tmp_path / "storm.svg"
     options = ("--clients", 2, 40, "--seconds", 1, "--rounds", 1, "--plot", picture)
@@ -173,9 +327,10 @@ def test_http_storm(default_artifact: Path, tmp_path: Path) -> None:
     assert [row["clients"] for row in rows] == [2, 40]
     assert all(row["goodput_per_s"] > 0 and row["failed"] == 0 for row in rows)
     assert max(row["of_best_%"] for row in rows) == 100
-    assert picture.read_text().count("<polyline") == 3
+    assert all(label in picture.read_text() for label in ("answered", "first port", "admin port"))
 
 
+@exhaustive
 def test_service_processes(default_artifact: Path) -> None:
     options = ("--processes", 1, 2, "--workers", 2, "--clients", 4, "--seconds", 1, "--rounds", 1)
     tables = run_script("service processes", "--model", default_artifact, *options)
@@ -185,3 +340,51 @@ def test_service_processes(default_artifact: Path) -> None:
     assert balance["parent_busiest_%"] == 50
     assert balance["kernel_busiest_%"] > 60  # by the draw it is 68.75: two of four in a half of all cases, else more
     assert tables["memory"][1]["pss_mb"] > tables["memory"][0]["pss_mb"]
+
+
+@exhaustive
+def test_networks_are_written_and_read_back(tmp_path: Path) -> None:
+    for kind, task in (("network", "embedding"), ("reranker", "classification")):
+        folder = tmp_path / kind
+        command = [sys.executable, "-m", "benchmarks", "inputs", kind, "minilm-l6", str(folder)]
+        subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - our own script
+        encoder = read_checkpoint(Folder(folder, kind)).encoder
+        assert (encoder.config.task, encoder.config.num_heads, encoder.config.hidden_size) == (task, (12,) * 6, 384)
+
+
+def test_bert_base_is_bert_base() -> None:
+    with torch.device("meta"):
+        encoder = make_network("bert-base")
+    without_pooler = 109_482_240 - 768 * 769  # parameters of BertModel of bert-base-uncased
+    assert sum(parameter.numel() for parameter in encoder.parameters()) == without_pooler
+
+
+@exhaustive
+def test_explaining(default_artifact: Path) -> None:
+    (row,) = run_script("attention explaining", default_artifact, "--tokens", 9, "--rounds", 1)["explaining"]
+    assert (row["tokens"], row["runs"]) == (9, 1)
+    assert row["processor_ms"] > 0
+
+
+@exhaustive
+def test_claims() -> None:
+    tables = run_script("attention claims", "--only", "softmax", "values", "--runs", 3)
+    options = {row["option"]: row for row in tables["value_stream"]}
+    assert {row["neutral_change"] for row in options.values()} == {0}
+    assert all(row["active_change"] > 1e-3 for row in options.values())
+    assert all(row["fused"] == 3 for row in options.values())
+
+
+@exhaustive
+def test_quality_and_faithfulness(default_artifact: Path, tmp_path: Path) -> None:
+    left, right = draw_texts(20, seed=1), draw_texts(20, seed=2)
+    pairs, definitions = tmp_path / "pairs.csv", tmp_path / "definitions.csv"
+    pairs.write_text("".join(f"{a},{b},{i % 6}\n" for i, (a, b) in enumerate(zip(left, right, strict=True))))
+    definitions.write_text("".join(f"word {i},{text}\n" for i, text in enumerate(left)))
+    first, second = run_script("quality pairs", default_artifact, default_artifact, "--pairs", pairs)["quality"]
+    assert first["spearman x 100"] == second["spearman x 100"]
+    files = ("--pairs", pairs, "--definitions", definitions, "--documents", 20, "--queries", 10)
+    rows = run_script("quality formats", default_artifact, *files)["formats"]
+    assert [row["bytes a vector"] for row in rows] == [1536, 384, 384, 384, 384, 48]
+    rows = run_script("attention faithfulness", "--pairs", pairs, "--count", 2)["faithfulness"]
+    assert len(rows) == 8

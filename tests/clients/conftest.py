@@ -99,6 +99,16 @@ def ranking(encode: Any) -> Ranking:
 @pytest.fixture(scope="session")
 def classifier_url(classifier: TaskArtifact) -> Iterator[str]:
     """A server on a drawn classifier."""
-    with ServerProcess("service", "--model", str(classifier.artifact)) as process:
+    yield from _served(classifier)
+
+
+@pytest.fixture(scope="session")
+def token_classifier_url(token_classifier: TaskArtifact) -> Iterator[str]:
+    """A server on a random network that labels tokens."""
+    yield from _served(token_classifier)
+
+
+def _served(made: TaskArtifact) -> Iterator[str]:
+    with ServerProcess("service", "--model", str(made.artifact)) as process:
         yield "http://{}:{}".format(*process.wait_until_ready().address)
         assert process.stop() == 0

@@ -38,6 +38,28 @@ def test_text_classification(classifier_url: str, path: str) -> None:
     assert found.score == pytest.approx(expected["scores"][0][best], abs=1e-6)
 
 
+@pytest.mark.parametrize("path", ["", "/predict"])
+def test_token_classification(token_classifier_url: str, path: str) -> None:
+    client = InferenceClient(model=token_classifier_url + path)
+    found = client.token_classification("the cats sat", aggregation_strategy="none", ignore_labels=[], stride=4)
+    body = {"inputs": "the cats sat", "aggregation": "none", "ignore_labels": [], "level": "tokens"}
+    expected = httpx.post(f"{token_classifier_url}/predict", json=body).json()
+    assert [vars(entity) for entity in found] == [{**vars(found[0]), **entity} for entity in expected]
+    assert client.token_classification("the cats sat")[0].entity_group in {"PER", "LOC"}
+
+
+@pytest.mark.parametrize("path", ["", "/zero-shot"])
+def test_zero_shot_classification(classifier_url: str, url: str, path: str) -> None:
+    labels = ["animals", "weather, or not"]
+    for at in (classifier_url, url):
+        body = {"inputs": "the cat", "candidate_labels": labels, "multi_label": True, "hypothesis_template": "On {}."}
+        (expected,) = httpx.post(f"{at}/zero-shot", json=body).json()["results"]
+        found = InferenceClient(model=at + path).zero_shot_classification(
+            "the cat", labels, multi_label=True, hypothesis_template="On {}."
+        )
+        assert {"labels": [one.label for one in found], "scores": [one.score for one in found]} == expected
+
+
 def test_refusal_is_an_error_with_its_message(url: str) -> None:
     with pytest.raises(HfHubHTTPError, match="tokens, the model takes") as raised:
         InferenceClient(model=url).feature_extraction("a " * 300, truncate=False)

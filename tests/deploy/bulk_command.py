@@ -11,15 +11,16 @@ from pathlib import Path
 from tests.deploy.tools import ROOT
 
 CORES = 2
+NODE_ATTEMPTS = 5
 CLUSTER = {
     **os.environ,
     # Nodes and drivers know each other by the token.
     "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN": "a token of at least so many characters",
-    # A node that is gone is missed within a second; one that is only slow has as long as Ray gives it by default.
+    "RAY_AUTH_TOKEN": "a token of at least this many characters",
+    # A node that is gone is missed within three seconds; one that is only slow has as long as Ray gives it by default.
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "300",
-    "RAY_health_check_failure_threshold": "3",
+    "RAY_health_check_failure_threshold": "10",
 }
 
 
@@ -37,17 +38,21 @@ def encode(model: Path, corpus: Path, output: Path, *more: str) -> subprocess.Co
 
 @contextmanager
 def node(*flags: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A Ray node on this machine, in a process group of its own, until the block ends."""
+    """A Ray node on this machine, in a process group of its own, until the block ends. Ray gives its own processes some
+    seconds to start, and ends if they need longer: then it is started again.
+    """
     ray = Path(sys.executable).with_name("ray")
     words = [str(ray), "start", "--block", "--node-ip-address=127.0.0.1", "--disable-usage-stats", *flags]
-    with subprocess.Popen(  # noqa: S603 - Ray's
-        words, env=CLUSTER, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as process:
-        try:
-            assert process.stdout is not None
-            started = any(b"Ray runtime started" in line for line in process.stdout)
-            assert started, f"no Ray node began: {' '.join(words)}"
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+    for _ in range(NODE_ATTEMPTS):
+        with subprocess.Popen(  # noqa: S603 - Ray's
+            words, env=CLUSTER, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as process:
+            try:
+                assert process.stdout is not None
+                if any(b"Ray runtime started" in line for line in process.stdout):
+                    yield process
+                    return
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+    raise AssertionError(f"no Ray node began in {NODE_ATTEMPTS} attempts: {' '.join(words)}")

@@ -28,7 +28,7 @@ def overlay(name: str) -> str:
 
 
 @cache
-def component(name: str) -> str:
+def component(name: str, namespace: str = "polyhead") -> str:
     """YAML of the base with one component."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "kustomization.yaml").write_text(
@@ -36,7 +36,7 @@ def component(name: str) -> str:
                 {
                     "apiVersion": "kustomize.config.k8s.io/v1beta1",
                     "kind": "Kustomization",
-                    "namespace": "polyhead",
+                    "namespace": namespace,
                     "resources": [os.path.relpath(KUBERNETES / "base", Path(folder).resolve())],
                     "components": [os.path.relpath(KUBERNETES / "components" / name, Path(folder).resolve())],
                 }
@@ -49,9 +49,13 @@ def resources(text: str) -> list[Resource]:
     return list(yaml.safe_load_all(text))
 
 
+def of_kind(text: str, kind: str) -> list[Resource]:
+    return [item for item in resources(text) if item["kind"] == kind]
+
+
 def one(text: str, kind: str, name: str = "polyhead") -> Resource:
     """The resource of that kind and name, without the hash that kustomize may add."""
-    found = [item for item in resources(text) if item["kind"] == kind and item["metadata"]["name"].startswith(name)]
+    found = [item for item in of_kind(text, kind) if item["metadata"]["name"].startswith(name)]
     assert len(found) == 1, f"{len(found)} of kind {kind}"
     return found[0]
 

@@ -4,15 +4,17 @@ import base64
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from deploy.bulk.encoder import TextEncoder
-from service.errors import ServiceError
+from service.errors import InferenceFailed, ServiceError
+from service.inference.backend import Float32Array
 from service.settings import Settings
 from tests.deploy.tools import ROOT
 from tests.service.fake_engine import FakeBackend, load_fake_engine, write_fake_artifact
@@ -40,17 +42,32 @@ def test_no_texts_are_no_vectors(encoder: TextEncoder) -> None:
     assert encoder.encode([]).shape == (0, 3)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"), [({"dimensions": 385}, "this model has 384"), ({"dimensions": 0}, "384")]
-)
-def test_dimensions_that_the_model_has_not(default_artifact: Path, given: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TextEncoder.load(default_artifact, **given)  # type: ignore[arg-type]  # a table of arguments
-
-
-def test_prompt_that_the_model_has_not(default_artifact: Path) -> None:
+def test_dimensions_and_prompts_that_the_model_has_not(default_artifact: Path) -> None:
+    for dimensions in (0, 385):
+        with pytest.raises(ValueError, match=f"dimensions is {dimensions}: this model has 384"):
+            TextEncoder.load(default_artifact, dimensions=dimensions)
     with pytest.raises(ServiceError, match="no named prompts"):
         TextEncoder.load(default_artifact, prompt_name="query")
+
+
+def test_a_text_that_fails_costs_its_own_row_and_is_tried_again(
+    encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_broken = True
+
+    def encode(texts: Sequence[str]) -> Float32Array:
+        if is_broken and "bad" in texts:
+            raise InferenceFailed()
+        return np.array([[len(text), 1, 2] for text in texts], dtype=np.float32)
+
+    monkeypatch.setattr(encoder, "encode", encode)
+    table = pa.table({"id": list("abcd"), "text": ["one", "bad", None, "three"]})
+    rows, failed = encoder.add_vectors(table, "text")
+    assert (rows["embedding"].to_pylist(), failed) == ([[3, 1, 2], None, None, [5, 1, 2]], [1])
+    assert encoder.add_vectors(rows, "text")[1] == [1]
+    is_broken = False
+    rows, failed = encoder.add_vectors(rows, "text")
+    assert (rows["embedding"].to_pylist(), failed) == ([[3, 1, 2], [3, 1, 2], None, [5, 1, 2]], [])
 
 
 def test_gives_the_services_vectors(server: ServerProcess, default_artifact: Path) -> None:

@@ -8,39 +8,27 @@ import contextlib
 import os
 import re
 import signal
+import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from benchmarks.lib.client import Address
+from benchmarks.lib.load import Address
 from benchmarks.lib.server import free_port
-from deploy.observability.scrape import Prometheus
+from deploy.observability.rows import STARTED
+from deploy.observability.scrape import NoPrometheus, Prometheus, scraping
 from model.artifact import read_manifest, write_manifest
-from service.observability.metric_names import READY
-from tests.deploy.drills import (
-    PATIENCE,
-    asking,
-    firing,
-    kube_state_metrics,
-    memory_group,
-    serve,
-    wait_for,
-    wait_for_a_start,
-    watched,
-)
+from service.machine import cgroup_directories
+from service.observability.metrics import READY
 from tests.service.fake_engine import write_fake_artifact
 from tests.service.process import ServerProcess
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not os.environ.get("DRILLS"),
-        reason="minutes of trouble, on a quiet machine: DRILLS=1 pytest tests/deploy/test_drills.py",
-    ),
-]
+pytestmark = pytest.mark.slow
 
 QUEUE_OF_16_TEXTS = (
     "--max-request-tokens=48",
@@ -48,6 +36,10 @@ QUEUE_OF_16_TEXTS = (
     "--max-batch-tokens=3",
     "--max-queue-delay=1e6",
 )
+
+
+PATIENCE = 120.0  # seconds
+LIMIT_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
 
 
 @pytest.fixture
@@ -76,7 +68,7 @@ def test_our_own_deadline_burns_the_budget_and_a_callers_does_not(model: Path, t
 
 
 def prometheus_has(prometheus: Prometheus, deadlines: int) -> None:
-    """Waits until two evaluations have seen so many deadlines of callers."""
+    """Waits until two evaluations have seen this many deadlines of callers."""
     seen, end = 0, time.monotonic() + PATIENCE
     while seen < 2:
         assert time.monotonic() < end
@@ -119,8 +111,8 @@ def test_one_that_drains_one_that_dies_and_then_nobody(model: Path, tmp_path: Pa
 
 def test_replicas_of_two_models(model: Path, tmp_path: Path) -> None:
     other = write_fake_artifact(tmp_path / "other")
-    manifest = read_manifest(other).to_dict() | {"precision": "int8"}
-    write_manifest(other, type(read_manifest(other)).from_dict(manifest))
+    manifest = read_manifest(other)
+    write_manifest(other, replace(manifest, max_sequence_length=manifest.max_sequence_length - 1))
     with serve(model) as first, serve(other) as second, watched(tmp_path, first, second) as prometheus:
         wait_for(prometheus, "PolyheadModelMismatch")
 
@@ -159,7 +151,7 @@ def admin(server: ServerProcess) -> Address:
 def test_memory_near_its_limit(model: Path, tmp_path: Path) -> None:
     with serve(model) as server:
         page = server.request("GET", "/metrics")[2].decode()
-    found = re.search(r"^process_resident_memory_bytes (\S+)$", page, re.MULTILINE)
+    found = re.search(r"^polyhead_memory_anonymous_bytes (\S+)$", page, re.MULTILINE)
     assert found
     with (
         memory_group(int(float(found[1]) / 0.95)) as group,
@@ -188,3 +180,114 @@ def test_what_the_cluster_says(tmp_path: Path) -> None:
             time.sleep(1.1)
 
         wait_for(prometheus, "PolyheadRestarts", do=restart)
+
+
+def serve(
+    folder: Path, *flags: str, port: int = 0, run_seconds: float = 0.0, group: Path | None = None
+) -> ServerProcess:
+    """A service with one worker, whose every run takes so long, in a control group or none."""
+    command = ("--model", str(folder), "--workers", "1", *flags, *(("--port", str(port)) if port else ()))
+    environment = {"FAKE_RUN_SECONDS": str(run_seconds), "FAKE_CONTROL_GROUP": str(group or "")}
+    return ServerProcess("tests.service.fake_server", *command, environment=environment).wait_until_ready()
+
+
+@contextlib.contextmanager
+def watched(folder: Path, *servers: ServerProcess | Address, cluster: Sequence[Address] = ()) -> Iterator[Prometheus]:
+    addresses = [one if isinstance(one, Address) else Address(*one.address) for one in servers]
+    try:
+        with scraping(addresses, folder, patient=False, cluster=cluster) as prometheus:
+            yield prometheus
+    except NoPrometheus as missing:
+        pytest.skip(str(missing))
+
+
+@contextlib.contextmanager
+def asking(server: ServerProcess, clients: int) -> Iterator[None]:
+    """Clients that ask again as soon as they are answered, whatever the answer."""
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            with contextlib.suppress(OSError):
+                server.request("POST", "/encode", {"inputs": "cat"})
+            over.wait(0.05)
+
+    threads = [threading.Thread(target=ask) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def firing(prometheus: Prometheus) -> set[str]:
+    """All that fire, without the one that always does."""
+    return {rule["name"] for rule in prometheus.rules() if rule.get("state") == "firing"} - {"PolyheadWatchdog"}
+
+
+def wait_for(prometheus: Prometheus, *alerts: str, do: Callable[[], object] = lambda: time.sleep(0.2)) -> None:
+    """Goes on with the trouble until all of them fire."""
+    missing, end = set(alerts), time.monotonic() + PATIENCE
+    while missing := missing - firing(prometheus):
+        assert time.monotonic() < end, f"{missing} did not fire"
+        do()
+
+
+def wait_for_a_start(prometheus: Prometheus, since: float) -> float:
+    """When the process started that Prometheus has seen last, once it is a later one."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        found = prometheus.query(STARTED, time.time())
+        if found and found[0].values[-1] > since:
+            return found[0].values[-1]
+        assert time.monotonic() < end, "the start was not seen"
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def memory_group(limit: int) -> Iterator[Path]:
+    """A control group whose processes may have this many bytes of memory together."""
+    found = cgroup_directories(Path("/"), "memory")
+    mounts = [
+        (directory, name) for version, directory in found if (directory / (name := LIMIT_FILES[version])).exists()
+    ]
+    if not mounts:
+        pytest.skip("there is no control group with a limit of memory")
+    group = mounts[-1][0] / f"polyhead-drill-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    try:
+        (group / mounts[-1][1]).write_text(str(limit))
+        yield group
+    finally:
+        group.rmdir()
+
+
+@contextlib.contextmanager
+def kube_state_metrics(figures: Mapping[str, float]) -> Iterator[Address]:
+    """A server instead of kube-state-metrics: these series, with the values that they have when it is asked."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = "".join(f"{series} {value}\n" for series, value in figures.items()).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 - as the library calls it
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield Address("127.0.0.1", server.server_port)
+        finally:
+            server.shutdown()
+            thread.join()

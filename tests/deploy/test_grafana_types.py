@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deploy.observability.shown import DASHBOARD
+from deploy.observability.picture import DASHBOARD
 
 HERE = Path(__file__).parent / "grafana"
 FILES = ("package.json", "package-lock.json", "tsconfig.json", "dashboard.ts", "check.mjs")

@@ -1,29 +1,36 @@
-"""What every overlay promises: read from what kustomize renders, so from what a cluster would get."""
+"""What every overlay promises: computed from what kustomize renders, so from what a cluster would get."""
 
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from deploy.observability.alert import JOB
-from service.observability import metric_names
+from deploy.observability.alerts import JOB
+from model.artifact import Artifact
+from service.observability import metrics as metric_names
 from service.settings import Settings, misspelt_variables
 from tests.deploy.cluster import (
     COMPONENTS,
+    MODELS,
     OVERLAYS,
-    Resource,
     component,
     container,
     containers,
+    of_kind,
     one,
     overlay,
     pod,
     resources,
     settings,
 )
-from tests.deploy.tools import DEPLOY, VERSION, most_memory
+from tests.deploy.tools import DEPLOY, VERSION, most_memory, run
+from tests.hub import MODEL, serve_hub
+from tests.task_artifacts import TaskArtifact
+
+SIZES = {"Mi": 2**20, "Gi": 2**30}
 
 each_overlay = pytest.mark.parametrize("name", OVERLAYS)
 
@@ -40,32 +47,21 @@ def test_settings_are_the_services(name: str, monkeypatch: pytest.MonkeyPatch) -
     assert misspelt_variables(given) == {}
     read = read_settings(overlay(name), monkeypatch).model_dump()
     assert str(read["drain_delay"]).removesuffix(".0") == given["POLYHEAD_DRAIN_DELAY"]
+    ports = {port["name"]: port["containerPort"] for port in container(overlay(name))["ports"]}
+    assert ports == {"http": read["port"], "admin": read["admin_port"]}
+    assert pod(overlay(name))["spec"]["enableServiceLinks"] is False  # else POLYHEAD_PORT is the Service's address
 
 
 @each_overlay
 def test_an_end_has_time_for_all_its_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = read_settings(overlay(name), monkeypatch)
-    pre_stop = container(overlay(name))["lifecycle"]["preStop"]["sleep"]["seconds"]
+    read, probe = read_settings(overlay(name), monkeypatch), container(overlay(name))["readinessProbe"]
+    before_drain = container(overlay(name))["lifecycle"]["preStop"]["sleep"]["seconds"] + read.drain_delay
     # service/server.py: the delay, then the requests, a second for the last answers, then the workers
-    needed = pre_stop + read.drain_delay + read.shutdown_timeout + 1 + read.shutdown_timeout
+    needed = before_drain + read.shutdown_timeout + 1 + read.shutdown_timeout
     assert pod(overlay(name))["spec"]["terminationGracePeriodSeconds"] > needed
     assert read.shutdown_timeout >= read.request_timeout
-
-
-@each_overlay
-def test_serves_on_until_nobody_sends_it_traffic(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = container(overlay(name))["readinessProbe"]
-    pre_stop = container(overlay(name))["lifecycle"]["preStop"]["sleep"]["seconds"]
-    noticed = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
-    assert pre_stop + read_settings(overlay(name), monkeypatch).drain_delay > noticed
-
-
-@each_overlay
-def test_probes_have_their_own_meanings(name: str) -> None:
-    found = container(overlay(name))
-    paths = {kind: found[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "readiness", "liveness")}
-    assert paths == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/healthz"}
-    assert found["startupProbe"]["failureThreshold"] * found["startupProbe"]["periodSeconds"] >= 60
+    # it serves on until the readiness probe has noticed
+    assert before_drain > probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
 
 
 @each_overlay
@@ -73,25 +69,13 @@ def test_callers_keep_no_probe_out(name: str) -> None:
     """The admin port has connections of its own, and callers are led to the other one."""
     found = container(overlay(name))
     assert {found[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "readiness", "liveness")} == {"admin"}
-    ports = {port["name"]: port["containerPort"] for port in found["ports"]}
-    assert settings(overlay(name))["POLYHEAD_ADMIN_PORT"] == str(ports["admin"])
     assert [port["targetPort"] for port in one(overlay(name), "Service")["spec"]["ports"]] == ["http"]
 
 
-@each_overlay
+@pytest.mark.parametrize("name", [*OVERLAYS, *COMPONENTS])
 def test_pods_are_restricted(name: str) -> None:
-    assert_restricted(overlay(name))
-    labels = one(overlay(name), "Namespace")["metadata"]["labels"]
-    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
-
-
-@pytest.mark.parametrize("name", COMPONENTS)
-def test_components_stay_restricted(name: str) -> None:
-    assert_restricted(component(name))
-
-
-def assert_restricted(text: str) -> None:
-    """The "restricted" level of the Pod Security Standards, and a root file system that nobody writes."""
+    """The "restricted" level of the Pod Security Standards, and a root file system that no process writes."""
+    text = overlay(name) if name in OVERLAYS else component(name)
     spec = pod(text)["spec"]
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["runAsUser"] > 0
@@ -107,114 +91,86 @@ def assert_restricted(text: str) -> None:
         }
 
 
+def selectors(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """The name of each resource that selects pods, and the labels that it selects by."""
+    for item in resources(text):
+        if item["kind"] in ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "PodMonitor"):
+            selector = item["spec"].get("selector") or item["spec"]["podSelector"]
+            yield item["metadata"]["name"], selector.get("matchLabels", selector)
+
+
 @each_overlay
 def test_selectors_mean_the_pods(name: str) -> None:
     labels = pod(overlay(name))["metadata"]["labels"]
-    selectors: list[dict[str, str]] = [
-        one(overlay(name), "Service")["spec"]["selector"],
-        one(overlay(name), "Deployment")["spec"]["selector"]["matchLabels"],
-        one(overlay(name), "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
-        policy(name, "polyhead")["podSelector"]["matchLabels"],
-        *(
-            constraint["labelSelector"]["matchLabels"]
-            for constraint in pod(overlay(name))["spec"]["topologySpreadConstraints"]
-        ),
-    ]
-    for selector in selectors:
+    spread = pod(overlay(name))["spec"]["topologySpreadConstraints"]
+    for selector in (
+        *(labels for _, labels in selectors(overlay(name))),
+        *(constraint["labelSelector"]["matchLabels"] for constraint in spread),
+    ):
         assert selector
         assert selector.items() <= labels.items()
-    assert "app.kubernetes.io/version" not in selectors[1]  # a selector cannot change, a version does
+        assert "app.kubernetes.io/version" not in selector  # a Deployment's selector cannot change, a version does
 
 
 @each_overlay
-def test_one_late_answer_takes_no_replica_away(name: str) -> None:
-    assert container(overlay(name))["readinessProbe"]["failureThreshold"] >= 3
+def test_nothing_goes_out_and_prometheus_alone_reaches_the_metrics(name: str) -> None:
+    policies = {item["metadata"]["name"]: item["spec"] for item in of_kind(overlay(name), "NetworkPolicy")}
+    ways_out = {called: spec["egress"] for called, spec in policies.items() if "Egress" in spec["policyTypes"]}
+    assert ways_out.pop("polyhead") == []
+    assert ways_out.keys() == ({"polyhead-model"} if name == "hub" else set())
+    ports = {
+        called: [port["port"] for rule in spec["ingress"] for port in rule["ports"]]
+        for called, spec in policies.items()
+        if "Ingress" in spec["policyTypes"]
+    }
+    assert ports == {"polyhead": ["http"]} | ({"polyhead-metrics": ["admin"]} if name == "production" else {})
 
 
 @each_overlay
-def test_replicas_are_spread_over_zones_and_nodes(name: str) -> None:
-    constraints = pod(overlay(name))["spec"]["topologySpreadConstraints"]
-    assert [one["topologyKey"] for one in constraints] == ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]
-    assert {one["whenUnsatisfiable"] for one in constraints} == {"ScheduleAnyway"}
-
-
-@each_overlay
-def test_ports_are_found_by_name(name: str) -> None:
-    ports = {port["name"]: port["containerPort"] for port in container(overlay(name))["ports"]}
-    assert ports == {"http": 8000, "admin": 8001}
-    assert pod(overlay(name))["spec"]["enableServiceLinks"] is False  # else POLYHEAD_PORT is the Service's address
-
-
-@each_overlay
-def test_who_may_come_in_is_named(name: str) -> None:
-    (rule,) = policy(name, "polyhead")["ingress"]
-    assert rule["ports"] == [{"port": "http", "protocol": "TCP"}]
-    assert rule["from"] == [
-        {"podSelector": {}},
-        {"namespaceSelector": {"matchLabels": {"polyhead-client": "true"}}},
-    ]
-
-
-def test_prometheus_alone_reaches_the_metrics() -> None:
-    text = overlay("production")
-    (rule,) = policy("production", "polyhead-metrics")["ingress"]
-    (endpoint,) = one(text, "PodMonitor")["spec"]["podMetricsEndpoints"]
-    assert rule["ports"] == [{"port": endpoint["port"], "protocol": "TCP"}]
-    assert endpoint["port"] == "admin"
-    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
-
-
-def policy(name: str, policy_name: str) -> Resource:
-    found = [item for item in resources(overlay(name)) if item["kind"] == "NetworkPolicy"]
-    (spec,) = (item["spec"] for item in found if item["metadata"]["name"] == policy_name)
-    return dict(spec)
-
-
-@each_overlay
-def test_nothing_goes_out(name: str) -> None:
-    found = [item["spec"] for item in resources(overlay(name)) if item["kind"] == "NetworkPolicy"]
-    assert [spec["egress"] for spec in found if "Egress" in spec["policyTypes"]] == [[]]
-
-
-def test_production_wants_keys() -> None:
-    text = overlay("production")
-    assert settings(text)["POLYHEAD_API_KEYS_FILE"] == "/etc/polyhead/keys"
-    (volume,) = (volume for volume in pod(text)["spec"]["volumes"] if volume["name"] == "keys")
-    assert "optional" not in volume["secret"]  # without the Secret no pod starts
-    assert not [
-        item for item in resources(text) if item["kind"] == "Secret"
-    ]  # made outside, with the sentence above it
-    comment = (DEPLOY / "kubernetes/components/keys/kustomization.yaml").read_text()
-    assert "kubectl -n polyhead create secret generic polyhead-keys --from-file=keys=keys.txt" in comment
-
-
-@each_overlay
-def test_the_event_loop_has_cores_beside_the_workers(name: str) -> None:
+def test_cores_and_memory_are_enough(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop has half a core next to the workers, and no limit stops a batch in its middle."""
     given = container(overlay(name))["resources"]
     millicores = int(given["requests"]["cpu"].removesuffix("m"))
     assert millicores == 1000 * int(settings(overlay(name))["POLYHEAD_WORKERS"]) + 500
     assert "cpu" not in given["limits"]
-    advice = " ".join((DEPLOY / "RUNBOOK.md").read_text().split())
-    assert "the CPU request should be half a core more than `--workers`" in advice
-    assert given["limits"]["memory"] == given["requests"]["memory"]
+    limit = given["limits"]["memory"]
+    assert limit == given["requests"]["memory"]
+    assert most_memory(read_settings(overlay(name), monkeypatch)) < int(limit[:-2]) * SIZES[limit[-2:]]
 
 
-@each_overlay
-def test_memory_is_enough(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = container(overlay(name))["resources"]["limits"]["memory"]
-    sizes = {"Mi": 2**20, "Gi": 2**30}
-    assert most_memory(read_settings(overlay(name), monkeypatch)) < int(limit[:-2]) * sizes[limit[-2:]]
+def bytes_of(quantity: str) -> int:
+    return int(quantity[:-2]) * SIZES[quantity[-2:]]
+
+
+@pytest.mark.parametrize("name", [*OVERLAYS, *COMPONENTS])
+def test_what_a_pod_may_write_is_bounded_and_is_enough_for_its_volumes(name: str) -> None:
+    """What lies in an emptyDir counts against the limit of the whole pod, which is evicted beyond it."""
+    text = overlay(name) if name in OVERLAYS else component(name)
+    volumes = sum(
+        bytes_of(one["emptyDir"]["sizeLimit"]) for one in pod(text)["spec"].get("volumes", ()) if "emptyDir" in one
+    )
+    for found in containers(text):
+        given = found["resources"]
+        assert bytes_of(given["requests"]["ephemeral-storage"]) <= bytes_of(given["limits"]["ephemeral-storage"])
+        assert bytes_of(given["limits"]["ephemeral-storage"]) > volumes
+    assert (name in {"volume", "export", "hub"}) == bool(volumes)
+
+
+def test_the_commands_of_the_readme_work_on_an_empty_cluster() -> None:
+    """The overlay's namespace is there before the Secret, and the Secret before the pods that wait for it."""
+    text = (DEPLOY / "README.md").read_text().partition("## Kubernetes")[2]
+    commands = [line for line in re.findall(r"^kubectl .*$", text, re.MULTILINE) if "dev" not in line]
+    assert [line.split("#")[0].split() for line in commands[:3]] == [
+        ["kubectl", "apply", "-f", "deploy/kubernetes/overlays/production/namespace.yaml"],
+        ["kubectl", "-n", "polyhead", "create", "secret", "generic", "polyhead-keys", "--from-file=keys=keys.txt"],
+        ["kubectl", "apply", "-k", "deploy/kubernetes/overlays/production"],
+    ]
+    assert one(overlay("production"), "Namespace")["metadata"]["name"] == "polyhead"
 
 
 @each_overlay
 def test_images_are_of_one_version(name: str) -> None:
-    for found in containers(overlay(name)):
-        assert found["image"].rpartition(":")[2] in {"dev", VERSION}
-
-
-def test_a_rollout_never_serves_less() -> None:
-    strategy = one(overlay("production"), "Deployment")["spec"]["strategy"]
-    assert strategy["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert {found["image"].rpartition(":")[2] for found in containers(overlay(name))} <= {"dev", VERSION}
 
 
 @pytest.mark.parametrize(
@@ -223,44 +179,25 @@ def test_a_rollout_never_serves_less() -> None:
 def test_replicas_belong_to_the_scaler(name: str, kind: str) -> None:
     text = component(name)
     assert "replicas" not in one(text, "Deployment")["spec"]
-    spec = one(text, kind)["spec"]
-    behavior = spec["behavior"] if name == "autoscale-hpa" else scaler_behavior(spec)
-    assert behavior["scaleDown"]["stabilizationWindowSeconds"] == 300
-    assert spec["scaleTargetRef"]["name"] == one(text, "Deployment")["metadata"]["name"]
-    assert spec.get("minReplicas", spec.get("minReplicaCount")) >= 2
+    assert one(text, kind)["spec"]["scaleTargetRef"]["name"] == one(text, "Deployment")["metadata"]["name"]
 
 
-def scaler_behavior(spec: Resource) -> Any:
-    return spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
-
-
-def test_scales_on_metrics_that_the_service_has() -> None:
-    triggers = one(overlay("production"), "ScaledObject")["spec"]["triggers"]
-    triggers += one(component("autoscale-gpu"), "ScaledObject")["spec"]["triggers"]
-    names = {value for value in vars(metric_names).values() if isinstance(value, str)}
-    for trigger in triggers:
-        query = trigger["metadata"]["query"]
-        (metric,) = re.findall(r"polyhead_\w+", query)
-        assert metric in names
-        assert metric.endswith("_total") == ("rate(" in query)  # a counter only grows: it would never scale in
-        (namespace,) = re.findall(r'namespace="([^"]+)"', query)
-        assert namespace == one(overlay("production"), "Deployment")["metadata"]["namespace"]
-
-
+@pytest.mark.parametrize("namespace", ["polyhead", "elsewhere"])
 @pytest.mark.parametrize("name", ["autoscale", "autoscale-gpu"])
-def test_nothing_known_of_the_load_is_no_reason_to_scale_in(name: str) -> None:
-    spec = one(component(name), "ScaledObject")["spec"]
+def test_scales_on_metrics_that_the_service_has_in_its_own_namespace(name: str, namespace: str) -> None:
+    text = component(name, namespace)
+    spec = one(text, "ScaledObject")["spec"]
+    names = {value for value in vars(metric_names).values() if isinstance(value, str)}
     assert spec["fallback"]["behavior"] == "currentReplicasIfHigher"  # KEDA's default takes the others away
     for trigger in spec["triggers"]:
         assert trigger["metadata"]["ignoreNullValues"] == "false"  # its default reads an empty answer as 0
-
-
-def test_gpu_replicas_ask_for_one() -> None:
-    text = component("gpu")
-    assert container(text)["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert container(text)["image"].startswith("polyhead-gpu")
-    assert settings(text)["POLYHEAD_PROVIDER"] == "cuda"
-    assert settings(text)["POLYHEAD_WORKERS"] == "1"
+        query = trigger["metadata"]["query"]
+        for metric in re.findall(r"polyhead_\w+", query):
+            assert re.sub("_(bucket|count)$", "", metric) in names
+            is_counter = metric.endswith(("_total", "_bucket", "_count"))
+            assert is_counter == (f"rate({metric}" in query)  # it only grows
+        assert set(re.findall(r'namespace="([^"]+)"', query)) == {namespace}
+    assert one(text, "Deployment")["metadata"]["namespace"] == namespace
 
 
 def test_monitoring_holds_the_rule_files_and_the_dashboard() -> None:
@@ -269,23 +206,33 @@ def test_monitoring_holds_the_rule_files_and_the_dashboard() -> None:
     assert one(text, "PrometheusRule")["spec"]["groups"] == [group for file in files for group in file["groups"]]
     dashboard = one(text, "ConfigMap", "polyhead-dashboard")
     assert dashboard["data"] == {"polyhead.json": (DEPLOY / "grafana" / "polyhead.json").read_text()}
-    monitor = one(text, "PodMonitor")["spec"]
-    assert monitor["selector"]["matchLabels"].items() <= pod(text)["metadata"]["labels"].items()
 
 
-def test_what_is_served_in_two_namespaces_is_two_jobs() -> None:
-    """Else their models differ, and errors of one are lost among the answers of the other."""
-    monitor = one(overlay("production"), "PodMonitor")
-    assert "jobLabel" not in monitor["spec"]  # the operator's default is namespace and name
-    job = f"{monitor['metadata']['namespace']}/{monitor['metadata']['name']}"
-    assert re.fullmatch(JOB.removeprefix('job=~"').removesuffix('"'), job)
+@pytest.mark.parametrize("name", ["production", MODELS])
+def test_every_deployment_is_a_job_that_the_rules_know(name: str) -> None:
+    """Else models differ, errors of one are lost among the answers of another, or an alert says that all are absent."""
+    (monitor,) = of_kind(overlay(name), "PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (relabeling,) = endpoint["relabelings"]
+    assert relabeling["sourceLabels"] == ["__meta_kubernetes_namespace", "__meta_kubernetes_pod_controller_name"]
+    jobs = set()
+    for deployment in of_kind(overlay(name), "Deployment"):
+        namespace, called = deployment["metadata"]["namespace"], deployment["metadata"]["name"]
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        controller = relabeling["separator"].join((namespace, f"{called}-5d8f9c7b64"))
+        job = re.sub(f"^(?:{relabeling['regex']})$", relabeling["replacement"].replace("$", "\\"), controller)
+        assert job == f"{namespace}/{called}"  # as the rule for what kube-state-metrics knows names it
+        assert re.fullmatch(JOB.removeprefix('job=~"').removesuffix('"'), job)
+        jobs.add(job)
+    assert len(jobs) == len(of_kind(overlay(name), "Deployment"))
 
 
 def test_keys_come_from_a_secret_that_the_group_reads() -> None:
-    text = component("keys")
+    text = overlay("production")
     (mount,) = container(text)["volumeMounts"]
     (volume,) = pod(text)["spec"]["volumes"]
-    assert volume["secret"] == {"secretName": "polyhead-keys", "defaultMode": 0o440}
+    assert volume["secret"] == {"secretName": "polyhead-keys", "defaultMode": 0o440}  # not optional: no keys, no pod
     assert mount == {"name": volume["name"], "mountPath": "/etc/polyhead", "readOnly": True}
     assert settings(text)["POLYHEAD_API_KEYS_FILE"] == f"{mount['mountPath']}/keys"  # --from-file=keys=...
     assert pod(text)["spec"]["securityContext"]["fsGroup"] == pod(text)["spec"]["securityContext"]["runAsGroup"]
@@ -302,3 +249,66 @@ def test_volume_is_filled_before_it_is_served() -> None:
     assert script == (DEPLOY / "kubernetes" / "components" / "volume" / "fetch_model.py").read_text()
     assert set(re.findall(r"\$\((\w+)\)", " ".join(init["command"]))) == {"MODEL_URL", "MODEL_SHA256", "MEMORY_LIMIT"}
     assert init["envFrom"] == [{"configMapRef": {"name": "polyhead-model"}}]
+
+
+def test_the_hubs_model_is_exported_before_it_is_served(
+    embedder: TaskArtifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The init container's own command makes what the service is told to serve, here from a hub of the test's."""
+    text = overlay("hub")
+    init, main = containers(text)
+    (source,) = init["envFrom"]
+    given = one(text, "ConfigMap", "polyhead-export")["data"]
+    assert source["configMapRef"]["name"].startswith("polyhead-export")
+    values = {**given, "MODEL": MODEL}
+    command = [re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], part) for part in init["command"] + init["args"]]
+    served = settings(text)["POLYHEAD_MODEL"]
+    assert served in command
+    command = [part.replace("/model/", f"{tmp_path}/") for part in command]
+    with serve_hub(embedder.folder) as hub:
+        for name, value in hub.environment(tmp_path).items():
+            monkeypatch.setenv(name, value)
+        run(Path(sys.executable).with_name(command[0]), *command[1:])
+    assert Artifact.open(tmp_path / Path(served).name).manifest.precision == given["PRECISION"]
+    assert {mount["mountPath"] for mount in init["volumeMounts"]} == {"/model", "/cache"}
+    assert main["volumeMounts"] == [{"name": "model", "mountPath": "/model", "readOnly": True}]
+
+
+MODEL_NAMES = {"bge": "BAAI/bge-small-en-v1.5", "minilm": "sentence-transformers/all-MiniLM-L6-v2"}
+
+
+def test_each_model_has_everything_of_its_own() -> None:
+    text = overlay(MODELS)
+    names = [f"polyhead-{name}" for name in MODEL_NAMES]
+    for kind in ("Deployment", "Service", "PodDisruptionBudget", "HorizontalPodAutoscaler"):
+        assert [item["metadata"]["name"] for item in of_kind(text, kind)] == names
+    for name, labels in selectors(text):
+        if not name.startswith("polyhead-metrics") and name != "polyhead":  # these are for all models
+            assert f"polyhead-{labels['app.kubernetes.io/instance']}" == name
+    pods = [item["spec"]["template"]["spec"] for item in of_kind(text, "Deployment")]
+    assert len({pod["containers"][0]["image"] for pod in pods}) == len(names)
+
+
+def test_the_route_leads_to_each_model_by_path_and_by_header() -> None:
+    """The path names the model and the route takes its name away; so does the header that holds OpenAI's `model`."""
+    by_path, by_header = {}, {}
+    (route,) = of_kind(overlay(MODELS), "HTTPRoute")
+    for rule in route["spec"]["rules"]:
+        (match,), (backend,) = rule["matches"], rule["backendRefs"]
+        if "headers" in match:
+            (header,) = match["headers"]
+            assert (header["name"], match["path"]["value"], rule.get("filters")) == (
+                "X-Gateway-Model-Name",
+                "/v1",
+                None,
+            )
+            by_header[header["value"]] = backend["name"]
+        else:
+            (rewrite,) = rule["filters"]
+            assert match["path"]["type"] == rewrite["urlRewrite"]["path"]["type"].replace(
+                "ReplacePrefixMatch", "PathPrefix"
+            )
+            assert rewrite["urlRewrite"]["path"]["replacePrefixMatch"] == "/"
+            by_path[match["path"]["value"]] = backend["name"]
+    assert by_path == {f"/{name}": f"polyhead-{name}" for name in MODEL_NAMES}
+    assert by_header == {model: f"polyhead-{name}" for name, model in MODEL_NAMES.items()}

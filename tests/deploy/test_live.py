@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lib.client import Address, Request, post
-from benchmarks.lib.load import run_closed_loop
+from benchmarks.lib.load import Address, Request, post, run_closed_loop
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import load_texts
 from benchmarks.service.soak import refused_requests
 from deploy.load import run as send_load
+from deploy.observability.picture import ShownPanel, read_panels
 from deploy.observability.scrape import NoPrometheus, Prometheus, Series, scraping
-from deploy.observability.shown import ShownPanel, read_panels
 from model.artifact import Artifact
-from service.observability import metric_names as names
+from service.observability import metrics as names
 
 SECONDS = 12.0
 STEP = "5s"

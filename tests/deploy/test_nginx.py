@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.lib.client import Address
+from benchmarks.lib.load import Address
 from benchmarks.lib.server import free_port
-from benchmarks.service.nginx import Nginx, NginxFailed, nginx
+from benchmarks.service.replicas import Nginx, NginxFailed, nginx
 from model.artifact import read_manifest, write_manifest
 from tests.deploy.tools import DEPLOY
 from tests.service.fake_engine import write_fake_artifact

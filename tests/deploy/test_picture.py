@@ -9,10 +9,8 @@ import pytest
 from PIL import Image
 
 from deploy.observability.demo import main
-from deploy.observability.picture import draw
+from deploy.observability.picture import draw, read_panels, write_value
 from deploy.observability.scrape import Prometheus, Series
-from deploy.observability.shown import read_panels
-from deploy.observability.units import write_value
 
 START, END = 1_700_000_000.0, 1_700_000_240.0
 INSTANCE = {"instance": "a:8000", "model": "m", "precision": "int8", "le": "+Inf"}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.cluster import COMPONENTS, KUBERNETES, MODELS, OVERLAYS, Resource, component, one, overlay, resources
+from tests.deploy.cluster import COMPONENTS, MODELS, OVERLAYS, Resource, component, one, overlay, resources
 from tests.deploy.tools import run, tool
 
 VERSIONS = ("1.30", "1.34", "1.37")  # the oldest that has preStop.sleep, has it for good, and the newest with schemas
@@ -43,11 +43,6 @@ def test_kubernetes_refuses_what_is_wrong(wrong: tuple[str, str, Any], tmp_path:
     deployment = one(overlay("dev"), "Deployment")
     deployment[wrong[0]][wrong[1]] = wrong[2]
     assert validate(yaml.safe_dump(deployment), VERSIONS[0], tmp_path).returncode != 0
-
-
-def test_an_older_kubernetes_does_not_know_the_field_that_sets_the_least(tmp_path: Path) -> None:
-    assert validate(yaml.safe_dump(one(overlay("dev"), "Deployment")), "1.28", tmp_path).returncode != 0
-    assert "needs Kubernetes 1.30" in (KUBERNETES / "base/deployment.yaml").read_text()
 
 
 Check = Callable[[list[Resource]], str]

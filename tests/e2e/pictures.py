@@ -28,7 +28,7 @@ MOST_BYTES = 200_000
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture: what is opened, what is done there, and which part of the page is taken."""
+    """One picture: the address, the steps, and which part of the page is shown."""
 
     name: str
     state: dict[str, str | int]

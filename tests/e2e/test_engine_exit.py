@@ -13,7 +13,7 @@ from service.engine import Engine
 
 class Slow:
     def __del__(self):
-        time.sleep(0.3)  # the interpreter is still ending when a run comes back that nobody ended
+        time.sleep(0.3)  # the interpreter is still ending when a run comes back that no one ended
 
 slow = Slow()
 engine = Engine.load(sys.argv[1])

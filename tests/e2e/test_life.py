@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from model.artifact import identity, read_manifest
 from tests.service.process import ServerProcess, wait_until
 
 CANARY = "xylophonist-4711"
@@ -101,6 +102,7 @@ def test_info_and_metrics_name_the_model(server: ServerProcess, default_artifact
     assert info["manifest"] == json.loads((default_artifact / "manifest.json").read_text())
     page = server.request("GET", "/metrics")[2].decode()
     assert f'model="{info["model"]}"' in page
+    assert f'identity="{identity(read_manifest(default_artifact))}"' in page
     assert f'weights_sha256="{info["manifest"]["source"]["sha256"]}"' in page
 
 

@@ -32,7 +32,7 @@ pytestmark = [
 PRODUCT = """
 import json, sys
 import numpy as np, onnxruntime
-from service.inference.onnx_session import _session_options
+from service.inference.onnx_backend import _session_options
 
 x = np.full((int(sys.argv[2]), 64), 255, np.uint8)
 found = {}

@@ -1,4 +1,4 @@
-"""Requests and programs of the README and of pages under docs/, as they stand there, give what stands there."""
+"""Requests and programs of the README and of pages under docs/, as they are there, give the answers there."""
 
 import contextlib
 import io

@@ -182,7 +182,7 @@ def test_a_text_that_is_too_long_is_cut_and_512_tokens_stay_smooth(open_viewer: 
     assert viewer.page.locator("svg, path, line").count() == 0
     assert viewer.page.evaluate("document.querySelectorAll('*').length") < 1500
     assert max(viewer.page.locator("canvas").evaluate_all("all => all.map(one => one.height)")) < 2000
-    # Draws both views anew as the pointer wanders; the median, since machines that run tests are busy.
+    # Draws both views again as the pointer wanders; the median, since machines that run tests are busy.
     seconds = viewer.page.locator("#panes canvas.matrix").evaluate(
         """async canvas => {
           const box = canvas.getBoundingClientRect();
@@ -225,3 +225,22 @@ def test_a_phone_scrolls_down_only(open_viewer: OpenViewer, hash_: str) -> None:
     viewer.page.locator("summary").click()
     widths = viewer.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     assert widths[0] <= widths[1] == 360
+
+
+def test_two_clicks_find_the_head_that_looks_at_the_previous_token(
+    open_viewer: OpenViewer, viewer_server: ServerProcess
+) -> None:
+    answer = ask(viewer_server, "/encode", {"inputs": TEXT, "attention": {"layers": "all", "form": "stats"}})
+    previous = np.array(answer["attention"][0]["statistics"]["offset_previous"])
+    layer, head = np.unravel_index(previous.argmax(), previous.shape)
+    viewer = open_viewer()
+    viewer.show(TEXT)
+    viewer.page.get_by_role("button", name="previous token").click()
+    listed = viewer.page.locator("#found li")
+    shown = [float(number) for number in listed.locator(".number").all_text_contents()]
+    assert shown == pytest.approx(sorted(previous.ravel(), reverse=True)[:6], abs=1e-4)
+    listed.first.get_by_role("button").click()
+    expect(viewer.page.locator("#head-title")).to_have_text(f"Layer {layer}, head {head}")
+    viewer.page.wait_for_url("**find=previous**")
+    viewer.page.get_by_role("button", name="previous token").click()
+    expect(listed).to_have_count(0)

@@ -18,7 +18,7 @@ LAYERS, HEADS, GROUPS = 3, 4, 2
 
 @pytest.fixture(scope="module")
 def viewer_server(yes_no_reranker: TaskArtifact) -> Iterator[ServerProcess]:
-    """A language model that says yes or no, in place of the default model."""
+    """A language model that says yes or no, instead of the default model."""
     with ServerProcess("service", "--model", str(yes_no_reranker.artifact)) as process:
         yield process.wait_until_ready()
         assert process.stop() == 0

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def wait_for_link(viewer: ViewerPage, expected: dict[str, list[str]]) -> str:
-    """The address's part after #, once it says what is expected."""
+    """The address's part after #, once it has the expected value."""
 
     def link() -> str:
         return viewer.page.url.partition("#")[2]
@@ -30,6 +30,23 @@ def wait_for_link(viewer: ViewerPage, expected: dict[str, list[str]]) -> str:
         viewer.page.wait_for_timeout(50)
     assert parse_qs(link()) == expected
     return link()
+
+
+def test_the_page_says_what_the_export_was_compared_with(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    said = viewer.page.locator("#compared")
+    expect(said).to_have_text("This export was compared with nothing but itself: it was not asked for.")
+    figures = {"transformers": "5.23.0", "sentence-transformers": "6.2.0", "texts": 9, "tolerance": 2e-4}
+    original = {"compared": True, **figures, "hidden_states": 0.0, "pooled": 1.7e-7}
+    viewer.page.route("**/info", lambda route: route.fulfill(json=with_original(route.fetch().json(), original)))
+    viewer.page.reload()
+    libraries = "transformers 5.23.0 and sentence-transformers 6.2.0"
+    expect(said).to_have_text(f"This export was compared with {libraries} on 9 texts: it differs by 1.7e-7 at most.")
+
+
+def with_original(info: dict[str, Any], original: dict[str, Any]) -> dict[str, Any]:
+    info["manifest"]["parity"]["original"] = original
+    return info
 
 
 def test_arrows_move_over_the_heads_and_enter_opens(open_viewer: OpenViewer) -> None:

@@ -90,7 +90,7 @@ def test_a_key_is_asked_for_and_kept_in_memory_only(browser: BrowserContext, lon
         viewer = ViewerPage(browser, server, is_open=False)
         field = viewer.page.get_by_label("API key")
         notice = viewer.page.locator("#notices .notice")
-        expect(notice).to_contain_text("wants an API key")
+        expect(notice).to_contain_text("needs an API key")
         assert field.get_attribute("type") == "password"
         for given in ("wrong", key):
             field.fill(given)
@@ -129,7 +129,7 @@ def test_a_gateway_that_answers_in_json_of_its_own_is_heard(open_viewer: OpenVie
     assert viewer.module("api", body, ['{"error": {"message": "no worker"}}']) == [[502, "no worker"]]
     crowded = {"status": 503, "message": "too many connections; try again later"}  # neither starting nor stopping
     said = viewer.module("notices", "return module.describeFailure(argument);", crowded)
-    assert said == "The server takes no requests at the moment. Your text is still here."
+    assert said == "The server accepts no requests at the moment. Your text is still here."
 
 
 def test_an_answer_that_breaks_off_is_a_failure_as_any_other(open_viewer: OpenViewer) -> None:

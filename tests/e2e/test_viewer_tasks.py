@@ -29,7 +29,7 @@ ON_A_RERANKER = pytest.mark.parametrize("viewer_server", ["reranker"], indirect=
 
 @pytest.fixture(scope="module")
 def viewer_server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
-    """A service on the artifact of the fixture that the test names, in place of the default model."""
+    """A service on the artifact of the fixture that the test names, instead of the default model."""
     served: TaskArtifact = request.getfixturevalue(request.param)
     with ServerProcess("service", "--model", str(served.artifact)) as process:
         yield process.wait_until_ready()
@@ -162,12 +162,55 @@ def test_a_refused_pair_is_said_in_the_servers_words(open_viewer: OpenViewer) ->
     expect(viewer.page.locator("#across-blocks")).to_be_hidden()
 
 
+@pytest.mark.parametrize("viewer_server", ["expanding_encoder"], indirect=True)
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_multi_vector_model_shows_what_each_token_found(
+    open_viewer: OpenViewer, viewer_server: ServerProcess, width: int
+) -> None:
+    viewer = open_viewer("mode=pair", width=width)
+    document = "🙂 the dog ate. The cat sat on the mat."  # a character of two halves in JavaScript
+    viewer.type(document, "#b")
+    viewer.show(QUERY)
+    (entry,) = ask(viewer_server, "/rerank", {"query": QUERY, "texts": [document], "matches": True})
+    expect(viewer.page.locator("#matches-score")).to_have_attribute("data-value", str(entry["score"]))
+    total = float(viewer.page.locator("#matches-sum").get_attribute("data-value") or "nan")
+    assert total == pytest.approx(entry["score"], abs=1e-4)
+    rows = viewer.page.locator("#matches-rows tr")
+    expect(rows).to_have_count(len(entry["matches"]))
+    expect(viewer.page.locator("#matches-document")).to_have_text(document)
+    place = next(at for at, match in enumerate(entry["matches"]) if match["offsets"][1])
+    match = entry["matches"][place]
+    assert rows.nth(place).locator("bdi").all_text_contents() == [match["query_token"], match["token"]]
+    rows.nth(place).hover()
+    marked = "".join(viewer.page.locator("#matches-document mark.pointed").all_text_contents())
+    assert marked == document[slice(*match["offsets"])]
+    expect(viewer.page.locator("#matches-readout")).to_contain_text(match["token"])
+    wide = viewer.page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= width
+    assert viewer.refused == []
+
+
+@pytest.mark.parametrize("viewer_server", ["token_classifier"], indirect=True)
+def test_a_model_that_labels_tokens_marks_entities(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+    text = "🙂 the cats sat on the mats, lower newest wider."  # a character of two halves in JavaScript
+    body = {"inputs": text, "level": "tokens", "aggregation": "first"}
+    entities = ask(viewer_server, "/predict", body)
+    assert entities
+    viewer = open_viewer("")
+    viewer.show(text)
+    marks = viewer.page.locator("#entities-text mark")
+    expect(marks).to_have_count(len(entities))
+    assert marks.locator("bdi").all_text_contents() == [text[one["start"] : one["end"]] for one in entities]
+    assert marks.locator("small").all_text_contents() == [one["entity_group"] for one in entities]
+    viewer.page.wait_for_load_state("networkidle")
+    assert viewer.refused == []
+
+
 @pytest.mark.parametrize(
     "viewer_server",
     [
         "classifier",
         pytest.param("sparse_encoder", marks=pytest.mark.slow),
-        pytest.param("multi_vector_encoder", marks=pytest.mark.slow),
     ],
     indirect=True,
 )

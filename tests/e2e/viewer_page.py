@@ -32,6 +32,7 @@ class ViewerPage:
         height: int = 900,
         theme: str = "light",
         is_open: bool = True,
+        is_first_visit: bool = False,
     ) -> None:
         scheme: Literal["dark", "light"] = "dark" if theme == "dark" else "light"
         self.complaints: list[str] = []
@@ -45,6 +46,8 @@ class ViewerPage:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", self._see)
         self.page.on("response", lambda response: self.refused.append(response.url) if response.status >= 400 else None)
+        if not is_first_visit:  # the first one opens on an example
+            self.page.add_init_script("history.state ?? history.replaceState({}, '')")
         self.page.goto(f"{self.origin}/#{hash_}" if hash_ else self.origin)
         if is_open:  # to whoever comes, without a key
             expect(self.page.locator("#model")).not_to_be_empty()

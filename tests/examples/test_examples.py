@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from examples import cluster, rerank_over_http, search_folder, why_similar
+from examples import cluster, guard, rerank_over_http, search_folder, search_passages, why_similar
 from polyhead import Encoded, Engine
 from tests.service.process import ServerProcess
+from tests.task_artifacts import TaskArtifact
 
 ROOT = Path(__file__).parents[2]
 ANIMALS = ["The cat sleeps on the sofa.", "The dog chases the cat.", "The kitten drinks milk."]
@@ -75,6 +76,30 @@ def test_search_in_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit, match="2"):
         search_folder.main([str(tmp_path), "x"])
     assert f"{tmp_path} holds no *.txt" in capsys.readouterr().err
+
+
+def test_passages_are_searched_by_their_tokens(
+    expanding_encoder: TaskArtifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("qdrant_client")
+    passages, model = tmp_path / "passages.txt", ["--model", str(expanding_encoder.artifact), "--pool-factor", "1"]
+    passages.write_text("\n".join([*ANIMALS, "", *MONEY]))
+    with Engine.load(expanding_encoder.artifact) as engine:
+        scores = engine.score(ANIMALS[1], [*ANIMALS, *MONEY])
+    for _ in range(2):  # the second time from the index that is there
+        search_passages.main([str(passages), ANIMALS[1], *model, "--top", "2"])
+        best, second = capsys.readouterr().out.splitlines()
+        assert float(best.split()[0]) == pytest.approx(float(scores.max()), abs=2e-3)
+        assert best.endswith([*ANIMALS, *MONEY][int(scores.argmax())])
+        assert float(second.split()[0]) == pytest.approx(float(np.sort(scores)[-2]), abs=2e-3)
+
+
+def test_passages_want_vectors_of_tokens(
+    embedder: TaskArtifact, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="1"):
+        search_passages.main([str(folder / "animals.txt"), "a cat", "--model", str(embedder.artifact)])
+    assert "gives no vectors of tokens (its task is embedding)" in capsys.readouterr().err
 
 
 def test_clusters_are_the_subjects(default_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,3 +244,25 @@ def test_an_embedder_has_no_heads_across_a_pair(
 def test_the_heads_that_look_most_at_the_document() -> None:
     attention = {"layers": [0, 3], "heads": [[0, 1], [2]], "query_to_document_mass": [[0.2, 0.7], [0.5]]}
     assert rerank_over_http.strongest_heads(attention, 2) == [(0.7, 0, 1), (0.5, 3, 2)]
+
+
+def test_a_guard_goes_by_the_worst_part_of_a_long_message(
+    classifier: TaskArtifact, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = "the cats sat on the mats, lower newest wider. " * 100
+    parts = guard.parts_of(message)
+    assert len(parts) == 4
+    assert all(one[-guard.OVERLAP :] == other[: guard.OVERLAP] for one, other in pairwise(parts))
+    with Engine.load(classifier.artifact) as engine:
+        labels = [{entry["label"]: entry["score"] for entry in found} for found in engine.classify(parts)]
+    expected = max(found["neutral"] for found in labels)
+    with ServerProcess("service", "--model", str(classifier.artifact)) as process:
+        url = "http://{}:{}".format(*process.wait_until_ready().address)
+        assert guard.worst_score(url, message, "neutral") == pytest.approx(expected, abs=1e-5)
+        for most, code, said in ((1.0, 0, "pass"), (0.0, 1, "refuse")):
+            with pytest.raises(SystemExit) as ended:
+                guard.main([message, "--label", "neutral", "--most", str(most), "--url", url])
+            assert (ended.value.code, capsys.readouterr().out.split()[0]) == (code, said)
+        with pytest.raises(ValueError, match="no label INJECTION: the model has contradiction, entailment, neutral"):
+            guard.worst_score(url, message, "INJECTION")
+        assert process.stop() == 0

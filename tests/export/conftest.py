@@ -10,9 +10,8 @@ from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
 from export.graph import trace
-from model.artifact import GRAPH, TOKENIZER, describe_files, write_manifest
+from model.artifact import GRAPH, TOKENIZER, Defaults, Manifest, Source, describe_files, write_manifest
 from model.encoder import Encoder
-from model.manifest import Defaults, Manifest, Source
 from tests.networks import TINY, draw_weights
 from tests.planted import POSITIONS, draw_texts, plant
 
@@ -90,7 +89,7 @@ def _relation(place: int, distance: int) -> str:
 
 
 def write_artifact(directory: Path, checkpoint: Checkpoint) -> Path:
-    """An artifact whose graph nobody opens."""
+    """An artifact whose graph no one opens."""
     directory.mkdir()
     (directory / GRAPH).write_bytes(b"graph")
     (directory / TOKENIZER).write_text(checkpoint.tokenizer.to_str())

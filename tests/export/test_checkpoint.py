@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, Tokenizer
 
 from export.checkpoint import read_checkpoint
 from export.errors import ExportError, SourceError
@@ -45,6 +46,24 @@ def test_reads_a_folder_whole(bert_folder: Path) -> None:
     assert not checkpoint.encoder.training
     assert checkpoint.max_sequence_length == 40
     assert len(checkpoint.source.sha256) == 64
+
+
+def test_the_source_names_every_file_that_makes_the_model(bert_folder: Path) -> None:
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense"}
+    entries = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+    (bert_folder / "modules.json").write_text(json.dumps(entries))
+    for name, settings in (("1_Pooling", {}), ("2_Dense", {"in_features": 32, "out_features": 8})):
+        (bert_folder / name).mkdir()
+        (bert_folder / name / "config.json").write_text(json.dumps(settings))
+    sources = []
+    for seed in (1, 2):
+        dense = {"linear.weight": torch.full((8, 32), seed / 8), "linear.bias": torch.zeros(8)}
+        save_file(dense, bert_folder / "2_Dense" / "model.safetensors")
+        sources.append(read_checkpoint(Folder(bert_folder, "bert")).source)
+    before, after = sources
+    assert before.sha256 == after.sha256
+    assert [name for name in before.files if before.files[name] != after.files[name]] == ["2_Dense/model.safetensors"]
+    assert {"tokenizer.json", "config.json", "modules.json", "1_Pooling/config.json"} <= before.files.keys()
 
 
 @pytest.mark.parametrize("head", ["classifier", "qa_outputs", "cls.predictions.transform.dense"])
@@ -108,7 +127,7 @@ def test_pruned_heads_are_counted_a_layer(bert_folder: Path) -> None:
         ({"auto_map": {"AutoTokenizer": [None, "mine.Fast"]}}, "auto_map names mine.Fast as AutoTokenizer"),
         ({"hidden_act": "tanh"}, "hidden_act 'tanh': one of gelu"),
         ({"num_attention_heads": 5}, "hidden_size 32 is not a multiple of 5 heads"),
-        ({"vocab_size": None}, "does not say 'vocab_size'"),
+        ({"vocab_size": None}, "embeddings.token.weight: expected .30522, 32., found"),
         ({"vocab_size": -1}, "vocab_size is -1"),
         ({"num_attention_heads": 0}, r"config.json is malformed: ZeroDivisionError"),
         ({"num_hidden_layers": "3"}, "num_hidden_layers is .3.: expected a whole number of at least 1"),
@@ -142,8 +161,11 @@ def test_refuses_a_missing_tensor(bert_folder: Path) -> None:
 
 
 def test_ignores_the_heads_of_pre_training(bert_folder: Path) -> None:
+    plain = read_checkpoint(Folder(bert_folder, "bert")).encoder.state_dict()
     added = {"pooler.dense.weight": torch.ones(1), "cls.predictions.bias": torch.ones(1)}
-    read_checkpoint(change_weights(bert_folder, added))
+    found = read_checkpoint(change_weights(bert_folder, added)).encoder.state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in plain.items())
+    assert found.keys() == plain.keys()
 
 
 def test_refuses_weights_other_than_those_vouched_for(bert_folder: Path) -> None:
@@ -199,6 +221,12 @@ def test_a_folder_without_a_configuration_is_told_from_an_artifact(tmp_path: Pat
         read_checkpoint(Folder(tmp_path, "artifact"))
 
 
+def test_refuses_gliner_by_name(tmp_path: Path) -> None:
+    (tmp_path / "gliner_config.json").write_text("{}")
+    with pytest.raises(ExportError, match=r"holds gliner_config\.json: GLiNER labels spans by a network of its own"):
+        read_checkpoint(Folder(tmp_path, "gliner"))
+
+
 def test_refuses_an_adapter_that_would_not_be_applied(bert_folder: Path) -> None:
     (bert_folder / "adapter_config.json").write_text("{}")
     with pytest.raises(ExportError, match=r"holds adapter_config\.json: an adapter is not applied here"):
@@ -210,6 +238,27 @@ def test_refuses_weights_that_are_no_floating_point_numbers(bert_folder: Path, d
     folder = change_weights(bert_folder, {QUERY: torch.ones(32, 32, dtype=dtype)})
     with pytest.raises(ExportError, match=f"layers.0.attention.query.weight is made of {dtype}"):
         read_checkpoint(folder)
+
+
+def test_added_tokens_without_a_row_are_read_as_text(bert_folder: Path) -> None:
+    plain = read_checkpoint(Folder(bert_folder, "bert")).tokenizer
+    path = bert_folder / "tokenizer.json"
+    made = Tokenizer.from_file(str(path))
+    made.add_tokens([AddedToken(f"<image_{index}>") for index in range(48)])  # more than the network has rows
+    made.save(str(path))
+    found = read_checkpoint(Folder(bert_folder, "bert")).tokenizer
+    assert max(found.get_vocab().values()) == 47
+    assert found.encode("the <image_47> cat").ids == plain.encode("the <image_47> cat").ids
+
+
+def test_pooling_is_asked_for_where_the_folder_does_not_say(bert_folder: Path) -> None:
+    found = read_checkpoint(Folder(bert_folder, "bert"), pooling="cls")
+    assert (found.defaults.pooling, found.encoder.config.pooling) == ("cls", "cls")
+    (bert_folder / "modules.json").write_text(
+        json.dumps([{"path": "", "type": "sentence_transformers.models.Transformer"}])
+    )
+    with pytest.raises(ExportError, match="--pooling cls is for embeddings of folders that do not say how"):
+        read_checkpoint(Folder(bert_folder, "bert"), pooling="cls")
 
 
 def test_refuses_ids_around_a_text_that_the_network_does_not_have(bert_folder: Path) -> None:

@@ -1,12 +1,22 @@
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import export.exporter
+import export.original
 from export.cli import main
 from model.artifact import EXPLAIN_GRAPH, Artifact
 from tests.family_models import MODELS, draw, save
+
+
+@pytest.fixture(autouse=True)
+def not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tests/export/test_original.py` tests the comparison with the original, which takes seconds."""
+    monkeypatch.setattr(export.original, "is_installed", lambda: False)
 
 
 def test_exports_a_folder(bert_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,3 +129,25 @@ def test_an_output_that_cannot_be_written_is_one_line(
     (tmp_path / "file").touch()
     assert main([str(bert_folder), "--output", str(tmp_path / "file" / "artifact")]) == 1
     assert capsys.readouterr().err.splitlines()[-1].startswith("export failed: FileExistsError: ")
+
+
+CODE = """
+import contextlib, io, os, sys
+from {module} import main
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    main(["--help"])
+print(os.environ["OMP_WAIT_POLICY"], "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "chosen", "expected"),
+    [("export.cli", "", "passive"), ("export.heads.cli", "", "passive"), ("export.cli", "active", "active")],
+)
+def test_threads_are_told_to_sleep_before_torch_is_imported(module: str, chosen: str, expected: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    if chosen:
+        environment["OMP_WAIT_POLICY"] = chosen
+    command = [sys.executable, "-c", CODE.format(module=module)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)  # noqa: S603 - our own
+    assert done.stdout == f"{expected} False\n"

@@ -22,12 +22,11 @@ from export.explain import (
 from export.exporter import write_graph
 from export.graph import trace
 from export.runtime import Session
-from model.artifact import EXPLAIN_GRAPH
+from model.artifact import EXPLAIN_GRAPH, INPUT_IDS, OWN_SHARES, PARTS, SOURCES, TOKEN_TYPE_IDS, WHOLE
 from model.config import EncoderConfig
+from model.config_parts import ClassificationSettings, MultiVectorSettings
 from model.decomposition.decompose import decompose
 from model.encoder import Encoder
-from model.graph_names import INPUT_IDS, OWN_SHARES, PARTS, SOURCES, TOKEN_TYPE_IDS, WHOLE
-from model.tasks.settings import ClassificationSettings, MultiVectorSettings
 from tests.networks import draw_weights, vary
 
 MODERN: dict[str, Any] = {

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from export.graph import trace
-from export.inputs import graph_inputs, run_encoder
 from export.runtime import Session
+from export.texts import graph_inputs, run_encoder
+from model.artifact import HEAD_GATES, INPUT_IDS, LAST_HIDDEN_STATE
 from model.config import EncoderConfig
 from model.encoder import Encoder
-from model.graph_names import HEAD_GATES, INPUT_IDS, LAST_HIDDEN_STATE
 from model.packing import packing
 from model.positions import LONGEST_DENSE, AttentionPositions, Window
 from tests.disk_cache import kept

@@ -9,8 +9,7 @@ from tokenizers import Tokenizer, processors
 from transformers import AutoTokenizer
 
 from export.errors import UnsupportedModel
-from export.pairs import prepare_pairs
-from export.tokenizer import read_tokenizer
+from export.tokenizer import prepare_pairs, read_tokenizer
 from tests.tokenizers import TOKENIZERS, wordpiece
 
 PAIRS = [("the cats sat", "on the mats"), ("lower", ""), ("", "newest"), ("日 word", "naïve café!")]

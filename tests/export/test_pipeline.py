@@ -8,9 +8,10 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
 
+from export.checkpoint import read_checkpoint
 from export.errors import ExportError, SourceError, UnsupportedModel
-from export.json_files import read_json
 from export.pipeline import read_pipeline
+from export.sources import Folder, read_json
 
 TRANSFORMER = {"name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
 POOLING = {"name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
@@ -87,6 +88,33 @@ def test_without_modules_only_the_tokenizers_length_counts(bert_folder: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("modules", "named", "asked", "expected"),
+    [
+        (PLAIN, None, None, (True, "cosine")),
+        (PLAIN, "cosine", None, (True, "cosine")),
+        (PLAIN, "dot", None, (False, "dot")),
+        (PLAIN, "dot", True, (True, "dot")),
+        (PLAIN, None, False, (False, "dot")),
+        (PLAIN, "manhattan", True, (True, "cosine")),
+        (PLAIN, "manhattan", None, "similarity_fn_name 'manhattan': cosine, dot are supported"),
+        ([*PLAIN, NORMALIZE], "dot", None, (True, "dot")),
+        ([*PLAIN, NORMALIZE], None, False, "the checkpoint normalises its vectors itself"),
+    ],
+)
+def test_whether_vectors_are_answered_at_length_1(
+    bert_folder: Path, modules: list[Any], named: str | None, asked: bool | None, expected: Any
+) -> None:
+    sentence_transformer(bert_folder, modules)
+    write(bert_folder, "config_sentence_transformers.json", {"similarity_fn_name": named})
+    if isinstance(expected, str):
+        with pytest.raises(UnsupportedModel, match=expected):
+            read_checkpoint(Folder(bert_folder, "bert"), normalize=asked)
+        return
+    defaults = read_checkpoint(Folder(bert_folder, "bert"), normalize=asked).defaults
+    assert (defaults.unit_length, defaults.similarity) == expected
+
+
+@pytest.mark.parametrize(
     ("pooling", "expected"),
     [
         ({"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False}, "max"),
@@ -140,7 +168,10 @@ def test_refuses_modules_it_would_not_reproduce(tmp_path: Path, modules: list[di
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"activation_function": "torch.nn.modules.activation.GELU"}, "dense activation .*GELU is not supported"),
+        (
+            {"activation_function": "torch.nn.modules.activation.Softplus"},
+            "dense activation .*Softplus is not supported",
+        ),
         ({"activation_function": "mine.Identity"}, "dense activation mine.Identity is not supported"),
         ({"use_residual": True}, "with a residual"),
         ({"module_input_name": "token_embeddings"}, "anything but the pooled vector"),

@@ -8,17 +8,21 @@ import onnx_ir
 import pytest
 import torch
 from scipy.stats import kendalltau
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import quantize_embeddings
 
 from export.checkpoint import Checkpoint, read_checkpoint
-from export.errors import QualityError
+from export.errors import QualityError, SourceError
 from export.exporter import export_artifact
 from export.graph import trace
-from export.int8.calibration import HELD_OUT_TEXTS, make_pairs, read_texts, task_batches
 from export.precision import judge
-from export.quality import PrecisionQuality
+from export.quality import PrecisionQuality, measure_ranges
 from export.sources import Folder
+from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
-from model.tasks.settings import OUTPUT_NAMES
+from export.texts import HELD_OUT_TEXTS, TEXTS, make_pairs, read_texts, task_batches
+from model.artifact import GRAPH, Artifact, read_manifest
+from model.config_parts import OUTPUT_NAMES
 from tests.task_artifacts import TaskArtifact
 
 
@@ -93,6 +97,20 @@ def test_token_vectors_are_judged_by_their_cosines() -> None:
     assert figures["cosine_worst"] == pytest.approx(0.5)
 
 
+def test_a_threshold_holds_only_for_a_figure_that_was_measured() -> None:
+    assert not Threshold("cosine_mean", least=0.5).holds({"cosine_worst": 1.0})
+    either = Threshold("kendall_tau", least=0.5, instead="same_best_label")
+    assert either.holds({"same_best_label": 0.6})
+    assert not either.holds({"same_best_label": 0.4})
+    assert str(either) == "kendall_tau or same_best_label at least 0.5"
+
+
+def test_lines_end_at_line_feeds_alone(tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("one\u2028text\r\n" * 16, encoding="utf-8", newline="")
+    assert read_texts(path) == ["one\u2028text"] * 16
+
+
 def test_held_out_pairs_are_half_related() -> None:
     texts = read_texts(HELD_OUT_TEXTS)
     pairs = make_pairs(texts)
@@ -148,3 +166,30 @@ def test_a_lower_precision_is_judged_by_attention_and_norms_too(tiny_checkpoint:
     judge_changed(tiny_checkpoint, tmp_path, "layers.3.attention.query.weight", 1.0)
     with pytest.raises(QualityError, match="expected .* attention_kl_mean at most 0.01, .* Serve fp16 or fp32"):
         judge_changed(tiny_checkpoint, tmp_path, "layers.3.attention.query.weight", 4.0)
+
+
+def test_the_ranges_are_those_of_sentence_transformers(embedder: TaskArtifact) -> None:
+    manifest = Artifact.open(embedder.artifact).manifest
+    assert manifest.vector_ranges is not None
+    model = SentenceTransformer(str(embedder.folder), device="cpu")
+    vectors = model.encode(read_texts(TEXTS), convert_to_numpy=True, normalize_embeddings=True)
+    found = np.array([manifest.vector_ranges.minimum, manifest.vector_ranges.maximum], np.float32)
+    np.testing.assert_allclose(found, [vectors.min(axis=0), vectors.max(axis=0)], atol=1e-5, rtol=0)
+    quantized = np.asarray(quantize_embeddings(vectors, "uint8", ranges=found))
+    assert quantized.min() == 0
+    assert quantized.max() >= 254
+
+
+def test_other_text_gives_other_ranges(embedder: TaskArtifact, tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(Folder(embedder.folder, "drawn"))
+    (tmp_path / "texts").write_text("the cats sat on the mats\n" * 16)
+    found = measure_ranges(embedder.artifact / GRAPH, checkpoint, tmp_path / "texts")
+    assert found is not None
+    np.testing.assert_allclose(found.minimum, found.maximum, atol=1e-6)
+    (tmp_path / "texts").write_text("too few\n")
+    with pytest.raises(SourceError, match="holds 1 texts"):
+        measure_ranges(embedder.artifact / GRAPH, checkpoint, tmp_path / "texts")
+
+
+def test_other_tasks_have_none(reranker: TaskArtifact) -> None:
+    assert read_manifest(reranker.artifact).vector_ranges is None

@@ -1,95 +1,147 @@
-"""The default weights against sentence-transformers and transformers, in PyTorch and in the exported graph."""
+"""The reference of large networks, widened a layer at a time, against the whole network in float64: the same bits."""
 
-import os
+import copy
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, BertModel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
-from export.checkpoint import Checkpoint
-from export.runtime import Session
-from export.sources import find_folder
-from model.artifact import GRAPH
-from model.graph_names import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
-from tests.texts import varied_texts
+from export.errors import VerificationError
+from export.int8.quantize import Range, quantize_encoder
+from export.reference import available_bytes, float64_reference, needed_bytes, require_memory, widened_by_layer
+from model.config import EncoderConfig
+from model.config_parts import SparseSettings
+from model.decomposition.decompose import decompose
+from model.encoder import Encoder, EncoderOutput
+from tests.drawn_configs import LONGEST, VOCABULARY, configs
+from tests.networks import TINY, draw_weights
 
-TOLERANCE = 1e-5
-TEXTS = varied_texts()[:: 1 if os.environ.get("CI") else 8]
 
-
-@pytest.fixture(scope="module")
-def embeddings() -> NDArray[np.float32]:
-    """What sentence-transformers says, [texts, D]."""
-    model = SentenceTransformer(str(find_folder(None).path), device="cpu")
-    found: NDArray[np.float32] = model.encode(TEXTS, batch_size=8, convert_to_numpy=True)
+def outputs(encoder: Encoder, implementation: Any) -> EncoderOutput:
+    """Of a ragged batch, with gates and every layer's norms."""
+    config, generator = encoder.config, torch.Generator().manual_seed(1)
+    sequence = min(config.max_positions, LONGEST)
+    ids = torch.randint(0, min(VOCABULARY, config.vocab_size), (3, sequence), generator=generator)
+    types = torch.randint(0, max(1, config.type_vocab_size), ids.shape, generator=generator)
+    gates = torch.rand(3, sum(config.num_heads), generator=generator)
+    with torch.inference_mode():
+        found: EncoderOutput = encoder.use(implementation)(
+            ids,
+            torch.tensor([sequence, 1, 5]),
+            token_type_ids=types if config.type_vocab_size else None,
+            head_gates=gates,
+            norm_layers=torch.ones(config.num_layers, dtype=torch.bool),
+        )
     return found
 
 
-@pytest.fixture(scope="module")
-def transformer() -> BertModel:
-    found: BertModel = AutoModel.from_pretrained(str(find_folder(None).path), attn_implementation="eager").eval()
-    return found
+def tensors(found: EncoderOutput) -> list[Tensor]:
+    shown: Sequence[Tensor | None] = (*found.attentions, *found.value_norms)
+    return [found.task_output, found.last_hidden_state, *(tensor for tensor in shown if tensor is not None)]
 
 
-@pytest.fixture(scope="module")
-def session(default_artifact: Path) -> Session:
-    return Session(default_artifact / GRAPH, threads=2)
+def require_same_bits(encoder: Encoder) -> None:
+    whole, by_layer = copy.deepcopy(encoder).double(), widened_by_layer(encoder)
+    for implementation in ("eager", "sdpa"):
+        expected, found = (tensors(outputs(reference, implementation)) for reference in (whole, by_layer))
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype == torch.float64
+            assert torch.equal(one, other)
+    assert all(parameter.dtype == torch.float32 for parameter in encoder.parameters())
 
 
-def token_ids(checkpoint: Checkpoint) -> list[list[int]]:
-    checkpoint.tokenizer.enable_truncation(checkpoint.max_sequence_length)
-    try:
-        return [encoding.ids for encoding in checkpoint.tokenizer.encode_batch(TEXTS)]
-    finally:
-        checkpoint.tokenizer.no_truncation()
+@given(config=configs(), seed=st.integers(0, 9))
+@settings(max_examples=20, deadline=None)
+def test_any_network_widened_by_layer_gives_the_bits_of_the_whole(config: EncoderConfig, seed: int) -> None:
+    torch.manual_seed(seed)
+    require_same_bits(draw_weights(Encoder(config)))
 
 
-def normalized(pooled: NDArray[np.float32]) -> NDArray[np.float32]:
-    return pooled / np.linalg.norm(pooled)
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_sparse_task_reads_the_token_embeddings_in_float64(*, tied: bool) -> None:
+    config = {**TINY.to_dict(), "task": "sparse"}
+    made = EncoderConfig.from_dict({**config, "task_settings": {"tied": tied}})
+    assert isinstance(made.task_settings, SparseSettings)
+    require_same_bits(draw_weights(Encoder(made)))
 
 
-def test_embeddings_equal_sentence_transformers_in_pytorch(
-    default_checkpoint: Checkpoint, embeddings: NDArray[np.float32]
-) -> None:
-    encoder = default_checkpoint.encoder.use("sdpa")
-    for text, (ids, expected) in enumerate(zip(token_ids(default_checkpoint), embeddings, strict=True)):
-        with torch.inference_mode():
-            pooled = encoder(torch.tensor([ids]), torch.tensor([len(ids)])).pooled[0].numpy()
-        np.testing.assert_allclose(normalized(pooled), expected, atol=TOLERANCE, rtol=0, err_msg=f"text {text}")
+def test_shared_layers_are_widened_too() -> None:
+    config = EncoderConfig.from_dict({**TINY.to_dict(), "num_heads": [2, 2, 2], "shared_layers": [0, 1, 0]})
+    require_same_bits(draw_weights(Encoder(config)))
 
 
-def test_embeddings_equal_sentence_transformers_in_the_graph(
-    default_checkpoint: Checkpoint, session: Session, embeddings: NDArray[np.float32]
-) -> None:
-    for text, (ids, expected) in enumerate(zip(token_ids(default_checkpoint), embeddings, strict=True)):
-        pooled = session.run(_inputs(ids, wanted=False))["pooled"][0]
-        np.testing.assert_allclose(normalized(pooled), expected, atol=TOLERANCE, rtol=0, err_msg=f"text {text}")
+@given(config=configs())
+@settings(max_examples=5, deadline=None)
+def test_what_input_tokens_contribute_is_the_same_to_the_bit(config: EncoderConfig) -> None:
+    encoder = draw_weights(Encoder(config))
+    ids = torch.randint(0, VOCABULARY, (1, 4), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        whole, by_layer = (
+            decompose(reference.use("eager"), ids)
+            for reference in (copy.deepcopy(encoder).double(), widened_by_layer(encoder))
+        )
+    for one, other in zip(by_layer, whole, strict=True):
+        assert torch.equal(one, other)
 
 
-def test_attention_of_every_layer_and_head_equals_transformers_eager(
-    default_checkpoint: Checkpoint, session: Session, transformer: BertModel
-) -> None:
-    encoder = default_checkpoint.encoder.use("eager")
-    for text, ids in enumerate(token_ids(default_checkpoint)):
-        with torch.inference_mode():
-            expected = transformer(torch.tensor([ids]), output_attentions=True)
-            ours = encoder(torch.tensor([ids]), torch.tensor([len(ids)]))
-        graph = session.run(_inputs(ids, wanted=True))
-        for layer, reference in enumerate(expected.attentions):
-            message = f"text {text}, layer {layer}"
-            np.testing.assert_allclose(ours.attentions[layer], reference, atol=TOLERANCE, rtol=0, err_msg=message)
-            weights = graph[f"attentions.{layer}"]
-            np.testing.assert_allclose(weights, reference, atol=TOLERANCE, rtol=0, err_msg=message)
+def test_a_large_network_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = draw_weights(Encoder(TINY))
+    assert sum(parameter.nbytes for parameter in float64_reference(encoder).parameters()) == 2 * sum(
+        parameter.nbytes for parameter in encoder.parameters()
+    )
+    monkeypatch.setattr("export.reference.LARGE", 1)
+    reference = float64_reference(encoder)
+    kept = {parameter.data_ptr() for parameter in reference.parameters()}
+    of_layers = {parameter.data_ptr() for parameter in encoder.layers.parameters()}
+    assert of_layers | {encoder.embeddings.token.weight.data_ptr()} <= kept
 
 
-def _inputs(ids: list[int], *, wanted: bool) -> dict[str, NDArray[np.generic]]:
-    return {
-        INPUT_IDS: np.array([ids]),
-        LENGTHS: np.array([len(ids)]),
-        ATTENTION_LAYERS: np.full(6, wanted),
-        TOKEN_TYPE_IDS: np.zeros((1, len(ids)), np.int64),
-    }
+def test_a_quantised_network_is_widened_by_layer() -> None:
+    encoder = draw_weights(Encoder(TINY))
+    seen = {}
+    for name, module in encoder.named_modules():
+        if name.startswith("layers.") and name.endswith((".attention", ".attention.output", ".feed_forward")):
+            size = module.in_features if isinstance(module, nn.Linear) else TINY.hidden_size
+            seen[name] = Range(torch.full((size,), -3.0), torch.full((size,), 3.0))
+    require_same_bits(quantize_encoder(encoder, seen))
+
+
+XLM_R_LARGE = 567_754_752 * 4  # parameters of bge-reranker-v2-m3 without its last layers
+
+
+def test_a_large_network_takes_what_was_measured() -> None:
+    assert needed_bytes(XLM_R_LARGE, num_heads=24 * 16, longest=8192) == pytest.approx(8.8e9, rel=0.05)
+
+
+def test_a_large_network_without_memory_is_refused_with_both_numbers() -> None:
+    with torch.device("meta"):
+        encoder = Encoder(TINY)
+        encoder.embeddings.token = torch.nn.Embedding(1 << 19, 1 << 10)  # 2 GiB, of which nothing is stored
+    with pytest.raises(
+        VerificationError, match=r"takes about 5\.3 GB of memory more, and 5\.0 GB are free: export it on"
+    ):
+        require_memory(encoder, 5 * 10**9)
+    require_memory(encoder, 6 * 10**9)
+    require_memory(encoder, None)
+
+
+def test_a_small_network_is_not_asked_about() -> None:
+    require_memory(Encoder(TINY), 1)
+
+
+def test_what_is_free_is_what_linux_says_and_no_more_than_the_container_has(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    assert available_bytes(meminfo, tmp_path) is None
+    meminfo.write_text("MemTotal: 9000 kB\nMemAvailable:    5000 kB\n")
+    assert available_bytes(meminfo, tmp_path) == 5000 * 1024
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("1000\n")
+    assert available_bytes(meminfo, tmp_path) == 5000 * 1024
+    (tmp_path / "memory.max").write_text("3000\n")
+    assert available_bytes(meminfo, tmp_path) == 2000

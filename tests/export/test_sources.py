@@ -1,10 +1,15 @@
+import json
+import re
 from pathlib import Path
 
 import huggingface_hub
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from export.errors import SourceError
 from export.sources import DEFAULT_MODEL, DEFAULT_SHA256, find_folder, require_safetensors
+from export.weights import read_weights
 from model.artifact import hash_file
 
 
@@ -44,7 +49,14 @@ def test_fetches_only_text_and_safetensors(monkeypatch: pytest.MonkeyPatch, tmp_
     folder = find_folder("owner/name", "main")
     assert folder.revision == "0123abc"
     assert asked["revision"] == "main"
-    assert asked["allow_patterns"] == ["*.json", "*.safetensors", "vocab.txt", "merges.txt"]
+    patterns = ["*.json", "*.safetensors", "*vocab.txt", "*merges.txt", "artifact.metadata"]
+    assert asked["allow_patterns"] == patterns
+    files = ["config.json", "pytorch_model.bin", "onnx/model.onnx", "training_args.bin", "2_Dense/pytorch_model.bin"]
+    others = ["2_Dense/model.safetensors", "3_Dense/pytorch_model.bin", "colbert_linear.pt"]
+    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", lambda *_, **__: files + others)
+    assert find_folder("owner/name", allows_pickles=True).allows_pickles
+    wanted = ["pytorch_model.bin", "3_Dense/pytorch_model.bin", "colbert_linear.pt"]
+    assert asked["allow_patterns"] == patterns + wanted
 
 
 def test_refuses_a_hub_model_that_is_only_a_pickle_before_fetching_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +68,12 @@ def test_refuses_a_hub_model_that_is_only_a_pickle_before_fetching_it(monkeypatc
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["config.json", "pytorch_model.bin"], "only as a pickle (pytorch_model.bin): loading one runs code"),
+        (
+            ["config.json", "a_linear.pt", "colbert_linear.pt", "pytorch_model.bin", "training_args.bin"],
+            "only as a pickle (pytorch_model.bin), which can run code, so it is refused: --allow-pickled-weights",
+        ),
+        (["1_Dense/pytorch_model.bin", "pytorch_model-1-of-2.bin"], "(pytorch_model-1-of-2.bin)"),
+        (["pytorch_model.bin"], "--revision refs/pr/N"),
         (["config.json"], "m has no model.safetensors"),
     ],
 )
@@ -81,3 +98,99 @@ def test_a_revision_of_what_has_none_is_refused(tmp_path: Path) -> None:
     for model in (None, str(tmp_path)):
         with pytest.raises(SourceError, match="--revision v1 is of a model on the hub"):
             find_folder(model, "v1")
+
+
+def test_reads_one_file_as_float32(tmp_path: Path) -> None:
+    tensors = {"half": torch.tensor([1.5, -2.0], dtype=torch.bfloat16), "ids": torch.tensor([1, 2])}
+    save_file(tensors, tmp_path / "model.safetensors")
+    read, sha256 = read_weights(tmp_path)
+    assert torch.equal(read["half"], torch.tensor([1.5, -2.0]))
+    assert read["ids"].dtype == torch.int64
+    assert sha256 == hash_file(tmp_path / "model.safetensors")
+
+
+def shard(folder: Path, weight_map: dict[str, str]) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+def test_reads_shards(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(2)}, tmp_path / "1.safetensors")
+    save_file({"b": torch.zeros(3)}, tmp_path / "2.safetensors")
+    shard(tmp_path, {"a": "1.safetensors", "b": "2.safetensors"})
+    assert set(read_weights(tmp_path)[0]) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("../x.safetensors", "outside the folder"), ("gone.safetensors", "cannot be read")]
+)
+def test_refuses_shards_that_are_elsewhere_or_missing(tmp_path: Path, name: str, message: str) -> None:
+    shard(tmp_path, {"a": name})
+    with pytest.raises(SourceError, match=message):
+        read_weights(tmp_path)
+
+
+def test_refuses_a_corrupt_file(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 64)
+    with pytest.raises(SourceError, match="cannot be read"):
+        read_weights(tmp_path)
+
+
+def test_refuses_a_pickle(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(SourceError, match="only as a pickle"):
+        read_weights(tmp_path)
+
+
+def test_reads_tensors_from_pickles_that_are_allowed(tmp_path: Path) -> None:
+    tensors = {"half": torch.tensor([1.5, -2.0], dtype=torch.bfloat16), "part": torch.nn.Parameter(torch.ones(2))}
+    torch.save(tensors, tmp_path / "pytorch_model.bin")
+    read, sha256 = read_weights(tmp_path, allows_pickles=True)
+    assert torch.equal(read["half"], torch.tensor([1.5, -2.0]))
+    assert not read["part"].requires_grad
+    assert sha256 == hash_file(tmp_path / "pytorch_model.bin")
+    (tmp_path / "pytorch_model.bin").rename(tmp_path / "pytorch_model-1.bin")
+    (tmp_path / "pytorch_model.bin.index.json").write_text('{"weight_map": {"half": "pytorch_model-1.bin"}}')
+    assert set(read_weights(tmp_path, allows_pickles=True)[0]) == set(tensors)
+    save_file({"other": torch.ones(1)}, tmp_path / "model.safetensors")
+    assert set(read_weights(tmp_path, allows_pickles=True)[0]) == {"other"}
+
+
+class Runs:
+    """A pickle of it runs code when it is loaded."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (Path("ran"),)
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        (Runs(), "refuses it (UnpicklingError)"),
+        ([torch.ones(1)], "holds list: expected tensors by name and nothing else"),
+        ({"state_dict": {"a": torch.ones(1)}, "b": torch.ones(1)}, "holds Tensor, dict: expected"),
+        ({1: torch.ones(1)}, "holds Tensor: expected tensors by name"),
+        ({"a": torch.ones(2).to_sparse()}, "holds a, which is no plain tensor"),
+    ],
+)
+def test_refuses_pickles_of_anything_but_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: object, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save(held, tmp_path / "pytorch_model.bin")
+    with pytest.raises(SourceError, match=re.escape(message)):
+        read_weights(tmp_path, allows_pickles=True)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_refuses_a_corrupt_pickle(tmp_path: Path) -> None:
+    for content in (b"", b"\xff" * 64, b"PK\x03\x04" + b"\0" * 60):
+        (tmp_path / "pytorch_model.bin").write_bytes(content)
+        with pytest.raises(SourceError, match=r"pytorch_model.bin is no file of weights"):
+            read_weights(tmp_path, allows_pickles=True)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "{", '{"weight_map": []}'])
+def test_refuses_a_malformed_index(tmp_path: Path, content: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(SourceError, match=r"index.json is malformed: "):
+        read_weights(tmp_path)

@@ -194,7 +194,7 @@ def test_malformed_settings_are_one_line(tmp_path: Path, has_json: bool, setting
     if not has_json:
         (folder / "tokenizer.json").unlink()
         wordpiece().model.save(str(folder))
-    with pytest.raises(SourceError, match="the settings beside the tokenizer are malformed: ") as caught:
+    with pytest.raises(SourceError, match="the tokenizer.s settings are malformed: ") as caught:
         read_tokenizer(folder)
     assert "\n" not in str(caught.value)
 

@@ -4,17 +4,27 @@ from pathlib import Path
 
 import pytest
 
+import model.artifact
 from model.artifact import (
     GRAPH,
+    HEADS,
+    HEADS_PAGE,
     MANIFEST,
     MAX_MANIFEST_BYTES,
     TOKENIZER,
     Artifact,
+    ArtifactError,
+    Defaults,
+    Manifest,
+    Source,
     describe_files,
+    hash_file,
+    identity,
+    install_files,
+    manifest_bytes,
     read_manifest,
     write_manifest,
 )
-from model.manifest import ArtifactError, Defaults, Manifest, Source, manifest_bytes
 from tests.networks import TINY
 
 
@@ -143,3 +153,63 @@ def test_refuses_a_manifest_that_is_no_object(directory: Path, content: str, mes
 def test_says_how_to_make_an_artifact_where_there_is_none(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="python -m export"):
         read_manifest(tmp_path)
+
+
+def test_the_manifest_lists_what_was_put_in_and_the_service_opens_it(directory: Path) -> None:
+    before = Artifact.open(directory).manifest
+    for text in (b"{}", b'{"second": true}'):
+        installed = install_files(directory, {HEADS: text, HEADS_PAGE: b"<p>"})
+        opened = Artifact.open(directory)
+        assert opened.manifest == installed
+        assert opened.manifest.files[HEADS].sha256 == hash_file(directory / HEADS)
+        assert opened.manifest.files[HEADS].size == len(text)
+        assert {**opened.manifest.files, **before.files} == opened.manifest.files
+    assert (directory / HEADS).stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_whoever_is_interrupted_leaves_an_artifact_that_opens(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    install_files(directory, {HEADS: b"{}", HEADS_PAGE: b"<p>"})
+    write, calls = model.artifact.write_whole, iter(range(10))
+
+    def interrupted(path: Path, content: bytes) -> None:
+        if next(calls) == step:
+            raise KeyboardInterrupt
+        write(path, content)
+
+    monkeypatch.setattr(model.artifact, "write_whole", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        install_files(directory, {HEADS: b'{"new": 1}', HEADS_PAGE: b"<p>new"})
+    manifest = Artifact.open(directory).manifest
+    if HEADS in manifest.files:
+        assert json.loads((directory / HEADS).read_bytes()) == {}
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x").write_bytes(b"old")
+
+    def full(handle: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        model.artifact.write_whole(tmp_path / "x", b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x").read_bytes() == b"old"
+
+
+def test_identity_tells_networks_of_one_source_apart(directory: Path) -> None:
+    """Whole, pruned and distilled networks have one source; so has an export that cuts texts earlier."""
+    whole = read_manifest(directory)
+    (directory / GRAPH).write_bytes(b"pruned")
+    pruned = replace(whole, files=describe_files(directory))
+    shorter = replace(whole, max_sequence_length=20)
+    prompted = replace(whole, defaults=replace(whole.defaults, default_prompt_name=None))
+    assert len({identity(one) for one in (whole, pruned, shorter, prompted)}) == 4
+    named = replace(whole, model="other", versions={}, parity={}, source=replace(whole.source, revision="def"))
+    assert identity(named) == identity(whole)
+    (directory / "heads.json").write_bytes(b"{}")
+    (directory / GRAPH).write_bytes(b"graph")
+    assert identity(replace(whole, files=describe_files(directory))) == identity(whole)

@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from model.attention import MultiHeadAttention
-from model.dot_product import IMPLEMENTATIONS, AttentionInputs, eager_attention, sdpa_attention
-from model.head_gates import LayerRequest
+from model.attention import IMPLEMENTATIONS, AttentionInputs, MultiHeadAttention, eager_attention, sdpa_attention
 from model.packing import packing
+from model.value_stream import LayerRequest
 
 # float32 evaluations of the same sums in another order; the values compared are of the order of 1
 ROUNDING = 2e-6

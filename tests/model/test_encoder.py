@@ -1,14 +1,20 @@
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import BertConfig, BertModel
 
 from export.checkpoint import build_encoder
-from export.families import bert
+from export.families.bert import BERT
 from model.config import EncoderConfig, Pooling
 from model.config_parts import Projection
 from model.encoder import Encoder
+from model.initialise import initialise
+from model.layers import Dropout
+from model.tasks import POOLINGS
 from tests.networks import BERT_CONFIG, TINY, draw_weights
 
 TOLERANCE = 1e-5
@@ -22,8 +28,8 @@ def bert_pair(**change: Any) -> tuple[BertModel, Encoder]:
     theirs_config._attn_implementation = "eager"
     theirs = BertModel(theirs_config, add_pooling_layer=False)
     theirs.train(False)
-    config = bert.read_config(settings, "mean")
-    return theirs, build_encoder(config, bert.read_state(theirs.state_dict(), settings))
+    config = BERT.read_config(settings, "mean")
+    return theirs, build_encoder(config, BERT.read_state(theirs.state_dict(), settings))
 
 
 @pytest.mark.parametrize("change", [{}, {"hidden_act": "gelu_new"}, {"hidden_act": "relu"}, {"num_attention_heads": 1}])
@@ -79,3 +85,116 @@ def test_projections_are_applied_to_the_pooled_vector() -> None:
     torch.testing.assert_close(encoder(ids, lengths).pooled, expected, atol=1e-6, rtol=0)
     assert config.embedding_size == 5
     assert config.projections == (Projection(size=3), Projection(size=5, bias=False, activation="identity"))
+
+
+DROPPED_IDS = torch.randint(0, 48, (5, 12), generator=torch.Generator().manual_seed(0))
+DROPPED_LENGTHS = torch.tensor([12, 1, 5, 7, 3])
+
+
+def test_dropout_is_torchs() -> None:
+    own, reference, x = Dropout().train(), torch.nn.Dropout(0.3).train(), torch.randn(40, 50)
+    own.share = 0.3
+    torch.manual_seed(0)
+    found = own(x)
+    torch.manual_seed(0)
+    assert torch.equal(found, reference(x))
+
+
+@pytest.mark.parametrize("shares", [{"hidden": 0.3}, {"heads": 0.5}])
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_what_is_left_out_is_left_out_in_training_only(shares: dict[str, float], pre_norm: bool) -> None:
+    encoder = draw_weights(Encoder(replace(TINY, pre_norm=pre_norm)))
+    whole = encoder(DROPPED_IDS, DROPPED_LENGTHS).pooled
+    encoder.set_dropout(**shares)
+    assert torch.equal(encoder(DROPPED_IDS, DROPPED_LENGTHS).pooled, whole)
+    assert not torch.equal(encoder.train()(DROPPED_IDS, DROPPED_LENGTHS).pooled, whole)
+    assert torch.equal(encoder.set_dropout()(DROPPED_IDS, DROPPED_LENGTHS).pooled, whole)
+
+
+def test_training_leaves_a_bias_that_the_family_lacks_at_0() -> None:
+    encoder = draw_weights(Encoder(replace(TINY, num_heads=(4, 0), output_bias=False))).requires_grad_(True)
+    names = {name for name, _ in encoder.named_parameters()}
+    assert "layers.1.attention.output_bias" not in names
+    assert torch.equal(encoder.state_dict()["layers.1.attention.output_bias"], torch.zeros(32))
+    optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
+    encoder(DROPPED_IDS, DROPPED_LENGTHS).pooled.square().sum().backward()
+    optimizer.step()
+    assert torch.equal(encoder.state_dict()["layers.1.attention.output_bias"], torch.zeros(32))
+
+
+LARGE = replace(TINY, vocab_size=2000, hidden_size=64, num_heads=(4, 4), intermediate_size=256)
+
+
+def test_weights_are_drawn_as_bert_draws_them() -> None:
+    reference = BertModel(
+        BertConfig(vocab_size=2000, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256)
+    )
+    expected = {tuple(p.shape): (p.mean().item(), p.std().item()) for p in reference.parameters() if p.numel() > 10_000}
+    own = {tuple(p.shape): (p.mean().item(), p.std().item()) for p in initialise(Encoder(LARGE), 0).parameters()}
+    shared = expected.keys() & own.keys()
+    assert len(shared) >= 2
+    for shape in shared:
+        assert own[shape][0] == pytest.approx(expected[shape][0], abs=1e-3)
+        assert own[shape][1] == pytest.approx(expected[shape][1], rel=0.05)
+
+
+def test_biases_are_0_and_norms_1() -> None:
+    encoder = initialise(Encoder(LARGE), 0)
+    norms = {id(p) for m in encoder.modules() if isinstance(m, nn.LayerNorm) for p in [m.weight]}
+    for parameter in encoder.parameters():
+        if parameter.ndim == 1:
+            assert torch.equal(parameter, torch.full_like(parameter, float(id(parameter) in norms)))
+
+
+def test_a_pre_norm_network_scales_what_is_added() -> None:
+    plain, scaled = (initialise(Encoder(replace(LARGE, pre_norm=p)), 0) for p in (False, True))
+    for name, parameter in plain.named_parameters():
+        is_added = name.endswith(("attention.output.weight", "down.weight"))
+        factor = 1 / math.sqrt(2 * 2) if is_added else 1.0
+        torch.testing.assert_close(dict(scaled.named_parameters())[name], factor * parameter)
+
+
+def test_the_seed_decides() -> None:
+    first, again, other = (initialise(Encoder(TINY), seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["embeddings.token.weight"], other["embeddings.token.weight"])
+
+
+def test_the_mix_of_a_value_residual_begins_where_the_configuration_says() -> None:
+    config = replace(LARGE, value_residual=((0.0, 1.0), (0.3, 0.7)), learned_value_residual=True)
+    state = initialise(Encoder(config), 0).state_dict()
+    assert state["layers.1.attention.stream.mix"].tolist() == pytest.approx([0.3, 0.7])
+
+
+HIDDEN = torch.tensor([[[1.0, -5.0], [3.0, -1.0], [99.0, 99.0]], [[2.0, 4.0], [99.0, -99.0], [99.0, 99.0]]])
+POOLED_LENGTHS = torch.tensor([2, 1])
+
+
+def pool(name: Pooling) -> list[list[float]]:
+    pooled: list[list[float]] = POOLINGS[name](HIDDEN, POOLED_LENGTHS).tolist()
+    return pooled
+
+
+def test_mean_of_the_real_tokens() -> None:
+    assert pool("mean") == [[2.0, -3.0], [2.0, 4.0]]
+
+
+def test_first_token() -> None:
+    assert pool("cls") == [[1.0, -5.0], [2.0, 4.0]]
+
+
+def test_largest_value_of_the_real_tokens() -> None:
+    assert pool("max") == [[3.0, -1.0], [2.0, 4.0]]
+
+
+def test_last_real_token() -> None:
+    assert pool("last") == [[3.0, -1.0], [2.0, 4.0]]
+
+
+def test_mean_of_no_token_is_zero() -> None:
+    assert torch.equal(POOLINGS["mean"](HIDDEN, torch.tensor([0, 0])), torch.zeros(2, 2))
+
+
+def test_the_mean_of_a_long_text_does_not_overflow_in_half_precision() -> None:
+    hidden = torch.full((1, 8192, 2), 8.5, dtype=torch.float16)  # the sum is 69,632, float16 ends at 65,504
+    assert POOLINGS["mean"](hidden, torch.tensor([8192])).tolist() == [[8.5, 8.5]]

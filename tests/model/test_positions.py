@@ -9,8 +9,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from model.encoder import Encoder
 from model.packing import packing
-from model.positions import AlibiBias, BucketedBias, PositionTerms, alibi_slopes, relative_buckets, sinusoids
-from model.rotary import Rotary
+from model.positions import AlibiBias, BucketedBias, PositionTerms, Rotary, alibi_slopes, relative_buckets, sinusoids
 from tests.networks import draw_weights, vary
 
 

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from model.config import EncoderConfig
-from model.config_checks import ConfigError
+from model.config_parts import ConfigError
 from model.encoder import Encoder, EncoderLayer
-from model.head_gates import LayerRequest
-from model.value_stream import ValueStream
+from model.value_stream import LayerRequest, ValueStream
 from tests.networks import TINY, draw_weights
 from tests.written_out import run
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,37 +11,55 @@ from pathlib import Path
 
 import pytest
 
-from polyhead.artifact_option import DEFAULT_ARTIFACT, DEFAULTS
-from polyhead.cli import COMMANDS, main
-from polyhead.completion import whole_parser
+from polyhead.cli import main, tree
+from service.__main__ import main as serve_main
 from service.settings import Settings
+from tests.task_artifacts import TaskArtifact
 
 ROOT = Path(__file__).parents[2]
+COMMANDS = ("serve", "encode", "explain", "export", "train", "info", "verify", "heads", "tune", "cache")
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
+    assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    for name, command in COMMANDS.items():
-        assert name in shown
-        assert command.__doc__
+    assert all(f"\n  {name} " in shown for name in COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main([name, "--help"])
+def test_every_command_explains_itself_in_one_style(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
     shown = capsys.readouterr().out
     assert len(shown) > 200
-    assert shown.startswith(f"usage: polyhead {name} ")  # though most of their modules are commands of their own, too
-    if name in ("export", "tune"):  # as commands of their own they have no default
-        assert ("[--output DIR]" if name == "export" else "[--model DIR]") in shown
-    if name in ("serve", "tune", "encode"):
-        default = DEFAULTS if name != "serve" else f"default: {DEFAULT_ARTIFACT}"  # serve names its variables above
-        assert f"({default})" in " ".join(shown.split())
-    if name in ("export", "heads"):
-        assert "python -m export" not in shown
+    assert shown.startswith(f"Usage: polyhead {name} [OPTIONS]")  # though most of their modules are commands, too
+    assert "\nOptions:\n" in shown
+    if name in ("export", "heads", "serve"):
+        assert "python -m" not in shown
+
+
+@pytest.mark.parametrize("name", ["heal", "gates", "distil", "contrast", "classify", "sweep", "orders"])
+def test_training_explains_itself_in_the_same_style(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"Usage: polyhead train {name} [OPTIONS]")
+    assert "--output DIR" in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "nearest"),
+    [
+        (["serve", "--prot", "1"], "--port"),
+        (["export", "--precison", "int8"], "--precision"),
+        (["encode", "--dimension", "3", "cat"], "--dimensions"),
+        (["train", "heal", "--epoch=s", "--epohcs", "2"], "--epochs"),
+        (["encoed"], "encode"),
+    ],
+)
+def test_a_misspelt_word_is_answered_with_the_nearest(
+    given: list[str], nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(given) == 2
+    assert nearest in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(("arguments", "code"), [(["serve", "--port", "x"], 2), (["tune", "--model", "/nowhere"], 1)])
@@ -49,12 +68,10 @@ def test_failures_name_the_command(arguments: list[str], code: int, capsys: pyte
     assert capsys.readouterr().err.startswith(f"polyhead {arguments[0]}: ")
 
 
-def test_no_command_and_a_wrong_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert "polyhead encode" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="2"):
-        main(["encoed"])
-    assert "encode" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "polyhead encode" in printed.out + printed.err
 
 
 def test_an_artifact_that_is_not_there_is_said_with_how_to_make_one(
@@ -64,7 +81,16 @@ def test_an_artifact_that_is_not_there_is_said_with_how_to_make_one(
     assert f"{tmp_path / 'nothing'} holds no manifest.json: make an artifact with" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("given", [["encode", "cat"], ["tune"], ["serve", "--port", "0"]])
+@pytest.mark.parametrize("given", [["info", "owner/model"], ["encode", "cat", "--model", "owner/model"]])
+def test_an_id_of_the_hub_is_told_from_a_folder(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(given) == 1
+    assert "owner/model is no folder here: `polyhead serve owner/model`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [["encode", "cat"], ["tune"]])
 def test_without_a_model_and_without_the_default_one_it_says_how_to_make_one(
     given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,51 +168,71 @@ def test_the_variable_names_the_artifact_of_every_command(
 
 
 def test_an_artifact_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["tune", "one", "--model", "other"])
-    assert "argument --model: not allowed with argument ARTIFACT" in capsys.readouterr().err
+    assert main(["tune", "one", "--model", "other"]) == 2
+    assert "--model: not allowed with argument ARTIFACT" in capsys.readouterr().err
 
 
-def test_tune_is_a_command_of_the_service(capsys: pytest.CaptureFixture[str]) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "service", "tune", "--help"], capture_output=True, text=True, cwd=ROOT, check=True
+def test_service_says_where_tune_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve_main(["tune", "--help"]) == 2
+    assert capsys.readouterr().err == "python -m service tune is now polyhead tune\n"
+
+
+def complete(words: str) -> list[str]:
+    """What bash is offered for the last of these words."""
+    given = words.split(" ")
+    environment = {"_POLYHEAD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(given) - 1)}
+    program = "import sys; sys.argv = ['polyhead']; from polyhead.cli import main; sys.exit(main())"
+    run = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        check=False,
     )
-    assert "artifact to measure" in run.stdout
-    assert run.stderr == "python -m service tune is now polyhead tune\n"
+    return run.stdout.split()
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_completion_knows_commands_and_flags(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    for word in (*COMMANDS, "max-batch-tokens", "prune-heads", "conllu", "prompt-name"):
-        assert word in script
-
-
-def test_completion_says_that_a_disk_is_full() -> None:
-    command = [sys.executable, "-m", "polyhead", "completion", "bash"]
-    with Path("/dev/full").open("w") as full:
-        run = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)  # noqa: S603
-    message = "polyhead completion: cannot write standard output: No space left on device\n"
-    assert (run.returncode, run.stderr) == (1, message)
-
-
-def test_bash_takes_the_completion_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "bash"]) == 0
-    script = tmp_path / "completion"
-    script.write_text(capsys.readouterr().out)
-    subprocess.run(["bash", "-n", str(script)], check=True)  # noqa: S603, S607 - syntax only
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("polyhead ex", {"explain", "export"}),
+        ("polyhead encode --no", {"--no-normalize", "--no-truncate"}),
+        ("polyhead serve --max-batch", {"--max-batch-tokens"}),
+        ("polyhead export --prune-h", {"--prune-heads"}),
+        ("polyhead export --precision f", {"fp16", "fp32"}),
+        ("polyhead train he", {"heal"}),
+        ("polyhead train heal --batch", {"--batch-size"}),
+    ],
+)
+def test_completion_knows_commands_flags_and_choices(words: str, offered: set[str]) -> None:
+    assert set(complete(words)) == offered
 
 
 def test_the_described_flags_of_serve_are_its_settings() -> None:
-    assert all(f"--{name.replace('_', '-')}" in whole_parser_help() for name in Settings.model_fields)
+    command = tree().commands["serve"]
+    command.describe()
+    known = {name for param in command.params for name in param.opts}
+    assert {f"--{name.replace('_', '-')}" for name in Settings.model_fields} <= known
 
 
-def whole_parser_help() -> str:
-    (commands,) = [action for action in whole_parser()._actions if hasattr(action, "choices") and action.choices]
-    assert commands.choices is not None
-    described = dict(commands.choices)
-    return str(described["serve"].format_help())
+@pytest.mark.parametrize("given", [["--help"], ["--version"], ["serve", "--help"], ["info"], ["explain", "ï", "b"]])
+def test_standard_output_that_cannot_be_written_is_one_line(given: list[str], embedder: TaskArtifact) -> None:
+    """Of a full disk, of a closed descriptor, and on a terminal without the letters."""
+    environment = {**os.environ, "POLYHEAD_MODEL": str(embedder.artifact), "PYTHONIOENCODING": "ascii"}
+    command = shlex.join([sys.executable, "-m", "polyhead", *given])
+    for where, reason in ((">/dev/full", "No space left on device"), (">&-", "closed"), ("", "")):
+        run = subprocess.run(  # noqa: S602 - our own program
+            f"{command} {where}", shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        assert "Traceback" not in run.stderr
+        if reason and not (where == ">&-" and "-" in given[-1]):  # Python writes help nowhere then
+            assert run.returncode == 1
+            assert reason in run.stderr
+            assert run.stderr.count("\n") == 1
+        elif not reason:
+            assert run.returncode == 0
+            assert run.stdout
 
 
 @pytest.mark.slow

@@ -1,10 +1,11 @@
-"""`polyhead encode`: every way in and out, and what goes wrong, over a fake backend."""
+"""`polyhead encode`: every way in and out, and errors, over a fake backend."""
 
 import errno
 import io
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from service.engine import Engine
 from service.settings import Settings
 from tests.service.fake_engine import HIDDEN_SIZE, FakeBackend, load_fake_engine, write_fake_artifact
 from tests.service.routes.test_encode import expected_vector, ids_of
+from tests.task_artifacts import TaskArtifact
 
 TEXTS = ["the cat sat", "", "a dog on the mat"]
 
@@ -55,6 +57,42 @@ def test_files_of_windows_programs_are_read(
     assert [json.loads(line)["text"] for line in capsysbinary.readouterr().out.splitlines()] == ["cat", "dog"]
 
 
+def test_texts_that_were_cut_are_marked_and_counted(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert main(["encode", "cat", "cat " * 40, "--output", "out.jsonl"]) == 0
+    assert [json.loads(line)["truncated"] for line in Path("out.jsonl").read_text().splitlines()] == [False, True]
+    said = "polyhead encode: 1 of 2 texts were cut to the 16 tokens that the model reads"
+    assert capfdbinary.readouterr().err.decode().splitlines()[-1] == said
+    assert main(["encode", "cat", "cat " * 40, "--output", "out.parquet"]) == 0
+    assert parquet.read_table("out.parquet")["truncated"].to_pylist() == [False, True]
+
+
+@pytest.mark.parametrize(("name", "separator"), [("in.csv", ","), ("in.tsv", "\t")])
+def test_a_table_is_read_by_its_column(name: str, separator: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    rows = [["id", "body"], ["1", "cat"], ["2", f'"a ""dog""{separator}\nand a mat"']]
+    Path(name).write_text("".join(separator.join(row) + "\n" for row in rows))
+    assert main(["encode", "--input", name, "--field", "body"]) == 0
+    found = [json.loads(line)["text"] for line in capsysbinary.readouterr().out.splitlines()]
+    assert found == ["cat", f'a "dog"{separator}\nand a mat']
+    assert main(["encode", "--input", name]) == 1
+    assert b"has columns id, body; name the one with the texts with --field" in capsysbinary.readouterr().err
+
+
+def test_a_pipe_is_answered_as_its_texts_come(embedder: TaskArtifact) -> None:
+    command = [sys.executable, "-m", "polyhead", "encode", "--model", str(embedder.artifact)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(  # noqa: S603 - our own program
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as run:
+        assert run.stdin is not None
+        assert run.stdout is not None
+        for text in ("a cat", "the dog"):
+            run.stdin.write(f"{text}\n")
+            run.stdin.flush()
+            assert json.loads(run.stdout.readline())["text"] == text  # while the pipe is open
+        run.terminate()
+        assert run.wait() == 130
+
+
 def test_a_file_of_lines_becomes_an_array() -> None:
     Path("in.txt").write_text("\n".join(TEXTS) + "\n")
     assert main(["encode", "--input", "in.txt", "--output", "OUT.NPY", "--no-normalize"]) == 0
@@ -78,11 +116,12 @@ def test_parquet_becomes_lines_of_json() -> None:
     np.testing.assert_allclose([line["embedding"] for line in lines], expected(), rtol=1e-5, atol=1e-6)
 
 
-def test_standard_input_is_read_where_nothing_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+@pytest.mark.parametrize("given", [[], ["-"], ["--input", "-"]])
+def test_standard_input_is_read_if_nothing_or_a_dash_is_named(
+    given: list[str], monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(TEXTS).encode())))
-    assert main(["encode"]) == 0
+    assert main(["encode", *given]) == 0
     assert len(capsysbinary.readouterr().out.splitlines()) == 3
 
 
@@ -132,8 +171,7 @@ def test_a_column_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_texts_and_a_file_are_too_much(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["encode", "cat", "--input", "in.txt"])
+    assert main(["encode", "cat", "--input", "in.txt"]) == 2
     assert "not both" in capsys.readouterr().err
 
 
@@ -152,10 +190,15 @@ def test_a_full_disk_behind_standard_output_is_said(
 def test_a_file_system_that_takes_no_file_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    open_file = Path.open
+
     def refuse(self: Path, *_: object, **__: object) -> None:  # as Linux does, of files that are not there too
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
 
-    monkeypatch.setattr(Path, "open", refuse)
+    def read_only(self: Path, mode: str = "r", *more: Any, **named: Any) -> Any:
+        return open_file(self, mode, *more, **named) if mode in {"r", "rb"} else refuse(self)
+
+    monkeypatch.setattr(Path, "open", read_only)
     monkeypatch.setattr(Path, "unlink", refuse)
     assert main(["encode", "cat", "--output", "out.npy"]) == 1
     assert capsys.readouterr().err == "polyhead encode: cannot write out.npy: Read-only file system\n"
@@ -188,8 +231,7 @@ def test_a_closed_standard_output_is_said(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_a_closed_standard_input_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(SystemExit, match="2"):
-        main(["encode"])
+    assert main(["encode"]) == 2
     assert "nothing to encode" in capsys.readouterr().err
     assert main(["encode", "--input", "-"]) == 1
     assert capsys.readouterr().err == "polyhead encode: standard input is closed\n"

@@ -1,4 +1,4 @@
-"""`polyhead explain`: the table and the JSON hold what the engine answers, and what goes wrong is one line."""
+"""`polyhead explain`: the table and the JSON hold what the engine answers, and errors is one line."""
 
 import json
 from pathlib import Path
@@ -55,6 +55,10 @@ def test_no_such_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_no_pairs_are_no_question(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["explain", A, B, "--top", "0"])
-    assert "--top 0: expected at least 1" in capsys.readouterr().err
+    assert main(["explain", A, B, "--top", "0"]) == 2
+    assert "Invalid value for '--top'" in capsys.readouterr().err
+
+
+def test_texts_that_were_cut_are_counted(embedder: TaskArtifact, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "cat " * 600, B, "--model", str(embedder.artifact)]) == 0
+    assert "1 of 2 texts were cut" in capsys.readouterr().err

@@ -1,12 +1,12 @@
-"""`polyhead info`: the manifest for a person, and all of it as JSON."""
+"""`polyhead info` and `polyhead verify`: the manifest in words and as JSON; any but a whole artifact is one line."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from model.artifact import read_manifest
-from model.manifest import Manifest
+from model.artifact import GRAPH, TOKENIZER, Manifest, read_manifest
 from polyhead.cli import main
 from tests.service.fake_engine import write_fake_artifact
 from tests.task_artifacts import TaskArtifact
@@ -22,6 +22,7 @@ def test_it_says_what_an_artifact_is(tmp_path: Path, capsys: pytest.CaptureFixtu
         "output": "8 numbers",
         "network": "3 layers, 2, 3, 0 heads, hidden size 8",
         "reads": "up to 16 tokens",
+        "engine": "onnxruntime",
         "precision": "fp32",
     }
     assert lines["files"].strip().startswith("explain.onnx, model.onnx, tokenizer.json (")
@@ -46,4 +47,29 @@ def test_no_such_folder_is_one_line(command: str, tmp_path: Path, capsys: pytest
     assert main([command, str(tmp_path / "nothing")]) == 1
     printed = capsys.readouterr().err
     assert printed.startswith(f"polyhead {command}: {tmp_path / 'nothing'} holds no manifest.json: make an artifact")
+    assert printed.count("\n") == 1
+
+
+def test_a_whole_artifact(embedder: TaskArtifact, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(embedder.artifact)]) == 0
+    assert capsys.readouterr().out == f"{embedder.artifact}: 3 files as the manifest says, the graph loads\n"
+
+
+@pytest.mark.parametrize("name", [GRAPH, TOKENIZER])
+def test_one_other_byte(name: str, embedder: TaskArtifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = Path(shutil.copytree(embedder.artifact, tmp_path / "changed"))
+    content = bytearray((directory / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (directory / name).write_bytes(content)
+    assert main(["verify", str(directory)]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"polyhead verify: {directory / name} has SHA-256 ")
+    assert printed.count("\n") == 1
+
+
+def test_a_graph_that_does_not_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = write_fake_artifact(tmp_path / "fake")  # its hashes are right, its graph is none
+    assert main(["verify", str(directory)]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"polyhead verify: {directory / GRAPH}")
     assert printed.count("\n") == 1

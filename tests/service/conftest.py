@@ -9,10 +9,9 @@ from starlette.testclient import TestClient
 
 from service.app import create_app
 from service.http.route import Route
-from service.observability.request_trace import Tracing
-from service.readiness import Readiness
+from service.observability.tracing import OpenTelemetryTracing
 from service.routes.table import ROUTES
-from service.services import Services
+from service.services import Readiness, Services
 from service.settings import Settings, read_settings
 from tests.service.fake_engine import FakeBackend, FakeDecomposer, load_fake_engine, write_fake_artifact
 
@@ -20,21 +19,26 @@ Serve = Callable[..., "Served"]
 
 
 class Served:
-    """An app that answers, and what stands behind it."""
+    """An app that answers, and its parts."""
 
     def __init__(
         self,
         settings: Settings,
         backend: FakeBackend,
-        tracing: Tracing | None = None,
+        tracing: OpenTelemetryTracing | None = None,
         routes: Sequence[Route] = ROUTES,
         decomposer: FakeDecomposer | None = None,
     ) -> None:
         self.readiness = Readiness()
         app, self.services = create_app(settings, self.readiness, tracing, routes)
-        self.engine = load_fake_engine(settings, self.services.metrics.observe_batch, backend, decomposer=decomposer)
+        self.model = self.services.model
+        self.engine = load_fake_engine(settings, self.model.observe_batch, backend, decomposer=decomposer)
         self.backend = backend
         self.client = TestClient(app)
+
+    def start(self) -> None:
+        self.services.models.start(self.model, self.engine)
+        self.readiness.start()
 
     def encode(self, body: Any, **headers: str) -> Any:
         return self.client.post(
@@ -42,7 +46,10 @@ class Served:
         )
 
     def metric(self, name: str, **labels: str) -> float:
-        value = self.services.metrics.registry.get_sample_value(name, labels)
+        registry = self.services.metrics.registry
+        value = registry.get_sample_value(name, labels)
+        if value is None:
+            value = registry.get_sample_value(name, {**labels, "model": self.model.name})
         assert value is not None, f"no series {name} {labels}"
         return value
 
@@ -66,7 +73,7 @@ def serve(fake_artifact: Path) -> Iterator[Serve]:
         *flags: str,
         backend: FakeBackend | None = None,
         ready: bool = True,
-        tracing: Tracing | None = None,
+        tracing: OpenTelemetryTracing | None = None,
         routes: Sequence[Route] = ROUTES,
         decomposer: FakeDecomposer | None = None,
     ) -> Served:
@@ -74,7 +81,7 @@ def serve(fake_artifact: Path) -> Iterator[Serve]:
         served = Served(settings, backend or FakeBackend(), tracing, routes, decomposer)
         started.append(served)
         if ready:
-            served.readiness.start(served.engine)
+            served.start()
         return served
 
     yield start

@@ -1,4 +1,4 @@
-"""A backend for tests: answers with sums, and stops, fails or dies where it is told to."""
+"""A backend for tests: answers with sums, and stops, fails or dies if it is told to."""
 
 import threading
 from collections.abc import Callable
@@ -61,7 +61,7 @@ class FakeBackend:
             self._permits = 0
 
     def permit(self, runs: int = 1) -> None:
-        """Lets so many held runs go."""
+        """Lets this many held runs go."""
         with self._changed:
             assert self._permits is not None
             self._permits += runs
@@ -74,7 +74,7 @@ class FakeBackend:
             self._changed.notify_all()
 
     def wait_for_runs(self, count: int) -> None:
-        """Waits until so many runs have begun."""
+        """Waits until this many runs have begun."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.runs) >= count, PATIENCE), (
                 f"{len(self.runs)} of {count} runs"

@@ -13,16 +13,33 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-from model.artifact import EXPLAIN_GRAPH, GRAPH, TOKENIZER, Artifact, describe_files, write_manifest
+from model.artifact import (
+    EXPLAIN_GRAPH,
+    GRAPH,
+    TOKENIZER,
+    Artifact,
+    Defaults,
+    Manifest,
+    Source,
+    describe_files,
+    write_manifest,
+)
 from model.config import EncoderConfig
-from model.manifest import Defaults, Manifest, Source
 from service.batching.batcher import Batcher
 from service.batching.decompositions import DecompositionQueue
 from service.engine import Engine
-from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array
-from service.inference.decomposer import TokenParts
-from service.observability.batch_record import BatchRecord
-from service.runtime import plan_runtime
+from service.inference.backend import (
+    Backend,
+    Batch,
+    BatchOutput,
+    Cancellation,
+    Decomposer,
+    Float32Array,
+    Int64Array,
+    TokenParts,
+)
+from service.observability.stages import BatchRecord
+from service.runner import plan_runtime
 from service.settings import Settings
 from service.tokenization.tokenizer import Tokenizer
 
@@ -193,14 +210,15 @@ def make_tokenizer() -> FastTokenizer:
 def load_fake_engine(
     settings: Settings,
     on_batch: Callable[[BatchRecord], None] | None = None,
-    backend: FakeBackend | None = None,
+    backend: Backend | None = None,
     max_queue_delay: float = math.inf,
-    decomposer: FakeDecomposer | None = None,
+    decomposer: Decomposer | None = None,
+    max_length: int = MAX_LENGTH,
 ) -> Engine:
-    """As `Engine.load`, but for backend and decomposer, and for a queue that refuses nobody unless told to."""
+    """As `Engine.load`, but for backend and decomposer, and for a queue that refuses no one unless told to."""
     artifact = Artifact.open(settings.model)
     runtime = plan_runtime(settings)
-    tokenizer = Tokenizer.load(artifact.path(TOKENIZER), MAX_LENGTH, threads=1)
+    tokenizer = Tokenizer.load(artifact.path(TOKENIZER), max_length, threads=1)
     batcher = Batcher(
         backend or FakeBackend(),
         workers=runtime.workers,

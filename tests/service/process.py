@@ -20,6 +20,13 @@ START_LIMIT = 60.0
 END_LIMIT = 30.0
 
 
+def read_sample(page: str, series: str) -> float:
+    """A sample of the page of metrics; of a model's the first model's."""
+    found = re.search(rf'^{re.escape(series)}({{model="[^"]*"}})? (\S+)$', page, re.MULTILINE)
+    assert found, f"no series {series}"
+    return float(found[2])
+
+
 class ServerProcess:
     """`python -m MODULE FLAGS --port 0`, its log read line by line."""
 
@@ -29,7 +36,7 @@ class ServerProcess:
             command, cwd=ROOT, env={**os.environ, **(environment or {})}, stderr=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self.lines: list[str] = []
-        self.may_read = threading.Event()  # while it is not set, nobody reads the log
+        self.may_read = threading.Event()  # while it is not set, no one reads the log
         self.may_read.set()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -136,7 +143,7 @@ def fake_server(directory: Path, *flags: str, **environment: str) -> ServerProce
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Returns once it holds; fails after so many seconds."""
+    """Returns once it holds; fails after this many seconds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"

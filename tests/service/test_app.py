@@ -11,54 +11,35 @@ from typing import Any
 import pytest
 
 from model.artifact import HEADS, describe_files, read_manifest, write_manifest
-from service.error_shapes import FailureAnswer
 from service.errors import Overloaded
-from service.requests.explain_schemas import ExplainAnswer
+from service.requests.explain import ExplainAnswer
 from service.requests.schemas import EncodeAnswer, Info, TokenizeAnswer
 from service.routes.table import ROUTES
+from service.wire import FailureAnswer
 from tests.service.conftest import Serve, Served
-from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME, load_fake_engine, write_fake_artifact
+from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME, write_fake_artifact
 
-ENCODING = {200, 400, 401, 406, 408, 413, 415, 422, 429, 500, 503, 504}
-OF_A_TASK = ENCODING | {404}
+ENCODING = {200, 400, 401, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504}
 PROBING = {200, 500, 503}
 READING = PROBING | {401}
-STATUSES = {
-    ("/encode", "post"): ENCODING,
-    ("/explain", "post"): ENCODING,
-    ("/similarity", "post"): ENCODING,
-    ("/tokenize", "post"): ENCODING,
-    ("/info", "get"): READING,
-    ("/heads", "get"): READING | {404},
-    ("/healthz", "get"): PROBING,
-    ("/readyz", "get"): PROBING,
-    ("/metrics", "get"): {200, 500},
-    ("/", "get"): {200, 500},
-    ("/v1/embeddings", "post"): ENCODING,
-    ("/v1/models", "get"): READING,
-    ("/v1/models/{model}", "get"): READING | {404},
-    ("/embeddings", "post"): ENCODING,
-    ("/models", "get"): READING,
-    ("/", "post"): OF_A_TASK,
-    ("/embed", "post"): OF_A_TASK,
-    ("/embed_all", "post"): ENCODING,
-    ("/embed_sparse", "post"): OF_A_TASK,
-    ("/rerank", "post"): OF_A_TASK,
-    ("/v1/rerank", "post"): OF_A_TASK,
-    ("/v2/rerank", "post"): OF_A_TASK,
-    ("/score", "post"): OF_A_TASK,
-    ("/v1/score", "post"): OF_A_TASK,
-    ("/predict", "post"): OF_A_TASK,
-    ("/classify", "post"): OF_A_TASK,
-    ("/v2/embed", "post"): OF_A_TASK,
-    ("/health", "get"): PROBING,
-    ("/v2", "get"): READING - {503},
-    ("/v2/health/live", "get"): PROBING,
-    ("/v2/health/ready", "get"): PROBING,
-    ("/v2/models/{model}", "get"): READING | {404},
-    ("/v2/models/{model}/ready", "get"): READING | {404},
-    ("/v2/models/{model}/infer", "post"): ENCODING | {404},
-}
+PATHS = (
+    ("post", ENCODING, "/encode /explain /similarity /tokenize /v1/embeddings /embeddings /embed_all"),
+    ("get", READING, "/v1/models /models"),
+    ("get", READING | {404}, "/info /heads /v1/models/{model} /v2/models/{model} /v2/models/{model}/ready"),
+    ("get", PROBING, "/healthz /readyz /health /v2/health/live /v2/health/ready"),
+    ("get", PROBING - {503}, "/metrics /"),
+    ("post", ENCODING, "/ /embed /embed_sparse /rerank /v1/rerank /v2/rerank /score /v1/score"),
+    (
+        "post",
+        ENCODING,
+        "/predict /classify /zero-shot /v1/multi-vector /v2/embed /v2/models/{model}/infer",
+    ),
+    ("get", READING - {503}, "/v2"),
+    ("get", READING - {503} | {404, 422}, "/admin/models"),
+    ("post", ENCODING - {504}, "/admin/models"),
+    ("delete", READING - {503} | {404, 422}, "/admin/models/{model}"),
+)
+STATUSES = {(path, method): statuses for method, statuses, paths in PATHS for path in paths.split()}
 OF_TWO_SHAPES = {"Compare one text with many", "Order documents by a query, as TEI and Infinity"}
 MODELS = {(route.path.replace(":path}", "}"), route.method.lower()): route.error_shape.model for route in ROUTES}
 
@@ -186,7 +167,14 @@ def test_info_holds_manifest_limits_and_versions(serve: Serve) -> None:
     assert info.manifest == json.loads(json.dumps(served.engine.manifest.to_dict()))
     assert info.limits["max_texts"] == 7
     assert info.limits["max_sequence_length"] == MAX_LENGTH
-    assert info.runtime == {"provider": "cpu", "workers": 1, "intra_op_threads": 1}
+    assert info.runtime == {
+        "provider": "cpu",
+        "workers": 1,
+        "intra_op_threads": 1,
+        "engine": "onnxruntime",
+        "computes_in": "",
+        "instructions": [],
+    }
     assert {"python", "numpy", "tokenizers"} <= set(info.versions)
 
 
@@ -256,7 +244,7 @@ def test_nothing_is_sent_to_a_telemetry_collector(fake_artifact: Path, variables
         "import logging, sys; logging.basicConfig(level=logging.DEBUG)\n"
         "from starlette.testclient import TestClient\n"
         "from service.app import create_app\n"
-        "from service.readiness import Readiness\n"
+        "from service.services import Readiness\n"
         "from service.settings import read_settings\n"
         "app, services = create_app(read_settings(['--model', sys.argv[1]]), Readiness())\n"
         "TestClient(app).get('/healthz')\n"
@@ -289,18 +277,9 @@ def test_service_loads_no_training_framework_and_fastapi_for_its_document_only()
     assert ended.returncode == 0, ended.stderr
 
 
-def test_engine_is_loaded_in_the_order_of_trust(fake_artifact: Path, served: Served) -> None:
-    engine = load_fake_engine(served.services.settings)
-    try:
-        assert engine.is_alive()
-    finally:
-        assert engine.close(5)
-    assert not engine.is_alive()
-
-
 def test_the_parent_of_processes_loads_no_model_and_no_framework() -> None:
     script = (
-        "import sys, service.__main__, service.processes.parent\n"
+        "import sys, service.__main__, service.processes.supervisor\n"
         "loaded = {'onnxruntime', 'tokenizers', 'fastapi', 'starlette', 'uvicorn'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
     )

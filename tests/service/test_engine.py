@@ -6,7 +6,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ import pytest
 from service.batching.jobs import JobResult
 from service.engine import Engine
 from service.errors import InferenceFailed, Invalid, NotReady, ServiceError, TooLarge, WrongTask
-from service.local.encode_call import PORTION_TEXTS, QUEUED_TOKENS
+from service.local.calls import PORTION_TEXTS, QUEUED_TOKENS
+from service.local.options import AttentionOptions
 from service.runner import Runner
 from service.settings import Settings
 from tests.service.conftest import Served
@@ -41,7 +43,7 @@ def random_texts(count: int) -> list[str]:
 
 
 def test_it_answers_as_http_does(engine: Engine, served: Served) -> None:
-    attention = {"layers": [1, 0], "heads": [1], "level": "word"}
+    attention: AttentionOptions = {"layers": [1, 0], "heads": [1], "level": "word"}
     encoded = engine.encode([TEXT, ""], attention=attention, dimensions=5)
     answer = served.encode({"inputs": [TEXT, ""], "attention": attention, "dimensions": 5}).json()
     assert isinstance(encoded.embeddings, np.ndarray)
@@ -121,8 +123,10 @@ def test_token_ids_come_in_tuples_and_arrays(engine: Engine, inputs: Any) -> Non
 
 def test_options_take_numpy_s_numbers_and_arrays(engine: Engine) -> None:
     expected = engine.encode(TEXT, dimensions=3, attention={"layers": [0, 1], "heads": [1]}, normalize=False)
-    attention = {"layers": np.arange(2), "heads": (np.int64(1),)}
-    found = engine.encode(TEXT, dimensions=np.int64(3), attention=attention, normalize=np.False_)
+    attention: Any = {"layers": np.arange(2), "heads": (np.int64(1),)}
+    found = engine.encode(
+        TEXT, dimensions=cast("int", np.int64(3)), attention=attention, normalize=cast("bool", np.False_)
+    )
     np.testing.assert_array_equal(found.embeddings, expected.embeddings)
     np.testing.assert_equal(found.attention, expected.attention)
 
@@ -314,7 +318,10 @@ def test_closing_answers_every_call_that_was_queued(settings: Settings, backend:
     engine = load_fake_engine(settings, None, backend)
     backend.gate.clear()
     with ThreadPoolExecutor(5) as threads:
-        calls = [threads.submit(engine.encode, [TEXT] * count, attention={}) for count in (1, 20, 50)]
+        calls = [
+            threads.submit(lambda count=count: engine.encode([TEXT] * count, attention={}))  # type: ignore[misc]
+            for count in (1, 20, 50)
+        ]
         while sum(len(batch.lengths) for batch in backend.batches) + engine.queued_texts < 71:
             threading.Event().wait(0.002)
         closing = [threads.submit(engine.close) for _ in range(2)]  # the second does not cut the first short
@@ -416,5 +423,85 @@ def test_pairs_need_a_model_that_reads_them(engine: Engine) -> None:
 def test_a_result_says_what_it_holds(engine: Engine) -> None:
     encoded = engine.encode(TEXT)
     assert (encoded.kind, encoded.labels) == ("embeddings", ())
-    with pytest.raises(AttributeError, match=r"this model gives no scores: read .embeddings"):
+    with pytest.raises(AttributeError, match=r"this model returns no scores: read .embeddings"):
         _ = encoded.scores
+
+
+class Column(list[Any]):
+    """As pandas, polars (`to_list`) and pyarrow (`to_pylist`) hold one; counted through it gives their own scalars."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("it is asked for a list")
+
+
+class Series(Column):
+    def to_list(self) -> list[Any]:
+        return self[:]
+
+
+class ArrowArray(Column):
+    def to_pylist(self) -> list[Any]:
+        return self[:]
+
+
+class Frame:
+    columns = ("text",)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+
+@pytest.mark.parametrize("kind", [Series, ArrowArray])
+def test_columns_of_tables_are_texts(engine: Engine, kind: type[Column]) -> None:
+    found = engine.encode(kind([TEXT, "cat"]))
+    np.testing.assert_array_equal(found.embeddings, engine.encode([TEXT, "cat"]).embeddings)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (Frame(), "inputs: got a Frame, which has columns or keys; give one of them"),
+        ({"text": TEXT}, "inputs: got a dict, which has columns or keys; give one of them"),
+        ({TEXT, "cat"}, "inputs: got a set, which has no order; give a list"),
+        ({TEXT: 1}.keys(), "inputs: got a dict_keys, which has no order; give a list"),
+        ([TEXT, None], r"inputs\[1\]: expected a text, got NoneType"),
+        (Series([TEXT, "cat", float("nan")]), r"inputs\[2\]: expected a text, got float"),
+        ([None], r"inputs\[0\]: expected a text, got NoneType"),
+        ([[CLS, SEP], "cat"], r"inputs\[1\]: expected a list, got str"),
+    ],
+)
+def test_what_holds_no_texts_is_refused_by_its_place(engine: Engine, inputs: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        engine.encode(inputs)
+
+
+def test_documents_are_texts_too(engine: Engine) -> None:
+    with pytest.raises(Invalid, match=r"documents\[1\]: expected a text, got NoneType"):
+        engine.rerank(TEXT, ["cat", None])  # type: ignore[list-item]
+    with pytest.raises(Invalid, match="documents: got a dict, which has columns or keys"):
+        engine.score(TEXT, {"cat": 1})
+    np.testing.assert_array_equal(engine.score(TEXT, Series(["cat"])), engine.score(TEXT, ["cat"]))
+
+
+WRONG_CALLS = """\
+from polyhead import Engine
+
+with Engine.load("artifact") as engine:
+    encoded = engine.encode(["The cat sat on the mat."], attention={"layers": "all"})
+    print(encoded.embeddings.shape, len(encoded.attention[0]["weights"]))
+    engine.encode(["x"], normalise=True)
+    engine.encode(["x"], attention={"layer": "all"})
+    engine.rerank("x", ["y"], nonsense=3)
+"""
+
+
+@pytest.mark.slow
+def test_a_type_checker_accepts_right_calls_and_no_others(tmp_path: Path) -> None:
+    from mypy import api  # noqa: PLC0415 - seconds to import
+
+    (tmp_path / "calls.py").write_text(WRONG_CALLS)
+    found, _, _ = api.run(
+        ["--strict", "--cache-dir", str(tmp_path / "cache"), "--no-error-summary", str(tmp_path / "calls.py")]
+    )
+    lines = {int(line.split(":")[1]) for line in found.splitlines() if ": error:" in line and "calls.py" in line}
+    assert lines == {6, 7, 8}, found

@@ -8,7 +8,7 @@ import pytest
 
 from polyhead import Engine
 from service.errors import Invalid, TooLarge, WrongTask
-from service.local.encode_call import QUEUED_TOKENS
+from service.local.calls import QUEUED_TOKENS
 from tests.task_artifacts import TaskArtifact
 
 PAIRS = [["a cat", "a dog"], ["a cat sat", "on a mat"], ["one", "two three"]]
@@ -21,7 +21,7 @@ def test_pairs_are_scored_alone_as_together(reranker: TaskArtifact) -> None:
         assert engine.encode(pairs=[]).scores.shape == (0, 1)
         with pytest.raises(WrongTask, match="drawn is for classification: only the similarity of two embeddings"):
             engine.explain("a cat", "a dog")
-        with pytest.raises(AttributeError, match=r"this model gives no embeddings: read .scores"):
+        with pytest.raises(AttributeError, match=r"this model returns no embeddings: read .scores"):
             _ = together.embeddings
     assert (together.kind, together.labels, together.scores.shape) == ("scores", ("LABEL_0",), (3, 1))
     np.testing.assert_allclose(together.scores, alone, rtol=1e-5, atol=1e-6)
@@ -103,6 +103,49 @@ def test_a_multi_vector_model_orders_documents_by_max_sim(multi_vector_encoder: 
     np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
+LONG = "the cat sat on the mat. " * 9
+
+
+def test_expanded_queries_score_as_in_the_original(expanding_encoder: TaskArtifact) -> None:
+    from sentence_transformers import MultiVectorEncoder  # noqa: PLC0415 - seconds to import
+
+    original = MultiVectorEncoder(str(expanding_encoder.folder))
+    queries, documents = ["a", QUERY, LONG], [*DOCUMENTS, LONG]
+    expected = np.asarray(original.similarity(original.encode_query(queries), original.encode_document(documents)))
+    with Engine.load(expanding_encoder.artifact) as engine:
+        for query, scores in zip(queries, expected, strict=True):
+            np.testing.assert_allclose(engine.score(query, documents), scores, atol=1e-4)
+        together, vectors = engine.encode(queries, role="query"), original.encode_query(queries)
+        of_documents = engine.encode(documents, role="document")
+        alone = [engine.encode(query, role="query").embeddings[0] for query in queries]
+    for found, by_itself, reference in zip(together.embeddings, alone, vectors, strict=True):
+        np.testing.assert_allclose(found, reference, atol=TOLERANCE)
+        assert np.array_equal(found, by_itself)
+    assert [item["tokens"] for item in together.items] == [12, 12, 12]
+    assert [item["truncated"] for item in together.items] == [False, False, True]
+    assert max(item["tokens"] for item in of_documents.items) == 24
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompt": "x"}, "role: it chooses the prompt"),
+        ({"attention": {"layers": "last"}}, "end in tokens that are no text; leave attention out"),
+        ({"truncate": "start"}, 'leave truncate "start" out'),
+    ],
+)
+def test_what_does_not_go_with_a_role_is_refused(
+    expanding_encoder: TaskArtifact, options: dict[str, Any], message: str
+) -> None:
+    with Engine.load(expanding_encoder.artifact) as engine, pytest.raises(Invalid, match=message):
+        engine.encode(["a"], role="query", **options)
+
+
+def test_a_model_that_reads_all_texts_alike_has_no_roles(embedder: TaskArtifact) -> None:
+    with Engine.load(embedder.artifact) as engine, pytest.raises(Invalid, match="reads queries and documents alike"):
+        engine.encode(["a"], role="query")
+
+
 def test_a_sparse_model_orders_nothing(sparse_encoder: TaskArtifact) -> None:
     with Engine.load(sparse_encoder.artifact) as engine, pytest.raises(WrongTask, match="it scores no pairs"):
         engine.rerank(QUERY, DOCUMENTS)
@@ -115,7 +158,7 @@ def test_a_classifier_names_each_input_s_labels(classifier: TaskArtifact) -> Non
     with Engine.load(classifier.artifact) as engine:
         found = engine.classify(["the cat", "a dog"]) + engine.classify(pairs=[("the cat", "a dog")])
         with pytest.raises(Invalid, match="labels are answered here"):
-            engine.classify("the cat", output="tokens")
+            engine.classify("the cat", output="tokens")  # type: ignore[call-arg]
     expected = reference(["the cat", "a dog", {"text": "the cat", "text_pair": "a dog"}])
     for labels, wanted in zip(found, expected, strict=True):
         assert [entry["label"] for entry in labels] == [entry["label"] for entry in wanted]

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -9,28 +11,32 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import uvicorn
 
-import service.lifecycle
-from service.lifecycle import Server
-from service.machine.listener import StartFailure
+import service.server
+from service.listeners import StartFailure
+from service.server import Server, watch_loop_lag
+from service.services import Readiness
+from service.settings import read_settings
 
 
 @asynccontextmanager
 async def started(runner: Any = None, check_interval: float = 0.001) -> AsyncIterator[Server]:
-    """A server that listens, whose model is this."""
-    server = Server(
-        uvicorn.Config(Mock(), lifespan="off", log_config=None),
-        Mock(),
-        lambda *_: Mock() if runner is None else runner,
-        "nowhere",
-        check_interval,
-    )
+    """A server that listens, and loads this; if it is None, for as long as the test lasts."""
+    settings = read_settings(["--model", "nowhere", "--send-timeout", str(4 * check_interval)])
+    is_over = threading.Event()
+
+    def load(*_: object) -> Any:
+        return is_over.wait() if runner is None else runner
+
+    server = Server(settings, Readiness(), load, "nowhere")
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         await server.startup([listener])
-        yield server
+        try:
+            yield server
+        finally:
+            is_over.set()
         for waiting in server.servers:
             waiting.close()
 
@@ -80,7 +86,7 @@ def test_a_process_whose_timeouts_or_measurements_end_does_not_go_on(monkeypatch
     async def fail(_observe: object) -> None:
         raise OSError("no clock")
 
-    monkeypatch.setattr(service.lifecycle, "watch_loop_lag", fail)
+    monkeypatch.setattr(service.server, "watch_loop_lag", fail)
 
     async def test() -> None:
         async with started(check_interval=1.0) as server:
@@ -91,7 +97,7 @@ def test_a_process_whose_timeouts_or_measurements_end_does_not_go_on(monkeypatch
 
 
 def test_a_failure_behind_the_loading_ends_the_process() -> None:
-    """The task that loads the model is awaited by nobody: it has to say itself that it failed."""
+    """The task that loads the model is awaited by no one: it has to say itself that it failed."""
 
     async def test() -> None:
         async with started(runner=Mock(spec=[])) as server:
@@ -100,3 +106,19 @@ def test_a_failure_behind_the_loading_ends_the_process() -> None:
         assert "Mock object has no attribute 'manifest'" in str(server.failure)
 
     asyncio.run(test())
+
+
+def test_lag_is_what_held_the_loop_up() -> None:
+    lags: list[float] = []
+
+    async def hold_up() -> None:
+        watcher = asyncio.create_task(watch_loop_lag(lags.append, interval=0.01))
+        await asyncio.sleep(0.05)
+        time.sleep(0.3)  # what the watcher is there to see
+        await asyncio.sleep(0.05)
+        watcher.cancel()
+
+    asyncio.run(hold_up())
+    assert len(lags) > 3
+    assert min(lags) >= 0
+    assert 0.25 < max(lags) < 5

@@ -43,5 +43,5 @@ def _is_ready(port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10):
             return True
-    except OSError:  # nobody listens, or not ready
+    except OSError:  # no one listens, or not ready
         return False

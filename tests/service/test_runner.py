@@ -1,14 +1,19 @@
 """Which runs are slow and which hang, by what the settings promise."""
 
+import logging
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import service.runner
+from model.artifact import read_manifest
+from service import runner as runtime
 from service.engine import Engine
 from service.errors import InferenceFailed
+from service.runner import Runtime, plan_runtime, warn_of_slow_precision
 from service.settings import read_settings
 from tests.service.fake_engine import FakeBackend
 from tests.service.monitor_clock import MonitorClock
@@ -38,7 +43,7 @@ def test_a_run_hangs_once_no_deadline_can_be_left(
     request_timeout: float | None, seconds: float, hangs: bool, fake_artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, backend = MonitorClock(monkeypatch), Slow()
-    monkeypatch.setattr(service.runner, "OnnxBackend", lambda *_, **__: backend)
+    monkeypatch.setattr(service.runner, "load_backend", lambda *_, **__: backend)
     flags = ["--model", str(fake_artifact), "--request-timeout", str(request_timeout)]
     settings = read_settings(flags) if request_timeout else None
     failures: list[BaseException] = []
@@ -58,3 +63,62 @@ def test_a_run_hangs_once_no_deadline_can_be_left(
         backend.gate.set()
         caller.join()
     assert len(failures) == hangs
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, *flags: str, cores: int = 4) -> Runtime:
+    monkeypatch.setattr(runtime, "usable_cores", lambda: cores)
+    return plan_runtime(read_settings(["--model", str(Path("some")), *flags]))
+
+
+@pytest.mark.parametrize(
+    ("flags", "workers"),
+    [
+        ([], 4),
+        (["--intra-op-threads", "2"], 2),
+        (["--intra-op-threads", "8"], 1),
+        (["--workers", "3"], 3),
+        (["--provider", "cuda"], 1),
+    ],
+)
+def test_workers_keep_every_core_busy_unless_told_otherwise(
+    flags: list[str], workers: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert planned(monkeypatch, *flags).workers == workers
+    assert not caplog.records
+
+
+def test_more_threads_than_cores_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert planned(monkeypatch, "--workers", "3", "--intra-op-threads", "2") == Runtime("cpu", 3, 2)
+    assert caplog.messages == [
+        "3 workers with 2 threads compete for 4 usable cores: set --workers 2, or 0 to have it chosen"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("artifact", "provider", "has_products", "warning"),
+    [
+        ({"precision": "int8"}, "cpu", False, "this int8 artifact is slow on a processor without VNNI"),
+        ({"precision": "int8", "fits_16_bits": True}, "cpu", False, ""),
+        ({"precision": "int8"}, "cpu", True, ""),
+        ({"precision": "int8"}, "cpu", None, ""),
+        ({"precision": "fp16"}, "cpu", None, "fp16 is converted at every step on a CPU"),
+        ({"precision": "fp16"}, "cuda", None, ""),
+        ({"precision": "fp32"}, "cpu", False, ""),
+    ],
+)
+def test_an_artifact_that_is_slow_here_is_warned_of(
+    default_artifact: Path,
+    artifact: dict[str, Any],
+    provider: str,
+    has_products: bool | None,
+    warning: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(runtime, "has_integer_products", lambda: has_products)
+    manifest = replace(read_manifest(default_artifact), **artifact)
+    with caplog.at_level(logging.WARNING):
+        warn_of_slow_precision(manifest, provider)
+    assert [message[: len(warning)] for message in caplog.messages] == ([warning] if warning else [])

@@ -1,4 +1,4 @@
-"""What the process writes to its log, and what becomes of it when nobody reads."""
+"""What the process writes to its log, and what becomes of it when no one reads."""
 
 import signal
 from pathlib import Path

@@ -141,3 +141,11 @@ def test_a_setting_that_is_missing_names_the_variable_that_was_misspelt(
         "no setting is called POLYHEAD_MODL; did you mean POLYHEAD_MODEL?"
     )
     assert capsys.readouterr().err == f"python -m service: {message}\n"
+
+
+@pytest.mark.parametrize("given", [",", " , ", " "])
+def test_keys_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    """A slip in a template would open the service to everybody."""
+    monkeypatch.setenv("POLYHEAD_API_KEYS", given)
+    with pytest.raises(SettingsError, match="POLYHEAD_API_KEYS.* holds no key"):
+        read_settings(["--model", "any"])

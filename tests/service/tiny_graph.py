@@ -12,9 +12,8 @@ import onnx.numpy_helper
 import onnx.parser
 from numpy.typing import NDArray
 
-from model.artifact import GRAPH, TOKENIZER, Artifact, describe_files, write_manifest
+from model.artifact import GRAPH, TOKENIZER, Artifact, Defaults, Manifest, Source, describe_files, write_manifest
 from model.config import EncoderConfig
-from model.manifest import Defaults, Manifest, Source
 from service.inference.backend import Batch
 
 VOCAB_SIZE, HIDDEN_SIZE, NUM_HEADS, MAX_LENGTH = 50, 8, (2, 4), 32

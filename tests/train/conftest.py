@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
-from export.tokens import TokenizedText, tokenize
+from export.texts import TokenizedText, tokenize
 from tests.networks import WORDS
 from train.folder import write_network
 

@@ -7,7 +7,7 @@ from scipy.stats import spearmanr
 
 from export.checkpoint import read_checkpoint
 from export.sources import Folder
-from model.tasks.settings import ClassificationSettings
+from model.config_parts import ClassificationSettings
 from tests.train.conftest import draw_texts
 from train import loop
 from train.classify import Classify, ClassifySettings
@@ -26,8 +26,16 @@ def labelled(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rated(tmp_path: Path) -> Path:
-    path = tmp_path / "rated.csv"
-    pairs = zip(draw_texts(160), draw_texts(160, 1), strict=True)
+    return rate(tmp_path / "rated.csv", 0)
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Path:
+    return rate(tmp_path / "judged.csv", 2)
+
+
+def rate(path: Path, seed: int) -> Path:
+    pairs = zip(draw_texts(160, seed), draw_texts(160, seed + 1), strict=True)
     rows = [(a, b, b.split().count("cat") - a.split().count("cat")) for a, b in pairs]  # which text is which counts
     path.write_text("".join(f"{a},{b},{score}\n" for a, b, score in rows))
     return path
@@ -48,24 +56,24 @@ def test_labels_are_learned_and_exported(tiny_folder: Path, labelled: Path, tmp_
     assert logits.argmax(dim=1).tolist() == [1, 0]
 
 
-def test_scores_of_pairs_are_learned(tiny_folder: Path, rated: Path, tmp_path: Path) -> None:
+def test_scores_of_pairs_are_learned(tiny_folder: Path, rated: Path, judged: Path, tmp_path: Path) -> None:
     run = RunSettings(output=tmp_path / "run", **RUN)  # type: ignore[arg-type]
-    settings = ClassifySettings(model=str(tiny_folder), rows=rated, held_out=rated, pairs=True, kind="scores")
+    settings = ClassifySettings(model=str(tiny_folder), rows=rated, held_out=judged, pairs=True, kind="scores")
     recipe = Classify(settings, run)
     progress = loop.train(recipe, run)
     assert progress.best is not None
-    assert progress.best > 60
+    assert progress.best > 40
     back = read_checkpoint(Folder(run.output, "run"))
     assert back.pairs
     logits = []
-    for line in rated.read_text().splitlines():
+    for line in judged.read_text().splitlines():
         left, right, _ = line.split(",")
         row = back.tokenizer.encode(left, right)
         found = back.encoder(
             torch.tensor([row.ids]), torch.tensor([len(row.ids)]), token_type_ids=torch.tensor([row.type_ids])
         )
         logits.append(float(found.task_output))
-    scores = np.array([float(line.split(",")[2]) for line in rated.read_text().splitlines()])
+    scores = np.array([float(line.split(",")[2]) for line in judged.read_text().splitlines()])
     assert 100 * spearmanr(logits, scores)[0] == pytest.approx(progress.best, abs=0.1)
 
 
@@ -85,6 +93,8 @@ def test_targets_that_teach_nothing_are_named(fault: str, tiny_folder: Path, tmp
     content, kind, message = FAULTS[fault]
     path = tmp_path / "rows.csv"
     path.write_text(content)
-    settings = ClassifySettings(model=str(tiny_folder), rows=path, held_out=path, pairs=True, kind=kind)  # type: ignore[arg-type]
+    judged = tmp_path / "judged.csv"
+    judged.write_text("c,d,3\n" * 8)
+    settings = ClassifySettings(model=str(tiny_folder), rows=path, held_out=judged, pairs=True, kind=kind)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=message):
         Classify(settings, RunSettings(output=tmp_path / "run"))

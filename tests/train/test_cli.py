@@ -1,5 +1,6 @@
 """The commands as a person gives them: help, what was written, and failures in one line."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,10 @@ SHORT = ["--epochs", "0.2", "--batch-size", "8", "--evaluations", "1"]
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_shows_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["train", name, "--help"])
+    assert main(["train", name, "--help"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith(f"usage: polyhead train {name} ")
-    assert f"example:\n  polyhead train {name} " in shown
+    assert shown.startswith(f"Usage: polyhead train {name} ")
+    assert re.search(rf"example:\n +polyhead train {name} ", shown)
 
 
 def test_healing_from_the_command_line(
@@ -84,8 +84,7 @@ def test_a_command_has_its_own_learning_rate(name: str, rate: float) -> None:
     ],
 )
 def test_wrong_flags_are_named(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["train", "heal", "--texts", "x", "--output", "y", *given])
+    assert main(["train", "heal", "--texts", "x", "--output", "y", *given]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -1,20 +1,32 @@
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from export.checkpoint import read_checkpoint
 from export.sources import Folder
 from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
 from train import loop
-from train.distil import Distil, DistilSettings
-from train.distillation import read_material
+from train.distil import Distil, DistilSettings, make_student, matched_layers, student_config
+from train.distillation import (
+    PROJECTIONS,
+    cosine_loss,
+    hidden_loss,
+    last_projections,
+    read_material,
+    relation_heads,
+    relation_loss,
+    similarity_loss,
+)
+from train.embedding import cosine_figures
 from train.errors import RunError
 from train.settings import RunSettings
-from train.student import make_student, matched_layers, student_config
 
 
 @pytest.mark.parametrize(
@@ -40,6 +52,26 @@ def test_what_does_not_fit_is_drawn() -> None:
     assert torch.equal(state["layers.0.feed_forward.up.weight"], whole["layers.1.feed_forward.up.weight"])
     assert state["layers.0.attention.query.weight"].shape == (8, 32)
     assert state["layers.0.attention.query.weight"].std() == pytest.approx(0.02, rel=0.2)
+
+
+def test_fields_of_a_layer_each_are_those_of_the_layers_that_the_student_stands_for() -> None:
+    windowed = replace(TINY, num_heads=(4,) * 4, attention_positions="rotary", local_layers=(0, 1, 2), window=3)
+    assert student_config(windowed, {"num_heads": [4, 4]}).local_layers == (0,)  # of layers 1 and 3
+    all_local = student_config(windowed, {"num_heads": [4]})
+    assert (all_local.local_layers, all_local.window) == ((), None)
+    grouped = replace(TINY, num_heads=(4, 4, 4), num_key_value_heads=(1, 2, 4))
+    assert student_config(grouped, {"num_heads": [4]}).num_key_value_heads == (4,)
+    assert student_config(grouped, {"num_heads": [8, 8, 8]}).num_key_value_heads == (2, 4, 8)
+    assert student_config(grouped, {"num_heads": [3, 3, 3]}).num_key_value_heads == ()
+    mixed = replace(TINY, num_heads=(4, 4, 4), value_residual=((0.0, 1.0), (0.3, 0.7), (0.5, 0.5)))
+    assert student_config(mixed, {"num_heads": [4, 4]}).value_residual == ((0.0, 1.0), (0.5, 0.5))
+    biased = replace(
+        TINY, num_heads=(2, 3), attention_positions="alibi", original_heads=4, kept_heads=((0, 3), (0, 1, 2))
+    )
+    assert student_config(biased, {"num_heads": [3]}).kept_heads == ((0, 1, 2),)
+    assert student_config(biased, {"num_heads": [4, 4]}).original_heads == 0
+    shared = replace(TINY, num_heads=(4, 4, 4), shared_layers=(0, 0, 0))
+    assert student_config(shared, {"num_heads": [4, 4]}).shared_layers == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -85,3 +117,94 @@ def test_no_text_is_both_learned_from_and_judged_by(text_file: Path, tmp_path: P
     given = read_material([twice], judged)
     assert not {*given.learned} & {*given.held_out}
     assert len(given.held_out) == 11
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_cosine_loss_is_torchs() -> None:
+    a, b = draw(5, 8), draw(5, 8, seed=1)
+    assert cosine_loss(a, b) == pytest.approx(float(nn.CosineEmbeddingLoss()(a, b, torch.ones(5))))
+
+
+def test_similarity_loss_is_a_plain_loop() -> None:
+    a, b = draw(4, 8), draw(4, 8, seed=1)
+    cosine = nn.CosineSimilarity(dim=0)
+    expected = np.mean([(cosine(a[i], a[j]) - cosine(b[i], b[j])) ** 2 for i in range(4) for j in range(4)])
+    assert similarity_loss(a, b) == pytest.approx(float(expected))
+    assert similarity_loss(3 * a, a) == pytest.approx(0, abs=1e-12)
+
+
+def test_hidden_loss_is_0_at_equality_and_1_at_the_mean() -> None:
+    whole = [draw(50, 8), 100 * draw(50, 8, seed=1) + 3]
+    assert hidden_loss(whole, whole) == 0
+    assert hidden_loss([h.mean(dim=0).expand_as(h) for h in whole], whole) == pytest.approx(1)
+
+
+def test_figures_of_cosines() -> None:
+    angles = torch.linspace(0, 0.5, 101, dtype=torch.float64)
+    found = torch.stack([angles.cos(), angles.sin()], dim=1)
+    figures = cosine_figures(5 * found, torch.tensor([[2.0, 0.0]], dtype=torch.float64).expand(101, 2))
+    assert figures["cosine_mean"] == pytest.approx(float(angles.cos().mean()))
+    assert figures["cosine_first_percentile"] == pytest.approx(float(angles[99].cos()))
+    assert figures["cosine_worst"] == pytest.approx(float(angles[100].cos()))
+
+
+LENGTHS = [3, 1, 5]
+
+
+def random_projections(width: int, seed: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(sum(LENGTHS), width, generator=generator) for name in PROJECTIONS}
+
+
+def plain(student: dict[str, Tensor], teacher: dict[str, Tensor], heads: int) -> float:
+    """The definition, a token at a time."""
+    terms = []
+    for name in PROJECTIONS:
+        for head in range(heads):
+            start = 0
+            for length in LENGTHS:
+                distributions = []
+                for projected in (student[name], teacher[name]):
+                    width = projected.shape[1] // heads
+                    rows = projected[start : start + length, head * width : (head + 1) * width].double()
+                    distributions.append([torch.softmax(rows @ row / math.sqrt(width), dim=0) for row in rows])
+                for own, whole in zip(*distributions, strict=True):
+                    terms.append(float((whole * (whole.log() - own.log())).sum()))
+                start += length
+    return sum(terms) / len(terms)
+
+
+def test_the_loss_is_its_definition_for_networks_of_other_widths() -> None:
+    student, teacher = random_projections(6, 0), random_projections(12, 1)
+    assert relation_heads(6, 12) == 6
+    assert relation_loss(student, teacher, LENGTHS).item() == pytest.approx(plain(student, teacher, 6), rel=1e-5)
+
+
+def test_equal_relations_cost_nothing_and_nothing_comes_of_padding() -> None:
+    student = {name: rows.requires_grad_() for name, rows in random_projections(8, 0).items()}
+    loss = relation_loss(student, {name: rows.detach() for name, rows in student.items()}, LENGTHS)
+    assert loss.item() == pytest.approx(0, abs=1e-6)
+    loss = relation_loss(student, random_projections(8, 1), LENGTHS)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert all(rows.grad is not None and bool(rows.grad.isfinite().all()) for rows in student.values())
+
+
+@pytest.mark.parametrize(("own", "whole", "heads"), [(384, 384, 48), (224, 384, 32), (5, 7, 1), (8, 12, 4)])
+def test_both_are_cut_into_the_most_heads(own: int, whole: int, heads: int) -> None:
+    assert relation_heads(own, whole) == heads
+
+
+def test_projections_are_those_of_the_last_layer_with_heads() -> None:
+    encoder = draw_weights(Encoder(replace(TINY, num_heads=(4, 2, 0))))
+    with last_projections(encoder) as found:
+        encoder(torch.tensor([[4, 5, 6]]), torch.tensor([3]))
+    assert {name: rows.shape for name, rows in found.items()} == {
+        "query": (3, 2 * TINY.d_k),
+        "key": (3, 2 * TINY.d_k),
+        "value": (3, 2 * TINY.d_v),
+    }
+    with last_projections(draw_weights(Encoder(replace(TINY, num_heads=(0, 0))))) as found:
+        assert found == {}

@@ -1,5 +1,8 @@
 """What a run writes, `export` reads back to the bit."""
 
+import contextlib
+import itertools
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,13 +11,12 @@ import torch
 
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.sources import Folder
-from model.config_parts import Projection
+from model.artifact import Defaults
+from model.config_parts import ClassificationSettings, MultiVectorSettings, Projection, SparseSettings
 from model.encoder import Encoder
-from model.manifest import Defaults
-from model.tasks.settings import ClassificationSettings, MultiVectorSettings, SparseSettings
 from tests.networks import TINY, draw_weights
 from train.errors import RunError
-from train.folder import CHECKPOINT, load_checkpoint, require_new, save_checkpoint, write_network
+from train.folder import CHECKPOINT, complete_network, load_checkpoint, require_folder, save_checkpoint, write_network
 
 NETWORKS = {
     "embedding": TINY,
@@ -24,6 +26,7 @@ NETWORKS = {
     ),
     "no output bias": replace(TINY, output_bias=False),
     "classification": replace(TINY, task="classification", task_settings=ClassificationSettings(labels=("a", "b"))),
+    "shared layers": replace(TINY, num_heads=(4, 4, 4), shared_layers=(0, 0, 2)),
     "sparse": replace(TINY, task="sparse", task_settings=SparseSettings()),
     "multi_vector": replace(TINY, task="multi_vector", task_settings=MultiVectorSettings(size=5)),
 }
@@ -88,13 +91,56 @@ def test_a_broken_checkpoint_is_named(content: bytes, tmp_path: Path) -> None:
 
 
 def test_folders_that_hold_something_are_not_written_into(tmp_path: Path) -> None:
-    require_new(tmp_path / "new")
-    require_new(tmp_path)
+    require_folder(tmp_path / "new", is_resumed=False)
+    require_folder(tmp_path, is_resumed=False)
     with pytest.raises(RunError, match="begin without --resume"):
         load_checkpoint(tmp_path)
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(RunError, match="not empty: name another --output"):
-        require_new(tmp_path)
+        require_folder(tmp_path, is_resumed=False)
     (tmp_path / CHECKPOINT).write_text("")
     with pytest.raises(RunError, match="go on with --resume"):
-        require_new(tmp_path)
+        require_folder(tmp_path, is_resumed=False)
+
+
+@pytest.mark.parametrize("moved", range(6))
+def test_a_kill_while_the_best_network_is_replaced_leaves_one_that_can_be_completed(
+    moved: int, tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, other = tmp_path / "made", draw_weights(Encoder(replace(TINY, num_heads=(1, 3))))
+    write_network(folder, tiny_checkpoint.encoder, tiny_checkpoint)
+    steps = itertools.count()
+    replace_file = os.replace
+
+    def killed(source: str, target: str) -> None:
+        if Path(target).parent in (folder, folder / "1_Pooling") and next(steps) == moved:
+            raise KeyboardInterrupt
+        replace_file(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", killed)
+        with contextlib.suppress(KeyboardInterrupt):
+            write_network(folder, other, tiny_checkpoint)
+    complete_network(folder)
+    assert read_checkpoint(Folder(folder, "made")).encoder.config.num_heads == (1, 3)
+
+
+def test_a_full_disk_leaves_the_earlier_network(
+    tiny_checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, other = tmp_path / "made", draw_weights(Encoder(replace(TINY, num_heads=(1, 3))))
+    write_network(folder, tiny_checkpoint.encoder, tiny_checkpoint)
+    synced = itertools.count()
+
+    def fail(_: object) -> None:
+        if next(synced) == 4:
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", fail)
+        with pytest.raises(OSError, match="No space"):
+            write_network(folder, other, tiny_checkpoint)
+    complete_network(folder)
+    back, before = read_checkpoint(Folder(folder, "made")).encoder, tiny_checkpoint.encoder.state_dict()
+    assert back.config == TINY
+    assert all(torch.equal(tensor, before[name]) for name, tensor in back.state_dict().items())

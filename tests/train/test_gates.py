@@ -11,8 +11,7 @@ from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
 from train import loop
 from train.folder import RECORD
-from train.gates import Gates, GateSettings, fold_gates
-from train.hard_concrete import HardConcreteGates
+from train.gates import Gates, GateSettings, HardConcreteGates, fold_gates
 from train.heal import Heal, HealSettings
 from train.settings import RunSettings
 
@@ -73,5 +72,32 @@ def test_a_run_removes_as_many_heads_as_asked_and_heal_takes_its_record(
         HealSettings(model=str(tiny_folder), texts=(text_file,), heads=run.output / RECORD),
         replace(run, output=tmp_path / "healed"),
     )
-    assert healed.encoder.config.num_heads == written.num_heads or record["best"]["step"] != record["steps"]
+    assert healed.encoder.config.num_heads == written.num_heads
     assert healed.described["removed"] == record["removed"]
+
+
+class Falling(Gates):
+    """Is worse at every evaluation, and closes other gates each time."""
+
+    judged = 0
+
+    def evaluate(self) -> dict[str, float]:
+        self.judged += 1
+        with torch.no_grad():
+            self.gates.log_alpha.copy_(torch.linspace(-2, 2, 8).roll(self.judged))
+        return {"cosine_mean": -self.judged, "closed": 0.5}
+
+
+def test_the_record_names_the_heads_of_the_network_that_is_kept_and_no_early_one_is(
+    tiny_folder: Path, text_file: Path, tmp_path: Path
+) -> None:
+    run = RunSettings(output=tmp_path / "gated", epochs=2, batch_size=8, evaluations=5)
+    recipe = Falling(GateSettings(model=str(tiny_folder), texts=(text_file,), remove=0.5), run)
+    loop.train(recipe, run)
+    record = json.loads((run.output / RECORD).read_text())
+    assert record["best"]["step"] == record["evaluations"][2]["step"]  # the first after 40 % of the steps
+    written = read_checkpoint(Folder(run.output, "gated")).encoder.config.num_heads
+    removed = [layer for layer, _ in record["removed"]]
+    assert written == tuple(heads - removed.count(layer) for layer, heads in enumerate(TINY.num_heads))
+    assert record["network"]["num_heads"] == list(written)
+    assert record["removed"] != recipe.findings()["removed"]

@@ -9,11 +9,11 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from export.checkpoint import Checkpoint, read_checkpoint
-from export.int8.calibration import HELD_OUT_TEXTS
 from export.pruning.removal import apply_removal
 from export.sources import Folder
+from export.texts import HELD_OUT_TEXTS
 from tests.train.conftest import draw_texts
-from train.data.batching import tokenize_texts
+from train.batching import tokenize_texts
 from train.embedding import embed_ids
 from train.errors import RunError
 from train.heal import Heal, HealSettings

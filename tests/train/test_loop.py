@@ -1,22 +1,31 @@
 """The loop on a tiny network: resumed equals uninterrupted, the best is kept, and every ending is in order."""
 
+import itertools
 import json
 import os
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from export.checkpoint import read_checkpoint
+from export.checkpoint import Checkpoint, read_checkpoint
 from export.sources import Folder
+from model.encoder import Encoder
+from tests.networks import TINY, draw_weights
 from train import loop
+from train.classify import Classify, ClassifySettings
+from train.contrast import Contrast, ContrastSettings
+from train.distil import Distil, DistilSettings
 from train.distillation import Weights
 from train.errors import Diverged, RunError
-from train.folder import CHECKPOINT, RECORD
+from train.folder import CHECKPOINT, RECORD, write_network
 from train.heal import Heal, HealSettings
+from train.loop import parameter_groups
+from train.parallel import Processes
 from train.settings import RunSettings, head_dropout_at, rate_at
 
 pytestmark = pytest.mark.usefixtures("interruptible")
@@ -133,3 +142,91 @@ def test_the_rate_rises_and_falls() -> None:
     assert rates[99] < 1e-3
     dropped = [head_dropout_at(step, 101, settings) for step in (0, 25, 50, 100)]
     assert dropped == pytest.approx([0.4, 0.2, 0.0, 0.4])
+
+
+def test_a_run_goes_on_only_with_the_network_that_it_began_with(
+    settings: HealSettings, run: RunSettings, tiny_checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(Stopping(settings, run), run)
+    write_network(tmp_path / "other", draw_weights(Encoder(TINY), seed=7), tiny_checkpoint)
+    other, again = replace(settings, model=str(tmp_path / "other")), replace(run, resume=True)
+    with pytest.raises(RunError, match="run with other data: source was"):
+        loop.train(Heal(other, again), again)
+
+
+class Second(Processes):
+    """The second of two processes, which takes whole batches, so that it can run alone."""
+
+    def rows(self, total: int) -> slice:
+        return slice(0, total)
+
+
+def test_each_process_draws_the_same_numbers_again_after_a_stop(settings: HealSettings, run: RunSettings) -> None:
+    seen: dict[str, list[float]] = {}
+
+    class Drawing(Stopping):
+        name = "first"
+
+        def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
+            seen.setdefault(self.name, []).append(float(torch.rand(1)))
+            return super().backward(places, step=step, share=share)
+
+    class Uninterrupted(Drawing):
+        name, stop_at = "second", -1
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(Drawing(settings, run), run)
+    second = replace(run, output=run.output.with_name("second"))
+    loop.train(Uninterrupted(settings, second), second, Second(rank=1))
+    again = replace(run, resume=True)
+    Uninterrupted.name = "resumed"
+    loop.train(Uninterrupted(settings, again), again, Second(rank=1))
+    assert seen["resumed"] == seen["second"][6:]
+    assert seen["first"][:3] != seen["second"][:3]
+
+
+@pytest.mark.parametrize("command", ["contrast", "classify", "distil"])
+def test_networks_of_shared_layers_are_trained_stopped_and_resumed(
+    command: str, tiny_checkpoint: Checkpoint, text_file: Path, tmp_path: Path
+) -> None:
+    config = replace(TINY, num_heads=(4, 4, 4), shared_layers=(0, 0, 0))
+    write_network(tmp_path / "shared", draw_weights(Encoder(config)), tiny_checkpoint)
+    texts = list(dict.fromkeys(text_file.read_text().splitlines()))
+    pairs, labelled = tmp_path / "pairs.csv", tmp_path / "labelled.csv"
+    pairs.write_text("".join(f"{a},{b}\n" for a, b in itertools.pairwise(texts)))
+    labelled.write_text("".join(f"{text},{index % 2}\n" for index, text in enumerate(texts)))
+    model = str(tmp_path / "shared")
+    settings: Any = {
+        "contrast": ContrastSettings(model=model, rows=pairs),
+        "classify": ClassifySettings(model=model, rows=labelled),
+        "distil": DistilSettings(model=model, texts=(text_file,)),
+    }[command]
+    kind: Any = {"contrast": Contrast, "classify": Classify, "distil": Distil}[command]
+    run = RunSettings(output=tmp_path / "run", epochs=0.5, batch_size=8, evaluations=1)
+
+    class Stopped(kind):  # type: ignore[misc]
+        def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
+            if step == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+            return float(super().backward(places, step=step, share=share))
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(Stopped(settings, run), run)
+    again = replace(run, resume=True)
+    recipe = kind(settings, again)
+    loop.train(recipe, again)
+    trained = recipe.encoder.state_dict()
+    assert torch.equal(trained["layers.0.feed_forward.up.weight"], trained["layers.2.feed_forward.up.weight"])
+    assert read_checkpoint(Folder(run.output, "run")).encoder.config.shared_layers == (0, 0, 0)
+
+
+def test_an_embedding_rate_of_0_leaves_only_tables_as_they_are(
+    tiny_checkpoint: Checkpoint, text_file: Path, tmp_path: Path
+) -> None:
+    write_network(tmp_path / "narrow", draw_weights(Encoder(replace(TINY, token_size=8))), tiny_checkpoint)
+    run = RunSettings(output=tmp_path / "run", embedding_rate=0.0)
+    recipe = Distil(DistilSettings(model=str(tmp_path / "narrow"), texts=(text_file,)), run)
+    parameter_groups(recipe, weight_decay=0.01, embedding_rate=0.0)
+    frozen = {name for name, parameter in recipe.encoder.named_parameters() if not parameter.requires_grad}
+    assert frozen == {f"embeddings.{name}.weight" for name in ("token", "position", "token_type")}

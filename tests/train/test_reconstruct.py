@@ -1,17 +1,27 @@
 """Networks whose heads can stand for each other are repaired exactly; others at least nearly."""
 
+import itertools
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from export.errors import UnsupportedModel
 from export.heads.importance import drift, embed
 from export.pruning.removal import remove_heads
-from export.tokens import TextBatch, TokenizedText
+from export.texts import TextBatch, TokenizedText
 from model.encoder import Encoder
-from tests.networks import TINY, draw_weights, random_batches
-from train.choose import order_by_reconstruction
-from train.reconstruct import LayerRunner, reconstruct
+from tests.networks import TINY, draw_weights, random_batches, vary
+from train.reconstruct import (
+    LayerRunner,
+    LeastSquares,
+    order_by_reconstruction,
+    reconstruct,
+    removal_costs,
+    require_fittable,
+)
 
 EVEN = replace(TINY, num_heads=(4, 4, 4))
 NETWORKS = {
@@ -86,3 +96,68 @@ def test_the_order_is_better_than_its_reverse_when_the_rest_is_fitted(texts: lis
         reconstruct(student, teacher, batches)
         drifts.append(drift(embed(student, texts), whole).mean())
     assert drifts[0] < drifts[1]
+
+
+def draw(rows: int, *columns: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(rows, count, generator=generator, dtype=torch.float64) for count in columns]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_change_is_numpys_weighted_least_squares(bias: bool) -> None:
+    inputs, missing, noise = draw(60, 5, 3, 1)
+    weights = noise[:, 0].abs() + 0.1
+    fit = LeastSquares(5, 3, bias=bias)
+    for rows in (slice(0, 20), slice(20, 60)):
+        fit.add(inputs[rows], missing[rows], weights[rows])
+    root = weights.sqrt().numpy()[:, None]
+    features = np.concatenate([inputs.numpy(), np.ones((60, 1))], axis=1) if bias else inputs.numpy()
+    expected = np.linalg.lstsq(features * root, missing.numpy() * root, rcond=None)[0]
+    np.testing.assert_allclose(fit.solve(ridge=0.0).numpy(), expected, atol=1e-10)
+
+
+def test_a_layer_gives_afterwards_what_it_lacked() -> None:
+    inputs, weight = draw(50, 6, 4)
+    layer = torch.nn.Linear(6, 4, dtype=torch.float64)
+    expected = inputs @ weight[:6] + 2.0
+    fit = LeastSquares(6, 4, bias=True)
+    fit.add(inputs, (expected - layer(inputs)).detach(), torch.ones(50, dtype=torch.float64))
+    before = (expected - layer(inputs)).abs().max()
+    fit.change(layer)
+    assert (expected - layer(inputs)).abs().max() < 0.02 * before  # the ridge keeps a little
+
+
+def test_costs_are_those_of_solving_anew_without_the_blocks() -> None:
+    inputs, weights = draw(80, 9, 4)
+    inputs[:, 3:6] = inputs[:, :3] @ inputs[:3, :3] + 0.1 * inputs[:, 3:6]  # one block is nearly another's shadow
+    inputs = torch.cat([inputs, torch.ones(80, 1, dtype=torch.float64)], dim=1)  # the bias stays
+    weights = torch.cat([weights[:9], torch.ones(1, 4, dtype=torch.float64)])
+    target = (inputs @ weights).numpy()
+
+    def error(removed: list[int]) -> float:
+        kept = [column for column in range(10) if column // 3 not in removed or column == 9]
+        features = inputs[:, kept].numpy()
+        solution = np.linalg.lstsq(features, target, rcond=None)[0]
+        return float(((features @ solution - target) ** 2).sum())
+
+    order, costs = removal_costs(inputs.T @ inputs, weights, blocks=3, size=3)
+    assert sorted(order) == [0, 1, 2]
+    assert order[0] == min(range(3), key=lambda block: error([block]))
+    for count, (_, total) in enumerate(zip(order, itertools.accumulate(costs), strict=True), 1):
+        assert total == pytest.approx(error(order[:count]), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pre_norm": True, "sandwich_norm": True}, "no form of sandwich_norm True: take another"),
+        ({"shared_layers": (0, 0)}, r"no form of shared_layers \(0, 0\)"),
+    ],
+)
+def test_what_the_fit_does_not_know_is_refused_by_name(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        require_fittable(vary(**change))
+
+
+def test_grouped_and_causal_networks_are_fitted() -> None:
+    require_fittable(vary(num_key_value_heads=(2, 1), causal=True, query_key_norm=True, score_scale=1.0))

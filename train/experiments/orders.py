@@ -1,7 +1,7 @@
 """Compares ways to choose the heads that go: learned gates, orders of importance, chance; each healed alike."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -9,38 +9,47 @@ from typing import Any, Literal
 import torch
 
 from export.checkpoint import require_embedding
+from export.heads.corpus import read_pairs, tokenize_pairs
 from export.heads.importance import loss_gradient
-from export.heads.pairs import TokenizedPairs, read_pairs, tokenize_pairs
 from export.heads.subject import find_subject
-from export.pruning.orders import least_first
+from export.pruning.driver import least_first
 from export.pruning.removal import remove_heads
-from export.tokens import tokenize
+from export.texts import tokenize
 from model.encoder import Encoder
 from train import loop
-from train.choose import order_by_reconstruction
-from train.distillation import LONGEST, Distillation, Weights, read_material
+from train.curves import Line, Panel
+from train.distillation import LONGEST, Distillation, Lesson, read_material
 from train.errors import RunError
-from train.experiments.trials import Found, is_done, run_trial
+from train.experiments.trials import (
+    Found,
+    compare,
+    difference_cells,
+    format_interval,
+    is_done,
+    judge,
+    run_trial,
+    write_found,
+)
 from train.gates import Gates, GateSettings
 from train.heal import CHOOSING_TEXTS, fit
-from train.seeds import generator_of
+from train.parallel import generator_of
+from train.reconstruct import order_by_reconstruction
 from train.settings import RunSettings
 
 Way = Literal["gates", "reconstruction", "loss_gradient", "random"]
 WAYS: tuple[Way, ...] = ("gates", "reconstruction", "loss_gradient", "random")
+STAGES = ("not_healed", "fitted", "healed")
+BASELINE = "random"
 MOST_PAIRS = 500
 HELD_OUT = 500
 DRAWN = 3  # apart from what else is drawn from a seed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OrderSettings:
+class OrderSettings(Lesson):
     """What is compared.
 
     Attributes:
-        model: folder or hub id; None for the default model.
-        texts: files with one text a line.
-        held_out: file of texts to judge by; None for a part of `texts`.
         pairs: rated pairs, which `loss_gradient` needs.
         shares: of the heads that go.
         seeds: runs of each way at each share; they draw gates, random heads and the order of the texts.
@@ -49,12 +58,8 @@ class OrderSettings:
         fitting_texts: of the closed-form fit before healing.
         gate_rate: factor on the learning rate for gates.
         gate_learning_rate: of learning gates.
-        weights: of the loss.
     """
 
-    model: str | None
-    texts: tuple[Path, ...]
-    held_out: Path | None = None
     pairs: Path
     shares: tuple[float, ...]
     seeds: int
@@ -63,7 +68,6 @@ class OrderSettings:
     fitting_texts: int
     gate_rate: float = 300.0
     gate_learning_rate: float = 3e-4
-    weights: Weights = field(default_factory=Weights)
 
 
 class Orders:
@@ -137,7 +141,7 @@ class Orders:
         return (self._by_reconstruction if way == "reconstruction" else self._by_gradient)[:count]
 
     def _learn_gates(self, count: int, seed: int, place: Path) -> list[int]:
-        """The heads that go, learned anew."""
+        """The heads that learned gates remove."""
         settings = self.settings
         run = self._steps(settings.gate_steps, seed=seed, output=place, learning_rate=settings.gate_learning_rate)
         asked = GateSettings(
@@ -181,14 +185,62 @@ class Orders:
 
     @cached_property
     def _by_gradient(self) -> list[int]:
-        estimate = loss_gradient(self.whole.encoder, self._tokenized_pairs())
+        some = self.pairs.choose(range(min(MOST_PAIRS, len(self.pairs.ratings))))
+        pairs = tokenize_pairs(some, self.whole.tokenizer, min(LONGEST, self.whole.max_sequence_length))
+        estimate = loss_gradient(self.whole.encoder, pairs)
         assert estimate is not None  # noqa: S101 - there are pairs
         return least_first(estimate.mean)
-
-    def _tokenized_pairs(self) -> TokenizedPairs:
-        some = self.pairs.choose(range(min(MOST_PAIRS, len(self.pairs.ratings))))
-        return tokenize_pairs(some, self.whole.tokenizer, min(LONGEST, self.whole.max_sequence_length))
 
 
 def _name(seed: int, share: float, way: Way) -> str:
     return f"{way}-{share:g}-{seed}"
+
+
+def write_orders(folder: Path, orders: Orders, found: Sequence[Found]) -> Mapping[str, Any]:
+    """Writes orders.json, orders.md and orders.svg, and returns the first."""
+    record = summarise(orders, found)
+    lines = [
+        Line(way.replace("_", " "), [(row["share"], row["healed"]) for row in record["rows"] if row["way"] == way])
+        for way in WAYS
+    ]
+    panel = Panel("Cosine to the whole network, healed", "heads removed", lines, percent=True)
+    write_found(folder, "orders", record, table(record), panel)
+    return record
+
+
+def summarise(orders: Orders, found: Sequence[Found]) -> dict[str, Any]:
+    """For each share and way the cosines before and after healing, and the difference from chance."""
+    rows: list[dict[str, Any]] = []
+    for share in sorted(orders.settings.shares):
+        of_share = [trial for trial in found if trial["described"]["share"] == share]
+        figures = {
+            stage: compare(
+                {way: [t[stage] for t in of_share if t["described"]["way"] == way] for way in WAYS}, BASELINE
+            )
+            for stage in STAGES
+        }
+        rows += [{"share": share, "way": way, **{stage: figures[stage][way] for stage in STAGES}} for way in WAYS]
+    for stage in STAGES:
+        judge([row[stage] for row in rows if "p" in row[stage]])
+    first = found[0]["described"]
+    return {
+        "schema_version": 1,
+        "score": "cosine_mean",
+        "source": orders.whole.source.id,
+        "settings": {key: first[key] for key in first if key not in ("way", "share")},
+        "seeds": orders.settings.seeds,
+        "rows": rows,
+    }
+
+
+def table(record: Mapping[str, Any]) -> list[str]:
+    """The rows as Markdown."""
+    lines = [
+        "| heads removed | chosen by | not healed | fitted | healed, 95 % of seeds | against chance | beyond seeds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    return lines + [
+        f"| {100 * row['share']:.0f} % | {row['way'].replace('_', ' ')} | {row['not_healed']['mean']:.4f} | "
+        f"{row['fitted']['mean']:.4f} | {format_interval(row['healed'])} | {difference_cells(row['healed'])} |"
+        for row in record["rows"]
+    ]

@@ -5,7 +5,7 @@ et al. 2017 (table 3, rows A) did the first for translation, with one run a row.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,48 +13,54 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from export.checkpoint import require_embedding
+from export.checkpoint import Checkpoint, require_embedding
 from export.heads.subject import find_subject
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.initialise import initialise
 from train import loop
-from train.data.batching import TokenIds, tokenize_texts
-from train.distillation import LONGEST, read_material
-from train.embedding import embed_ids
+from train.batching import TokenIds, tokenize_texts
+from train.curves import Line, Panel
+from train.distil import student_config
+from train.distillation import LONGEST, Lesson, cosine_loss, read_material, similarity_loss
+from train.embedding import cosine_figures, embed_ids, run
 from train.errors import RunError
-from train.experiments.trials import Found, is_done, run_trial
-from train.experiments.vectors import Vectors, VectorTask
+from train.experiments.trials import (
+    Found,
+    compare,
+    difference_cells,
+    format_interval,
+    is_done,
+    run_trial,
+    variance_test,
+    write_found,
+)
+from train.loop import Recipe
 from train.settings import RunSettings
-from train.student import student_config
 
 COMPARED_HEADS = 8  # the row that others are compared with, and of the further rows
 BASELINE = f"equal-{COMPARED_HEADS}"
 HEAD_DROPOUT = 0.1
 HELD_OUT = 500
 EMBEDDINGS = "embeddings."
+SERIES = {"equal": "equal parameters", "fixed": "equal size of a head"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SweepSettings:
+class SweepSettings(Lesson):
     """What is trained how often.
 
     Attributes:
-        model: artifact, folder or hub id of the network whose vectors are learned; None for the default model.
-        texts: files with one text a line.
-        held_out: file of texts to judge by; None for a part of `texts`.
         heads: numbers of heads, each of which divides the width.
         num_layers: of each network.
         steps: of each run.
         seeds: runs a row; they draw first weights and the order of the texts.
-        own_embeddings: whether token embeddings begin with drawn weights and are trained too, in place of the
-            teacher's, which stay.
+        own_embeddings: whether token embeddings are randomly initialised and trained too, instead of copied from the
+            teacher and frozen.
     """
 
-    model: str | None
-    texts: tuple[Path, ...]
-    held_out: Path | None = None
     heads: tuple[int, ...]
     num_layers: int
     steps: int
@@ -94,6 +100,50 @@ def variants(width: int, settings: SweepSettings) -> list[Variant]:
         Variant("value-residual", {**compared, "value_residual": residual, "learned_value_residual": True}),
         Variant("output-gate", {**compared, "output_gate": True}),
     ]
+
+
+class VectorTask(NamedTuple):
+    """Texts with the vectors to learn.
+
+    Attributes:
+        tokens: of the texts to learn from.
+        targets: their vectors, normalised [texts, D].
+        held_out: of the texts to judge by.
+        expected: their vectors.
+        teacher: whose vectors these are.
+    """
+
+    tokens: TokenIds
+    targets: Tensor
+    held_out: TokenIds
+    expected: Tensor
+    teacher: Checkpoint
+
+
+class Vectors(Recipe):
+    """Cosine to the vectors, and the similarities within a batch; parameters without gradient stay."""
+
+    command = "sweep"
+    score = "cosine_mean"
+
+    def __init__(self, encoder: Encoder, task: VectorTask, device: str) -> None:
+        self.task, self.like, self.device = task, task.teacher, torch.device(device)
+        self.encoder = encoder.to(self.device)
+        self.module = self.encoder
+        self.lengths = task.tokens.lengths
+
+    def backward(self, places: Sequence[int], *, step: int, share: float) -> float:
+        """The gradient of the distance to the vectors."""
+        del step, share
+        target = self.task.targets[list(places)].to(self.device)
+        found = run(self.encoder, self.task.tokens.batch(places).to(self.device)).float()
+        loss = cosine_loss(found, target) + similarity_loss(found, target)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    def evaluate(self) -> dict[str, float]:
+        """Cosines to the vectors of texts that are not trained on."""
+        return cosine_figures(embed_ids(self.encoder, self.task.held_out, self.device), self.task.expected)
 
 
 class Sweep:
@@ -190,3 +240,78 @@ class Sweep:
             encoder.load_state_dict(own, strict=False)
             encoder.embeddings.requires_grad_(False)
         return encoder
+
+
+def write_sweep(folder: Path, sweep: Sweep, found: Sequence[Found]) -> Mapping[str, Any]:
+    """Writes sweep.json, sweep.md and sweep.svg, and returns the first."""
+    record = summarise(sweep, found)
+    lines = [Line(SERIES[kind], _points(record, kind)) for kind in SERIES]
+    panel = Panel("Cosine to the vectors to learn", "heads a layer", lines, logarithmic=True)
+    write_found(folder, "sweep", record, table(record), panel)
+    return record
+
+
+def summarise(sweep: Sweep, found: Sequence[Found]) -> dict[str, Any]:
+    """Rows with means and intervals, and whether heads matter more than seeds do."""
+    by_row: dict[str, list[Found]] = {}
+    for trial in found:
+        by_row.setdefault(trial["described"]["row"], []).append(trial)
+    values = {row: [trial["score"] for trial in trials] for row, trials in by_row.items()}
+    rows = [
+        {"row": row, **_shape(by_row[row][0]), **figures, "seconds_per_step": _mean(by_row[row], "seconds_per_step")}
+        for row, figures in compare(values, BASELINE).items()
+    ]
+    tests = {kind: variance_test({row: values[row] for row in _rows_of(kind, values)}) for kind in SERIES}
+    first = found[0]["described"]
+    return {
+        "schema_version": 1,
+        "score": "cosine_mean",
+        "source": sweep.teacher.source.id,
+        "settings": {key: first[key] for key in first if key not in ("row", "fields")},
+        "num_layers": sweep.settings.num_layers,
+        "steps": sweep.settings.steps,
+        "seeds": sweep.settings.seeds,
+        "rows": rows,
+        "variance_tests": tests,
+        "cpu_seconds": round(sum(trial["cpu_seconds"] for trial in found)),
+    }
+
+
+def table(record: Mapping[str, Any]) -> list[str]:
+    """The rows as Markdown."""
+    lines = [
+        "| row | heads | d_k | parameters | cosine, 95 % of seeds | against 8 heads | beyond seeds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in record["rows"]:
+        kind = row["row"].partition("-")[0]
+        lines.append(
+            f"| {SERIES.get(kind, row['row'].replace('-', ' '))} | {row['heads']} | {row['d_k']} | "
+            f"{row['parameters'] / 1e6:.2f} M | {format_interval(row)} | {difference_cells(row)} |"
+        )
+    for kind, test in record["variance_tests"].items():
+        if test:
+            lines += [
+                "",
+                f"{SERIES[kind].capitalize()}: F = {test['f']:.2f}, p = {test['p']:.2g} (analysis of variance).",
+            ]
+    return lines
+
+
+def _shape(trial: Found) -> dict[str, Any]:
+    fields = trial["described"]["fields"]
+    return {"heads": fields["num_heads"][0], "d_k": fields["d_k"], "parameters": trial["parameters"]}
+
+
+def _mean(trials: Sequence[Found], name: str) -> float:
+    return float(round(sum(trial[name] for trial in trials) / len(trials), 4))
+
+
+def _rows_of(kind: str, names: Mapping[str, Any]) -> list[str]:
+    """The rows of a series; the compared number of heads belongs to both."""
+    return [name for name in names if name.startswith(f"{kind}-") or name == BASELINE]
+
+
+def _points(record: Mapping[str, Any], kind: str) -> list[tuple[float, Mapping[str, float]]]:
+    rows = {row["row"]: row for row in record["rows"]}
+    return sorted(((rows[name]["heads"], rows[name]) for name in _rows_of(kind, rows)), key=lambda point: point[0])

@@ -1,19 +1,29 @@
-"""Trials of an experiment: each is run once, and what it found stays in a file of its own."""
+"""Experiments: each trial is run once and keeps its findings in a file; rows are compared over seeds."""
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from export.heads.install import write_whole
-from export.json_files import read_json
+import numpy as np
+from scipy import stats
+
+from export.heads.intervals import RunningMean
+from export.sources import read_json
+from model.analysis.arrays import Float64Array
+from model.artifact import write_whole
+from train.curves import Panel, draw_panels
 from train.errors import RunError
 from train.folder import CHECKPOINT
 
+LEVEL = 0.05
 TRIALS, UNDER_WAY = "trials", "under-way"
 
 Found = dict[str, Any]
+
+Values = Mapping[str, Sequence[float]]
+"""A score for each seed, by row."""
 
 
 def run_trial(
@@ -48,6 +58,83 @@ def run_trial(
     return found
 
 
+def write_found(folder: Path, name: str, record: Mapping[str, Any], table: Sequence[str], panel: Panel) -> None:
+    """Writes what an experiment found: NAME.json, NAME.md and NAME.svg."""
+    write_whole(folder / f"{name}.json", json.dumps(record, indent=1).encode() + b"\n")
+    write_whole(folder / f"{name}.md", ("\n".join(table) + "\n").encode())
+    write_whole(folder / f"{name}.svg", draw_panels(panel.title, [panel]).encode())
+
+
 def is_done(folder: Path, name: str) -> bool:
     """Whether a trial's figures are there."""
     return (folder / TRIALS / f"{name}.json").is_file()
+
+
+def compare(values: Values, baseline: str | None = None) -> dict[str, dict[str, Any]]:
+    """For each row its mean and 95 % interval over seeds (Student's), and its mean difference from the baseline.
+
+    Differences are taken seed by seed: rows of one seed share the order of the data. Intervals are of one row each;
+    `larger_than_seeds` holds over all rows at once.
+
+    Args:
+        values: by row, the same seeds in the same order.
+        baseline: the row that the others are compared with; None for no differences.
+    """
+    names = list(values)
+    table = np.array([values[name] for name in names])  # [rows, seeds]
+    found = {name: {"values": list(values[name]), **one} for name, one in zip(names, _means(table), strict=True)}
+    if baseline is not None:
+        differences = table - table[names.index(baseline)]
+        for name, row, difference in zip(names, differences, _means(differences), strict=True):
+            if name != baseline:
+                probability = 1.0 if not row.any() else 0.0 if np.ptp(row) == 0 else stats.ttest_1samp(row, 0).pvalue
+                found[name] |= {"difference": difference, "p": float(probability)}
+        judge([row for row in found.values() if "p" in row])
+    return found
+
+
+def judge(rows: Sequence[dict[str, Any]]) -> None:
+    """Says of each row whether its difference is larger than seeds explain, at 5 % over all rows (Holm 1979)."""
+    is_larger = True
+    for place, row in enumerate(sorted(rows, key=lambda row: row["p"])):
+        is_larger = is_larger and (len(rows) - place) * row["p"] < LEVEL
+        row["larger_than_seeds"] = is_larger
+
+
+def variance_test(values: Values) -> dict[str, float] | None:
+    """Whether rows differ by more than seeds do: one-way analysis of variance; None if it is not defined."""
+    if len(values) < 2 or min(map(len, values.values())) < 2:
+        return None
+    statistic, probability = stats.f_oneway(*values.values())
+    if not np.isfinite(statistic):
+        return None
+    return {"f": float(statistic), "p": float(probability)}
+
+
+def format_interval(figures: Mapping[str, float], *, sign: bool = False) -> str:
+    """A mean with its interval, as tables show it."""
+    shown = "{:+.4f}" if sign else "{:.4f}"
+    return f"{shown.format(figures['mean'])} ({shown.format(figures['low'])} to {shown.format(figures['high'])})"
+
+
+def estimate(values: Sequence[float]) -> dict[str, float]:
+    """Mean and 95 % interval over seeds of one row."""
+    return _means(np.array([values]))[0]
+
+
+def difference_cells(figures: Mapping[str, Any]) -> str:
+    """Two cells of a table: the difference from the baseline, and whether seeds explain it; empty for the baseline."""
+    if "difference" not in figures:
+        return "  |  "
+    return f"{format_interval(figures['difference'], sign=True)} | {'yes' if figures['larger_than_seeds'] else 'no'}"
+
+
+def _means(table: Float64Array) -> list[dict[str, float]]:
+    """Mean and interval over the seeds of each row of [rows, seeds]."""
+    running = RunningMean()
+    for column in table.T:
+        running.add(column)
+    found = running.estimate()
+    assert found is not None  # noqa: S101 - there is at least one seed
+    bounds = (found.mean, found.low, found.high)
+    return [dict(zip(("mean", "low", "high"), map(float, row), strict=True)) for row in zip(*bounds, strict=True)]

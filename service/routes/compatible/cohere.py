@@ -10,36 +10,29 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers.packing import as_base64
-from service.answers.quantize import check_format, quantize
+from service.answers.vectors import check_format, quantize
 from service.context import context_of
-from service.error_shapes import COHERE
 from service.errors import WrongTask
 from service.http.route import Route
 from service.operations.encode import offload
 from service.operations.score import score
 from service.requests.plan import check_dimensions
-from service.requests.prompts import choose_prompt
-from service.requests.rerank_schemas import Documents, plain_texts
-from service.requests.schemas import EncodeRequest
-from service.requests.scoring import Scoring
-from service.routes.compatible.adapter import embeddings_document, json_response, require_task, run_for
+from service.requests.roles import prompt_of_kind
+from service.requests.schemas import EncodeRequest, ModelChoice, TextList
+from service.requests.scoring import Documents, Scoring, plain_texts
+from service.routes.adapter import embeddings_document, json_response, require_task, run_for
 from service.runner import Runner
 from service.services import services_of
-from service.tokenization.inputs import InputNames
-from service.tokenization.tokenize import Truncate
-from service.wire import AnswerModel, RequestModel
+from service.tokenization.inputs import InputNames, Truncate
+from service.wire import COHERE, AnswerModel
 
 TAG = "Cohere"
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 DOCUMENT_TOKENS = 4096  # Cohere's default
 CUTS: Mapping[str, Truncate] = MappingProxyType({"NONE": False, "START": "start", "END": True})
-PROMPTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"search_query": ("query",), "search_document": ("document", "passage", "corpus")}
-)
-"""Names of the model's prompts for Cohere's kinds of input; other kinds get the model's default."""
 
 
-class CohereEmbedRequest(RequestModel):
+class CohereEmbedRequest(ModelChoice):
     """What `POST /v2/embed` takes; other fields of Cohere's clients are ignored."""
 
     model_config = ConfigDict(
@@ -49,17 +42,15 @@ class CohereEmbedRequest(RequestModel):
         },
     )
 
-    texts: Annotated[list[str], Field(min_length=1)]
-    model: str | None = None
-    """taken from clients that send one, and not looked at"""
+    texts: TextList
     input_type: str | None = None
-    """`search_query` and `search_document` get the model's prompts for these, where it has them"""
-    embedding_types: Annotated[list[EmbeddingType], Field(min_length=1)] | None = None
-    """which forms of each vector to answer; `float` where none is named"""
+    """`search_query` and `search_document` get the model's prompts for these, if it has them"""
+    embedding_types: Annotated[list[EmbeddingType], Field(min_length=1, fail_fast=True)] | None = None
+    """which forms of each vector to answer; `float` if none is named"""
     output_dimension: Annotated[int, Field(ge=1)] | None = None
-    """keep the first so many dimensions"""
+    """truncate vectors to N dimensions"""
     truncate: Literal["NONE", "START", "END"] | None = None
-    """which end of a text is cut that is longer than the model takes, `END` where none is named; `NONE` refuses it"""
+    """which end of a text is cut that is longer than the model takes, `END` if none is named; `NONE` refuses it"""
 
 
 class CohereEmbedAnswer(AnswerModel):
@@ -72,7 +63,7 @@ class CohereEmbedAnswer(AnswerModel):
     meta: dict[str, Any]
 
 
-class CohereRerankRequest(RequestModel):
+class CohereRerankRequest(ModelChoice):
     """What `POST /v2/rerank` takes; other fields of Cohere's clients are ignored."""
 
     model_config = ConfigDict(
@@ -86,12 +77,10 @@ class CohereRerankRequest(RequestModel):
 
     query: Annotated[str, Field(min_length=1)]
     documents: Documents
-    model: str | None = None
-    """taken from clients that send one, and not looked at"""
     top_n: Annotated[int, Field(ge=1)] | None = None
-    """only the best so many"""
+    """only the best N"""
     max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
-    """cut documents after so many tokens, 4,096 where none is named"""
+    """cut documents after this many tokens, 4,096 if none is named"""
 
 
 class CohereRank(AnswerModel):
@@ -112,15 +101,15 @@ class CohereRerankAnswer(AnswerModel):
 async def answer_embed(request: Request, body: CohereEmbedRequest) -> Response:
     """Vectors in each of the forms asked for."""
     require_task(request, "embedding")
-    runner = services_of(request).readiness.runner()
+    runner = services_of(request).runner()
     forms = list(dict.fromkeys(body.embedding_types or ("float",)))
     dimensions = check_dimensions(body.output_dimension, runner.config.embedding_size, name="output_dimension")
     for form in forms:
-        check_format(form, runner.manifest, dimensions=dimensions, normalize=True, param="embedding_types")
-    prompt = choose_prompt(runner.manifest.defaults, name=_prompt_name(body, runner), text=None)
+        normalize = runner.manifest.defaults.unit_length
+        check_format(form, runner.manifest, dimensions=dimensions, normalize=normalize, param="embedding_types")
     wanted = EncodeRequest(
         inputs=body.texts,
-        prompt=prompt.text if prompt else "",
+        prompt_name=prompt_of_kind(body.input_type, runner.manifest),
         dimensions=body.output_dimension,
         truncate=CUTS[body.truncate or "END"],
     )
@@ -150,11 +139,6 @@ async def answer_rerank(request: Request, body: CohereRerankRequest) -> Response
     return await json_response(request, answer, scored.encoded)
 
 
-def _prompt_name(body: CohereEmbedRequest, runner: Runner) -> str | None:
-    names = PROMPTS.get(body.input_type or "", ())
-    return next((name for name in names if name in runner.manifest.defaults.prompts), None)
-
-
 def _in_forms(vectors: Any, forms: list[EmbeddingType], runner: Runner) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for form in forms:
@@ -171,43 +155,31 @@ def _meta(**units: int) -> dict[str, Any]:
     return {"api_version": {"version": "2"}, "billed_units": units}
 
 
+EMBED_EXAMPLE = {
+    "id": "4b8c",
+    "embeddings": {"int8": [[12, -41, 7]]},
+    "texts": ["The cat sat on the mat."],
+    "response_type": "embeddings_by_type",
+    "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 9}},
+}
+RERANK_EXAMPLE = {
+    "id": "4b8c",
+    "results": [{"index": 0, "relevance_score": 0.63}],
+    "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
+}
+_post = partial(Route, "POST", is_queued=True, error_shape=COHERE, tag=TAG, raises=(WrongTask,))
+
 ROUTES = (
-    Route(
-        "POST",
+    _post(
         "/v2/embed",
         answer_embed,
-        is_queued=True,
-        error_shape=COHERE,
-        tag=TAG,
         summary="Embeddings in several forms, as Cohere's",
-        answer=embeddings_document(
-            CohereEmbedAnswer,
-            {
-                "id": "4b8c",
-                "embeddings": {"int8": [[12, -41, 7]]},
-                "texts": ["The cat sat on the mat."],
-                "response_type": "embeddings_by_type",
-                "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 9}},
-            },
-        ),
-        raises=(WrongTask,),
+        answer=embeddings_document(CohereEmbedAnswer, EMBED_EXAMPLE),
     ),
-    Route(
-        "POST",
+    _post(
         "/v2/rerank",
         answer_rerank,
-        is_queued=True,
-        error_shape=COHERE,
-        tag=TAG,
         summary="Order documents by a query, as Cohere",
-        answer=embeddings_document(
-            CohereRerankAnswer,
-            {
-                "id": "4b8c",
-                "results": [{"index": 0, "relevance_score": 0.63}],
-                "meta": {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}},
-            },
-        ),
-        raises=(WrongTask,),
+        answer=embeddings_document(CohereRerankAnswer, RERANK_EXAMPLE),
     ),
 )

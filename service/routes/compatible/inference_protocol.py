@@ -4,46 +4,219 @@ One input tensor of texts in, one tensor of embeddings out; tensors are JSON, or
 uses Triton's binary tensor extension. https://github.com/kserve/open-inference-protocol
 """
 
+import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import orjson
+from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from service.answers.serialize import serialize
 from service.context import context_of
-from service.error_shapes import INFERENCE_PROTOCOL
-from service.errors import ModelNotFound, NotReady, UnsupportedMedia
-from service.http.body import check_accept, read_body
-from service.http.media import JSON
-from service.http.pieces import respond
+from service.errors import Invalid, MalformedBody, ModelNotFound, NotReady, TooLarge, UnsupportedMedia
+from service.http.body import check_accept, check_structure, read_body, validate
+from service.http.response import JSON, respond
 from service.http.route import Route, answer_document
-from service.operations.encode import timed
-from service.routes.compatible.adapter import check_model, require_task, run_for, truncation_header
-from service.routes.compatible.inference_schemas import (
-    InferenceAnswer,
-    InferenceRequest,
-    ModelMetadata,
-    ModelReady,
-    ServerLive,
-    ServerMetadata,
-    ServerReady,
-)
-from service.routes.compatible.inference_tensors import (
-    BINARY_LAYOUT,
-    DATA,
-    HEADER_LENGTH,
-    OUTPUT,
-    read_request,
-    write_answer,
-)
+from service.inference.backend import Float32Array
+from service.operations.encode import EncodeResult, offload, timed
+from service.requests.schemas import EncodeRequest, PromptOptions
+from service.routes.adapter import check_model, require_task, run_for, truncation_header
 from service.services import services_of
+from service.settings import Settings
 from service.tokenization.inputs import InputNames
 from service.versions import own_version
+from service.wire import INFERENCE_PROTOCOL, AnswerModel, RequestModel
 
 TAG = "Open Inference Protocol"
+
 MODEL_VERSION = "1"
+
+HEADER_LENGTH = b"inference-header-content-length"
+
+OUTPUT = "embeddings"
+
+DATA = "inputs.0.data"  # the name of the texts, for errors
+
+BINARY = "application/octet-stream"  # JSON followed by binary tensors
+
+BINARY_LAYOUT = """\
+JSON, then one tensor's bytes: a BYTES tensor is for each text its length in 4 bytes, little-endian, and its UTF-8.
+`Inference-Header-Content-Length` is the length of the JSON, `binary_data_size` that of the bytes."""
+
+_LENGTH_BYTES = 4
+
+Size = Annotated[int, Field(ge=0)]
+OPEN_MAP = ConfigDict(extra="ignore")
+
+
+class InputParameters(RequestModel):
+    """What a tensor's bytes need. An open map, as the protocol has it."""
+
+    model_config = OPEN_MAP
+
+    binary_data_size: Size | None = None
+    """bytes of this tensor behind the JSON; absent where its data are in the JSON"""
+
+
+class InferenceInput(RequestModel):
+    """The texts."""
+
+    name: str
+    """any: there is one input"""
+    datatype: Literal["BYTES"]
+    shape: Annotated[list[Size], Field(min_length=1, max_length=2, fail_fast=True)]
+    """[texts], or [texts, 1]"""
+    parameters: InputParameters = InputParameters()
+    data: list[Any] | None = None
+    """texts, nested as `shape` says or not; absent if they are binary"""
+
+
+class OutputParameters(RequestModel):
+    """How a tensor is written. An open map, as the protocol has it."""
+
+    model_config = OPEN_MAP
+
+    binary_data: bool | None = None
+    """behind the JSON, as bytes, rather than in it"""
+
+
+class WantedOutput(RequestModel):
+    """A tensor to answer with."""
+
+    name: Literal["embeddings"]
+    parameters: OutputParameters = OutputParameters()
+
+
+class InferenceParameters(PromptOptions):
+    """Those of `POST /encode`'s fields that one tensor can answer, and how tensors are written. An open map."""
+
+    model_config = OPEN_MAP
+
+    binary_data_output: bool = False
+    """write every tensor behind the JSON, unless `outputs` says otherwise"""
+    normalize: bool | None = None
+    """divide each vector by its length, after `dimensions`; null does unless the model is made for dot products"""
+    truncate: bool = True
+    """cut texts that are longer than the model takes, and count them in `X-Truncated-Inputs`; false refuses them"""
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    """truncate vectors to N dimensions"""
+
+
+class InferenceRequest(RequestModel):
+    """What `POST /v2/models/{model}/infer` takes."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["The cat sat on the mat."]}]}
+            ]
+        }
+    )
+
+    id: str | None = None
+    """comes back in the answer"""
+    parameters: InferenceParameters = InferenceParameters()
+    inputs: Annotated[list[InferenceInput], Field(min_length=1, max_length=1, fail_fast=True)]
+    outputs: Annotated[list[WantedOutput], Field(max_length=1, fail_fast=True)] | None = None
+    """null or none: all, which is one"""
+
+    @property
+    def wants_bytes(self) -> bool:
+        """Whether embeddings are written behind the JSON."""
+        wanted = self.outputs[0].parameters.binary_data if self.outputs else None
+        return self.parameters.binary_data_output if wanted is None else wanted
+
+    def to_encode(self, texts: list[str]) -> EncodeRequest:
+        """The same as a request to encode."""
+        wanted = self.parameters
+        return EncodeRequest(
+            inputs=texts,
+            normalize=wanted.normalize,
+            truncate=wanted.truncate,
+            dimensions=wanted.dimensions,
+            prompt_name=wanted.prompt_name,
+            prompt=wanted.prompt,
+        )
+
+
+class BinaryParameters(AnswerModel):
+    """Where a tensor's bytes are."""
+
+    binary_data_size: int
+
+
+class InferenceOutput(AnswerModel):
+    """The embeddings."""
+
+    name: Literal["embeddings"]
+    datatype: Literal["FP32"]
+    shape: list[int]
+    """[texts, dimensions]"""
+    data: list[float] | None = None
+    """row by row; absent if they are binary"""
+    parameters: BinaryParameters | None = None
+    """only where they are"""
+
+
+class InferenceAnswer(AnswerModel):
+    """What `POST /v2/models/{model}/infer` answers."""
+
+    model_name: str
+    model_version: str
+    id: str | None = None
+    """the request's, if it had one"""
+    outputs: list[InferenceOutput]
+
+
+class TensorMetadata(AnswerModel):
+    """One of the model's tensors."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    """-1 is any size"""
+
+
+class ModelMetadata(AnswerModel):
+    """Inputs and outputs."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class ServerMetadata(AnswerModel):
+    """What answers here."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class ServerLive(AnswerModel):
+    """The process lives."""
+
+    live: Literal[True]
+
+
+class ServerReady(AnswerModel):
+    """The process takes traffic."""
+
+    ready: Literal[True]
+
+
+class ModelReady(AnswerModel):
+    """The model takes traffic."""
+
+    name: str
+    ready: Literal[True]
+
+
 MODEL_IN_PATH = {
     "name": "model",
     "in": "path",
@@ -51,7 +224,7 @@ MODEL_IN_PATH = {
     "description": 'may hold slashes; "/versions/1" may follow it',
     "schema": {"type": "string", "minLength": 1},
 }
-BINARY = "application/octet-stream"  # JSON followed by binary tensors
+
 REQUEST_BODY = {
     "required": True,
     "content": {
@@ -59,14 +232,16 @@ REQUEST_BODY = {
         BINARY: {"schema": {"type": "string", "format": "binary", "description": BINARY_LAYOUT}},
     },
 }
+
 EXAMPLE = {
     "model_name": "sentence-transformers/all-MiniLM-L6-v2",
     "model_version": MODEL_VERSION,
     "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [1, 3], "data": [0.0312, -0.0519, 0.0447]}],
 }
+
 HEADERS = {
     HEADER_LENGTH.decode("ascii"): {
-        "description": "bytes of JSON before the binary tensors, where there are some",
+        "description": "bytes of JSON before the binary tensors, if there are some",
         "schema": {"type": "integer"},
     }
 }
@@ -90,16 +265,16 @@ async def answer_ready(request: Request) -> Response:
 
 
 async def answer_model_ready(request: Request) -> Response:
-    """As `GET /readyz`, for the one model."""
+    """As `GET /readyz`, for one model."""
     name = check_model(request, version=MODEL_VERSION)
     services_of(request).readiness.check_ready()
     return _json({"name": name, "ready": True})
 
 
 async def answer_model(request: Request) -> Response:
-    """What goes in and what comes out."""
+    """Inputs and outputs."""
     name = check_model(request, version=MODEL_VERSION)
-    size = services_of(request).readiness.runner().config.embedding_size
+    size = services_of(request).runner().config.embedding_size
     return _json(
         {
             "name": name,
@@ -114,17 +289,17 @@ async def answer_model(request: Request) -> Response:
 async def answer_infer(request: Request) -> Response:
     """One row of `embeddings` a text, in their order.
 
-    It reads its body itself: binary tensors stand behind the JSON.
+    It reads its body itself: binary tensors follow the JSON.
     """
-    services, headers = services_of(request), context_of(request.scope).headers
     name = check_model(request, version=MODEL_VERSION)
+    services, headers = services_of(request), context_of(request.scope).headers
     require_task(request, "embedding")
     _check_media(headers)
     with services.body_budget.share() as share:
         raw = await read_body(request.receive, headers, services.settings.max_body_bytes, share)
         inference, texts = await read_request(raw, headers.get(HEADER_LENGTH), services.settings)
         encoded = await run_for(request, inference.to_encode(texts), names=InputNames(DATA))
-    with timed(services.metrics, "serialize"):
+    with timed(services.model.metrics, "serialize"):
         body, header_length = await write_answer(inference, encoded, name, MODEL_VERSION)
     extra = truncation_header(request)
     if header_length is None:
@@ -146,12 +321,96 @@ def _check_media(headers: Mapping[bytes, bytes]) -> None:
     check_accept(headers, (JSON, BINARY))  # the request's `outputs` choose between the two
 
 
+async def read_request(
+    raw: bytes, header_length: bytes | None, settings: Settings
+) -> tuple[InferenceRequest, list[str]]:
+    """The request and its texts.
+
+    Raises:
+        ServiceError: no such request, or its tensor is not what it says it is.
+    """
+    size = _json_size(raw, header_length)
+    await check_structure(raw[:size], max_texts=settings.max_texts, max_tokens=settings.max_request_tokens)
+    request = validate(InferenceRequest, raw[:size])
+    (tensor,) = request.inputs
+    texts = _texts_behind(raw[size:], tensor, settings.max_texts) if size < len(raw) else _texts_in(tensor)
+    if len(texts) > settings.max_texts:
+        raise TooLarge(f"inputs.0: more than {settings.max_texts} texts; send fewer a request", param="inputs.0")
+    if math.prod(tensor.shape) != len(texts) or tensor.shape[1:] not in ([], [1]):
+        raise Invalid(f"inputs.0.shape: expected [{len(texts)}], the number of texts", param="inputs.0.shape")
+    return request, texts
+
+
+def _json_size(raw: bytes, header_length: bytes | None) -> int:
+    if header_length is None:
+        return len(raw)
+    if not header_length.isdigit() or len(header_length) > 9 or int(header_length) > len(raw):
+        raise MalformedBody("Inference-Header-Content-Length: expected the length of the JSON, within the body")
+    return int(header_length)
+
+
+def _texts_in(tensor: InferenceInput) -> list[str]:
+    """The texts of a tensor in JSON, one level of nesting removed."""
+    if tensor.data is None:
+        raise Invalid("inputs.0.data: expected texts, here or behind the JSON", param=DATA)
+    nested = [item if isinstance(item, list) else [item] for item in tensor.data]
+    texts = [text for row in nested for text in row]
+    if not all(isinstance(text, str) for text in texts):
+        raise Invalid("inputs.0.data: expected texts", param=DATA)
+    return texts
+
+
+def _texts_behind(data: bytes, tensor: InferenceInput, most: int) -> list[str]:
+    """The texts of a tensor's bytes; one more than a request may have is enough to refuse it."""
+    if tensor.data is not None or tensor.parameters.binary_data_size != len(data):
+        raise Invalid(f"inputs.0: {len(data)} bytes follow the JSON, binary_data_size differs", param="inputs.0")
+    texts: list[str] = []
+    at = 0
+    while at < len(data) and len(texts) <= most:
+        start = at + _LENGTH_BYTES
+        end = at = start + int.from_bytes(data[at:start], "little")
+        if end > len(data):
+            raise Invalid("inputs.0: a text's length points behind the tensor's end", param="inputs.0")
+        texts.append(_text(data[start:end]))
+    return texts
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Invalid("inputs.0: a text is not UTF-8", param="inputs.0") from None
+
+
+async def write_answer(
+    request: InferenceRequest, encoded: EncodeResult, model: str, version: str
+) -> tuple[bytes, int | None]:
+    """The answer's body, and the length of its JSON if bytes follow it."""
+    embeddings: Float32Array = encoded.answer["embeddings"]
+    output: dict[str, Any] = {"name": OUTPUT, "datatype": "FP32", "shape": embeddings.shape}
+    answer: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": [output]}
+    if request.id is not None:
+        answer["id"] = request.id
+    if request.wants_bytes:
+        output["parameters"] = {"binary_data_size": embeddings.nbytes}
+        header = orjson.dumps(answer)
+        return await offload(partial(_joined, header, embeddings), embeddings.size), len(header)
+    output["data"] = embeddings.reshape(-1)
+    return await serialize(answer, floats=encoded.sizes.floats), None
+
+
+def _joined(header: bytes, embeddings: Float32Array) -> bytes:
+    return header + embeddings.astype("<f4", copy=False).tobytes()
+
+
 def _json(answer: dict[str, Any]) -> Response:
     return Response(orjson.dumps(answer), media_type=JSON)
 
 
 _get = partial(Route, "GET", tag=TAG, error_shape=INFERENCE_PROTOCOL)
+
 _probe = partial(_get, access="everyone", is_probe=True, raises=(NotReady,))
+
 _of_model = partial(_get, raises=(NotReady, ModelNotFound), parameters=(MODEL_IN_PATH,))
 
 ROUTES = (

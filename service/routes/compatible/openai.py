@@ -1,8 +1,9 @@
-"""OpenAI's `POST /v1/embeddings` and `GET /v1/models`, and what other adapters borrow from them.
+"""OpenAI's `POST /v1/embeddings` and `GET /v1/models`, and Infinity's, which has them without the prefix.
 
-Any `model` is taken, and the answer says which one it was: this process serves one, and clients send placeholders such
-as `text-embedding-3-small`, often ones that their users never see. Token ids are OpenAI's tokenizer's unless someone
-took care; those are refused, because they would give a vector without meaning.
+A model that is alone answers to any `model`, and the answer says which one it was: clients send placeholders such as
+`text-embedding-3-small`, often ones that their users never see. Of several the name chooses one. Token ids are OpenAI's
+tokenizer's unless someone took care; those are refused, because they would give a vector without meaning. TEI answers
+`/embeddings` too. Usage is in tokens, where Infinity counts characters unless told otherwise.
 """
 
 from functools import partial
@@ -13,14 +14,17 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from model.artifact import Manifest
 from service.answers.packing import as_base64
-from service.answers.quantize import VectorFormat, is_quantized
+from service.answers.vectors import VectorFormat, is_quantized
 from service.errors import Invalid, ModelNotFound, NotReady
-from service.http.media import JSON
+from service.http.response import JSON
 from service.http.route import Route, answer_document
+from service.models import ServedModel
 from service.operations.encode import EncodeResult, offload
-from service.requests.schemas import EncodeRequest, Inputs, PromptText
-from service.routes.compatible.adapter import (
+from service.requests.roles import prompt_of_kind
+from service.requests.schemas import EncodeRequest, Inputs, ModelChoice, PromptOptions
+from service.routes.adapter import (
     check_model,
     embeddings_document,
     json_response,
@@ -30,7 +34,7 @@ from service.routes.compatible.adapter import (
 from service.runner import Runner
 from service.services import services_of
 from service.tokenization.inputs import InputNames
-from service.wire import AnswerModel, RequestModel
+from service.wire import AnswerModel
 
 TAG = "OpenAI"
 EXAMPLE = {
@@ -54,29 +58,29 @@ MODEL_IN_PATH = {
 }
 
 
-class EmbeddingsRequest(RequestModel):
-    """OpenAI's request. The last three fields are ours, for clients that can send more (`extra_body`)."""
+class EmbeddingsRequest(PromptOptions, ModelChoice):
+    """OpenAI's request, with fields of ours and of others for clients that can send more (`extra_body`)."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "any", "input": "The cat sat on the mat."}]})
 
     input: Inputs
     """a text, a list of texts, a list of token ids, or a list of lists of token ids: this model's, with its special
     tokens"""
-    model: str | None = None
-    """anything: the answer names the model that is served"""
     encoding_format: Literal["float", "base64"] | VectorFormat | None = "float"
     """`"base64"`: little-endian float32; null is `"float"`, for clients that write what they were not told; `"int8"`,
     `"uint8"`, `"binary"` and `"ubinary"` are ours: whole numbers, as `POST /encode` answers them"""
     dimensions: Annotated[int, Field(ge=1)] | None = None
-    """keep the first so many dimensions, and normalise again"""
+    """truncate vectors to N dimensions, and normalise again"""
     user: str | None = None
     """not used, not kept"""
     truncate: bool = True
     """cut texts that are longer than the model takes, and count them in `X-Truncated-Inputs`; false refuses them"""
-    prompt_name: str | None = None
-    """one of the model's prompts, put before every text; null takes the model's default, where it has one"""
-    prompt: PromptText | None = None
-    """a prompt of your own instead; empty for none"""
+    input_type: Literal["query", "document", "passage", "search_query", "search_document"] | None = None
+    """whether the texts are queries or documents, as Voyage, NVIDIA and Cohere name it: the model's prompt for them,
+    if it has one"""
+    task: Literal["retrieval.query", "retrieval.passage", "text-matching", "classification", "separation"] | None = None
+    """the same as Jina names it; other tasks than retrieval get the model's default prompt; of a model with an adapter
+    it has to be the adapter's"""
 
 
 class Embedding(AnswerModel):
@@ -116,20 +120,21 @@ class Model(AnswerModel):
 
 
 class ModelList(AnswerModel):
-    """The models that are served: one."""
+    """The models that are served."""
 
     object: Literal["list"]
     data: list[Model]
 
 
 async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Response:
-    """One normalised vector an input, in their order."""
-    check_token_ids(body.input, services_of(request).readiness.runner())
+    """One vector an input, in their order."""
+    runner = services_of(request).runner()
+    check_token_ids(body.input, runner)
     wanted = EncodeRequest(
         inputs=body.input,
         truncate=body.truncate,
         dimensions=body.dimensions,
-        prompt_name=body.prompt_name,
+        prompt_name=_prompt_name(body, runner.manifest),
         prompt=body.prompt,
         encoding_format=body.encoding_format if is_quantized(body.encoding_format) else "float",
     )
@@ -139,23 +144,52 @@ async def answer_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
     return await json_response(request, answer, encoded)
 
 
+def _prompt_name(body: EmbeddingsRequest, manifest: Manifest) -> str | None:
+    """The prompt that the request names, or that is for the kind of its texts."""
+    kinds = {"input_type": body.input_type, "task": body.task}
+    given = [name for name, kind in kinds.items() if kind is not None]
+    if not given:
+        return body.prompt_name
+    if len(given) > 1 or body.prompt is not None or body.prompt_name is not None:
+        raise Invalid(f"{given[0]}: it chooses the prompt; leave the other fields that do so out", param=given[0])
+    adapter = manifest.source.adapter
+    if body.task is not None and adapter is not None and body.task != adapter:
+        raise Invalid(
+            f"task: {manifest.model} is served here with its adapter for {adapter}; an artifact holds one", param="task"
+        )
+    return prompt_of_kind(kinds[given[0]], manifest)
+
+
 async def answer_models(request: Request) -> Response:
-    """A list of one: a process serves one model."""
-    listed = {"object": "list", "data": [describe_model(request)]}
-    return Response(orjson.dumps(listed), media_type=JSON)
+    """Every model that can answer."""
+    return _listed([describe_model(model.name, runner) for model, runner in loaded_models(request)])
 
 
 async def answer_model(request: Request) -> Response:
-    """The model that is served, by its own name."""
-    check_model(request)
-    return Response(orjson.dumps(describe_model(request)), media_type=JSON)
+    """A model, by its name."""
+    name = check_model(request)
+    return Response(orjson.dumps(describe_model(name, services_of(request).runner())), media_type=JSON)
 
 
-def describe_model(request: Request) -> dict[str, Any]:
+def loaded_models(request: Request) -> list[tuple[ServedModel, Runner]]:
+    """The models that can answer.
+
+    Raises:
+        NotReady: none is loaded yet.
+    """
+    models = services_of(request).models
+    models.check_loaded()
+    return [(model, model.loaded) for model in models if model.loaded is not None]
+
+
+def _listed(described: list[dict[str, Any]]) -> Response:
+    return Response(orjson.dumps({"object": "list", "data": described}), media_type=JSON)
+
+
+def describe_model(name: str, runner: Runner) -> dict[str, Any]:
     """The model as OpenAI lists one."""
-    runner = services_of(request).readiness.runner()
     return {
-        "id": runner.manifest.model,
+        "id": name,
         "object": "model",
         "created": int(runner.written),
         "owned_by": "polyhead",
@@ -190,42 +224,128 @@ def make_answer(encoded: EncodeResult, encoding_format: str | None) -> dict[str,
     vectors = encoded.answer["embeddings"]
     if encoding_format == "base64":
         vectors = map(as_base64, vectors)
-    tokens = encoded.answer["usage"]["tokens"]
     return {
         "object": "list",
         "data": [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)],
         "model": encoded.answer["model"],
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "usage": describe_usage(encoded),
     }
 
 
+def describe_usage(encoded: EncodeResult) -> dict[str, int]:
+    """What a request cost."""
+    tokens = encoded.answer["usage"]["tokens"]
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+INFINITY_TAG = "Infinity"
+
+
+class InfinityRequest(EmbeddingsRequest):
+    """Infinity's request: OpenAI's, fields that neither knows ignored, as Infinity does."""
+
+    model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [{"input": "The cat sat on the mat."}]})
+
+    dimensions: Annotated[int, Field(ge=0)] | None = 0
+    """truncate vectors to N dimensions, and normalise again; 0 keeps all"""
+    modality: Literal["text"] = "text"
+    """only texts are encoded here"""
+
+
+class InfinityModel(Model):
+    """The model that is served, as Infinity describes one."""
+
+    backend: str
+    capabilities: list[str]
+    stats: dict[str, float]
+    """`queue_fraction`: tokens waiting, of those that may; `queue_absolute`: texts waiting"""
+
+
+class InfinityModels(AnswerModel):
+    """The models that are served."""
+
+    object: Literal["list"]
+    data: list[InfinityModel]
+
+
+async def answer_infinity(request: Request, body: InfinityRequest) -> Response:
+    """One vector an input, in their order."""
+    return await answer_embeddings(request, body.model_copy(update={"dimensions": body.dimensions or None}))
+
+
+async def answer_infinity_models(request: Request) -> Response:
+    """The models with the states of their queues."""
+    most = services_of(request).settings.max_queue_tokens
+    return _listed(
+        [
+            {
+                **describe_model(model.name, runner),
+                "backend": "onnxruntime",
+                "capabilities": _capabilities(runner.manifest),
+                "stats": {
+                    "queue_fraction": runner.queued_tokens / most,
+                    "queue_absolute": float(runner.queued_texts),
+                },
+            }
+            for model, runner in loaded_models(request)
+        ]
+    )
+
+
+def _capabilities(manifest: Manifest) -> list[str]:
+    """What Infinity's routes answer for this model."""
+    if manifest.task == "classification":
+        return ["classify"] if len(manifest.labels) != 1 or not manifest.pairs else ["classify", "rerank"]
+    return {"embedding": ["embed", "rerank"], "multi_vector": ["rerank"]}.get(manifest.task, [])
+
+
+MODELS_EXAMPLE = {
+    **MODEL_EXAMPLE,
+    "backend": "onnxruntime",
+    "capabilities": ["embed"],
+    "stats": {"queue_fraction": 0.0, "queue_absolute": 0.0},
+}
+
+
+_openai = partial(Route, tag=TAG)
+_infinity = partial(Route, tag=INFINITY_TAG)
+EMBEDDINGS = embeddings_document(EmbeddingsAnswer, EXAMPLE)
+
 ROUTES = (
-    Route(
+    _openai(
         "POST",
         "/v1/embeddings",
         answer_embeddings,
         is_queued=True,
-        tag=TAG,
         summary="Embeddings, as OpenAI's",
-        answer=embeddings_document(EmbeddingsAnswer, EXAMPLE),
+        answer=EMBEDDINGS,
     ),
-    Route(
+    _openai(
         "GET",
         "/v1/models",
         answer_models,
-        tag=TAG,
         summary="The models served, as OpenAI's",
         answer=answer_document(ModelList, {"object": "list", "data": [MODEL_EXAMPLE]}),
         raises=(NotReady,),
     ),
-    Route(
+    _openai(
         "GET",
         "/v1/models/{model:path}",
         answer_model,
-        tag=TAG,
         summary="One model, as OpenAI's",
         answer=answer_document(Model, MODEL_EXAMPLE),
         raises=(ModelNotFound, NotReady),
         parameters=(MODEL_IN_PATH,),
+    ),
+    _infinity(
+        "POST", "/embeddings", answer_infinity, is_queued=True, summary="Embeddings, as Infinity's", answer=EMBEDDINGS
+    ),
+    _infinity(
+        "GET",
+        "/models",
+        answer_infinity_models,
+        summary="The models served, as Infinity's",
+        answer=answer_document(InfinityModels, {"object": "list", "data": [MODELS_EXAMPLE]}),
+        raises=(NotReady,),
     ),
 )

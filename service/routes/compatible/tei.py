@@ -1,40 +1,50 @@
-"""text-embeddings-inference's `POST /embed`, `POST /embed_all`, `POST /embed_sparse` and `GET /health`.
+"""text-embeddings-inference's `/embed`, `/embed_all`, `/embed_sparse`, `/health`, and its `POST /`.
 
 Bare arrays out, and its shape of errors. Its `/embeddings` is Infinity's here; its `/info` and `/tokenize` are ours.
+
+`POST /` does what the model is for, as in TEI: an embedder embeds, a classifier predicts, a sparse model weighs words.
+A body that only one route takes goes to that one: with `query` to `/rerank`; as huggingface_hub sends them, one
+sentence beside others to `/similarity`, and parameters with `candidate_labels` to `/zero-shot`.
 """
 
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Annotated, Literal
+from types import MappingProxyType
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel, SkipValidation
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.error_shapes import TEI
+from model.config_parts import Task
 from service.errors import NotReady, WrongTask
 from service.http.route import Route, answer_document
 from service.operations.encode import EncodeResult, offload
-from service.requests.schemas import EncodeRequest, Inputs, Status
-from service.routes.compatible.adapter import embeddings_document, json_response, require_task, run_for
-from service.routes.health import answer_readyz
-from service.wire import AnswerModel, RequestModel
+from service.requests.schemas import EncodeRequest, Entity, Inputs, ModelChoice, Status, TeiTruncation
+from service.requests.scoring import RerankAnswer, RerankRequest, TeiRank
+from service.requests.zero_shot import ZeroShotRequest
+from service.routes.adapter import chosen_output, embeddings_document, json_response, require_task, run_for
+from service.routes.predict import Prediction, PredictRequest, answer_predict
+from service.routes.score import answer_rerank
+from service.routes.similarity import SimilarityRequest, answer_similarity
+from service.routes.status import answer_readyz
+from service.routes.zero_shot import answer_zero_shot
+from service.services import services_of
+from service.wire import TEI, AnswerModel, validate_value
 
 TAG = "text-embeddings-inference"
+VECTOR = [0.0312, -0.0519, 0.0447]
 
 
-class EmbedAllRequest(RequestModel):
+class EmbedAllRequest(TeiTruncation, ModelChoice):
     """TEI's request for one vector a token; fields that it does not know are ignored, as TEI does."""
 
     model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [{"inputs": "The cat sat on the mat."}]})
 
     inputs: Inputs
     """a text, a list of texts, a list of token ids, or a list of lists of token ids (used as given)"""
-    truncate: bool | None = None
-    """cut texts that are longer than the model takes, and count them in `X-Truncated-Inputs`, unless false"""
-    truncation_direction: Literal["Right", "right"] = "Right"
-    """the end is cut; the beginning cannot be"""
     prompt_name: str | None = None
-    """one of the model's prompts, put before every text; null takes the model's default, where it has one"""
+    """one of the model's prompts, put before every text; null means the model's default, if it has one"""
 
 
 class EmbedRequest(EmbedAllRequest):
@@ -43,7 +53,7 @@ class EmbedRequest(EmbedAllRequest):
     normalize: bool = True
     """divide each vector by its length, after `dimensions`"""
     dimensions: Annotated[int, Field(ge=1)] | None = None
-    """keep the first so many dimensions"""
+    """truncate vectors to N dimensions"""
 
 
 class Vectors(RootModel[list[list[float]]]):
@@ -59,7 +69,7 @@ async def answer_embed(request: Request, body: EmbedRequest) -> Response:
     require_task(request, "embedding")
     wanted = EncodeRequest(
         inputs=body.inputs,
-        truncate=body.truncate is not False,
+        truncate=body.truncation(),
         prompt_name=body.prompt_name,
         normalize=body.normalize,
         dimensions=body.dimensions,
@@ -72,7 +82,7 @@ async def answer_embed_all(request: Request, body: EmbedAllRequest) -> Response:
     """A bare list of lists of vectors: the last hidden states as the model gives them, special tokens included."""
     wanted = EncodeRequest(
         inputs=body.inputs,
-        truncate=body.truncate is not False,
+        truncate=body.truncation(),
         prompt_name=body.prompt_name,
         normalize=False,
         output="tokens",
@@ -94,8 +104,10 @@ class SparseValue(AnswerModel):
 
 async def answer_embed_sparse(request: Request, body: SparseRequest) -> Response:
     """For each text the words that have a weight, by their ids."""
-    require_task(request, "sparse")
-    wanted = EncodeRequest(inputs=body.inputs, truncate=body.truncate is not False, prompt_name=body.prompt_name)
+    outputs = chosen_output(request, "sparse")
+    wanted = EncodeRequest(
+        inputs=body.inputs, truncate=body.truncation(), prompt_name=body.prompt_name, outputs=outputs
+    )
     encoded = await run_for(request, wanted)
     return await json_response(
         request, await offload(partial(_sparse_values, encoded), encoded.sizes.built_from), encoded
@@ -112,50 +124,100 @@ def _sparse_values(encoded: EncodeResult) -> list[list[dict[str, float]]]:
     ]
 
 
-VECTORS = embeddings_document(Vectors, [[0.0312, -0.0519, 0.0447]])
-TOKEN_VECTORS = embeddings_document(TokenVectors, [[[0.0312, -0.0519, 0.0447]]])
+Chosen = tuple[type[BaseModel], Callable[[Request, Any], Coroutine[Any, Any, Response]]]
+EMBED: Chosen = (EmbedRequest, answer_embed)
+BY_TASK: Mapping[Task, Chosen] = MappingProxyType(
+    {
+        "classification": (PredictRequest, answer_predict),
+        "token_classification": (PredictRequest, answer_predict),
+        "sparse": (SparseRequest, answer_embed_sparse),
+    }
+)
+
+
+class HostRequest(
+    RootModel[
+        SkipValidation[
+            EmbedRequest | PredictRequest | SparseRequest | SimilarityRequest | RerankRequest | ZeroShotRequest
+        ]
+    ]
+):
+    """The body of one of TEI's routes; the model's task and the body's fields say which."""
+
+    @property
+    def model(self) -> str | None:
+        """The model that it names, if any."""
+        named = self.root.get("model") if isinstance(self.root, dict) else None
+        return named if isinstance(named, str) else None
+
+
+async def answer_host(request: Request, body: HostRequest) -> Response:
+    """As the route that the body is for."""
+    task = services_of(request).runner().manifest.task
+    model, endpoint = _choose(body.root, task)
+    return await endpoint(request, validate_value(model, body.root))
+
+
+def _choose(value: Any, task: Task) -> Chosen:
+    if isinstance(value, dict) and isinstance(theirs := value.get("parameters"), dict) and "candidate_labels" in theirs:
+        return ZeroShotRequest, answer_zero_shot
+    if isinstance(value, dict) and "query" in value:
+        return RerankRequest, answer_rerank
+    if isinstance(value, dict) and isinstance(value.get("inputs"), dict):
+        return SimilarityRequest, answer_similarity
+    return BY_TASK.get(task, EMBED)
+
+
+HostAnswer = (
+    list[list[float]]
+    | list[Prediction]
+    | list[list[Prediction]]
+    | list[Entity]
+    | list[list[Entity]]
+    | list[list[SparseValue]]
+    | list[float]
+    | RerankAnswer
+    | list[TeiRank]
+)
+
+
+_tei = partial(Route, error_shape=TEI, tag=TAG)
+_post = partial(_tei, "POST", is_queued=True)
 
 ROUTES = (
-    Route(
-        "POST",
+    _post(
         "/embed",
         answer_embed,
-        is_queued=True,
-        error_shape=TEI,
-        tag=TAG,
         summary="Embeddings, as TEI's",
-        answer=VECTORS,
+        answer=embeddings_document(Vectors, [VECTOR]),
         raises=(WrongTask,),
     ),
-    Route(
-        "POST",
+    _post(
         "/embed_all",
         answer_embed_all,
-        is_queued=True,
-        error_shape=TEI,
-        tag=TAG,
         summary="One vector a token, as TEI's",
-        answer=TOKEN_VECTORS,
+        answer=embeddings_document(TokenVectors, [[VECTOR]]),
     ),
-    Route(
-        "POST",
+    _post(
         "/embed_sparse",
         answer_embed_sparse,
-        is_queued=True,
-        error_shape=TEI,
-        tag=TAG,
         summary="Weights of words, of a sparse model, as TEI's",
         answer=embeddings_document(list[list[SparseValue]], [[{"index": 4937, "value": 1.21}]]),
         raises=(WrongTask,),
     ),
-    Route(
+    _post(
+        "/",
+        answer_host,
+        summary="What the model is for: TEI's clients that know only a host",
+        answer=embeddings_document(HostAnswer, [VECTOR]),
+        raises=(WrongTask,),
+    ),
+    _tei(
         "GET",
         "/health",
         answer_readyz,
         access="everyone",
         is_probe=True,
-        error_shape=TEI,
-        tag=TAG,
         summary="May traffic come? As TEI's",
         answer=answer_document(Status, {"status": "ready"}),
         raises=(NotReady,),

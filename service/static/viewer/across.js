@@ -2,7 +2,7 @@
 
 import { ApiError, scorePair } from "./api.js";
 import { Block } from "./block.js";
-import { byId, element } from "./dom.js";
+import { byId, element, showBusy } from "./dom.js";
 import { formatNumber } from "./ink.js";
 import { describeFailure } from "./notices.js";
 import { PairGrid } from "./pair_grid.js";
@@ -21,6 +21,7 @@ export class AcrossView {
   #grid;
   #blocks;
   #answer = null;
+  #texts = null;
 
   constructor(state, info) {
     Object.assign(this, { onFailure: () => {} });
@@ -39,6 +40,11 @@ export class AcrossView {
     return this.#answer;
   }
 
+  /** The two texts that the answer is of. */
+  get texts() {
+    return this.#texts;
+  }
+
   get drawings() {
     if (!this.#answer) return [];
     return Object.values(this.#blocks).map(({ matrix, title }) => ({ drawing: matrix, caption: title }));
@@ -51,6 +57,10 @@ export class AcrossView {
 
   async #loadBlocks(a, b) {
     const signal = this.#turn.begin();
+    if (this.#texts?.[0] !== a || this.#texts[1] !== b) byId("score").textContent = "";
+    this.#texts = [a, b];
+    this.#answer = null;
+    showBusy(byId("across"), true);
     try {
       this.#answer = await scorePair(a, b, { attention: this.#wanted(a.length + b.length), signal });
       this.#show();
@@ -59,6 +69,7 @@ export class AcrossView {
       if (!(error instanceof ApiError)) throw error;
       this.#fail(error);
     }
+    if (!signal.aborted) showBusy(byId("across"), false);
   }
 
   stop() {
@@ -66,6 +77,7 @@ export class AcrossView {
     this.#grid.stop();
     this.#answer = null;
     byId("across").hidden = true;
+    showBusy(byId("across"), false);
   }
 
   draw() {

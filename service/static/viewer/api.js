@@ -7,14 +7,25 @@ const SAFETENSORS = "application/vnd.safetensors";
 const RETRIES = 3;
 const LONGEST_WAIT_SECONDS = 10;
 
-let key = ""; // in memory only: it is gone with the page
+const INVISIBLE = /[\s\u200b-\u200f\u2060\ufeff]/g; // what a key brings along when it is copied
 
-/** Sends this API key from now on. */
+let key = ""; // in memory only: it is gone with the page
+let onWaiting = () => {};
+
+/** Sends this API key from now on; false, and nothing changes, if no header can carry it. */
 export function useKey(value) {
-  key = value;
+  const visible = value.replace(INVISIBLE, "");
+  if (!/^[\x21-\x7e]+$/.test(visible)) return false;
+  key = visible;
+  return true;
 }
 
-/** Whether what is asked for from here is asked for with a key: links are followed without it. */
+/** Calls `listener` with the seconds until a busy service is asked again, and with null once it has answered. */
+export function listenForWaiting(listener) {
+  onWaiting = listener;
+}
+
+/** Whether requests from this page carry a key: links are followed without one. */
 export function hasKey() {
   return Boolean(key);
 }
@@ -54,15 +65,26 @@ export async function explain(a, b, through, signal) {
 /**
  * What a cross-encoder says of a pair: `{score, attention}`.
  *
- * @param {object} [attention] as of `POST /encode`; the answer has none where it is left out
+ * @param {object} [attention] as of `POST /encode`; without it the answer has no attention
  * @param {number[][]} headMask `[layer, head, gate]` each; none where empty
- * @param {boolean} isRaw a logit in place of a number from 0 to 1
+ * @param {boolean} isRaw a logit instead of a number from 0 to 1
  */
 export async function scorePair(query, document, { attention, headMask = [], isRaw = false, signal } = {}) {
   const wanted = { ...(attention && { attention }), ...(headMask.length && { head_mask: headMask }) };
   const body = { query, texts: [document], raw_scores: isRaw, ...wanted };
   const [entry] = await send("rerank", { body, signal });
   return entry;
+}
+
+/** What a multi-vector model's score of two texts is made of: `{score, matches}`. */
+export async function matchTexts(query, document, signal) {
+  const [entry] = await send("rerank", { body: { query, texts: [document], matches: true }, signal });
+  return entry;
+}
+
+/** Entities of a text: `{entity_group, score, start, end}` each, by words. */
+export async function findEntities(text, signal) {
+  return send("predict", { body: { inputs: text, level: "tokens", aggregation: "first" }, signal });
 }
 
 /** Statistics of every head: by name [layer][head]. */
@@ -122,15 +144,22 @@ async function sendForTensors(body, signal) {
   return { answer: JSON.parse(metadata.answer), tensors };
 }
 
-/** The answer to one request, read to its end; where the service is busy, asked again after the time it names. */
+/** The answer to one request, read to its end; a busy service is asked again after the time it names. */
 async function send(path, options) {
   for (let attempt = 0; ; attempt += 1) {
     try {
-      return await sendOnce(path, options);
+      const answer = await sendOnce(path, options);
+      if (attempt) onWaiting(null);
+      return answer;
     } catch (error) {
       const isBusy = error instanceof ApiError && (error.status === 429 || error.status === 503);
-      if (!isBusy || attempt >= RETRIES || error.retryAfter > LONGEST_WAIT_SECONDS) throw error;
-      await pause(error.retryAfter || 1, options.signal);
+      if (!isBusy || attempt >= RETRIES || error.retryAfter > LONGEST_WAIT_SECONDS) {
+        if (attempt) onWaiting(null);
+        throw error;
+      }
+      const seconds = error.retryAfter || 1;
+      onWaiting(seconds);
+      await pause(seconds, options.signal);
     }
   }
 }

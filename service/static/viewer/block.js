@@ -1,4 +1,4 @@
-// A part of an attention map, from the tokens of one text to those of another: a matrix and the number pointed at.
+// A part of an attention map, from one text's tokens to another's: a matrix and the number pointed at.
 
 import { element, quiet, tokenPair } from "./dom.js";
 import { formatNumber } from "./ink.js";
@@ -39,7 +39,7 @@ export class Block {
     this.draw();
   }
 
-  /** Draws it anew: it is new, or the theme has changed. */
+  /** Draws it again: it is new, or the theme has changed. */
   draw() {
     const { weights, rows, columns } = this.#content;
     const map = new NumberMap(Float32Array.from(weights.flat()), rows.length, columns.length);

@@ -5,6 +5,7 @@ import { EXAMPLES } from "./examples.js";
 import { fromHash, toHash } from "./link.js";
 
 const TYPING_PAUSE = 350; // milliseconds without a key before a text is sent
+const PLACES = ["mode", "map", "layer", "head"]; // a change of these is a step that the browser's Back undoes
 const LINK_PAUSE = 150; // milliseconds; Safari refuses more than 100 changes of the address in 30 s
 
 /** Radio buttons, check boxes and the slider: each is named after the value that it changes. */
@@ -16,12 +17,17 @@ export function bindChoices(state) {
     });
   }
   let timer = 0;
-  state.on(Object.keys(state.values), () => {
+  let isStep = false;
+  state.on(Object.keys(state.values), (changed) => {
     showChoices(state, controls);
+    isStep ||= PLACES.some((name) => changed.has(name));
     clearTimeout(timer);
-    timer = setTimeout(() => writeLink(state), LINK_PAUSE);
+    timer = setTimeout(() => {
+      writeLink(state, { isStep });
+      isStep = false;
+    }, LINK_PAUSE);
   });
-  addEventListener("hashchange", () => state.set(fromHash(location.hash)));
+  addEventListener("popstate", () => state.set({ ...fromHash(location.hash), ...history.state }));
   showChoices(state, controls);
 }
 
@@ -74,8 +80,8 @@ function grow(box) {
 }
 
 /** Texts to begin with, in the list and, while there is no text, as buttons. */
-export function bindExamples(state) {
-  const take = ({ a, b }) => state.set({ a, b: b ?? "", mode: b ? "pair" : "one", side: "a" });
+export function bindExamples(state, model) {
+  const take = (example) => takeExample(state, example, model());
   const select = byId("example");
   EXAMPLES.forEach((example, value) => {
     select.append(element("option", { value, textContent: example.name }));
@@ -89,8 +95,17 @@ export function bindExamples(state) {
   });
 }
 
-/** Makes the address say what is shown. */
-export function writeLink({ values }) {
+/** Shows an example, and the head that answers its question if it is known for this model. */
+export function takeExample(state, { a, b, places }, model) {
+  const place = places?.[model];
+  state.set({ a, b: b ?? "", mode: b ? "pair" : "one", side: "a", ...(place && { ...place, map: "head" }) });
+}
+
+/** Makes the address say what is shown; the texts stay in this tab's history, which a reload and Back keep. */
+export function writeLink({ values }, { isStep = false } = {}) {
   const hash = toHash(values);
-  history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
+  const texts = { a: values.a, b: values.b };
+  const address = hash ? `#${hash}` : location.pathname + location.search;
+  if (isStep && hash !== location.hash.slice(1)) history.pushState(texts, "", address);
+  else history.replaceState(texts, "", address);
 }

@@ -24,6 +24,16 @@ export function tokenPair(first, between, second) {
   return element("span", { class: "mono" }, one, ` ${between} `, other);
 }
 
+/**
+ * Says whether a section waits for an answer. It is dimmed meanwhile, and nothing can be saved: whatever is kept belongs
+ * to one request.
+ */
+export function showBusy(section, isBusy) {
+  section.setAttribute("aria-busy", isBusy);
+  const pending = [...document.querySelectorAll("main [aria-busy=true]")].some((one) => !one.hidden);
+  for (const id of ["save-png", "save-json"]) byId(id).disabled = pending;
+}
+
 /** Calls `draw` once in the next frame, however often it is asked to. */
 export function oncePerFrame(draw) {
   let frame = 0;

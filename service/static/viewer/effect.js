@@ -5,7 +5,7 @@ import { element } from "./dom.js";
 import { inParallel } from "./turns.js";
 
 const MOST_TOKENS = 5;
-export const AT_ONCE = 6; // connections that browsers keep to one host; the server runs what waits together
+export const AT_ONCE = 6; // connections that browsers keep to one host; the server batches the requests that wait
 
 /** How heads are measured by a text's embedding; `EffectPanel` shows it. */
 export const embeddingEffect = {

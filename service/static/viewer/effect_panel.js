@@ -36,9 +36,11 @@ export class EffectPanel {
     this.#labels = labels;
   }
 
-  /** Forgets what was measured on another text. */
+  /** Forgets the effects measured on another text. */
   reset() {
     this.#rankingTurn.end();
+    this.#measuring.end();
+    this.#host.replaceChildren();
     this.#grid.showEffects(null);
     this.#offerRanking();
   }
@@ -120,6 +122,7 @@ export class EffectPanel {
   #showRanking(effects) {
     const ranked = [...effects].sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
     const most = Math.abs(ranked[0]?.[1]) || 1;
+    this.#state.set({ find: "" }); // one kind of bars at a time
     this.#grid.showEffects(new Map(ranked.map(([key, effect]) => [key, Math.abs(effect) / most])));
     const shown = ranked.slice(0, LISTED);
     const items = shown.map(([key, effect]) => bar(this.#opener(key), effect, Math.abs(effect) / most));
@@ -127,7 +130,7 @@ export class EffectPanel {
     this.#ranking.append(
       element("h3", { textContent: this.#measure.rankTitle }),
       element("ol", { class: "bars", id: "ranked" }, ...items),
-      quiet("One head at a time; heads can stand in for each other, so small effects do not add up.", "p"),
+      quiet("One head at a time; heads can replace each other, so small effects do not add up.", "p"),
     );
   }
 

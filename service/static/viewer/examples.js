@@ -1,7 +1,11 @@
-// Texts to begin with.
+// Texts to begin with. `places`: by model, the head that answers the example's question best.
 
 export const EXAMPLES = [
-  { name: "What does “it” look at?", a: "The trophy does not fit into the suitcase because it is too large." },
+  {
+    name: "What does “it” look at?",
+    a: "The trophy does not fit into the suitcase because it is too large.",
+    places: { "sentence-transformers/all-MiniLM-L6-v2": { layer: 3, head: 1 } },
+  },
   { name: "Words in pieces", a: "Antidisestablishmentarianism and tokenisation are unbelievably long words." },
   { name: "A repeated name", a: "Mary gave the book to John, and John gave the pen to Mary." },
   {

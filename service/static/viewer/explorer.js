@@ -1,7 +1,7 @@
 // From a text to what is drawn of it: tokens, small maps as they come, one map large, numbers beside it.
 
 import { ApiError, encodeStatistics, tokenize } from "./api.js";
-import { byId } from "./dom.js";
+import { byId, showBusy } from "./dom.js";
 import { describeFailure } from "./notices.js";
 import { amountPalette } from "./palette.js";
 import { loadLargeMap, loadSmallMaps, loadSmallRollout, namedMaps, planGrid } from "./source.js";
@@ -10,7 +10,7 @@ import { shownTheme } from "./theme.js";
 import { Turn, inParallel } from "./turns.js";
 
 const REQUESTS_AT_ONCE = 2;
-const NO_NORMS = "This server gives no norms; its artifact or version does not have them. Weights are shown.";
+const NO_NORMS = "This server has no norms; its artifact or version does not have them. Weights are shown.";
 const NO_ROLLOUT = "No rollout: all layers of this text together are too large for this server.";
 const NO_STATISTICS = "No numbers: all heads on this text together are too large for this server.";
 const GRID_CAPTIONS = {
@@ -24,12 +24,12 @@ export class Explorer {
   #views;
   #turns = { text: new Turn(), large: new Turn(), grid: new Turn() };
   #statistics = null;
-  #large = null; // {labels, offsets, maps: {weights, norms}}
+  #large = null; // {request, labels, offsets, maps: {weights, norms}}; `request`: the values and the text that it is of
   #numTokens = 0;
   #hasNorms = true;
   #hasStatistics = true;
 
-  /** @param {{grid, figure, strip, effect, notices, pointer}} views */
+  /** @param {{find, grid, figure, strip, effect, notices, pointer}} views */
   constructor({ state, info, views }) {
     Object.assign(this, { onFailure: () => {} });
     this.#state = state;
@@ -46,12 +46,19 @@ export class Explorer {
     return this.#statistics;
   }
 
-  /** Everything anew, for another text. */
+  /** Loads everything again, for another text. */
   async load() {
     const signal = this.#turns.text.begin();
     this.#turns.large.end();
     this.#turns.grid.end();
-    this.#large = null; // what is shown is another text's until its own comes
+    this.#large = this.#statistics = null;
+    this.#hasStatistics = true;
+    byId("statistics").textContent = byId("count").textContent = "";
+    this.#views.grid.clear();
+    this.#views.find.show(null);
+    this.#views.effect.setLabels([]);
+    showBusy(byId("work"), true);
+    showBusy(byId("tokens-card"), true);
     const { text } = this.#state;
     await this.#guard(signal, async () => {
       const tokens = await tokenize(text, signal);
@@ -65,6 +72,7 @@ export class Explorer {
     const signal = this.#turns.large.begin();
     const { values, text } = this.#state;
     if (!text.trim()) return;
+    showBusy(byId("work"), true);
     await this.#guard(signal, async () => {
       const load = loadLargeMap(text, values, "weights", signal);
       const [weights, norms] = await Promise.all([
@@ -74,8 +82,10 @@ export class Explorer {
       if (!weights) return this.#refuseRollout();
       const maps = { weights: weights.layers[0][0], norms: norms?.layers[0][0] };
       if (String(this.#large?.labels) !== String(weights.labels)) this.#views.pointer.clear();
-      this.#large = { labels: weights.labels, offsets: weights.offsets, maps };
+      this.#large = { request: { ...values, text }, labels: weights.labels, offsets: weights.offsets, maps };
       this.drawLarge();
+      showBusy(byId("work"), false);
+      showBusy(byId("tokens-card"), false);
     });
   }
 
@@ -111,10 +121,10 @@ export class Explorer {
   /** Draws the large map again: another view, threshold or theme. */
   drawLarge() {
     if (!this.#large) return;
-    const { labels, offsets, maps } = this.#large;
-    const { view, measure, threshold, map } = this.#state.values;
+    const { request, labels, offsets, maps } = this.#large;
+    const { view, measure, threshold } = this.#state.values;
     const shared = { labels, special: isSpecial(offsets), palette: this.#palette(), threshold: threshold / 100 };
-    const hasNorms = map === "head" && this.#hasNorms;
+    const hasNorms = request.map === "head" && this.#hasNorms;
     byId("measure").disabled = !hasNorms;
     this.#views.strip.show(labels, shared.special);
     byId("count").textContent = labels.length;
@@ -124,8 +134,9 @@ export class Explorer {
     this.drawStatistics();
   }
 
+  /** Names the map that is shown, which is not the chosen one while that is under way. */
   get title() {
-    const { map, layer, head } = this.#state.values;
+    const { map, layer, head } = this.#large?.request ?? this.#state.values;
     return map === "rollout" ? "Rollout through all layers" : `Layer ${layer}, head ${head}`;
   }
 
@@ -133,8 +144,10 @@ export class Explorer {
     this.#views.grid.paint({ palette: this.#palette(), isShared: this.#state.values.shared, keys });
   }
 
+  /** The numbers of the shown map, once both are there. */
   drawStatistics() {
-    const { map, layer, head } = this.#state.values;
+    if (!this.#large) return;
+    const { map, layer, head } = this.#large.request;
     if (map === "rollout") byId("statistics").textContent = "These numbers are of one head; a rollout is made of all.";
     else if (this.#statistics) showStatistics(byId("statistics"), this.#statistics, layer, head);
     else if (!this.#hasStatistics) byId("statistics").textContent = NO_STATISTICS;
@@ -143,18 +156,18 @@ export class Explorer {
   /** Stops everything: there is no text. */
   stop() {
     for (const turn of Object.values(this.#turns)) turn.end();
+    for (const id of ["work", "tokens-card"]) showBusy(byId(id), false);
   }
 
   #accept({ tokens, offsets, truncated }) {
     const { level, hide } = this.#state.values;
     this.#numTokens = tokens.length;
-    this.#statistics = null;
-    this.#hasStatistics = true;
     if (level === "token" && !hide) {
       this.#views.strip.show(tokens, isSpecial(offsets));
       byId("count").textContent = tokens.length;
     }
     this.#views.effect.setLabels(tokens);
+    this.#views.effect.refresh();
     this.#views.notices.clear("load");
     document.body.classList.remove("stale");
     if (!truncated) return this.#views.notices.clear("truncated");
@@ -166,6 +179,7 @@ export class Explorer {
   async #loadStatistics(text, signal) {
     this.#statistics = await unlessTooLarge(encodeStatistics(text, signal), signal);
     this.#hasStatistics = this.#statistics !== null;
+    this.#views.find.show(this.#statistics ?? {});
     this.drawStatistics();
   }
 
@@ -221,7 +235,7 @@ export class Explorer {
   }
 }
 
-/** What is awaited; null where it is too large for the server, as all layers together may be and one is not. */
+/** The awaited answer; null if it is too large for the server, as all layers together may be. */
 async function unlessTooLarge(answer, signal) {
   try {
     return await answer;

@@ -1,4 +1,4 @@
-// All layers and heads as small maps, and the rollout below them where there is one. Arrow keys move, Enter or a click
+// All layers and heads as small maps, and the rollout, if any, below them. Arrow keys move, Enter or a click
 // opens.
 
 import { element } from "./dom.js";
@@ -91,7 +91,7 @@ export class HeadGrid {
     if (first) first.button.tabIndex = 0;
   }
 
-  /** Shows each head's effect as a bar below its map, 0 to 1 of the largest; null takes the bars away. */
+  /** Shows each head's effect as a bar below its map, 0 to 1 of the largest; null removes the bars. */
   showEffects(shares) {
     for (const [key, { button }] of this.#tiles) {
       button.style.setProperty("--effect", shares?.get(key) ?? 0);

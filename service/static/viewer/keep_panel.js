@@ -15,10 +15,10 @@ export function bindKeep({ state, info, explorer, figure, pair, writeLink }) {
     const panes = explorer.large ? shownPanes(state, figure, pair) : [];
     if (!panes.length) return;
     const blob = await drawPicture(`${info.model}: ${explorer.title}`, panes);
-    saveFile(`${fileName(state)}.png`, blob);
+    saveFile(`${fileName(explorer)}.png`, blob);
   };
   byId("save-json").onclick = () => {
-    if (explorer.large) saveFile(`${fileName(state)}.json`, jsonFile(collect(state, info, explorer, pair)));
+    if (explorer.large) saveFile(`${fileName(explorer)}.json`, jsonFile(collect(state, info, explorer, pair)));
   };
 }
 
@@ -42,20 +42,21 @@ function shownPanes(state, figure, pair) {
   return state.values.mode === "pair" ? [...panes, ...pair.drawings] : panes;
 }
 
-function fileName({ values: { map, layer, head } }) {
+function fileName({ large: { request: { map, layer, head } } }) {
   return map === "rollout" ? "attention-rollout" : `attention-layer-${layer}-head-${head}`;
 }
 
-/** The present map with what is needed to read it. */
+/** The present map, with everything needed to read it. */
 function collect(state, info, explorer, pair) {
-  const { map, layer, head, level, hide, renormalise, mode } = state.values;
-  const { labels, offsets, maps } = explorer.large;
+  const { request, labels, offsets, maps } = explorer.large;
+  const { map, layer, head, level, hide, renormalise, text } = request;
+  const { mode, off } = state.values;
   const statistics = map === "head" && explorer.statistics;
   return {
     model: info.model,
     source: info.manifest.source,
     precision: info.manifest.precision,
-    text: state.text,
+    text,
     [level === "word" ? "words" : "tokens"]: labels,
     offsets,
     ...(map === "rollout" ? { reduce: "rollout" } : { layer, head }),
@@ -68,6 +69,7 @@ function collect(state, info, explorer, pair) {
         Object.entries(statistics).map(([name, values]) => [name, values && values[layer][head]]),
       ),
     }),
-    ...(mode === "pair" && pair.answer && { pair: { a: state.values.a, b: state.values.b, ...pair.answer } }),
+    ...(off.length && { heads_off: off }),
+    ...(mode === "pair" && pair.answer && { pair: { texts: pair.texts, ...pair.answer } }),
   };
 }

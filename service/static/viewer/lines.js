@@ -161,7 +161,7 @@ function paintLines(context, model, view, place, base) {
   paintLabels(context, end, model.columnLabels, model.columnSpecial, shares.columns);
 }
 
-/** Every line of what is pointed at, those that were too many to draw included. */
+/** Every line of the token under the pointer, also those that were too many to draw. */
 function linesOf({ map, threshold }, { row, column }) {
   const values = row !== null ? map.row(row) : map.column(column);
   const line = row !== null ? (value, index) => [row, index, value] : (value, index) => [index, column, value];

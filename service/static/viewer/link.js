@@ -1,5 +1,6 @@
 // The state as the part of an address after #, which browsers never send to a server. Text is in it only when asked.
 
+import { FIND_KINDS } from "./find_panel.js";
 import { DEFAULTS } from "./state.js";
 
 const LONGEST_TEXT = 20000; // characters; longer addresses are cut by programs on their way
@@ -28,6 +29,7 @@ const READERS = {
   renormalise: flag,
   threshold: whole(100),
   shared: flag,
+  find: choice(...FIND_KINDS),
   off: heads,
 };
 
@@ -44,7 +46,7 @@ export function toHash(values) {
   return fields.toString();
 }
 
-/** The view that an address asks for, texts only where it has some; what it should not hold is left out. */
+/** The view that an address asks for, with its texts, if any; anything unexpected is dropped. */
 export function fromHash(hash) {
   const fields = new URLSearchParams(hash.replace(/^#/, ""));
   const values = {};

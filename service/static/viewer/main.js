@@ -1,25 +1,31 @@
 // Starts the page: what it can do without the service first, the rest once the service has said what it is.
 
-import { ApiError, getDocument, getInfo, hasKey, useKey } from "./api.js";
-import { bindChoices, bindExamples, bindTexts, writeLink } from "./controls.js";
+import { ApiError, getDocument, getInfo, hasKey, listenForWaiting, useKey } from "./api.js";
+import { bindChoices, bindExamples, bindTexts, takeExample, writeLink } from "./controls.js";
 import { byId } from "./dom.js";
 import { fromHash } from "./link.js";
+import { EXAMPLES } from "./examples.js";
 import { jsonFile } from "./keep.js";
 import { Notices, describeFailure } from "./notices.js";
 import { Page } from "./page.js";
 import { State } from "./state.js";
 import { bindTheme } from "./theme.js";
 
-const state = new State(fromHash(location.hash));
+const state = new State({ ...fromHash(location.hash), ...history.state });
 const notices = new Notices(byId("notices"));
 let page = null;
 
 bindTheme(byId("theme"), () => page?.redraw());
 bindChoices(state);
 bindTexts(state);
-bindExamples(state);
+bindExamples(state, () => page?.model);
 bindKeyForm();
+listenForWaiting((seconds) => {
+  if (seconds) notices.show("busy", `The server is busy; the page asks again in ${seconds} s.`, { kind: "note" });
+  else notices.clear("busy");
+});
 for (const id of ["info", "report"]) bindLink(byId(id));
+const isFirstVisit = !history.state && !state.values.a && !state.values.b;
 writeLink(state);
 start();
 
@@ -36,22 +42,31 @@ async function start() {
   }
   notices.clear("start");
   byId("key-form").hidden = true;
+  if (isFirstVisit && !state.text.trim() && !location.hash) takeExample(state, EXAMPLES[0], info.model);
   page = new Page({ state, info, notices });
+  hideLinksOfOtherPort();
+}
+
+/** The documents and metrics may be served at another port (`--admin-port`), which this page does not know. */
+async function hideLinksOfOtherPort() {
+  const { status } = await fetch("docs", { method: "HEAD" }).catch(() => ({}));
+  for (const id of ["docs", "openapi", "metrics"]) byId(id).hidden = status === 404;
 }
 
 function bindKeyForm() {
   byId("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    useKey(byId("key").value);
+    const isKey = useKey(byId("key").value);
     byId("key").value = "";
+    if (!isKey) return notices.show("key", "There are letters that no API key has. Copy the key again.");
     byId("key-form").hidden = true;
-    notices.clear("load");
+    for (const matter of ["key", "load"]) notices.clear(matter);
     if (page) page.load();
     else start();
   });
 }
 
-/** Opens what a link leads to with the key, where there is one: the browser would ask without it. */
+/** Opens a link's target with the key, if there is one: the browser would ask without it. */
 function bindLink(link) {
   link.addEventListener("click", async (event) => {
     if (!hasKey()) return;

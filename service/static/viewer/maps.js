@@ -40,7 +40,7 @@ export function crop(map, rows, columns) {
 }
 
 /**
- * The same map in at most so many rows and columns. Each cell keeps the value of its block that is farthest from 0: a
+ * The same map in at most the given rows and columns. Each cell keeps the value of its block farthest from 0: a
  * single strong weight among 512 tokens does not vanish in a small picture.
  */
 export function shrink(map, mostRows, mostColumns) {

@@ -35,10 +35,10 @@ export function describeFailure(error) {
   const seconds = Math.ceil(error.retryAfter || 0);
   const words = {
     0: "The server cannot be reached. Your text is still here; nothing is lost.",
-    401: error.hadKey ? "This server does not know that API key." : "This server wants an API key.",
+    401: error.hadKey ? "This server does not know that API key." : "This server needs an API key.",
     413: `Too large for this server: ${error.message}`,
     429: `The server is busy${seconds ? `; it asks to wait ${seconds} s` : ""}. Your text is still here.`,
-    503: "The server takes no requests at the moment. Your text is still here.",
+    503: "The server accepts no requests at the moment. Your text is still here.",
     504: "The server took too long. A shorter text may help.",
   };
   return words[error.status] ?? error.message;

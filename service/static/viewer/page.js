@@ -5,33 +5,53 @@ import { writeLink } from "./controls.js";
 import { byId } from "./dom.js";
 import { embeddingEffect, noEffect } from "./effect.js";
 import { EffectPanel } from "./effect_panel.js";
+import { EntitiesView } from "./entities.js";
 import { Explorer } from "./explorer.js";
 import { Figure } from "./figure.js";
+import { FindPanel } from "./find_panel.js";
 import { HeadGrid } from "./grid.js";
 import { bindKeep } from "./keep_panel.js";
+import { MatchesView } from "./matches.js";
 import { PairView } from "./pair.js";
 import { Pointer } from "./pointer.js";
 import { scoreEffect } from "./score_effect.js";
 import { NoPairView, kindOf } from "./task.js";
 import { TokenStrip } from "./tokens.js";
 
+// What the manifest has figures of, by export/original.py.
+const COMPARED = ["hidden_states", "attentions", "last_hidden_state", "pooled", "logits", "sparse", "token_vectors"];
+
+/** What the export was compared with, as its manifest says. */
+function describeOriginal(original) {
+  if (!original) return "";
+  if (!original.compared) return `This export was compared with nothing but itself: ${original.reason}.`;
+  const differences = COMPARED.filter((name) => name in original).map((name) => original[name]);
+  const libraries = `transformers ${original.transformers} and sentence-transformers ${original["sentence-transformers"]}`;
+  const largest = Math.max(...differences).toExponential(1);
+  return `This export was compared with ${libraries} on ${original.texts} texts: it differs by ${largest} at most.`;
+}
+
 export class Page {
   #state;
   #headCounts;
   #notices;
+  model;
   #grid;
   #effect;
   #explorer;
   #pair;
+  #entities = null; // of a model that labels tokens
 
   /** @param {{state: State, info: object, notices: Notices}} parts `info` is what `GET /info` answers */
   constructor({ state, info, notices }) {
     this.#state = state;
+    this.model = info.model;
     this.#headCounts = info.manifest.config.num_heads;
     this.#notices = notices;
     const causal = info.manifest.config.causal ? " · causal: a token sees itself and those before it" : "";
     const facts = [info.model, info.manifest.precision, `${this.#headCounts.length} layers`];
     byId("model").textContent = facts.join(" · ") + causal;
+    byId("compared").textContent = describeOriginal(info.manifest.parity.original);
     byId("report").hidden = !("heads.json" in info.manifest.files); // few artifacts have one
     this.#keepToModel();
     this.#build(info);
@@ -40,7 +60,7 @@ export class Page {
     this.load();
   }
 
-  /** Shows the texts anew, from what the service answers. */
+  /** Shows the texts again, from the service's answers. */
   load() {
     const { mode, a, b } = this.#state.values;
     const hasText = Boolean(this.#state.text.trim());
@@ -50,12 +70,13 @@ export class Page {
     this.#effect.reset();
     if (hasText) this.#explorer.load();
     else this.#forget();
-    this.#effect.refresh();
+    if (hasText) this.#entities?.load(this.#state.text);
+    else this.#entities?.stop();
     if (isPair) this.#pair.load(a, b);
     else this.#pair.stop();
   }
 
-  /** Draws what is there anew: the theme has changed. */
+  /** Redraws everything: the theme has changed. */
   redraw() {
     this.#explorer.drawLarge();
     this.#explorer.drawGrid();
@@ -68,18 +89,21 @@ export class Page {
     const figure = new Figure(byId("panes"), byId("readout"), pointer);
     const strip = new TokenStrip(byId("tokens"), pointer, { name: "Tokens of the text" });
     this.#grid = new HeadGrid(byId("grid"), info.manifest.config, (place) => state.set(place));
-    const measure = { embedding: embeddingEffect, scoring: scoreEffect, other: noEffect }[kindOf(info)];
+    const measure = { embedding: embeddingEffect, scoring: scoreEffect }[kindOf(info)] ?? noEffect;
     const [host, ranking] = [byId("effect"), byId("ranking")];
     this.#effect = new EffectPanel({ host, ranking, state, grid: this.#grid, measure });
-    const views = { grid: this.#grid, figure, strip, effect: this.#effect, notices: this.#notices, pointer };
+    const find = new FindPanel(state, this.#grid);
+    const views = { find, grid: this.#grid, figure, strip, effect: this.#effect, notices: this.#notices, pointer };
     this.#explorer = new Explorer({ state, info, views });
     this.#pair = this.#viewOfPairs(info);
+    if (info.manifest.config.task === "token_classification") this.#entities = new EntitiesView();
     bindKeep({ state, info, explorer: this.#explorer, figure, pair: this.#pair, writeLink });
   }
 
   #viewOfPairs(info) {
     const kind = kindOf(info);
     if (kind === "scoring") return new AcrossView(this.#state, info);
+    if (kind === "matching") return new MatchesView();
     if (kind === "other") return new NoPairView(this.#notices, info);
     const hasGraph = "explain.onnx" in info.manifest.files;
     byId("through").hidden = !hasGraph;

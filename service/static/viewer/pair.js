@@ -1,7 +1,7 @@
 // Two texts: their similarity, and which pairs of tokens carry it.
 
 import { ApiError, encodeVectors, explain } from "./api.js";
-import { element, quiet, tokenPair } from "./dom.js";
+import { element, quiet, showBusy, tokenPair } from "./dom.js";
 import { formatNumber } from "./ink.js";
 import { NumberMap } from "./maps.js";
 import { Matrix } from "./matrix.js";
@@ -22,7 +22,7 @@ const MEANINGS = {
     "token has read all others by then. Bars under tokens: attention-rollout saliency, each text on its own scale.",
   network:
     "A cell is what a pair of input tokens adds to the similarity through every layer, the biases of the network apart. " +
-    "Attention weights and norms are held fixed: it says what was carried, not why attention looked there. " +
+    "Attention weights and norms are held fixed: it says what moved, not why attention looked there. " +
     "Bars under tokens: what each adds with all of the other text.",
 };
 
@@ -62,27 +62,35 @@ export class PairView {
     return this.#answer;
   }
 
+  /** The two texts that the answer is of. */
+  get texts() {
+    return this.#texts;
+  }
+
   async load(a, b) {
     this.#texts = [a, b];
     this.#parts.section.hidden = false;
     this.#parts.meaning.textContent = MEANINGS[this.#through];
     const signal = this.#turn.begin();
     this.#pointer.clear();
+    this.#forget();
+    showBusy(this.#parts.section, true);
     try {
       this.#answer = withBiases(await explain(a, b, this.#through, signal));
       this.draw();
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof ApiError)) throw error;
-      this.#forget();
       if (error.isUnsupported && this.#through === "pooling") await this.#showSimilarityOnly(a, b, signal);
       else this.#fail(error);
     }
+    if (!signal.aborted) showBusy(this.#parts.section, false);
   }
 
   stop() {
     this.#turn.end();
     this.#parts.section.hidden = true;
+    showBusy(this.#parts.section, false);
   }
 
   draw() {
@@ -159,11 +167,11 @@ export class PairView {
   #forget() {
     this.#answer = null;
     this.#parts.matrix.hidden = this.#parts.note.hidden = true;
+    this.#parts.similarity.textContent = this.#parts.readout.textContent = "";
     for (const strip of Object.values(this.#strips)) strip.show([], []);
   }
 
   #fail(error) {
-    this.#parts.similarity.textContent = "";
     this.#parts.readout.textContent = describeFailure(error);
     this.onFailure(error);
   }

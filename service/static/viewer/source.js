@@ -46,7 +46,7 @@ export async function loadSmallRollout(text, values, signal) {
  * Requests that fill the grid, the shown layer first. Each runs the whole model: a short text's layers come together, a
  * long one's each on its own, so that they appear as they come; what would be over a limit comes in parts.
  *
- * @param {{max_attention_bytes: number, max_attention_work_bytes?: number}} limits of an answer, and of what is computed
+ * @param {{max_attention_bytes: number, max_attention_work_bytes?: number}} limits of an answer, and of the arrays computed
  *   for it: all heads of its layers
  * @returns {{layers: number[], heads?: number[]}[]}
  */

@@ -17,6 +17,7 @@ export const DEFAULTS = Object.freeze({
   renormalise: true, // after hiding them
   threshold: 0, // in hundredths of a map's largest number
   shared: false, // one colour scale for all small maps
+  find: "", // which kind of head is looked for, of `FIND_KINDS`
   off: Object.freeze([]), // heads switched off, "layer.head"
   withText: false, // in the link
 });

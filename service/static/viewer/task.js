@@ -1,14 +1,18 @@
 // What the page can show of an artifact, by the task that it was exported for.
 
-/** @returns {"embedding"|"scoring"|"other"} "scoring": a cross-encoder, one score for each pair of texts */
+/**
+ * @returns {"embedding"|"scoring"|"matching"|"other"} "scoring": a cross-encoder, one score for each pair of texts;
+ *   "matching": a vector for each token
+ */
 export function kindOf({ manifest }) {
   const { task = "embedding", task_settings: settings } = manifest.config;
   if (task === "embedding") return "embedding";
+  if (task === "multi_vector") return "matching";
   const isScoring = task === "classification" && manifest.pairs && settings.labels.length === 1;
   return isScoring ? "scoring" : "other";
 }
 
-/** In place of a view of two texts, where the page has none for this model. */
+/** Replaces the view of two texts if the page has none for this model. */
 export class NoPairView {
   #notices;
   #words;

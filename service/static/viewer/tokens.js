@@ -43,7 +43,7 @@ export class TokenStrip {
     this.#host.replaceChildren(...this.#buttons);
   }
 
-  /** Shades each token by a number from 0 to 1; null takes the shades away. */
+  /** Shades each token by a number from 0 to 1; null removes the shades. */
   shade(shares) {
     this.#buttons.forEach((button, index) => {
       const level = shares ? Math.round(shares[index] * LEVELS) / LEVELS : 0;

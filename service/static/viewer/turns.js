@@ -16,7 +16,7 @@ export class Turn {
   }
 }
 
-/** Runs `task` on each item, so many at a time; stops at the first failure or when aborted. */
+/** Runs `task` on each item, `limit` at a time; stops at the first failure or when aborted. */
 export async function inParallel(items, limit, signal, task) {
   const waiting = [...items];
   const run = async () => {

@@ -1,10 +1,32 @@
-"""The autoscaler's arithmetic, on figures worked out by hand from Kubernetes' documentation and source."""
+"""The autoscaler's arithmetic, on figures worked out by hand from Kubernetes' documentation; the manifests' rules."""
+
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from deploy.autoscaling.autoscaler import Autoscaler, Usage, average_value_replicas, cpu_replicas
-from deploy.autoscaling.rules import Direction, Metric, Policy, Rules
+from deploy.autoscaling.autoscaler import (
+    COMPONENTS,
+    Autoscaler,
+    Direction,
+    Metric,
+    Policy,
+    Rules,
+    Usage,
+    average_value_replicas,
+    cpu_only,
+    cpu_replicas,
+    keda,
+    keda_gpu,
+    read_autoscaler,
+    read_scaled_object,
+)
+from deploy.autoscaling.simulation import CPU, GPU
+from tests.deploy.cluster import component, one
 
+KEDA = COMPONENTS / "autoscale/scaledobject.yaml"
+HPA = COMPONENTS / "autoscale-hpa/horizontalpodautoscaler.yaml"
 IDLE = Usage((), 0)
 FAST_UP = Direction(0, (Policy("Percent", 100, 30), Policy("Pods", 2, 30)))
 SLOW_DOWN = Direction(300, (Policy("Percent", 50, 60),))
@@ -65,3 +87,44 @@ def test_one_high_recommendation_holds_the_number_for_the_window() -> None:
 
 def test_no_answer_changes_nothing() -> None:
     assert autoscaler().sync(0, 7, IDLE, lambda _: None) == 7
+
+
+def test_thresholds_follow_from_what_a_replica_does() -> None:
+    """deploy/README.md, Sizing: 0.7 of what it sustains; waiting counts from 0.8 of it on."""
+    busy, waiting = keda().metrics
+    assert busy.target == waiting.target == 0.7 * CPU.workers
+    assert "> 0.8 or" in waiting.query
+    computed, waiting = keda_gpu().metrics
+    assert computed.target == waiting.target == pytest.approx(0.7 * GPU.tokens_per_second)
+    assert f"> {0.8 * GPU.tokens_per_second:.0f} or" in waiting.query
+    (cpu,) = cpu_only().metrics
+    assert cpu.target == pytest.approx(0.7 * (CPU.workers + CPU.cpu_besides) / CPU.cpu_request, abs=0.01)
+
+
+def test_kustomize_renders_the_rules_that_are_simulated(tmp_path: Path) -> None:
+    rendered = tmp_path / "scaledobject.yaml"
+    for name, rules in {"autoscale": keda(), "autoscale-gpu": keda_gpu()}.items():
+        text = yaml.safe_dump(one(component(name), "ScaledObject"))
+        rendered.write_text(text.replace('namespace="polyhead"', 'namespace="$(POLYHEAD_NAMESPACE)"'))
+        assert read_scaled_object(rendered) == rules
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("triggers", 0, "type"), "cron", "type prometheus"),
+        (("triggers", 0, "metricType"), "Value", "AverageValue"),
+        (("advanced", "horizontalPodAutoscalerConfig", "behavior", "scaleUp", "selectPolicy"), "Min", "expected Max"),
+        (("metrics", 0, "type"), "External", "expected a ContainerResource named cpu"),
+    ],
+)
+def test_unknown_rules_are_refused(place: tuple[Any, ...], value: str, message: str, tmp_path: Path) -> None:
+    source, read = (HPA, read_autoscaler) if place[0] == "metrics" else (KEDA, read_scaled_object)
+    document = yaml.safe_load(source.read_text())
+    part = document["spec"]
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    (tmp_path / source.name).write_text(yaml.safe_dump(document))
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path / source.name)

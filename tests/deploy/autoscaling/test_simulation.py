@@ -1,17 +1,19 @@
-"""What the manifests' rules do under load, simulated; and what the queue alone as a trigger would do."""
+"""What the manifests' rules do under load, simulated; what a queue alone would do; and the parts of the simulation."""
 
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from deploy.autoscaling.__main__ import main
-from deploy.autoscaling.replicas import CPU, GPU, Machine
-from deploy.autoscaling.rules import Rules, cpu_only, keda, keda_gpu, read_scaled_object
-from deploy.autoscaling.simulation import Report, Simulation
-from deploy.autoscaling.traces import MINUTE, TRACES
+from deploy.autoscaling.autoscaler import Rules, cpu_only, keda, keda_gpu, read_scaled_object
+from deploy.autoscaling.samples import Samples
+from deploy.autoscaling.simulation import CPU, GPU, MINUTE, TRACES, Machine, Report, Simulation, Sizes, Trace
+from tests.deploy.tools import run, tool
 
 QUEUE_ALONE = Path(__file__).parent / "queue_alone.yaml"
 SETTINGS: dict[str, tuple[Callable[[], Rules], Machine]] = {
@@ -25,72 +27,141 @@ each_setting = pytest.mark.parametrize("name", SETTINGS)
 
 
 @cache
-def simulate(name: str, load: str) -> Report:
+def simulate(name: str, load: str, seed: int = 0) -> Report:
     rules, machine = SETTINGS[name]
-    return Simulation(rules(), machine, TRACES[load]).run()
+    return Simulation(rules(), machine, TRACES[load], seed=seed).run()
 
 
-def test_the_queue_alone_lets_replicas_come_and_go() -> None:
-    """Ten replicas, 80 % busy, have an empty queue: too many, by that rule."""
-    report = Simulation(read_scaled_object(QUEUE_ALONE), CPU, TRACES["steady"]).run()
-    assert report.turns() >= 6
-    assert min(row.ready for row in report.rows) <= 6
-    assert report.refused_share() > 0.01
+def replicas(report: Report) -> set[int]:
+    return {row.replicas for row in report.rows}
 
 
-def test_thresholds_of_a_cpu_would_not_suit_a_gpu() -> None:
-    report = Simulation(keda(), GPU, TRACES["steady70"]).run()
-    assert max(row.replicas for row in report.rows) == 10  # for the work of 3.5
+@pytest.mark.parametrize("seed", range(3))
+def test_one_large_request_scales_nothing(seed: int) -> None:
+    """63,000 tokens every two minutes, a twentieth of what one replica does."""
+    report = simulate("autoscale", "large", seed)
+    assert replicas(report) == {2}
+    assert report.refused_share() < 0.001
 
 
-@each_setting
-@pytest.mark.parametrize("load", ["steady", "steady70"])
-def test_a_steady_load_is_left_alone(name: str, load: str) -> None:
-    report = simulate(name, load)
-    assert {row.replicas for row in report.rows} == {TRACES[load].start}
+def test_tokens_that_wait_would_let_one_large_request_scale_to_the_most() -> None:
+    reports = [Simulation(read_scaled_object(QUEUE_ALONE), CPU, TRACES["large"], seed=seed).run() for seed in range(3)]
+    assert max(max(replicas(report)) for report in reports) == 10
+
+
+def test_latency_is_what_was_measured() -> None:
+    """docs/performance.md, Overload: int8 on two cores, 795 requests/s at most, 72 % of that offered."""
+    machine = Machine(2, tokens_per_second=795 * 35, run_seconds=0.0003, start_seconds=15)
+    sizes = Sizes(median=35 / np.exp(0.6**2 / 2), sigma=0.6, large_share=0)
+    one_replica = Rules(1, 1, keda().metrics, keda().up, keda().down)
+    report = Simulation(one_replica, machine, Trace("", lambda _: 0.72, 60, 1, sizes)).run()
+    for share, measured in {0.5: 0.007, 0.95: 0.023, 0.99: 0.035}.items():
+        assert report.quantile(share) == pytest.approx(measured, rel=0.25)
     assert report.refused_share() == 0
-    assert max(row.p99 for row in report.rows) < 0.1
 
 
-@each_setting
-@pytest.mark.parametrize("load", ["ramp", "sawtooth"])
-def test_a_load_that_rises_is_followed_without_a_refusal(name: str, load: str) -> None:
-    report = simulate(name, load)
-    assert report.refused_share() == 0
-    assert max(row.p99 for row in report.rows) < 0.1
+def test_a_spike_is_followed_within_two_minutes() -> None:
+    check_spike("autoscale")
 
 
-@each_setting
-def test_a_ramp_needs_no_way_back(name: str) -> None:
-    assert simulate(name, "ramp").turns() == 0
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["autoscale-hpa", "autoscale-gpu"])
+def test_a_spike_is_followed_within_two_minutes_by_the_others(name: str) -> None:
+    check_spike(name)
+
+
+def check_spike(name: str) -> None:
+    report = simulate(name, "spike")
+    assert report.refused_share(SPIKE_START, SPIKE_END) < 0.25  # with those who come back and are refused again
+    assert report.refused_share(SPIKE_START + 2 * MINUTE, SPIKE_END) < 0.001
+    assert report.turns() == 1
 
 
 @pytest.mark.slow
 @each_setting
-def test_a_day_goes_up_once_and_down_once(name: str) -> None:
-    report = Simulation(SETTINGS[name][0](), SETTINGS[name][1], TRACES["night"]).run()
-    assert (report.turns(), report.refused_share()) == (1, 0)
+@pytest.mark.parametrize("load", ["steady", "steady70", "bursts"])
+def test_a_load_that_is_steady_in_the_mean_is_left_alone(name: str, load: str) -> None:
+    report = simulate(name, load)
+    start = TRACES[load].start
+    if (name, load) != ("autoscale-gpu", "bursts"):  # a card that takes 45 s to start answers a burst with too many
+        assert replicas(report) <= set(range(start, start + 3))
+        assert report.turns() <= 1
+    assert report.refused_share() < 0.001
 
 
+@pytest.mark.slow
 @each_setting
-def test_a_spike_is_followed_within_two_minutes(name: str) -> None:
-    report = simulate(name, "spike")
-    assert report.refused_share(SPIKE_START, SPIKE_END) < 0.05
-    assert report.refused_share(SPIKE_START + 2 * MINUTE, SPIKE_END) == 0
-    assert report.turns() == 1
-
-
-def test_seeds_differ_and_one_seed_does_not() -> None:
-    one, again, other = (Simulation(keda(), CPU, TRACES["steady70"], seed=seed).run().rows for seed in (0, 0, 1))
-    assert one == again != other
+@pytest.mark.parametrize("load", ["ramp", "sawtooth", "night"])
+def test_a_load_that_rises_is_followed(name: str, load: str) -> None:
+    report = simulate(name, load)
+    assert report.refused_share() < 0.005
+    assert report.turns() <= {"ramp": 0, "sawtooth": 5, "night": 1}[load]
 
 
 def test_command_prints_a_table_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "autoscaling.png"
-    assert main(["--loads", "steady70", "--compare", str(QUEUE_ALONE), "--picture", str(picture)]) == 0
+    assert main(["--loads", "large", "--compare", str(QUEUE_ALONE), "--picture", str(picture)]) == 0
     head, *lines, note = capsys.readouterr().out.splitlines()
-    assert head.split() == ["rules", "load", "replicas", "turns", "refused", "worst", "p99"]
+    assert head.split() == ["rules", "load", "replicas", "turns", "refused", "p99"]
     assert [line.split()[0] for line in lines] == ["queue_alone", *SETTINGS]
     assert note == "autoscale-gpu: what one replica does is assumed, not measured"
     with Image.open(picture) as drawn:
         assert drawn.width > drawn.height  # a row for the one load
+
+
+COUNTED, GAUGED = "polyhead_worker_busy_seconds_total", "polyhead_queue_tokens"
+Values = tuple[float | None, ...]
+OTHERS: dict[str, dict[int, Values]] = {
+    "polyhead_workers": {1: (2.0,) * 6, 2: (None, None, None, 2.0, 2.0, 2.0)},
+    "polyhead_tokens_total": {1: (0.0, 2e7, 4e7, 6e7, 8e7, 1e8)},
+    'polyhead_stage_duration_seconds_bucket{stage="queue",le="0.2"}': {1: (0.0, 10.0, 20.0, 30.0, 35.0, 40.0)},
+    'polyhead_stage_duration_seconds_count{stage="queue"}': {1: (0.0, 10.0, 25.0, 40.0, 55.0, 70.0)},
+    'polyhead_requests_rejected_total{reason="overloaded"}': {1: (0.0, 0.0, 0.0, 5.0, 9.0, 12.0)},
+}
+SERIES: dict[str, dict[int, Values]] = {  # by replica; the second one started later
+    COUNTED: {1: (0.0, 20.0, 50.0, 80.0, 110.0, 140.0), 2: (None, None, None, 2.0, 32.0, 62.0)},
+    GAUGED: {1: (0.0, 900.0, 20.0, 0.0, 70.0, 10.0), 2: (None, None, None, 40.0, 0.0, 5.0)},
+    **OTHERS,
+}
+INTERVAL, MOMENT = 15, 80  # seconds; no sample is on an edge of a window that ends then
+QUERIES = [
+    *(metric.query.replace("$(POLYHEAD_NAMESPACE)", "a") for rules in (keda(), keda_gpu()) for metric in rules.metrics),
+    f'sum(avg_over_time({GAUGED}{{namespace="a"}}[1m]))',
+    f'sum(max_over_time({GAUGED}{{namespace="a"}}[30s]))',
+    f'sum({GAUGED}{{namespace="a"}})',
+]
+
+
+def test_values_of_queries_are_prometheus_own(tmp_path: Path) -> None:
+    samples, series, expected = Samples(), [], []
+    for metric, by_replica in SERIES.items():
+        for replica, values in by_replica.items():
+            for index, value in enumerate(values):
+                if value is not None:
+                    samples.add(replica, index * INTERVAL, {metric: value})
+            name, _, labels = metric.rstrip("}").partition("{")
+            labels = ", ".join(filter(None, ('namespace="a"', f'instance="{replica}"', labels)))
+            written = " ".join("_" if value is None else f"{value:g}" for value in values)
+            series.append({"series": f"{name}{{{labels}}}", "values": written})
+    for query in dict.fromkeys(QUERIES):
+        found = samples.value(query, MOMENT)
+        assert found
+        expected.append({"expr": query, "eval_time": f"{MOMENT}s", "exp_samples": [{"labels": "{}", "value": found}]})
+    test = {"interval": f"{INTERVAL}s", "input_series": series, "promql_expr_test": expected}
+    path = tmp_path / "test.yaml"
+    path.write_text(yaml.safe_dump({"evaluation_interval": "1s", "tests": [test]}))
+    run(tool("promtool", "Debian's package prometheus brings it"), "test", "rules", path)
+
+
+def test_queries_without_an_answer_and_those_that_are_not_known() -> None:
+    samples = Samples()
+    samples.add(0, 0, {"x": 1})
+    assert samples.value("sum(rate(y[1m]))", 60) is None
+    assert samples.value("sum(x) and sum(y) or vector(0)", 60) == 0
+    for query, message in {
+        "x": "has a value a replica",
+        "sum(irate(x[1m]))": "expected sum",
+        "sum(x) < 2": "expected and",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            samples.value(query, 60)

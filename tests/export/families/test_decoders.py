@@ -1,4 +1,4 @@
-"""Encoders made from decoders: left padding, scaled rotary positions, older files, what is refused."""
+"""Encoders made from decoders: left padding, scaled rotary positions, older files, refusals."""
 
 import json
 from pathlib import Path
@@ -108,6 +108,21 @@ def test_older_files_of_gemma_say_the_same(tmp_path: Path) -> None:
         ("gemma3", {"layer_types": ["full_attention", "mamba", "full_attention"]}, "layer_types .*mamba"),
         ("t5", {"feed_forward_proj": "gated-swish2"}, "feed_forward_proj 'gated-swish2'"),
         ("t5", {"is_decoder": True}, "is_decoder True: False is supported"),
+        ("t5", {"dense_act_fn": "silu"}, "says dense_act_fn 'silu' and feed_forward_proj 'relu': which is right"),
+        ("t5", {"hidden_size": 25}, "says hidden_size 25 and d_model 24: which is right"),
+        (
+            "qwen3",
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+            "rope_parameters .* and rope_scaling .*: which",
+        ),
+        ("eurobert", {"rope_theta": 9.0}, "rope_theta 9.0 and another in rope_parameters, 10000.0"),
+        (
+            "gemma3",
+            {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+            "rope_parameters and rope_scaling: which is",
+        ),
+        ("gemma3", {"is_causal": False}, "is_causal False: True is supported"),
+        ("jina-v3", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "rope_scaling .*: None is supported"),
         ("albert", {"num_hidden_groups": 9}, "num_hidden_groups is 9: .* at most 5"),
         ("jina-v3", {"type_vocab_size": 2}, "type_vocab_size 2: 1 is supported"),
     ],

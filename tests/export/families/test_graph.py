@@ -12,16 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from export.errors import UnsupportedModel
 from export.graph import fused_attention, input_names, trace
-from export.int8.calibration import see_ranges
-from export.int8.quantize import quantize_encoder, require_quantizable
+from export.int8.quantize import quantize_encoder, see_ranges
 from export.precision import TOLERANCES
 from export.runtime import Session
 from export.verify import verify
+from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, NORM_LAYERS, attentions_name
 from model.config import EncoderConfig
 from model.encoder import Encoder
-from model.graph_names import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, NORM_LAYERS, attentions_name
 from tests.networks import draw_weights, random_batches, vary
 
 LONGEST = 24
@@ -131,23 +129,6 @@ def test_a_text_gives_the_same_bits_alone_and_in_any_batch(
     weights = run(session, batch(rows, padding), config)[attentions_name(1)][place]
     length = lengths[place]
     assert np.array_equal(weights[:, :length, :length], alone[attentions_name(1)][0])
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("alibi", "gated True, up_bias False"),
-        (
-            "local",
-            "gated True, .*, norm_bias False, pre_norm True, first_attention_norm False, .* 'rotary'",
-        ),
-        ("root-mean-square", "gated True, norm 'rms_norm'"),
-        ("uneven groups", r"num_key_value_heads \(3, 1\), query_groups \(\(1, 2, 1\), \(4,\)\), causal True"),
-    ],
-)
-def test_int8_refuses_what_it_has_no_form_of_by_name(name: str, message: str) -> None:
-    with pytest.raises(UnsupportedModel, match=f"int8 knows no 8-bit form of {message}: export this network as fp32"):
-        require_quantizable(NETWORKS[name])
 
 
 def test_gates_and_norms_of_every_head_verify(drawn: tuple[Encoder, Path]) -> None:

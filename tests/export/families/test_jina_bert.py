@@ -68,7 +68,8 @@ def test_equals_its_publications_written_out(tmp_path: Path, change: dict[str, A
 
 
 def test_the_heads_of_other_tasks_are_left_out(tmp_path: Path) -> None:
-    read(save(tmp_path, CONFIG, **{"pooler.dense.weight": np.ones((1, 1), np.float32)}))
+    made = read(save(tmp_path, CONFIG, **{"pooler.dense.weight": np.ones((1, 1), np.float32)}))
+    compare(made.encoder, CONFIG, [5, 2], 5)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_the_heads_of_other_tasks_are_left_out(tmp_path: Path) -> None:
         ({"feed_forward_type": None}, "feed_forward_type None"),
         ({"num_attention_heads": 5}, "hidden_size 24 is not a multiple of 5 heads"),
         ({"pruned_heads": {"0": [1], "1": [1], "2": [1]}}, "pruned_heads .* None, {} is supported"),
-        ({"position_embedding_type": "rope"}, "position_embedding_type 'rope': absolute is supported"),
+        ({"position_embedding_type": "rope"}, "says feed_forward_type, which may change the network"),
     ],
 )
 def test_refuses_settings_it_would_not_reproduce(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -98,4 +99,4 @@ def test_takes_its_own_publications_code_for_the_network_written_here(tmp_path: 
         "AutoConfig": "jinaai/x--configuration_bert.JinaBertConfig",
         "AutoModel": "jinaai/x--modeling.JinaBertModel",
     }
-    read(save(tmp_path, {**CONFIG, "auto_map": code}))
+    compare(read(save(tmp_path, {**CONFIG, "auto_map": code})).encoder, CONFIG, [5, 2], 5)

@@ -15,7 +15,7 @@ from export.sources import Folder
 from model.artifact import HEADS, HEADS_PAGE, Artifact
 from service.app import create_app
 from service.engine import Engine
-from service.readiness import Readiness
+from service.services import Readiness
 from service.settings import read_settings
 from tests.export.conftest import write_artifact
 
@@ -68,9 +68,10 @@ def test_reports_on_an_artifact_which_then_serves_it(
     assert report["model"] == "bert <&> one"
 
     settings, readiness = read_settings(["--model", str(artifact), "--workers", "1"]), Readiness()
-    app, _ = create_app(settings, readiness)
+    app, services = create_app(settings, readiness)
     engine = Engine.load(artifact, settings)
-    readiness.start(engine)
+    services.models.start(services.model, engine)
+    readiness.start()
     answer = TestClient(app).get("/heads")
     engine.close(5)
     assert answer.status_code == 200
@@ -104,7 +105,7 @@ def test_reports_on_a_folder_into_a_directory(bert_folder: Path, corpus: Path, t
         (["{folder}", "--corpus", "{corpus}"], "is no artifact to write the report into"),
         (["{folder}", "--corpus", "{corpus}", "--weights", "{folder}"], "names the weights of an artifact"),
         (["{artifact}", "--corpus", "{corpus}", "--revision", "v1"], "is of a model on the hub, and {artifact} is an"),
-        (["{folder}", "--corpus", "./none.txt", "--output", "{out}"], "cannot be read as UTF-8 text"),
+        (["{folder}", "--corpus", "./none.txt", "--output", "{out}"], "none.txt cannot be read: No such file"),
         (["{folder}", "--corpus", "{corpus}", "--pairs", "{corpus}", "--output", "{out}"], "expected text,text,rating"),
     ],
 )
@@ -152,7 +153,7 @@ def test_a_machine_without_room_is_one_line(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("export.heads.driver.make_report", fail)
+    monkeypatch.setattr("export.heads.report.make_report", fail)
     assert main(["heads", str(bert_folder), "--corpus", str(corpus), "--output", str(tmp_path / "report")]) == 1
     assert capsys.readouterr().err.endswith(f"head report failed: {said}\n")
 
@@ -160,7 +161,7 @@ def test_a_machine_without_room_is_one_line(
 def test_sigterm_is_an_interruption(
     bert_folder: Path, corpus: Path, tmp_path: Path, monkeypatch: Any, capsys: Any, sigterm_handler: signal.Handlers
 ) -> None:
-    monkeypatch.setattr("export.heads.driver.make_report", lambda *_: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr("export.heads.report.make_report", lambda *_: signal.raise_signal(signal.SIGTERM))
     assert main(["heads", str(bert_folder), "--corpus", str(corpus), "--output", str(tmp_path / "report")]) == 130
     assert capsys.readouterr().err.endswith("head report interrupted: nothing was written\n")
     assert not (tmp_path / "report").exists()

@@ -6,7 +6,7 @@ import torch
 from scipy.stats import spearmanr
 
 from export.checkpoint import Checkpoint
-from export.heads.capture import Capture
+from export.heads.corpus import Pairs, tokenize_pairs
 from export.heads.importance import (
     drift,
     embed,
@@ -15,8 +15,8 @@ from export.heads.importance import (
     loss_gradient,
     spearman_loss,
 )
-from export.heads.pairs import Pairs, tokenize_pairs
-from export.tokens import TextBatch, batches, tokenize
+from export.heads.statistics import Capture
+from export.texts import TextBatch, batches, tokenize
 from model.encoder import Encoder
 from model.packing import packing
 from tests.networks import TINY, draw_weights

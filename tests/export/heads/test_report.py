@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from export.checkpoint import Checkpoint
-from export.heads.driver import ReportRequest, make_report
+from export.heads.report import ReportRequest, make_report
 from export.heads.statistics import REPORTED
 from tests.planted import DEAD, NEXT, PREVIOUS, REPEATED, SELF, SEPARATOR, TWIN, UNIFORM, draw_texts, sharp_weight
 
-LENGTHS = np.array([len(text.split()) + 2 for text in draw_texts(60)])  # [CLS] and [SEP] beside the words
+LENGTHS = np.array([len(text.split()) + 2 for text in draw_texts(60)])  # [CLS] and [SEP] besides the words
 SHARP = np.array([sharp_weight(int(length)) for length in LENGTHS])
 REST = (1 - SHARP) / (LENGTHS - 1)  # weight of each other token
 

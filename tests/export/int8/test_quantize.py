@@ -8,14 +8,14 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from export.checkpoint import Checkpoint
-from export.errors import QualityError, SourceError, UnsupportedModel
+from export.errors import QualityError, SourceError
 from export.graph import trace
-from export.int8.calibration import HELD_OUT_TEXTS, TEXTS, read_texts, see_ranges, text_batches
-from export.int8.quantize import Range, quantize_encoder, require_quantizable, steps_for
+from export.int8.quantize import Range, has_folded_form, quantize_encoder, see_ranges, steps_for
 from export.precision import TOLERANCES
 from export.quality import measure_quality
 from export.tasks.definition import Threshold
-from export.tasks.embedding import EMBEDDING
+from export.tasks.vectors import EMBEDDING
+from export.texts import HELD_OUT_TEXTS, TEXTS, read_texts, text_batches
 from export.verify import verify
 from model.config import EncoderConfig
 from model.encoder import Encoder
@@ -143,14 +143,9 @@ def test_refuses_calibration_text_in_other_words_than_the_models(tokenizer: Toke
         text_batches(tmp_path / "texts", tokenizer, longest=20)
 
 
-def test_refuses_a_first_attention_without_a_norm() -> None:
-    with pytest.raises(UnsupportedModel, match="int8 knows no 8-bit form of first_attention_norm False"):
-        require_quantizable(replace(TINY, first_attention_norm=False))
-
-
-def test_refuses_a_setting_that_a_later_version_adds() -> None:
+def test_a_setting_that_a_later_version_adds_has_the_form_that_fits_every_network() -> None:
     later = make_dataclass("Later", [("query_norm", bool, field(default=False))], bases=(EncoderConfig,), frozen=True)
     settings = {item.name: getattr(TINY, item.name) for item in fields(TINY)}
-    require_quantizable(later(**settings))
-    with pytest.raises(UnsupportedModel, match="int8 knows no 8-bit form of query_norm True"):
-        require_quantizable(later(**settings, query_norm=True))
+    assert has_folded_form(later(**settings))
+    assert not has_folded_form(later(**settings, query_norm=True))
+    assert not has_folded_form(replace(TINY, first_attention_norm=False))

@@ -10,15 +10,20 @@ from scipy.stats import spearmanr
 
 from export.checkpoint import Checkpoint
 from export.errors import ParityError, SourceError
-from export.heads.pairs import read_pairs
-from export.pruning.curve import counts, draw_curve, most_within
-from export.pruning.driver import PruningRequest, prune
-from export.pruning.latency import Timing
-from export.pruning.material import halve, read_material
-from export.pruning.orders import Definition, importance, least_first, random_orders
-from export.pruning.quality import Judge, PruningQuality
+from export.heads.corpus import read_pairs
+from export.pruning.curve import Judge, PruningQuality, counts, draw_curve, judge_by_pairs, most_within
+from export.pruning.driver import (
+    Definition,
+    PruningRequest,
+    halve,
+    importance,
+    least_first,
+    prune,
+    random_orders,
+    read_material,
+)
 from export.pruning.removal import apply_removal, remove_heads
-from export.pruning.timing import with_bounds
+from export.pruning.timing import Timing, with_bounds
 from model.encoder import Encoder
 from tests.planted import DEAD, draw_texts
 
@@ -96,16 +101,40 @@ def test_prunes_as_far_as_the_loss_allows(planted: Checkpoint) -> None:
 
 
 def test_pruning_to_quality_holds_what_it_promises(planted: Checkpoint, pairs_file: Path) -> None:
-    pruned = prune(planted, PruningRequest(lose=2.0, pairs=pairs_file, with_curve=False))
-    record = pruned.record
-    assert record["before"]["points"] - record["after"]["points"] <= 2.0
+    record = prune(planted, PruningRequest(lose=2.0, pairs=pairs_file, with_curve=False)).record
     material = read_material(planted, pairs_file, None)
+    assert material.pairs
     order = least_first(importance(planted.encoder, "loss_gradient", material.texts, material.pairs))
-    count = len(record["removed"])
+    count, chooser = len(record["removed"]), judge_by_pairs(planted.encoder, material.pairs)
     assert [[0, head] for head in order[:count]] == record["removed"]
-    if count < 8:  # one more would break it
-        next_one = material.judge.judge(remove_heads(planted.encoder, order[: count + 1]))
-        assert record["before"]["points"] - next_one.points > 2.0
+    assert 0 < count < 8
+
+    def lost(removed: int) -> float:
+        return chooser.judge_whole().points - chooser.judge(remove_heads(planted.encoder, order[:removed])).points
+
+    assert lost(count) <= 2.0 < lost(count + 1)
+
+
+def test_the_reported_half_has_no_part_in_how_many_heads_go(planted: Checkpoint, tmp_path: Path) -> None:
+    left, right = draw_texts(40, seed=1), draw_texts(40, seed=2)
+    judged = set(halve(40)[1])
+
+    def removed(rating_of_judged: int) -> tuple[list[list[int]], float]:
+        path = tmp_path / f"{rating_of_judged}.csv"
+        ratings = [(rating_of_judged * i if i in judged else i) % 6 for i in range(40)]
+        path.write_text("".join(f"{a},{b},{rating}\n" for a, b, rating in zip(left, right, ratings, strict=True)))
+        request = PruningRequest(lose=2.0, definition="output_norm", pairs=path, with_curve=False)
+        record = prune(planted, request).record
+        return record["removed"], record["before"]["points"]
+
+    (first, points), (second, other_points) = removed(1), removed(5)
+    assert points != other_points
+    assert first == second
+
+
+def test_a_share_of_less_than_one_head_is_refused(planted: Checkpoint) -> None:
+    with pytest.raises(SourceError, match=r"0.01 of 8 heads is less than one: ask for at least 0.125"):
+        prune(planted, PruningRequest(share=0.01, with_curve=False))
 
 
 def test_ratings_that_alternate_do_not_split_by_rating(planted: Checkpoint, tmp_path: Path) -> None:

@@ -15,9 +15,19 @@ from export.heads.subject import find_subject
 from export.pruning.removal import apply_removal, remove_heads
 from export.runtime import Session
 from export.sources import Folder
-from model.artifact import GRAPH, HEADS, PRUNING, PRUNING_PICTURE, Artifact
+from model.artifact import (
+    ATTENTION_LAYERS,
+    GRAPH,
+    HEAD_GATES,
+    HEADS,
+    INPUT_IDS,
+    LENGTHS,
+    POOLED,
+    PRUNING,
+    PRUNING_PICTURE,
+    Artifact,
+)
 from model.encoder import Encoder
-from model.graph_names import ATTENTION_LAYERS, HEAD_GATES, INPUT_IDS, LENGTHS, POOLED
 from tests.networks import TINY, draw_weights
 from tests.planted import draw_texts
 
@@ -70,7 +80,7 @@ def test_a_pruned_artifact_computes_what_the_masked_network_computes(
     code = main([str(bert_folder), "--output", str(output), *flags])
     printed = capsys.readouterr().err
     if precision == "int8" and "QualityError" in printed:
-        pytest.skip("drawn weights do not survive 8 bits")
+        pytest.skip("randomly initialised weights do not survive 8 bits")
     assert code == 0
     assert "removed 4 of 12 heads by loss_gradient: spearman x 100 " in printed
     manifest = Artifact.open(output).manifest
@@ -114,7 +124,7 @@ def test_the_pruned_graph_is_the_whole_graph_with_its_gates_closed(tmp_path: Pat
 def test_the_curve_goes_into_the_artifact_and_the_report_knows_what_is_gone(
     bert_folder: Path, pairs_file: Path, tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("export.pruning.latency.SECONDS", 0.02)
+    monkeypatch.setattr("export.pruning.timing.SECONDS", 0.02)
     monkeypatch.setattr("export.pruning.driver.counts", lambda heads: [0, heads // 2])
     output = tmp_path / "curve"
     flags = ["--prune-to-quality", "5", "--pairs", str(pairs_file), "--no-explain"]

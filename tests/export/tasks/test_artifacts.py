@@ -10,10 +10,8 @@ from sentence_transformers import CrossEncoder, MultiVectorEncoder, SparseEncode
 from tokenizers import Tokenizer
 
 from export.runtime import Session
-from model.artifact import GRAPH, TOKENIZER, Artifact
-from model.graph_names import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
-from model.manifest import Manifest
-from model.tasks.settings import MultiVectorSettings
+from model.artifact import ATTENTION_LAYERS, GRAPH, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS, TOKENIZER, Artifact, Manifest
+from model.config_parts import MultiVectorSettings
 from tests.task_artifacts import TaskArtifact
 
 TOLERANCE = 1e-5

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from export.inputs import graph_inputs
 from export.runtime import Session
-from model.artifact import GRAPH, Artifact
-from model.manifest import Manifest
+from export.texts import graph_inputs
+from model.artifact import GRAPH, Artifact, Manifest
 from tests.task_artifacts import TaskArtifact
 
 LONGEST = 40

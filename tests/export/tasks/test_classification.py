@@ -1,4 +1,4 @@
-"""Classifiers of every family equal `transformers` and sentence-transformers' CrossEncoder on drawn networks."""
+"""Classifiers of texts and of tokens equal `transformers` and CrossEncoder with random weights."""
 
 import json
 from pathlib import Path
@@ -8,21 +8,22 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, PreTrainedModel
 
 from export.errors import UnsupportedModel
 from export.tasks.classification import read_labels
+from model.config_parts import ClassificationSettings
 from model.encoder import Encoder
-from model.tasks.settings import ClassificationSettings
 from tests.family_models import MODELS, FamilyModel, draw, ids_and_types, read, save
 
 TOLERANCE = 1e-5
 NAMES = (
     *("bert", "roberta", "roberta-with-types", "xlm-roberta", "camembert", "distilbert", "electra", "electra-as-wide"),
-    *("mpnet", "modernbert", "modernbert-with-biases", "nomic", "gte"),
+    *("mpnet", "modernbert", "modernbert-with-biases", "nomic", "gte", "deberta"),
 )
 FAMILIES = [model for model in MODELS if model.name in NAMES]
 BATCHES = [[7], [1], [5, 2, 1], [3, 9, 4]]
+TOKENS = [model for model in MODELS if not model.name.startswith("gemma3")]  # which has no such class
 
 
 @pytest.fixture(scope="module", params=FAMILIES, ids=lambda model: model.name)
@@ -41,8 +42,11 @@ def compare(model: FamilyModel, theirs: PreTrainedModel, ours: Encoder, lengths:
     named = {"token_type_ids": types} if getattr(theirs.config, "type_vocab_size", 0) > 1 else {}
     with torch.inference_mode():
         expected = theirs(padded, attention_mask=mask, **named).logits
-        found = ours(ids, torch.tensor(lengths), token_type_ids=types if ours.config.type_vocab_size else None)
-    torch.testing.assert_close(found.task_output, expected, atol=TOLERANCE, rtol=0)
+        output = ours(ids, torch.tensor(lengths), token_type_ids=types if ours.config.type_vocab_size else None)
+    found = output.task_output
+    if found.ndim > 2:
+        found, expected = found[mask == 1], expected[mask == 1]
+    torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize("lengths", BATCHES, ids=str)
@@ -56,6 +60,21 @@ def test_the_task_and_its_labels_are_read(pair: tuple[FamilyModel, PreTrainedMod
     assert config.task == "classification"
     assert config.task_settings.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
     assert (config.task_settings.activation, config.output_size) == ("softmax", 3)
+
+
+@pytest.mark.parametrize("model", TOKENS, ids=lambda model: model.name)
+def test_labels_of_tokens_equal_transformers(model: FamilyModel, tmp_path: Path) -> None:
+    theirs = draw(model, auto=AutoModelForTokenClassification, num_labels=3)
+    ours = read(save(theirs, model, tmp_path)).encoder
+    assert (ours.config.task, ours.config.output_size) == ("token_classification", 3)
+    compare(model, theirs, ours, [5, 2, 1])
+
+
+def test_a_family_without_labels_of_tokens_is_refused(tmp_path: Path) -> None:
+    model = next(model for model in MODELS if model.name == "gemma3")
+    save(draw(model), model, tmp_path)
+    with pytest.raises(UnsupportedModel, match="token_classification is not supported for networks of .*gemma3_text"):
+        read(change_config(tmp_path, architectures=["Gemma3ForTokenClassification"]))
 
 
 def test_modernbert_may_classify_the_mean(tmp_path: Path) -> None:
@@ -99,7 +118,7 @@ def change_config(folder: Path, **change: Any) -> Path:
         ({"problem_type": "single_label_classification"}, "softmax"),
         ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, "identity"),
         ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "identity"),
-        ({"sentence_transformers": {"version": "4.0"}, "problem_type": "regression"}, "identity"),
+        ({"sentence_transformers": {"version": "4.0"}, "problem_type": "regression"}, "sigmoid"),
     ],
 )
 def test_reads_what_makes_scores_of_logits(folder: Path, change: dict[str, Any], activation: str) -> None:
@@ -166,7 +185,7 @@ def test_heads_of_nomics_own_code_are_refused(tmp_path: Path) -> None:
     model = next(model for model in FAMILIES if model.name == "nomic")
     made = save(draw(model, auto=AutoModelForSequenceClassification, num_labels=2), model, tmp_path)
     described = json.loads((made / "config.json").read_text())
-    own = {"n_embd": described["hidden_size"], "n_head": 4, "n_layer": 2, "n_inner": 64, "layer_norm_epsilon": 1e-12}
+    own = {"n_embd": described["hidden_size"], "n_head": 4, "n_layer": 3, "n_inner": 64, "layer_norm_epsilon": 1e-12}
     rest = {"rotary_emb_fraction": 1, "rotary_emb_base": 1000, "activation_function": "swiglu", "n_positions": 64}
     biases = dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), False)
     with pytest.raises(UnsupportedModel, match=r"NomicBERT's own code are not supported: those of transformers 5 are"):

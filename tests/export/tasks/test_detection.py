@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 
 from export.checkpoint import Checkpoint, read_checkpoint, require_embedding
 from export.errors import ExportError, UnsupportedModel
+from export.pipeline import find_task
 from export.sources import Folder
-from export.tasks.detection import find_task
-from model.tasks.settings import Task
+from model.config_parts import Task
 from tests.networks import BERT_CONFIG
 
 TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
@@ -50,9 +50,9 @@ def cross_encoder(bert_folder: Path) -> Path:
         ([], ["ElectraForPreTraining"], "embedding"),
         ([], ["MPNetModel"], "embedding"),
         ([], None, "embedding"),
-        ([], ["BertForTokenClassification"], None),
+        ([], ["BertForTokenClassification"], "token_classification"),
         ([], ["BertForQuestionAnswering"], None),
-        ([], ["HF_ColBERT"], None),
+        ([], ["HF_ColBERT"], "multi_vector"),
     ],
 )
 def test_the_task_is_read(kinds: list[str], architectures: list[str] | None, expected: str | None) -> None:
@@ -82,8 +82,8 @@ def test_without_an_architecture_the_weights_tell(cross_encoder: Path) -> None:
 
 
 def test_a_task_that_is_none_of_ours_is_refused(bert_folder: Path) -> None:
-    describe(bert_folder, architectures=["BertForTokenClassification"])
-    message = "BertForTokenClassification, which is for none of the tasks embedding, classification, sparse, multi_vec"
+    describe(bert_folder, architectures=["BertForQuestionAnswering"])
+    message = "BertForQuestionAnswering, which is for none of the tasks embedding, classification, token_class"
     with pytest.raises(UnsupportedModel, match=message):
         read(bert_folder)
     assert read(bert_folder, "embedding").encoder.config.task == "embedding"
@@ -95,7 +95,7 @@ def test_a_task_without_its_layers_is_refused(bert_folder: Path) -> None:
         read(bert_folder, "classification")
     with pytest.raises(UnsupportedModel, match="no layers for task sparse: expected cls.predictions.transform.dense"):
         read(bert_folder, "sparse")
-    with pytest.raises(UnsupportedModel, match="task multi_vector needs one Dense module on tokens"):
+    with pytest.raises(UnsupportedModel, match="task multi_vector needs a Dense module on tokens"):
         read(bert_folder, "multi_vector")
 
 

@@ -13,9 +13,8 @@ from export.checkpoint import read_checkpoint
 from export.errors import UnsupportedModel
 from export.sources import Folder
 from model.config import EncoderConfig
-from model.config_parts import Projection
+from model.config_parts import ClassificationSettings, MultiVectorSettings, Projection, SparseSettings
 from model.encoder import Encoder
-from model.tasks.settings import ClassificationSettings, MultiVectorSettings, SparseSettings
 from tests.networks import TINY, draw_weights
 
 CONFIGS: list[EncoderConfig] = [

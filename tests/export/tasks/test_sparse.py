@@ -12,8 +12,8 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from export.errors import UnsupportedModel
 from export.tasks.sparse import DECODER_BIAS
+from model.config_parts import SparseSettings
 from model.encoder import Encoder
-from model.tasks.settings import SparseSettings
 from tests.family_models import MODELS, FamilyModel, draw, ids_and_types, read, save
 
 TOLERANCE = 1e-5
@@ -78,7 +78,7 @@ def test_weights_equal_transformers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, theirs, ours = pair
-    monkeypatch.setattr("model.tasks.sparse.CHUNK_VALUES", chunk_values)
+    monkeypatch.setattr("model.tasks.CHUNK_VALUES", chunk_values)
     ids, types = ids_and_types(model, len(lengths), max(lengths) + 2)
     found = run(ours, ids, types, lengths)
     torch.testing.assert_close(found, splade(theirs, ids, types, lengths), atol=TOLERANCE, rtol=0)

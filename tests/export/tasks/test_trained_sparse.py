@@ -9,13 +9,10 @@ import torch
 
 from export.checkpoint import read_checkpoint
 from export.exporter import export_artifact
-from export.inputs import batch_inputs
-from export.int8.calibration import HELD_OUT_TEXTS, read_texts
 from export.runtime import Session
 from export.sources import Folder
-from export.tokens import batches, tokenize
-from model.artifact import GRAPH
-from model.graph_names import SPARSE
+from export.texts import HELD_OUT_TEXTS, batch_inputs, batches, read_texts, tokenize
+from model.artifact import GRAPH, SPARSE
 
 TOLERANCE = 1e-5
 WEIGHTS = "cognition/model/model.safetensors"

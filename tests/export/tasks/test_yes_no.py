@@ -13,9 +13,9 @@ from tokenizers import Tokenizer as FastTokenizer
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.errors import UnsupportedModel
 from export.sources import Folder
-from model.tasks.settings import ClassificationSettings
+from model.config_parts import ClassificationSettings
 from service.errors import Invalid
-from service.tokenization.tokenized import TokenizedInput
+from service.tokenization.rows import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
 from tests.family_models import MODELS, draw, save
 from tests.yes_no import WEB, ask, build
@@ -114,6 +114,45 @@ def test_token_ids_are_refused_where_words_stand_around_texts(tmp_path: Path) ->
             tokenizer.join_ids([[[5], [6]]], "longest_first", from_start=False)
     finally:
         tokenizer.close()
+
+
+TEMPLATE = (
+    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. <Instruct>: "
+    "{{ i }} <Query>: {{ q }} <Document>: {{ d }} <think>"
+)
+
+
+@pytest.mark.parametrize(
+    ("true", "false", "template", "message"),
+    [
+        ("yes", "no", TEMPLATE, ""),
+        ("cat", "no", TEMPLATE, "scores by the tokens .* and 'no': only 'yes' less 'no'"),
+        ("yes", None, TEMPLATE, "scores by the tokens 'yes' and None"),
+        ("yes", "no", "{{ q }} {{ d }}", "chat template .* does not say 'Judge whether"),
+        ("yes", "no", None, "chat template .* does not say 'Judge whether"),
+    ],
+)
+def test_what_a_logit_score_module_says_is_never_skipped(
+    tmp_path: Path, true: str, false: str | None, template: str | None, message: str
+) -> None:
+    folder = build(tmp_path, tied=True)
+    tokenizer = FastTokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = [None if word is None else tokenizer.encode(word).ids[0] for word in (true, false)]
+    kinds = {"": "base.modules.transformer.Transformer", "1_LogitScore": "cross_encoder.modules.logit_score.LogitScore"}
+    entries = [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in kinds.items()]
+    (folder / "modules.json").write_text(json.dumps(entries))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "text-generation"}))
+    (folder / "1_LogitScore").mkdir()
+    said = dict(zip(("true_token_id", "false_token_id"), ids, strict=True))
+    (folder / "1_LogitScore" / "config.json").write_text(json.dumps(said))
+    if template is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    for task in (None, "classification"):
+        if message:
+            with pytest.raises(UnsupportedModel, match=message):
+                read_checkpoint(Folder(folder, "drawn"), task=task)
+        else:
+            assert read_checkpoint(Folder(folder, "drawn"), task=task).pairs
 
 
 def test_texts_are_as_long_as_on_the_card(tmp_path: Path) -> None:

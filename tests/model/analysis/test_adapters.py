@@ -7,7 +7,7 @@ from transformers import AutoModel, BertConfig
 
 from model.analysis.adapters import AdapterError, to_bertviz, to_circuitsvis, to_huggingface
 from model.analysis.arrays import Float32Array
-from model.analysis.special import exclude_special
+from model.analysis.words import exclude_special
 from tests.model.analysis.answers import answer, whole_answer
 from tests.model.analysis.maps import draw_maps
 from tests.networks import BERT_CONFIG

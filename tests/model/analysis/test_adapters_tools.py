@@ -1,4 +1,4 @@
-"""The adapters against the tools themselves; they are no dependency of ours, so where they are missing this is skipped.
+"""The adapters against the tools themselves; they are no dependency of ours, so if they are missing this is skipped.
 
 To run it: an environment with pytest, orjson, torch, bertviz and circuitsvis, and `pytest --noconftest` on this file.
 """

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.analysis.arrays import Float32Array
-from model.analysis.reductions import max_over_heads, mean_over_heads
+from model.analysis.arrays import Float32Array, Float64Array
+from model.analysis.reductions import classical_scaling, max_over_heads, mean_over_heads, rollout, saliency
 from tests.model.analysis.maps import assert_rows_sum_to, draw_maps, drawn_maps, looking, uniform
 
 
@@ -65,3 +65,134 @@ def test_a_layer_without_heads_has_no_map() -> None:
         mean_over_heads(np.zeros((0, 3, 3), dtype=np.float32))
     with pytest.raises(ValueError, match="at least one head"):
         max_over_heads(np.zeros((3, 3), dtype=np.float32))
+
+
+@st.composite
+def drawn_layers(draw: st.DrawFn) -> list[Float32Array]:
+    """Layers of one text with 0 to 4 heads each, at least one layer with heads."""
+    generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    tokens = draw(st.integers(1, 10))
+    heads = draw(st.lists(st.integers(0, 4), min_size=1, max_size=6).filter(any))
+    return [
+        draw_maps(generator, count, tokens, tokens) if count else np.zeros((0, 0, 0), np.float32) for count in heads
+    ]
+
+
+def step_by_step(attentions: list[Float32Array]) -> Float64Array:
+    """Abnar & Zuidema's own order: add the residual, divide by the row sums, multiply upwards from the first layer."""
+    tokens = max(weights.shape[-1] for weights in attentions)
+    joint = np.eye(tokens)
+    for weights in attentions:
+        mean = weights.astype(np.float64).mean(axis=0) if len(weights) else np.zeros((tokens, tokens))
+        augmented = mean + np.eye(tokens)
+        joint = (augmented / augmented.sum(axis=-1)[:, np.newaxis]) @ joint
+    return joint
+
+
+@pytest.mark.parametrize("layers", [1, 2, 6, 12])
+@pytest.mark.parametrize("tokens", [1, 2, 7, 128])
+def test_uniform_heads(layers: int, tokens: int) -> None:
+    found = rollout([np.stack([uniform(tokens)] * 3)] * layers)
+    kept = 0.5**layers
+    expected = kept * np.eye(tokens) + (1 - kept) * np.full((tokens, tokens), 1 / tokens)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
+
+
+def test_identity_heads_leave_every_token_where_it_is() -> None:
+    np.testing.assert_array_equal(rollout([np.eye(5, dtype=np.float32)[np.newaxis]] * 4), np.eye(5))
+
+
+def test_layers_that_shift_give_binomial_weights() -> None:
+    found = rollout([looking(-1, 8)[np.newaxis]] * 3)  # (I + shift)^3 / 2^3
+    expected = sum(times / 8 * looking(-steps, 8) for steps, times in enumerate([1, 3, 3, 1]))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
+
+
+def test_the_first_layer_acts_first() -> None:
+    ahead, constant = looking(1, 3)[np.newaxis], np.zeros((1, 3, 3), dtype=np.float32)
+    constant[0, :, 0] = 1  # everyone reads token 0
+    upwards = (np.eye(3) + constant[0]) / 2 @ (np.eye(3) + ahead[0]) / 2
+    downwards = (np.eye(3) + ahead[0]) / 2 @ (np.eye(3) + constant[0]) / 2
+    assert not np.allclose(upwards, downwards)
+    np.testing.assert_allclose(rollout([ahead, constant]), upwards, atol=1e-7)
+
+
+@settings(deadline=None)
+@given(drawn_layers())
+def test_against_the_definition_step_by_step(attentions: list[Float32Array]) -> None:
+    found = rollout(attentions)
+    np.testing.assert_allclose(found, step_by_step(attentions), rtol=0, atol=1e-6)
+    assert_rows_sum_to(found, 1)
+
+
+@settings(deadline=None)
+@given(drawn_layers())
+def test_single_rows_are_the_rows_of_the_whole(attentions: list[Float32Array]) -> None:
+    whole = rollout(attentions)
+    tokens = len(whole)
+    np.testing.assert_allclose(rollout(attentions, np.eye(tokens)[[0, -1]]), whole[[0, -1]], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(saliency(attentions, np.full(tokens, 1 / tokens)), whole.mean(axis=0), rtol=0, atol=1e-6)
+
+
+@settings(deadline=None)
+@given(drawn_layers(), st.randoms(use_true_random=False))
+def test_permuting_tokens_permutes_both_axes(attentions: list[Float32Array], shuffler: Random) -> None:
+    whole = rollout(attentions)
+    order = list(range(len(whole)))
+    shuffler.shuffle(order)
+    permuted = [weights[:, order][:, :, order] if len(weights) else weights for weights in attentions]
+    np.testing.assert_allclose(rollout(permuted), whole[order][:, order], rtol=0, atol=1e-6)
+
+
+def test_layers_without_heads_pass_through(generator: np.random.Generator) -> None:
+    layer = draw_maps(generator, 2, 6, 6)
+    none = np.zeros((0, 6, 6), dtype=np.float32)
+    np.testing.assert_array_equal(rollout([none, layer, none]), rollout([layer]))
+    np.testing.assert_array_equal(rollout([none, none]), np.eye(6))
+    for other in (0, 5, 9):  # its n means nothing
+        np.testing.assert_array_equal(rollout([layer, np.zeros((0, other, other), np.float32)]), rollout([layer]))
+
+
+def test_rows_of_lost_mass_are_made_whole() -> None:
+    half = 0.5 * uniform(4)[np.newaxis]  # A~ = (half + I) / 1.5
+    np.testing.assert_allclose(rollout([half]), (half[0] + np.eye(4)) / 1.5, atol=1e-7)
+
+
+def test_refuses_what_is_no_whole_text(generator: np.random.Generator) -> None:
+    with pytest.raises(
+        ValueError, match=r"a layer has shape \(2, 1, 5\), expected \[H, 5, 5\]: rollout needs every query"
+    ):
+        rollout([draw_maps(generator, 2, 5, 5), draw_maps(generator, 2, 1, 5)])
+    with pytest.raises(ValueError, match="expected \\[H, 5, 5\\]"):
+        rollout([draw_maps(generator, 2, 5, 5), draw_maps(generator, 2, 4, 4)])
+    with pytest.raises(ValueError, match=r"start has shape \(1, 4\), expected \[Q, n\] with the layers' n = 5"):
+        rollout([draw_maps(generator, 2, 5, 5)], np.ones((1, 4)))
+    with pytest.raises(ValueError, match="n = 0 of at least 1"):
+        rollout([np.zeros((0, 0, 0), dtype=np.float32)])
+    with pytest.raises(ValueError, match="n = 0 of at least 1"):
+        rollout([])
+
+
+def distances_of(points: np.ndarray) -> np.ndarray:
+    return np.asarray(np.linalg.norm(points[:, None] - points, axis=-1))
+
+
+def test_points_of_a_plane_are_found_again_up_to_rotation(generator: np.random.Generator) -> None:
+    distances = distances_of(generator.normal(size=(12, 2)))
+    points, stress = classical_scaling(distances)
+    np.testing.assert_allclose(distances_of(points), distances, atol=1e-9)
+    assert stress == pytest.approx(0, abs=1e-9)
+    np.testing.assert_allclose(points.mean(axis=0), 0, atol=1e-9)
+
+
+def test_stress_says_what_a_plane_cannot_hold() -> None:
+    corners = 1.0 - np.eye(4)  # a tetrahedron
+    points, stress = classical_scaling(corners)
+    found = distances_of(points)
+    assert stress == pytest.approx(np.sqrt(((found - corners) ** 2).sum() / 12))
+    assert stress > 0.1
+
+
+def test_small_and_empty() -> None:
+    assert classical_scaling(np.zeros((1, 1)))[0].tolist() == [[0, 0]]
+    assert classical_scaling(np.zeros((3, 3)))[1] == 0

@@ -7,12 +7,23 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.spatial.distance import jensenshannon
 
 from model.analysis.arrays import BoolArray, Float32Array, IntArray
-from model.analysis.statistics import STATISTICS, head_statistics, row_entropy
-from model.attention import MultiHeadAttention
-from model.dot_product import AttentionInputs, eager_attention
-from tests.model.analysis.maps import draw_maps, looking, uniform
+from model.analysis.statistics import (
+    DIRECTIONS,
+    STATISTICS,
+    best_offset,
+    head_statistics,
+    jensen_shannon,
+    offset_rate,
+    predict_heads,
+    rare_token,
+    row_entropy,
+    sink,
+    variability,
+)
+from tests.model.analysis.maps import draw_maps, uniform
 
 
 class Text(NamedTuple):
@@ -195,59 +206,6 @@ def test_an_identity_head() -> None:
     assert of(text, "confidence") == pytest.approx([4 / 6])  # [CLS] and [SEP] look at special keys only
 
 
-def previous_token_head(tokens: int, beta: float) -> Float32Array:
-    """A head built from weights: one-hot positions, and a query projection that is beta times a shift."""
-    attention = MultiHeadAttention(hidden_size=tokens, num_heads=1, d_k=tokens, d_v=1)
-    positions = torch.eye(tokens)
-    query = beta * math.sqrt(tokens) * positions.roll(-1, dims=1)  # row i asks for position i - 1
-    query[0] = 0
-    projected = ((positions @ query)[None], positions[None], positions[None, :, :1])
-    lengths, wanted = torch.tensor([tokens]), torch.tensor(True)
-    _, weights = eager_attention(AttentionInputs(*projected, lengths, wanted, num_heads=1, scale=attention.scale))
-    assert weights is not None
-    found: Float32Array = weights[0, 0].numpy()
-    return found
-
-
-@pytest.mark.parametrize("beta", [0.0, 2.0, 8.0])
-@pytest.mark.parametrize("tokens", [2, 9, 64])
-def test_a_planted_previous_token_head(tokens: int, beta: float) -> None:
-    text = plain(previous_token_head(tokens, beta))
-    peak = math.exp(beta) / (math.exp(beta) + tokens - 1)
-    rest = (1 - peak) / (tokens - 1)
-    assert of(text, "offset_previous") == pytest.approx([(tokens - 1) / tokens * peak], rel=1e-5)
-    assert of(text, "offset_self") == pytest.approx([(1 / tokens + (tokens - 1) * rest) / tokens], rel=1e-5)
-    peaked = -peak * math.log(peak) - (tokens - 1) * rest * math.log(rest)
-    assert of(text, "entropy") == pytest.approx([(math.log(tokens) + (tokens - 1) * peaked) / tokens], rel=1e-5)
-
-
-def test_heads_that_look_one_way() -> None:
-    text = plain(np.eye(5, k=-1, dtype=np.float32) + np.diag(np.eye(5, dtype=np.float32)[0]), looking(1, 5))
-    assert of(text, "offset_previous") == pytest.approx([0.8, 0.0])  # the first row has nothing before it
-    assert of(text, "offset_next") == pytest.approx([0.0, 0.8])
-    assert of(text, "signed_distance") == pytest.approx([0.8, 0.0], abs=1e-7)  # 4 - 1 - 1 - 1 - 1: around the end
-    assert of(text, "distance") == pytest.approx([0.8, 1.6])
-
-
-def test_a_head_at_rest_on_the_separator() -> None:
-    resting = np.zeros((5, 5), dtype=np.float32)
-    resting[:, -1] = 1
-    text = plain(resting)
-    for name in ("special_mass", "special_to_special", "other_to_special"):
-        assert of(text, name) == [1.0]
-    assert of(text, "confidence") == [0.0]
-
-
-def test_who_looks_at_special_tokens_is_told_apart() -> None:
-    weights = np.zeros((4, 4), dtype=np.float32)
-    weights[[0, 3], 0] = 1  # special queries at [CLS], the others at themselves
-    weights[[1, 2], [1, 2]] = 1
-    text = plain(weights)
-    assert of(text, "special_mass") == [0.5]
-    assert of(text, "special_to_special") == [1.0]
-    assert of(text, "other_to_special") == [0.0]
-
-
 def test_a_head_that_matches_equal_tokens() -> None:
     ids = np.array([0, 7, 8, 7, 9, 7, 0])  # [CLS] and [SEP] share an id here, and do not count
     matches = np.zeros((7, 7), dtype=np.float32)
@@ -325,3 +283,82 @@ def test_refuses_shapes_that_differ() -> None:
         text._replace(token_ids=text.token_ids[:0]).statistics()
     with pytest.raises(ValueError, match=r"masks have shapes \(4,\) and \(5,\), expected \(5,\)"):
         text._replace(special=text.special[:4]).statistics()
+
+
+@given(st.integers(1, 5), st.integers(1, 7), st.integers(0, 100))
+def test_equals_scipys_over_rows(heads: int, size: int, seed: int) -> None:
+    weights = np.random.default_rng(seed).dirichlet(np.full(size, 0.3), (heads, size)).astype(np.float32)
+    expected = np.array([[(jensenshannon(a, b, axis=-1) ** 2).mean() for b in weights] for a in weights])
+    found = jensen_shannon(weights)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    np.testing.assert_array_equal(found, found.T)
+    assert (found.diagonal() == 0).all()
+
+
+def test_the_same_is_0_and_nothing_in_common_is_ln_2() -> None:
+    weights = np.stack([np.eye(4), np.eye(4), np.eye(4)[[1, 2, 3, 0]]]).astype(np.float32)
+    found = jensen_shannon(weights)
+    assert found[0, 1] == 0
+    assert found[0, 2] == pytest.approx(np.log(2), rel=1e-6)
+
+
+def one_hot(targets: list[int], size: int) -> np.ndarray:
+    return np.eye(size, dtype=np.float32)[targets][np.newaxis]
+
+
+def test_sink_is_what_the_first_token_takes() -> None:
+    assert sink(one_hot([0, 0, 2, 1], 4)).tolist() == [0.5]
+    assert sink(np.full((2, 5, 5), 0.2, np.float32)).tolist() == pytest.approx([0.2, 0.2])
+
+
+def test_offset_rate_counts_rows_that_have_such_a_key() -> None:
+    weights = one_hot([2, 0, 1, 0], 4)
+    rate = offset_rate(weights, -1)
+    assert rate is not None
+    assert rate.tolist() == pytest.approx([2 / 3])  # rows 1 and 2 of 1, 2, 3
+    assert offset_rate(weights, -4) is None
+
+
+def test_rare_token_wants_one_rarest_among_enough() -> None:
+    counts = np.array([100, 9, 1, 9, 9, 9, 100])
+    special = np.array([True, *[False] * 5, True])
+    rate = rare_token(one_hot([2, 2, 3, 2, 2, 6, 2], 7), counts, special)
+    assert rate is not None
+    assert rate.tolist() == pytest.approx(
+        [3 / 5]
+    )  # the last query's largest is special: of the ordinary none is larger
+    assert rare_token(one_hot([0] * 7, 7), np.array([100, 1, 1, 9, 9, 9, 100]), special) is None
+    assert rare_token(one_hot([0] * 4, 4), np.array([5, 1, 2, 3]), np.zeros(4, bool)) is None
+
+
+def test_variability_is_0_for_a_head_blind_to_content_and_near_1_for_one_that_never_repeats() -> None:
+    size = 64
+    blind = np.broadcast_to(np.full((4, 4), 0.25, np.float32), (size, 1, 4, 4))
+    assert variability(blind).tolist() == [[0.0]] * size
+    apart = np.zeros((size, 1, 1, size), np.float32)
+    apart[np.arange(size), 0, 0, np.arange(size)] = 1  # each text looks at a place of its own
+    expected = 1 - 1 / size  # (1 - 1/X + (X - 1)/X) / 2
+    np.testing.assert_allclose(variability(apart), expected, rtol=1e-6)
+
+
+def test_both_directions_by_hand() -> None:
+    weights = np.array([[[0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [0.2, 0.5, 0.3]]], np.float32)
+    looks_at, looked_at_by = predict_heads(weights, np.ones(3, bool))
+    assert DIRECTIONS == ("dependent_to_head", "head_to_dependent")
+    assert looks_at[0].tolist() == [2, 0, 1]
+    assert looked_at_by[0].tolist() == [1, 2, 0]  # column 0: .6 from 1; column 1: .5 from 2; column 2: .7 from 0
+
+
+def test_neither_the_word_itself_nor_what_is_no_candidate_is_predicted() -> None:
+    weights = np.array([[[0.9, 0.0, 0.1], [0.0, 0.9, 0.1], [0.5, 0.4, 0.1]]], np.float32)
+    looks_at, looked_at_by = predict_heads(weights, np.array([False, True, True]))
+    assert looks_at[0].tolist()[1:] == [2, 1]
+    assert looked_at_by[0].tolist()[1:] == [2, 1]
+
+
+def test_best_offset_takes_the_nearer_of_equals() -> None:
+    assert best_offset([1, 1, -2]) == (1, 2 / 3)
+    assert best_offset([-3, 2]) == (2, 0.5)
+    assert best_offset([-1, 1]) == (1, 0.5)
+    with pytest.raises(ValueError, match="no case"):
+        best_offset([])

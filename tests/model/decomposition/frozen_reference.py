@@ -41,7 +41,7 @@ class FixedNorm(nn.Module):
 
 
 class Given(nn.Module):
-    """In place of the embedding layer: a tensor that is set."""
+    """Instead of the embedding layer: a tensor that is set."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()

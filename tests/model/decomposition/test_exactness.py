@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from model.config import EncoderConfig
+from model.config_parts import MultiVectorSettings
 from model.decomposition.decompose import decompose
 from model.decomposition.output_only import decompose_output
 from model.encoder import Encoder
-from model.tasks.settings import MultiVectorSettings
 from tests.drawn_configs import LONGEST, VOCABULARY, configs
 from tests.family_models import MODELS, FamilyModel, draw, ids_and_types, read, save
 from tests.model.decomposition.frozen_reference import reference_parts
@@ -124,5 +124,5 @@ def test_own_shares_are_kobayashis_one_minus_the_mixing_ratio() -> None:
 def test_a_task_without_a_vector_of_a_text_is_refused() -> None:
     config = vary(task="multi_vector", task_settings=MultiVectorSettings(size=3))
     encoder, ids, types = drawn(config, 0, 4)
-    with pytest.raises(ValueError, match="task multi_vector gives no vector of a text"):
+    with pytest.raises(ValueError, match="task multi_vector returns no vector of a text"):
         decompose(encoder, ids, types)

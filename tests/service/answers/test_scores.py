@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from model.artifact import Artifact
-from model.tasks.settings import MultiVectorSettings
+from model.config_parts import MultiVectorSettings
 from service.answers.scores import best, rank, similarities
 from tests.task_artifacts import TaskArtifact
 

@@ -19,7 +19,7 @@ from service.batching.executor import WORKER_NICE
 from service.batching.jobs import Job, JobResult
 from service.errors import DeadlineExceeded, InferenceFailed, NotReady, Overloaded, ServiceError, TooLarge
 from service.inference.backend import Batch, BatchOutput
-from service.observability.batch_record import BatchRecord
+from service.observability.stages import BatchRecord
 from tests.service.batching.test_queue import counted_lines
 from tests.service.fake_backend import PATIENCE, FakeBackend, job
 
@@ -54,7 +54,7 @@ async def begin(batcher: Batcher, *jobs: Job, deadline: float | None = None) -> 
 
 
 async def begin_busy(batcher: Batcher, backend: FakeBackend, runs: int = 1) -> list[Submission]:
-    """Requests of one text, one after the other, that keep so many workers in a run until they are permitted to go."""
+    """Requests of one text that keep this many workers in a run until they are permitted to go."""
     tasks = []
     backend.hold()
     before = len(backend.runs)
@@ -198,7 +198,7 @@ def test_many_workers_do_not_cut_short_texts_into_runs_of_one() -> None:
             waiting = await begin(batcher, *[job(9, 9, 9, 9)] * 32)
             backend.permit()
             await asyncio.to_thread(backend.wait_for_runs, 17)
-            assert len(backend.runs[16]) == 16, "64 tokens, where a sixteenth of what waits would be 8"
+            assert len(backend.runs[16]) == 16, "64 tokens, where a sixteenth of the waiting tokens would be 8"
             backend.release()
             await asyncio.gather(waiting, *busy)
 
@@ -240,6 +240,22 @@ def test_reports_every_batch_and_outlives_a_callback_that_fails(caplog: pytest.L
     assert [(r.texts, r.tokens, r.padded_tokens) for r in records] == [(1, 1, 1), (2, 5, 6), (1, 1, 1)]
     assert all(record.inference_seconds >= 0 for record in records)
     assert caplog.text.count("ValueError: no metric of that name") == 3
+
+
+def test_a_run_that_brings_nothing_counts_as_busy_and_not_as_a_batch() -> None:
+    records: list[BatchRecord] = []
+
+    async def test() -> None:
+        backend = FakeBackend()
+        backend.on_token[5] = raising(OSError())
+        with running(backend, on_batch=records.append) as batcher:
+            with pytest.raises(InferenceFailed):
+                await batcher.submit([job(5)])
+            await batcher.submit([job(6)])
+
+    within_patience(test)
+    assert [(record.texts, record.tokens) for record in records] == [(0, 0), (1, 1)]
+    assert all(record.inference_seconds > 0 for record in records)
 
 
 def test_tells_time_in_the_queue_from_time_in_the_run() -> None:

@@ -1,4 +1,4 @@
-"""Runs that nobody waits for any more are ended, and only those."""
+"""Runs whose requests have all ended are cancelled, and no others."""
 
 import asyncio
 import threading

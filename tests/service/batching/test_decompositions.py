@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from service.batching.decompositions import RUN_ROWS, DecompositionQueue, WholeText
-from service.errors import DeadlineExceeded, NotReady, Overloaded
+from service.errors import DeadlineExceeded, NotReady, Overloaded, TooLarge
 from tests.service.fake_engine import FakeDecomposer, hidden_states
 
 
@@ -64,23 +64,39 @@ def test_a_request_never_has_more_runs_at_work_than_threads_so_another_gets_its_
     queue.close()
 
 
-def test_what_would_wait_too_long_is_refused_with_when_to_try_again() -> None:
+def test_what_would_wait_too_long_is_refused_and_a_large_request_holds_up_no_small_one() -> None:
     decomposer = FakeDecomposer()
-    queue = DecompositionQueue(lambda: decomposer, threads=1, max_delay=0.0)
+    seconds: list[float] = []
+    queue = DecompositionQueue(lambda: decomposer, threads=1, max_delay=0.0, on_run=seconds.append)
 
     async def overload() -> Overloaded:
         await queue.submit([text(40)])
+        assert len(seconds) == 1
         decomposer.gate.clear()
-        waiting = asyncio.create_task(queue.submit([text(400)]))
+        waiting = [asyncio.create_task(queue.submit([text(400)]))]
+        waiting += [asyncio.create_task(queue.submit([text(2)])) for _ in range(16)]
         while len(decomposer.sources) < 2:
             await asyncio.sleep(0)
+        assert queue.waiting_rows == 400**2 + 16 * 2**2
+        assert not any(task.done() for task in waiting)
         with pytest.raises(Overloaded) as refused:
             await queue.submit([text(2)])
         decomposer.gate.set()
-        await waiting
+        await asyncio.gather(*waiting)
+        assert queue.waiting_rows == 0
         return refused.value
 
     assert asyncio.run(overload()).retry_after
+    queue.close()
+
+
+def test_what_cannot_be_done_before_its_deadline_is_refused_before_it_runs() -> None:
+    decomposer = FakeDecomposer()
+    queue = DecompositionQueue(lambda: decomposer, threads=1)
+    queue._rate.add(100, 1.0)
+    with pytest.raises(TooLarge, match="explaining this takes about 16 s here, 10 are left: send less text"):
+        submit(queue, text(40), deadline=time.monotonic() + 10.4)
+    assert not decomposer.sources
     queue.close()
 
 

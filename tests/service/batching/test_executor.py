@@ -136,7 +136,7 @@ def test_too_many_hanging_workers_are_the_end_and_everybody_is_told(monkeypatch:
             backend.release()
             with pytest.raises(NotReady):
                 await batcher.submit([job(9)])
-            assert not batcher.is_alive(), "for good"
+            assert not batcher.is_alive(), "permanently"
             assert not await asyncio.to_thread(batcher.close, PATIENCE)
 
     within_patience(test)

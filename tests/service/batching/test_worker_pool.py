@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from service.batching import worker_pool
-from service.batching.worker import Worker
-from service.batching.worker_pool import WorkerPool
+from service.batching.worker_pool import Worker, WorkerPool
 from tests.service.fake_backend import PATIENCE
 from tests.service.monitor_clock import MonitorClock
 
@@ -162,7 +161,7 @@ def test_gives_up_once_when_too_many_hang(monkeypatch: pytest.MonkeyPatch) -> No
     finish.set()
     for worker in scene.lost:
         worker.thread.join(PATIENCE)
-    assert not scene.pool.is_alive(), "for good"
+    assert not scene.pool.is_alive(), "permanently"
     assert not scene.end()
     assert scene.failures == 1
 
@@ -200,14 +199,21 @@ def test_a_process_that_was_stopped_for_a_while_has_no_hanging_workers(monkeypat
     assert scene.end()
 
 
-def test_workers_that_die_at_once_are_not_hired_without_end() -> None:
-    started = threading.Semaphore(0)
+def test_workers_that_die_at_once_are_not_hired_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, now = MonitorClock(monkeypatch), 1000.0
+    monkeypatch.setattr(worker_pool, "time", SimpleNamespace(monotonic=lambda: now))
+    hired = threading.Semaphore(0)
 
     def die(_worker: Worker) -> None:
-        started.release()
+        hired.release()
         raise SystemExit("no such luck")
 
     lock = threading.Lock()
+
+    def is_empty() -> bool:
+        with lock:  # not while the monitor replaces the dead
+            return not pool.workers
+
     pool = WorkerPool(
         size=2,
         work=die,
@@ -218,8 +224,15 @@ def test_workers_that_die_at_once_are_not_hired_without_end() -> None:
         max_abandoned=1,
     )
     pool.start()
-    time.sleep(1.5)
-    assert not pool.is_alive()
+    for _ in range(2):
+        for _ in range(worker_pool._MAX_DEATHS):
+            assert hired.acquire(timeout=PATIENCE)
+        while not is_empty():  # one that was hired with the last to die may still live
+            clock.wait_for_look()
+        while hired.acquire(blocking=False):
+            pass
+        clock.wait_for_look()
+        assert not hired.acquire(blocking=False), "as many as may die within a second, and no more"
+        assert not pool.is_alive()
+        now += 1.0
     pool.stop()
-    hired = sum(1 for _ in iter(lambda: started.acquire(blocking=False), False))
-    assert worker_pool._MAX_DEATHS <= hired <= 4 * worker_pool._MAX_DEATHS

@@ -358,7 +358,7 @@ def test_deadline_ends_waiting_for_the_tokenizer(
     served: Served, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
     released = threading.Event()
-    monkeypatch.setattr(served.engine.tokenizer, "encode_now", lambda *_, **__: released.wait(60))
+    monkeypatch.setattr(served.engine.tokenizer, "_encode", lambda *_, **__: released.wait(60))
     started = time.monotonic()
     try:
         response = served.client.post(path, json=body, headers={"x-request-timeout": "0.05"})
@@ -436,7 +436,7 @@ def test_unexpected_failure_is_500_with_a_fixed_text(served: Served, monkeypatch
     def explode(*_args: object, **_kwargs: object) -> None:
         raise RuntimeError(f"cannot handle {CANARY}")
 
-    monkeypatch.setattr(served.engine.tokenizer, "encode_now", explode)
+    monkeypatch.setattr(served.engine.tokenizer, "_encode", explode)
     response = served.encode({"inputs": CANARY})
     assert (response.status_code, error_of(response)["code"]) == (500, "internal_error")
     assert CANARY not in response.text

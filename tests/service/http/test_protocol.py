@@ -18,10 +18,10 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.server import ServerState
 
-from service.http.connection import CONNECTION_KEY, ConnectionLimits
-from service.http.pieces import PART_BYTES
+from service.http.connection import CONNECTION_KEY, ConnectionLimits, ConnectionSlots
 from service.http.protocol import MOST_PIPELINED, BoundedProtocol
-from tests.service.process import ServerProcess, fake_server, wait_until
+from service.http.response import PART_BYTES
+from tests.service.process import ServerProcess, fake_server, read_sample, wait_until
 
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n"
 
@@ -50,8 +50,7 @@ def read_answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
 
 
 def metric(server: ServerProcess, name: str) -> float:
-    lines = server.request("GET", "/metrics")[2].decode().splitlines()
-    return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} "))
+    return read_sample(server.request("GET", "/metrics")[2].decode(), name)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +141,9 @@ def test_refused_length_is_answered_before_the_body_is_sent(server: ServerProces
             b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
             b"Content-Length: 10000000\r\nExpect: 100-continue\r\n\r\n"
         )
-        assert read_answer(connection)[0] == 413
+        status, headers, _ = read_answer(connection)
+        assert (status, headers.get("connection")) == (413, "close"), "its body may still come, or the next request"
+        assert connection.recv(1) == b""
 
 
 @pytest.mark.parametrize(
@@ -156,6 +157,8 @@ def test_refused_length_is_answered_before_the_body_is_sent(server: ServerProces
         b"POST /encode HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"GET / HTTP/1.1\r\nbad header\r\n\r\n",
         b"GET ? HTTP/1.1\r\nHost: test\r\n\r\n",
+        b"GET /healthz HTTP/2.0\r\nHost: test\r\n\r\n",
+        b"GET /healthz HTTP/0.9\r\nHost: test\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),  # TLS
     ],
 )
@@ -170,6 +173,51 @@ def test_what_is_no_http_gets_400_in_the_one_body(server: ServerProcess, sent: b
         error = json.loads(body)["error"]
         assert (error["code"], error["param"]) == ("malformed_request", None)
         assert connection.recv(1) == b""
+
+
+@pytest.mark.parametrize("size", [4400, 20])
+def test_a_length_of_many_digits_is_malformed(server: ServerProcess, size: int) -> None:
+    """Python reads no number of more than 4,300 digits: that was a failure of ours."""
+    with server.connect() as connection:
+        connection.sendall(b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Length: %s2\r\n\r\n{}" % (b"0" * size))
+        status, _, body = read_answer(connection)
+        assert (status, json.loads(body)["error"]["param"]) == (400, "Content-Length")
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "gzip\r\nTransfer-Encoding: chunked"])
+def test_a_transfer_coding_that_is_not_read_is_said_so(server: ServerProcess, coding: str) -> None:
+    with server.connect() as connection:
+        head = f"POST /encode HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: {coding}\r\n\r\n"
+        connection.sendall(head.encode() + b"2\r\n{}\r\n0\r\n\r\n")
+        status, _, body = read_answer(connection)
+        assert (status, error_code(body)) == (501, "unsupported_transfer_coding")
+
+
+CHUNKED = b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("chunk", "status", "code"),
+    [
+        (b"1\r\n \r\n", 400, "malformed_request"),
+        (b"1;" + b"x" * 30_000 + b"\r\n \r\n", 431, "headers_too_large"),
+    ],
+    ids=["one byte each", "extensions"],
+)
+def test_chunks_that_hold_little_are_refused(server: ServerProcess, chunk: bytes, status: int, code: str) -> None:
+    with server.connect() as connection:
+        connection.sendall(CHUNKED)
+        with suppress(OSError):  # it may be closed meanwhile
+            for _ in range(40):
+                connection.sendall(chunk * (1_000_000 // len(chunk)))
+        found, _, body = read_answer(connection)
+        assert (found, error_code(body)) == (status, code)
+
+
+def test_a_body_in_small_chunks_is_read(server: ServerProcess) -> None:
+    with server.connect() as connection:
+        connection.sendall(CHUNKED + b"".join(b"1\r\n%c\r\n" % byte for byte in b'{"inputs": "cat"}') + b"0\r\n\r\n")
+        assert read_answer(connection)[0] == 200
 
 
 @pytest.mark.parametrize("offer", ["", "Connection: Upgrade\r\nUpgrade: h2c\r\n"], ids=["", "upgrade"])
@@ -244,7 +292,7 @@ def test_bodies_that_nobody_reads_are_kept_no_longer_than_their_requests() -> No
 
 
 def test_reading_goes_on_behind_a_large_body_that_came_at_once() -> None:
-    """While nothing is read, nobody sees the client leave, and its request is computed for nobody."""
+    """While nothing is read, no one sees the client leave, and its request is computed for no one."""
     head, _, body = request_bytes({"inputs": "cat " * 25_000}).partition(b"{")
     read = bytearray()
 
@@ -338,7 +386,10 @@ async def _nothing_here(_scope: Scope, _receive: Receive, send: Send) -> None:
 def _protocol(app: Any) -> BoundedProtocol:
     limits = ConnectionLimits(max_header_bytes=1000, receive_timeout=9.0, send_timeout=9.0, min_send_rate=10_000)
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
-    made = BoundedProtocol(config, ServerState(), {}, limits=limits, on_refused=Mock())
+    early = Mock(is_alert=False)
+    made = BoundedProtocol(
+        config, ServerState(), {}, limits=limits, slots=ConnectionSlots(1), early=early, on_refused=Mock()
+    )
     transport = Mock(spec=asyncio.Transport)
     transport.is_closing.return_value, transport.get_extra_info.return_value = False, None
     transport.get_write_buffer_size.return_value = 0

@@ -1,4 +1,4 @@
-"""What comes behind a request's head, or behind the request: trailers, blank lines, bodies that break off."""
+"""Bytes behind a request's head, or behind the request: trailers, blank lines, bodies that break off."""
 
 import json
 import signal

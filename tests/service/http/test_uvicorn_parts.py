@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -10,8 +10,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from service.http.answer_writer import AnswerWriter
-from service.http.uvicorn_parts import HttpProtocol, HttpServer
+from service.http.uvicorn_parts import AnswerWriter, HttpProtocol, HttpServer
 
 REQUEST = b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 3\r\n\r\nabc"
 
@@ -159,3 +158,68 @@ def test_the_server_knows_its_connections_and_requests() -> None:
     server.server_state.connections.add(connection := Mock())
     assert server.connections == [connection]
     assert server.requests is server.server_state.tasks
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def write(self, data: bytes) -> None:
+        self.calls.append(data)
+
+    def writelines(self, parts: tuple[bytes, ...]) -> None:
+        self.calls.append(tuple(parts))
+
+    def close(self) -> None:
+        self.calls.append("closed")
+
+
+@pytest.fixture
+def transport() -> Transport:
+    return Transport()
+
+
+@pytest.fixture
+def writer(transport: Transport) -> AnswerWriter:
+    return AnswerWriter(cast("Any", transport), transport.close)
+
+
+def test_a_head_leaves_with_its_body_and_what_follows_by_itself(writer: AnswerWriter, transport: Transport) -> None:
+    writer.hold_head()
+    writer.write(HEAD)
+    assert transport.calls == []
+    writer.write(b"first")
+    writer.write(b"second")
+    writer.flush()
+    assert transport.calls == [(HEAD, b"first"), b"second"]
+
+
+def test_a_head_without_a_body_leaves_at_the_end(writer: AnswerWriter, transport: Transport) -> None:
+    writer.hold_head()
+    writer.write(HEAD)
+    writer.flush()
+    writer.flush()
+    assert transport.calls == [HEAD]
+
+
+def test_closing_leaves_nothing_behind(writer: AnswerWriter, transport: Transport) -> None:
+    writer.hold_head()
+    writer.write(HEAD)
+    writer.close()
+    assert transport.calls == [HEAD, "closed"]
+
+
+def test_a_client_that_waits_for_continue_gets_it_at_once(writer: AnswerWriter, transport: Transport) -> None:
+    writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert len(transport.calls) == 1
+
+
+def test_an_array_is_written_as_it_is(writer: AnswerWriter, transport: Transport) -> None:
+    array = memoryview(b"numbers")
+    writer.hold_head()
+    for data in (HEAD, b"header", array, array):
+        writer.write(data)
+    assert transport.calls == [(HEAD, b"header"), array, array]

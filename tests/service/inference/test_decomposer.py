@@ -10,13 +10,12 @@ import torch
 
 from export.checkpoint import read_checkpoint
 from export.sources import Folder
-from model.artifact import EXPLAIN_GRAPH, Artifact, write_manifest
+from model.artifact import EXPLAIN_GRAPH, Artifact, ArtifactError, write_manifest
 from model.decomposition.decompose import decompose
-from model.manifest import ArtifactError
 from service.engine import Engine
 from service.errors import Invalid, NotFound, WrongTask
 from service.inference.backend import Cancellation
-from service.inference.decomposer import OnnxDecomposer
+from service.inference.onnx_backend import OnnxDecomposer
 from tests.task_artifacts import TaskArtifact
 
 A, B = "the cat sat on the mat", "a dog ran"
@@ -43,7 +42,7 @@ def test_the_engine_explains_the_similarity_that_it_encodes(embedder: TaskArtifa
         with pytest.raises(WrongTask, match="call explain"):
             engine.explain_score(A)
         with pytest.raises(Invalid, match="top_pairs"):
-            engine.explain(A, B, through="network", top_pairs=3)
+            engine.explain(A, B, through="network", top_pairs=3)  # type: ignore[call-arg]
 
 
 def test_a_rerankers_logit_is_explained_by_the_tokens_of_the_pair(reranker: TaskArtifact) -> None:

@@ -10,8 +10,7 @@ import pytest
 from onnx import helper
 from onnx.external_data_helper import convert_model_to_external_data
 
-from model.artifact import GRAPH
-from model.manifest import ArtifactError
+from model.artifact import GRAPH, ArtifactError
 from service.inference.graph_files import MAX_DEPTH, external_locations
 from service.inference.onnx_backend import OnnxBackend
 from tests.service.inference.test_onnx_backend import assert_matches_reference, make_batch

@@ -14,14 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.artifact import Artifact
-from model.manifest import ArtifactError
+from model.artifact import GRAPH, Artifact, ArtifactError
 from service.batching.batcher import Batcher
 from service.batching.jobs import Job
-from service.inference import onnx_backend, onnx_session
+from service.inference import onnx_backend
 from service.inference.backend import Batch, BatchOutput
-from service.inference.onnx_backend import OnnxBackend
-from service.inference.onnx_session import ProviderUnavailable, open_session
+from service.inference.onnx_backend import OnnxBackend, ProviderUnavailable, load_session
 from tests.service.tiny_graph import INPUTS, MAX_LENGTH, NUM_HEADS, VOCAB_SIZE, reference, write_tiny_artifact
 
 ROOT = Path(__file__).parents[2]
@@ -118,13 +116,14 @@ class SpySession:
 
 @pytest.fixture
 def spy(artifact: Artifact) -> SpySession:
-    return SpySession(open_session(artifact, intra_op_threads=1, provider="cpu"))
+    return SpySession(load_session(artifact, GRAPH, intra_op_threads=1, provider="cpu"))
 
 
 @pytest.fixture
 def spied(artifact: Artifact, spy: SpySession, monkeypatch: pytest.MonkeyPatch) -> OnnxBackend:
     """A backend over the session that is watched."""
-    monkeypatch.setattr(onnx_backend, "open_session", lambda *_, **__: spy)
+    monkeypatch.setattr(onnx_backend, "load_session", lambda *_, **__: spy)
+    monkeypatch.setattr(onnx_backend, "_check_names", lambda *_: None)
     return padding_to(1, artifact)
 
 
@@ -140,20 +139,17 @@ def test_asks_for_nothing_that_is_not_wanted(spied: OnnxBackend, spy: SpySession
     assert spy.wanted == [[False, False], [False, True], [True, True]]
 
 
-def test_warms_up_with_no_longer_text_than_fits_any_memory(
+def test_warms_up_with_the_longest_text_that_fits_any_memory_and_with_attention(
     spied: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    spied.warm_up()
+    assert (min(spy.lengths), max(spy.lengths)) == (1, MAX_LENGTH)
+    assert [True, True] in spy.wanted
+    spy.lengths.clear()
     monkeypatch.setattr(onnx_backend, "_WARM_UP_LENGTHS", (1, 8))
     monkeypatch.setattr(onnx_backend, "_LONGEST_WARM_UP", 20)
     spied.warm_up()
     assert max(spy.lengths) == 20
-
-
-def test_warms_up_with_the_longest_text_and_with_attention(spied: OnnxBackend, spy: SpySession) -> None:
-    spied.warm_up()
-    assert max(spy.lengths) == MAX_LENGTH
-    assert min(spy.lengths) == 1
-    assert [True, True] in spy.wanted
 
 
 def test_threads_run_side_by_side(backend: OnnxBackend) -> None:
@@ -241,7 +237,7 @@ def test_cuda_that_is_not_there_is_refused_with_what_to_do(tmp_path: Path) -> No
 def test_cuda_that_does_not_run_the_graph_is_refused(
     spy: SpySession, artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnx_session, "_load", lambda *_: spy.session)  # one that CUDA was asked of, in vain
+    monkeypatch.setattr(onnx_backend, "load_session", lambda *_, **__: spy.session)  # CUDA was asked for in vain
     with pytest.raises(ProviderUnavailable, match="CUDA was asked for and CPUExecutionProvider would run the graph"):
         OnnxBackend(artifact, provider="cuda")
 
@@ -275,41 +271,29 @@ def test_session_options_are_those_that_a_shared_machine_needs(spy: SpySession) 
     assert not spy.session._enable_fallback
 
 
-def test_the_run_after_large_outputs_returns_the_memory_once(
+def test_the_first_run_a_second_after_a_large_one_returns_its_memory(
     spied: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.monotonic()
     monkeypatch.setattr(onnx_backend, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(onnx_backend, "_LARGE_OUTPUT", 1000)
-    spied.run(make_batch([3], layers=(0,)))
-    spied.run(make_batch([32], layers=(0,)))
-    spied.run(make_batch([3]))
-    assert spy.options == [None, None, None]
-    now += 1.0
-    spied.run(make_batch([3]))
-    spied.run(make_batch([3]))
-    assert [options is None for options in spy.options[3:]] == [False, True]
-
-
-def test_the_run_after_a_long_text_returns_the_memory_too(
-    spied: OnnxBackend, spy: SpySession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = time.monotonic()
-    monkeypatch.setattr(onnx_backend, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(onnx_backend, "_LARGE_SCORES", 4 * max(NUM_HEADS) * 31**2)
-    spied.run(make_batch([31]))
-    now += 1.0
-    spied.run(make_batch([32]))
+    spied.run(make_batch([3], layers=(0,)))
+    spied.run(make_batch([31], layers=(0,)))  # its outputs are large
+    spied.run(make_batch([3]))
     now += 1.0
     spied.run(make_batch([3]))
-    assert [options is None for options in spy.options] == [True, True, False]
+    spied.run(make_batch([32]))  # its scores are large
+    now += 1.0
+    spied.run(make_batch([3]))
+    assert [options is None for options in spy.options] == [True, True, True, False, True, False]
 
 
 MEMORY_CHECK = """
 import gc, os, sys
 from pathlib import Path
 import numpy as np
-from model.artifact import Artifact
+from model.artifact import GRAPH, Artifact
 from service.inference import onnx_backend
 from service.inference.backend import Batch
 
@@ -347,7 +331,7 @@ PEAK_CHECK = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from model.artifact import Artifact
+from model.artifact import GRAPH, Artifact
 from service.inference.backend import Batch
 from service.inference.onnx_backend import OnnxBackend
 

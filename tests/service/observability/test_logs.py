@@ -6,6 +6,7 @@ import os
 import sys
 import termios
 import threading
+import time
 from collections.abc import Iterator
 from typing import IO
 
@@ -41,6 +42,23 @@ def test_line_is_one_json_object(lines: io.BytesIO) -> None:
     (line,) = read(lines)
     assert line.pop("time")
     assert line == {"level": "warning", "logger": "some.module", "message": "two\nlines 2", "status": 200}
+
+
+def test_a_terminal_gets_lines_for_a_person() -> None:
+    ours, theirs = os.openpty()
+    with open(theirs, "wb", buffering=0) as terminal:
+        logs.configure("info", terminal)
+        logging.getLogger("service").info("starting", extra={"fields": {"settings": {"port": 8000}}})
+        logging.getLogger("some.module").warning("slow", extra={"fields": {"route": "/encode", "status": 200}})
+        logs.log_request({"route": "/encode", "status": 200})
+        written = b""
+        while written.count(b"\n") < 3:  # a terminal gives what has come so far
+            written += os.read(ours, 4096)
+        starting, slow, request = written.decode().splitlines()
+    os.close(ours)
+    assert starting.split()[1:] == ["info", "starting"]
+    assert slow.split()[1:] == ["warning", "slow", "route=/encode", "status=200"]
+    assert request.split()[1:] == ["info", "request", "route=/encode", "status=200"]
 
 
 def test_level_holds(lines: io.BytesIO) -> None:
@@ -186,7 +204,7 @@ def test_nobody_waits_for_a_reader_that_stops_reading_and_what_is_lost_is_counte
         handler.flush()  # gives up
     assert [line["message"] for line in read_lines(reading, 102)[1:]] == [
         *(f"line {number}" for number in range(100)),
-        "50 lines were left out: nobody read the ones before them",
+        "50 lines were left out: no one read the ones before them",
     ]
     handler.flush()
 
@@ -214,3 +232,15 @@ def test_what_is_no_utf_8_is_written_as_escapes(lines: io.BytesIO) -> None:
     (line,) = read(lines)
     assert line["message"] == "starting /models/\udcff"
     assert line["path"] == "\udcfe"
+
+
+def test_the_end_of_logging_loses_no_line(pipe: tuple[int, IO[bytes]]) -> None:
+    """The logging library holds the handler's lock while it waits for the last lines."""
+    reading, stream = pipe
+    handler = logs.configure("info", stream)
+    with handler.in_background(interval=3600):
+        logging.getLogger(logs.REQUEST_LOGGER).info("the last request")
+        begun = time.monotonic()
+        logging.shutdown([lambda: handler])
+        assert time.monotonic() - begun < logs.LAST_LINES_SECONDS / 2
+        assert read_lines(reading, 1)[0]["message"] == "the last request"

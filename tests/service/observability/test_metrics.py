@@ -1,5 +1,6 @@
 """Every metric of the contract: its name, its labels, its figures after known requests."""
 
+import asyncio
 import logging
 import os
 import time
@@ -7,48 +8,54 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.context import RequestContext
-from service.observability import metric_names
-from service.observability.batch_record import BatchRecord
+from service.observability import metrics as metric_names
 from service.observability.logs import REQUEST_LOGGER
 from service.observability.metrics import SIZES
+from service.observability.snapshots import PAGES_A_SECOND, MetricsPages
+from service.observability.stages import BatchRecord
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import FakeBackend
 from tests.service.process import ServerProcess, wait_until
 
 CONTRACT = {
     "polyhead_request_duration_seconds": {"route", "method", "status"},
-    "polyhead_stage_duration_seconds": {"stage"},
-    "polyhead_batch_texts": set(),
-    "polyhead_batch_tokens": set(),
-    "polyhead_batch_padding_ratio": set(),
-    "polyhead_queue_texts": set(),
-    "polyhead_queue_tokens": set(),
+    "polyhead_stage_duration_seconds": {"stage", "model"},
+    "polyhead_batch_texts": {"model"},
+    "polyhead_batch_tokens": {"model"},
+    "polyhead_batch_padding_ratio": {"model"},
+    "polyhead_queue_texts": {"model"},
+    "polyhead_queue_tokens": {"model"},
     "polyhead_requests_in_flight": set(),
-    "polyhead_texts": set(),
-    "polyhead_tokens": set(),
-    "polyhead_truncated_texts": set(),
-    "polyhead_attention_requests": set(),
-    "polyhead_attention_bytes": set(),
+    "polyhead_texts": {"model"},
+    "polyhead_tokens": {"model"},
+    "polyhead_truncated_texts": {"model"},
+    "polyhead_attention_requests": {"model"},
+    "polyhead_attention_bytes": {"model"},
     "polyhead_requests_rejected": {"reason"},
-    "polyhead_answer_duration_seconds": {"size"},
+    "polyhead_answer_duration_seconds": {"size", "model"},
     "polyhead_caller_deadlines": set(),
     "polyhead_client_disconnects": set(),
     "polyhead_ready": set(),
-    "polyhead_input_tokens": set(),
-    "polyhead_padding_tokens": set(),
-    "polyhead_queue_limit_tokens": set(),
-    "polyhead_queue_oldest_age_seconds": set(),
+    "polyhead_input_tokens": {"model"},
+    "polyhead_padding_tokens": {"model"},
+    "polyhead_queue_limit_tokens": {"model"},
+    "polyhead_queue_oldest_age_seconds": {"model"},
+    "polyhead_tokenizer_queue_characters": {"model"},
+    "polyhead_explain_queue_token_vectors": {"model"},
     "polyhead_event_loop_lag_seconds": set(),
     "polyhead_cpu_limit_cores": set(),
+    "polyhead_memory_anonymous_bytes": set(),
     "polyhead_memory_limit_bytes": set(),
-    "polyhead_model_load_seconds": set(),
-    "polyhead_worker_busy_seconds": set(),
-    "polyhead_workers": set(),
-    "polyhead_intra_op_threads": set(),
+    "polyhead_model_load_seconds": {"model"},
+    "polyhead_model_ready": {"model"},
+    "polyhead_worker_busy_seconds": {"model"},
+    "polyhead_workers": {"model"},
+    "polyhead_intra_op_threads": {"model"},
 }
 COUNT = "polyhead_request_duration_seconds_count"
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
@@ -73,7 +80,8 @@ def test_every_metric_is_there_before_the_first_request(served: Served) -> None:
 
 
 def test_names_are_the_module_of_names(served: Served) -> None:
-    listed = {value.removesuffix("_total") for key, value in vars(metric_names).items() if key.isupper()}
+    values = (value for key, value in vars(metric_names).items() if key.isupper())
+    listed = {value.removesuffix("_total") for value in values if str(value).startswith("polyhead_")}
     of_parents = {"polyhead_processes", "polyhead_process_restarts"}
     assert listed == {*CONTRACT, "polyhead_model_info"} | of_parents
 
@@ -123,8 +131,8 @@ def test_requests_texts_and_tokens(served: Served) -> None:
 @pytest.mark.parametrize(("tokens", "size"), [(512, "small"), (513, "medium"), (8192, "medium"), (8193, "large")])
 def test_answers_are_timed_by_their_size(served: Served, tokens: int, size: str) -> None:
     context = RequestContext("/encode", "POST", [])
-    context.status, context.tokens = 200, tokens
-    served.services.metrics.observe_context(context, 1.5)
+    context.status, context.tokens, context.model = 200, tokens, served.model.name
+    served.services.metrics.observe_context(context, 1.5, has_answer=True)
     found = {name: served.metric("polyhead_answer_duration_seconds_count", size=name) for name in SIZES}
     assert found == dict.fromkeys(SIZES, 0) | {size: 1}
     assert served.metric("polyhead_answer_duration_seconds_sum", size=size) == 1.5
@@ -133,6 +141,7 @@ def test_answers_are_timed_by_their_size(served: Served, tokens: int, size: str)
 def test_answers_without_texts_are_not_timed_by_size(served: Served) -> None:
     served.encode({"inputs": []})
     served.client.get("/info")
+    assert served.client.post("/tokenize", json={"inputs": "cat"}).status_code == 200
     assert served.metric("polyhead_answer_duration_seconds_count", size="small") == 0
     served.encode({"inputs": "cat"})
     assert served.metric("polyhead_answer_duration_seconds_count", size="small") == 1
@@ -160,7 +169,7 @@ def test_stages_take_what_they_took(serve: Serve) -> None:
 
 
 def test_padding_ratio_is_the_share_of_padding(served: Served) -> None:
-    served.services.metrics.observe_batch(BatchRecord(texts=2, tokens=12, padded_tokens=16, inference_seconds=0.1))
+    served.model.observe_batch(BatchRecord(texts=2, tokens=12, padded_tokens=16, inference_seconds=0.1))
     assert served.metric("polyhead_batch_padding_ratio_sum") == 0.25
     assert served.metric("polyhead_batch_padding_ratio_bucket", le="0.2") == 0
     assert served.metric("polyhead_batch_padding_ratio_bucket", le="0.3") == 1
@@ -181,7 +190,7 @@ def test_label_values_are_bounded(served: Served) -> None:
     paths = served.client.get("/openapi.json").json()["paths"]
     known = {path.replace("{model}", "{model:path}") for path in paths}
     assert {route for route, _ in labels} <= known | {"/", "/docs", "/openapi.json", "/static/{path:path}", "unmatched"}
-    assert {method for _, method in labels} == {"GET", "POST", "other"}
+    assert {method for _, method in labels} == {"GET", "POST", "DELETE", "other"}
 
 
 def test_openmetrics_where_it_is_accepted(served: Served) -> None:
@@ -225,7 +234,7 @@ def test_log_line_names_the_trace(served: Served, caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.INFO, REQUEST_LOGGER):
         served.encode({"inputs": "cat"}, traceparent=TRACEPARENT)
         served.encode({"inputs": "cat"}, traceparent="nonsense")
-    traced, untraced = (record.__dict__["fields"] for record in caplog.records)
+    traced, untraced = (vars(record)["fields"] for record in caplog.records if record.name == REQUEST_LOGGER)
     assert traced["trace_id"] == "4bf92f3577b34da6a3ce929d0e0e4736"
     assert "trace_id" not in untraced
 
@@ -248,4 +257,50 @@ def test_figures_of_the_process(fake_artifact: Path) -> None:
 def scrape(server: ServerProcess) -> dict[str, float]:
     page = server.request("GET", "/metrics")[2].decode()
     families = text_string_to_metric_families(page)
-    return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
+    samples = (sample for family in families for sample in family.samples if set(sample.labels) <= {"model"})
+    return {sample.name: sample.value for sample in samples}
+
+
+def test_explaining_is_counted_once_and_its_threads_are_busy(served: Served) -> None:
+    assert served.encode({"inputs": "cat", "attention": {"form": "decomposition"}}).status_code == 200
+    for stage in ("queue", "inference"):
+        assert served.metric("polyhead_stage_duration_seconds_count", stage=stage) == 1
+
+
+def test_runs_without_an_answer_are_busy_too(served: Served) -> None:
+    served.model.observe_batch(BatchRecord(texts=0, tokens=0, padded_tokens=0, inference_seconds=0.5))
+    assert served.metric("polyhead_worker_busy_seconds_total") == 0.5
+    assert served.metric("polyhead_batch_texts_count") == 0
+
+
+def test_a_failed_run_is_busy_time(serve: Serve) -> None:
+    backend = FakeBackend()
+    backend.seconds, backend.fails = 0.05, True
+    served = serve(backend=backend)
+    assert served.encode({"inputs": "slow"}).status_code == 500
+    assert served.metric("polyhead_worker_busy_seconds_total") >= 0.05
+
+
+def test_pages_are_written_a_few_times_a_second_at_most() -> None:
+    registry, asked = CollectorRegistry(), 0
+    gauge = Gauge("looked_at", "How often.", registry=registry)
+
+    def look() -> float:
+        nonlocal asked
+        asked += 1
+        return asked
+
+    gauge.set_function(look)
+
+    async def alone() -> None:
+        return None
+
+    async def test() -> None:
+        pages = MetricsPages(registry)
+        read = [await pages.read("", alone) for _ in range(20)]
+        assert asked == PAGES_A_SECOND
+        assert f"looked_at {PAGES_A_SECOND}.0" in read[-1][0].decode()
+        content_type = (await pages.read("application/openmetrics-text", alone))[1]
+        assert content_type.startswith("application/openmetrics-text"), "a form that was not written yet"
+
+    asyncio.run(test())

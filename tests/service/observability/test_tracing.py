@@ -1,4 +1,4 @@
-"""Spans of requests, with the SDK's own in-memory exporter; and that nothing of it is there where it is off."""
+"""Spans of requests, with the SDK's own in-memory exporter; and that nothing of it is there if it is off."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from service.context import RequestContext
 from service.observability.logs import REQUEST_LOGGER
-from service.observability.request_trace import TracingUnavailable, current_trace, open_tracing
+from service.observability.stages import TracingUnavailable, current_trace, open_tracing
 from service.observability.tracing import OpenTelemetryTracing
 from service.settings import SettingsError, read_settings
 from tests.service.conftest import Serve, Served
@@ -208,7 +208,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_loaded_where_it_is_off(fake_artifact: Path) -> None:
     script = (
         "import sys\n"
-        "from service.observability.request_trace import open_tracing\n"
+        "from service.observability.stages import open_tracing\n"
         "from service.server import serve\n"
         "assert open_tracing('', 1.0) is None\n"
         "names = ('opentelemetry.sdk', 'opentelemetry.exporter', 'opentelemetry.proto', 'requests', 'google')\n"

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.process import ServerProcess, wait_until
+from service.processes.channel import BEAT_INTERVAL
+from tests.service.process import ServerProcess, read_sample, wait_until
 
 pytestmark = pytest.mark.alone  # processes start, die and are replaced within limits of seconds
 
@@ -114,10 +116,6 @@ def clients(server: ServerProcess, stack: ExitStack, count: int) -> list[Client]
     return made
 
 
-def value(page: str, series: str) -> float:
-    return float(next(line for line in page.splitlines() if line.startswith(f"{series} ")).rpartition(" ")[2])
-
-
 def admin_address(server: ServerProcess) -> tuple[str, int]:
     found = re.search(r"127\.0\.0\.1:(\d+)", server.wait_for_line("metrics and documentation are on"))
     assert found
@@ -139,16 +137,16 @@ def test_connections_that_stay_are_shared_evenly(pair: Pair, count: int) -> None
 
 def test_metrics_are_those_of_all_whoever_is_asked(pair: Pair) -> None:
     with ExitStack() as stack:
-        before = value(pair.scrape(), "polyhead_texts_total")
+        before = read_sample(pair.scrape(), "polyhead_texts_total")
         asked = clients(pair.server, stack, 5)
         for number in range(23):
             assert asked[number % 5].encode() == 200
         pages = [pair.scrape() for _ in range(4)]
-        assert [value(page, "polyhead_texts_total") - before for page in pages] == [23] * 4
+        assert [read_sample(page, "polyhead_texts_total") - before for page in pages] == [23] * 4
         expected = {"processes": 2, "workers": 2, "ready": 1, "process_restarts_total": 0, "intra_op_threads": 1}
-        assert {name: value(pages[0], f"polyhead_{name}") for name in expected} == expected
+        assert {name: read_sample(pages[0], f"polyhead_{name}") for name in expected} == expected
         count = 'polyhead_request_duration_seconds_count{method="POST",route="/encode",status="200"}'
-        assert value(pages[0], count) == value(pages[0], "polyhead_texts_total")
+        assert read_sample(pages[0], count) == read_sample(pages[0], "polyhead_texts_total")
 
 
 def test_the_admin_port_has_what_it_has_with_one_process(pair: Pair) -> None:
@@ -165,13 +163,13 @@ def test_a_killed_process_loses_at_most_what_it_held(pair: Pair) -> None:
     with ExitStack() as stack:
         asked = clients(server, stack, 6)
         assert [client.encode(f"who-{number}") for number, client in enumerate(asked)] == [200] * 6
-        total = value(pair.scrape(), "polyhead_texts_total")
+        total = read_sample(pair.scrape(), "polyhead_texts_total")
         wait_until(lambda: server.log.count("who-") == 6)
         holders = {record["request_id"]: record["process"] for record in server.records() if "request_id" in record}
         pair.may_load.unlink()
         victim = pids(server)[0]
         os.kill(victim, signal.SIGKILL)
-        stack.callback(pair.may_load.touch)  # a child that loads for ever would outlive the tests
+        stack.callback(pair.may_load.touch)  # a child that loads forever would outlive the tests
         wait_until(lambda: is_unready(server))
         for number, client in enumerate(asked):
             if holders[f"who-{number}"] == 0:
@@ -180,12 +178,12 @@ def test_a_killed_process_loses_at_most_what_it_held(pair: Pair) -> None:
                 client.close()
             assert client.encode() == 200, "the others serve on, and whoever comes again is served by them"
         assert server.request("GET", "/healthz")[0] == 200
-        assert value(pair.scrape(), "polyhead_ready") == 0
+        assert read_sample(pair.scrape(), "polyhead_ready") == 0
         pair.may_load.touch()
         wait_until(lambda: server.request("GET", "/readyz")[0] == 200)
         page = pair.scrape()
-        assert value(page, "polyhead_texts_total") == total + 6
-        assert value(page, "polyhead_process_restarts_total") == 1
+        assert read_sample(page, "polyhead_texts_total") == total + 6
+        assert read_sample(page, "polyhead_process_restarts_total") == 1
         assert pids(server)[0] != victim
 
 
@@ -242,8 +240,8 @@ def test_replacing_processes_loses_nothing(
         assert all(client.is_the_same for client in (*idle, *load.clients))
         assert {place for place, pid in pids(server).items() if pid != before[place]} == replaced
         page = pair.scrape()
-        assert value(page, total) - value(first_page, total) == load.statuses.total() + 6
-        assert value(page, restarts) == value(first_page, restarts)
+        assert read_sample(page, total) - read_sample(first_page, total) == load.statuses.total() + 6
+        assert read_sample(page, restarts) == read_sample(first_page, restarts)
 
 
 def test_running_requests_are_answered_before_the_end(fake_artifact: Path, tmp_path: Path) -> None:
@@ -283,10 +281,29 @@ def test_probes_tell_draining_and_a_second_signal_ends_all_at_once(fake_artifact
         assert all(is_gone(pid) for pid in pids(server).values())
 
 
-def test_processes_whose_parent_is_killed_end(fake_artifact: Path) -> None:
-    with processes(fake_artifact, 2).wait_until_ready() as server:
+@pytest.mark.parametrize("is_loading", [False, True])
+def test_processes_whose_parent_is_killed_end(fake_artifact: Path, tmp_path: Path, is_loading: bool) -> None:
+    until = {"FAKE_LOAD_UNTIL": str(tmp_path / "never")} if is_loading else {}
+    with processes(fake_artifact, 2, **until) as server:
+        server.wait_for_line("process 1 started") if is_loading else server.wait_until_ready()
+        wait_until(lambda: not is_loading or server.request("GET", "/healthz")[0] == 200)
         server.signal(signal.SIGKILL)
         wait_until(lambda: all(is_gone(pid) for pid in pids(server).values()))
+
+
+def test_a_stopped_process_is_given_no_connections(pair: Pair) -> None:
+    stopped = pids(pair.server)[0]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        time.sleep(6 * BEAT_INTERVAL)  # it is missed after three
+        with ExitStack() as stack:
+            for client in clients(pair.server, stack, 6):
+                assert client.first is not None
+                client.first.settimeout(10)
+                assert client.encode() == 200
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    wait_until(lambda: pair.server.request("GET", "/readyz")[0] == 200)
 
 
 def test_a_model_that_does_not_load_ends_the_service_at_once(fake_artifact: Path) -> None:

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from model.artifact import Artifact
+from model.artifact import Artifact, Manifest
 from model.config_parts import Projection
-from model.manifest import Manifest
 from service.errors import Invalid
 from service.requests.plan import plan_encoding
 from service.requests.schemas import EncodeRequest

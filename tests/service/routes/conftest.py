@@ -7,8 +7,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.app import create_app
-from service.readiness import Readiness
 from service.runner import Runner
+from service.services import Readiness
 from service.settings import read_settings
 
 Client = Callable[[Path], TestClient]
@@ -23,9 +23,10 @@ def client() -> Iterator[Client]:
         settings = read_settings(["--model", str(artifact), "--workers", "1"])
         readiness = Readiness()
         app, services = create_app(settings, readiness)
-        runner = Runner.load(artifact, settings, on_batch=services.metrics.observe_batch)
+        runner = Runner.load(artifact, settings, on_batch=services.model.observe_batch)
         runners.append(runner)
-        readiness.start(runner)
+        services.models.start(services.model, runner)
+        readiness.start()
         return TestClient(app)
 
     yield start

@@ -87,12 +87,6 @@ def test_long_text_is_refused_with_its_length_where_cutting_is_not_allowed(serve
     assert not served.backend.batches
 
 
-def test_longest_text_is_not_called_truncated(served: Served) -> None:
-    text = " ".join(["cat"] * (MAX_LENGTH - 2))
-    answer = served.encode({"inputs": text, "truncate": False}).json()
-    assert answer["items"] == [{"tokens": MAX_LENGTH, "truncated": False}]
-
-
 @pytest.mark.parametrize("dimensions", [1, 3, HIDDEN_SIZE])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_dimensions_are_cut_before_normalising(served: Served, dimensions: int, normalize: bool) -> None:
@@ -108,19 +102,6 @@ def test_one_vector_a_token(served: Served) -> None:
         np.testing.assert_allclose(vectors, hidden_states(np.array(ids_of(text))), rtol=1e-6)
     normalized = served.encode({"inputs": ["the cat"], "output": "tokens"}).json()["embeddings"][0]
     np.testing.assert_allclose(np.linalg.norm(normalized, axis=1), 1, rtol=1e-6)
-
-
-def test_base64_holds_the_same_float32(served: Served) -> None:
-    body = {"inputs": ["the cat", "dog"], "attention": {"layers": [0, 1]}}
-    floats = served.encode(body).json()
-    encoded = served.encode({**body, "encoding_format": "base64"}).json()
-    for row, text in zip(floats["embeddings"], encoded["embeddings"], strict=True):
-        assert np.frombuffer(base64.b64decode(text), dtype="<f4").tolist() == np.float32(row).tolist()
-    for entry, entry64 in zip(floats["attention"], encoded["attention"], strict=True):
-        for layer, tensor in zip(entry["weights"], entry64["weights"], strict=True):
-            assert tensor["dtype"] == "float32"
-            data = np.frombuffer(base64.b64decode(tensor["data"]), dtype="<f4").reshape(tensor["shape"])
-            assert data.tolist() == np.float32(layer).tolist()
 
 
 def test_base64_of_one_vector_a_token_is_row_by_row(served: Served) -> None:
@@ -190,74 +171,6 @@ def test_offsets_count_characters_not_bytes(served: Served) -> None:
     assert entry["tokens"][-2] == "cat"
 
 
-def test_attention_leaves_the_embedding_as_it_is(served: Served) -> None:
-    plain = served.encode({"inputs": "the cat sat"}).json()["embeddings"]
-    assert served.encode({"inputs": "the cat sat", "attention": {"layers": "all"}}).json()["embeddings"] == plain
-
-
-def test_attention_answer_over_the_limit_is_refused_before_anything_runs(serve: Serve) -> None:
-    served = serve("--max-attention-bytes", "499")
-    body = {"inputs": ["the cat sat", "dog"], "attention": {"layers": [0, 1]}}
-    response = served.encode(body)
-    assert response.status_code == 413
-    size = 4 * (2 + 3) * (5 * 5 + 3 * 3)
-    assert response.json()["error"]["message"] == (
-        f"attention: the answer would hold {size} bytes of weights, at most 499 are allowed; ask for fewer layers or "
-        'heads, for queries "cls", reduce, top_k or form "stats", or send fewer or shorter inputs'
-    )
-    assert not served.backend.batches
-    assert served.encode({**body, "attention": {"layers": [0, 1], "heads": [0], "queries": "cls"}}).status_code == 200
-
-
-def test_attention_that_would_be_computed_is_limited_too(serve: Serve) -> None:
-    served = serve("--max-attention-work-bytes", "199")
-    body = {"inputs": "the cat sat", "attention": {"layers": [0], "heads": [0], "queries": "cls"}}
-    response = served.encode(body)
-    assert response.status_code == 413
-    assert "200 bytes of weights would be computed, at most 199" in response.json()["error"]["message"]
-    assert not served.backend.batches
-
-
-def test_sizes_at_the_limit_pass(serve: Serve) -> None:
-    served = serve("--max-attention-bytes", "200", "--max-attention-work-bytes", "200", "--max-request-tokens", "5")
-    assert served.encode({"inputs": "the cat sat", "attention": {"layers": [0]}}).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("flags", "body", "message"),
-    [
-        (("--max-texts", "2"), {"inputs": ["a"] * 3}, "inputs: 3 inputs, at most 2 a request are taken"),
-        (
-            ("--max-request-tokens", "5"),
-            {"inputs": ["cat", "dog"]},
-            "inputs: 6 tokens, at most 5 a request are taken; send fewer inputs",
-        ),
-        (
-            ("--max-embedding-bytes", "63"),
-            {"inputs": ["cat", "dog"]},
-            "the answer would hold 64 bytes of embeddings, at most 63 are allowed; send fewer inputs or ask for fewer "
-            "dimensions",
-        ),
-    ],
-)
-def test_limits_are_checked_before_anything_runs(
-    serve: Serve, flags: tuple[str, ...], body: dict[str, Any], message: str
-) -> None:
-    served = serve(*flags)
-    response = served.encode(body)
-    assert response.status_code == 413
-    assert response.json()["error"]["message"] == message
-    assert not served.backend.batches
-
-
-def test_tokenizing_has_the_limit_of_what_would_be_encoded(serve: Serve) -> None:
-    served = serve("--max-request-tokens", "5")
-    refused = served.client.post("/tokenize", json={"inputs": ["cat", "dog"]})
-    assert refused.status_code == 413
-    assert refused.json()["error"]["message"] == "inputs: 6 tokens, at most 5 a request are taken; send fewer inputs"
-    assert served.client.post("/tokenize", json={"inputs": ["the cat sat"]}).json()["usage"] == {"tokens": 5}
-
-
 def test_vectors_that_are_not_finite_are_an_error_not_null(serve: Serve) -> None:
     class BrokenBackend(FakeBackend):
         def run(self, batch: Any) -> Any:
@@ -268,3 +181,19 @@ def test_vectors_that_are_not_finite_are_an_error_not_null(serve: Serve) -> None
     response = serve(backend=BrokenBackend()).encode({"inputs": "cat"})
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "inference_failed"
+
+
+def test_base64_holds_the_same_float32(served: Served) -> None:
+    body = {"inputs": ["the cat", "dog"]}
+    floats = served.encode(body).json()["embeddings"]
+    encoded = served.encode({**body, "encoding_format": "base64"}).json()["embeddings"]
+    for row, text in zip(floats, encoded, strict=True):
+        assert np.frombuffer(base64.b64decode(text), dtype="<f4").tolist() == np.float32(row).tolist()
+
+
+def test_attention_in_numbers_is_compressed_whatever_the_vectors_are(served: Served) -> None:
+    body = {"inputs": ["the cat sat on the mat"] * 200, "attention": {"layers": "all"}, "encoding_format": "binary"}
+    assert served.encode(body, accept_encoding="gzip").headers["content-encoding"] == "gzip"
+    assert (
+        "content-encoding" not in served.encode({**body, "encoding_format": "base64"}, accept_encoding="gzip").headers
+    )

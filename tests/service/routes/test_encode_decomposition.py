@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from model.artifact import EXPLAIN_GRAPH
-from service.requests.attention_schemas import TokenContributions
-from service.requests.schemas import EncodeAnswer
+from service.requests.schemas import EncodeAnswer, TokenContributions
 from tests.service.answers.test_attention import SAFETENSORS, read_tensors
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import HIDDEN_SIZE, FakeDecomposer, hidden_states

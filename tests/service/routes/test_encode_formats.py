@@ -9,7 +9,7 @@ from safetensors.numpy import load
 from starlette.testclient import TestClient
 
 from model.artifact import Artifact
-from service.http.media import SAFETENSORS
+from service.http.response import SAFETENSORS
 from tests.service.conftest import Served
 from tests.service.routes.conftest import Client
 from tests.task_artifacts import TaskArtifact
@@ -92,9 +92,9 @@ def test_a_classifier_and_a_sparse_model_give_no_vectors(
         )
 
 
-def test_vectors_of_tokens_have_no_ranges(client: Client, multi_vector_encoder: TaskArtifact) -> None:
+def test_the_last_hidden_states_have_no_ranges(client: Client, multi_vector_encoder: TaskArtifact) -> None:
     asked = client(multi_vector_encoder.artifact)
-    response = asked.post("/encode", json={"inputs": "a cat", "encoding_format": "uint8"})
+    response = asked.post("/encode", json={"inputs": "a cat", "output": "tokens", "encoding_format": "uint8"})
     assert response.status_code == 422
     found = encode(asked, inputs="a cat", encoding_format="ubinary")
     assert np.shape(found["embeddings"][0]) == (found["items"][0]["tokens"], 2)

@@ -99,7 +99,7 @@ def test_a_classifier_has_no_mean_of_windows(client: Client, reranker: TaskArtif
     response = client(reranker.artifact).post("/encode", json={"inputs": "a cat", "long_texts": "mean"})
     assert response.status_code == 422
     assert response.json()["error"]["message"] == (
-        "long_texts: drawn gives no vector of a text to take the mean of (its task is classification)"
+        "long_texts: drawn returns no vector of a text to average (its task is classification)"
     )
 
 

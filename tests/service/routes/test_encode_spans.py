@@ -123,4 +123,4 @@ def test_models_without_a_mean_of_tokens_have_no_spans(
     for artifact, task in ((reranker, "classification"), (sparse_encoder, "sparse")):
         response = client(artifact.artifact).post("/encode", json={"inputs": "a cat", "spans": [[[0, 5]]]})
         assert response.status_code == 422
-        assert response.json()["error"]["message"] == f"spans: drawn gives no vector of a text (its task is {task})"
+        assert response.json()["error"]["message"] == f"spans: drawn returns no vector of a text (its task is {task})"

@@ -99,9 +99,13 @@ def test_words_of_a_pair_are_those_of_its_texts(client: Client, reranker: TaskAr
         ({"pairs": [[[1], [10**6]]]}, 422, "pairs[0]: a token id is out of range"),
         ({"pairs": []}, 422, "pairs: expected a list of pairs"),
         ({"pairs": [["a", "b"]] * 3000}, 413, "pairs: 3000 pairs, at most 2048 a request are taken"),
-        ({"pairs": [["a", "b"]], "dimensions": 2}, 422, "dimensions: drawn gives no vectors to cut"),
+        ({"pairs": [["a", "b"]], "dimensions": 2}, 422, "dimensions: drawn returns no vectors to cut"),
         ({"pairs": [["a cat " * 60, "a dog"]], "truncate": False}, 413, "pairs[0]: "),
-        ({"pairs": [["cat " * 90, "dog"]], "pair_truncation": "only_second"}, 413, "the first text has 180 tokens"),
+        (
+            {"pairs": [["cat " * 90, "dog"]], "pair_truncation": "only_second"},
+            413,
+            "pairs[0]: the first text has 180 tokens",
+        ),
     ],
 )
 def test_pairs_that_cannot_be_read(

@@ -17,7 +17,7 @@ EXPLAIN = {"a": "the cat sat", "b": "a dog", "through": "network"}
 DECOMPOSE = {"inputs": ["the cat sat", "a dog"], "attention": {"form": "decomposition"}}
 TOO_LONG = {**EXPLAIN, "b": "the cat sat on a mat"}
 AT_ONCE = 40
-PATIENCE = 16  # as in `service.batching.decompositions`: a request waits for so many of its own size
+PATIENCE = 16  # as in `service.batching.decompositions`: a request waits for this many of its own size
 AT_WORK = 2 + 1  # runs: the first request's two texts, and one on the one thread
 
 
@@ -41,7 +41,7 @@ def impatient(serve: Serve, decomposer: FakeDecomposer) -> Served:
     )
     served.engine.close(5)
     served.engine = engine
-    served.readiness.start(engine)
+    served.start()
     return served
 
 
@@ -59,7 +59,7 @@ async def explain_all(served: Served, decomposer: FakeDecomposer) -> tuple[list[
     decomposer.gate.clear()
     calls: list[tuple[str, dict[str, Any]]] = [("/explain", EXPLAIN), ("/encode", DECOMPOSE)]
     waiting = [asyncio.ensure_future(post(served, *calls[index % 2])) for index in range(AT_ONCE)]
-    async with asyncio.timeout(60):  # where nobody is refused, or nothing is begun
+    async with asyncio.timeout(60):  # where no one is refused, or nothing is begun
         while sum(task.done() for task in waiting) < AT_ONCE - PATIENCE - 1 or len(decomposer.sources) < AT_WORK:
             await asyncio.sleep(0.001)
     return waiting, await post(served, "/encode", {"inputs": "the cat"})
@@ -96,4 +96,4 @@ def test_what_waits_leaves_with_its_client(impatient: Served, decomposer: FakeDe
         decomposer.gate.set()
         return await post(impatient, "/explain", EXPLAIN)
 
-    assert asyncio.run(run()).status == 200  # nobody waits in front of it any more
+    assert asyncio.run(run()).status == 200  # no one waits in front of it any more

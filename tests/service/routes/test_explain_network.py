@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from model.artifact import EXPLAIN_GRAPH, GRAPH
-from service.requests.explain_schemas import ExplainAnswer
+from service.requests.explain import ExplainAnswer
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import MAX_LENGTH, NUM_HEADS, FakeDecomposer
+from tests.service.routes.conftest import Client
 from tests.service.routes.test_encode import expected_vector, ids_of
+from tests.task_artifacts import TaskArtifact
 
 A, B = "the cats sat on a mat", "a slow dog"
 IDS_A, IDS_B = ids_of("the cat ##s sat on a mat"), ids_of(B)
@@ -124,3 +126,11 @@ def test_a_deadline_cancels_what_runs(serve: Serve) -> None:
     served = serve("--request-timeout", "0.2", decomposer=decomposer)
     assert explain(served).status_code == 504
     assert decomposer.gate.wait(10)  # the run was cancelled
+
+
+def test_pairs_of_a_classifier_s_tokens_are_asked_for_through_the_network(
+    client: Client, reranker: TaskArtifact
+) -> None:
+    response = client(reranker.artifact).post("/explain", json={"a": "a", "b": "b"})
+    assert response.status_code == 404
+    assert response.json()["error"]["message"].endswith('by pairs of tokens; ask for through "network"')

@@ -71,13 +71,6 @@ def test_front_page_links_to_nothing_that_the_admin_port_has(serve: Serve) -> No
     assert page.loaded == Page((STATIC / "viewer" / "index.html").read_text()).loaded
 
 
-def test_docs_read_this_document_and_call_no_validator() -> None:
-    script = (STATIC / "docs.js").read_text()
-    assert 'url: "openapi.json"' in script
-    assert "validatorUrl: null" in script
-    assert "http" not in script.replace("https://", "http://").split("validatorUrl", 1)[1]
-
-
 def test_policy_allows_this_origin_only(served: Served) -> None:
     for path in ("/", "/docs", "/info", "/nope", "/static/docs.js"):
         policy = served.client.get(path).headers["content-security-policy"]
@@ -86,15 +79,6 @@ def test_policy_allows_this_origin_only(served: Served) -> None:
         assert directives["script-src"] == "'self'"
         assert "unsafe" not in policy
         assert "http" not in policy
-
-
-def test_vendored_files_name_their_version_and_licence() -> None:
-    vendored = STATIC / "swagger-ui"
-    assert re.fullmatch(
-        r"swagger-ui-dist \d+\.\d+\.\d+ \(npm\), Apache-2\.0; files unchanged\n", (vendored / "VERSION").read_text()
-    )
-    assert "Apache License" in (vendored / "LICENSE").read_text()
-    assert (vendored / "NOTICE").exists()
 
 
 @pytest.mark.parametrize("known", ["{}", "W/{}", '"other", {}', 'W/"other",W/{} ', "*"])

@@ -1,11 +1,13 @@
 """Reranking, scoring and classifying, in the forms of TEI, Infinity, Jina, vLLM and Cohere."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.service.process import read_sample
 from tests.service.routes.conftest import Client
 from tests.task_artifacts import TaskArtifact
 
@@ -177,7 +179,6 @@ WRONG_TASKS = [
     ("/similarity", {"source": "a", "targets": ["b"]}, "error"),
     ("/v2/embed", {"texts": ["a"]}, "message"),
     ("/embed_sparse", {"inputs": "a"}, "error"),
-    ("/explain", {"a": "a", "b": "b"}, "error"),
     ("/v2/models/drawn/infer", {"inputs": [{"name": "t", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}, "error"),
 ]
 
@@ -272,8 +273,7 @@ def test_a_query_that_may_not_be_cut_is_named_as_the_query(client: Client, defau
 def test_an_embedder_s_tokenising_is_a_stage_of_its_own(client: Client, default_artifact: Path) -> None:
     asked = client(default_artifact)
     post(asked, "/rerank", query="a", texts=["b"])
-    count = 'polyhead_stage_duration_seconds_count{stage="tokenize"} 1.0'
-    assert count in asked.get("/metrics").text
+    assert re.search(r'_stage_duration_seconds_count{model="[^"]*",stage="tokenize"} 1\.0', asked.get("/metrics").text)
 
 
 @pytest.mark.parametrize("field", ["texts", "documents"])
@@ -291,3 +291,42 @@ def test_every_failure_of_a_body_has_the_shape_of_its_api(client: Client, rerank
         assert "code" in asked.post("/rerank", content=content, headers=headers).json()["error"]
     for content in (b'{"query": "a", "texts": ["documents"]}', b'{"texts": ["\\"documents\\": "'):
         assert asked.post("/rerank", content=content, headers=headers).json()["error_type"] == "Validation"
+
+
+def test_an_empty_text_is_a_text(client: Client, reranker: TaskArtifact) -> None:
+    asked = client(reranker.artifact)
+    for body in ({"queries": "a cat", "documents": ""}, {"text_1": "", "text_2": "a cat"}):
+        assert [entry["index"] for entry in post(asked, "/score", **body)["data"]] == [0]
+
+
+def test_blocks_count_in_the_size_of_an_answer(client: Client, reranker: TaskArtifact) -> None:
+    asked, body = client(reranker.artifact), {"query": "the cat", "texts": ["a dog sat"], "attention": {"layers": [0]}}
+    (entry,) = post(asked, "/rerank", **body)
+    attention = entry["attention"]
+    size = sum(np.array(attention[name]).size for name in ("weights", "query_to_document", "document_to_query"))
+    assert read_sample(asked.get("/metrics").text, "polyhead_attention_bytes_total") == 4 * size
+
+
+def test_large_attention_of_pairs_is_compressed(client: Client, reranker: TaskArtifact) -> None:
+    body = {"query": "the cat " * 9, "texts": ["a dog " * 9] * 40, "attention": {"layers": "all"}}
+    response = client(reranker.artifact).post("/rerank", json=body, headers={"accept-encoding": "gzip"})
+    assert response.headers["content-encoding"] == "gzip"
+    assert len(response.json()) == 40
+
+
+@pytest.mark.parametrize(
+    ("model", "capabilities"),
+    [
+        ("embedder", ["embed", "rerank"]),
+        ("reranker", ["classify", "rerank"]),
+        ("classifier", ["classify"]),
+        ("multi_vector_encoder", ["rerank"]),
+        ("sparse_encoder", []),
+    ],
+)
+def test_infinity_s_clients_are_told_what_the_model_does(
+    client: Client, request: pytest.FixtureRequest, model: str, capabilities: list[str]
+) -> None:
+    served: TaskArtifact = request.getfixturevalue(model)
+    (described,) = client(served.artifact).get("/models").json()["data"]
+    assert described["capabilities"] == capabilities

@@ -1,5 +1,7 @@
 """One declaration adds a route, and everything that depends on what a route is follows."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,13 +10,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.error_shapes import COHERE, TEI
+from model.artifact import HEADS
 from service.errors import Overloaded
 from service.http.route import Route, answer_document
 from service.observability.tracing import OpenTelemetryTracing
 from service.routes.table import ROUTES
-from service.wire import AnswerModel, RequestModel
+from service.settings import read_settings
+from service.wire import COHERE, TEI, AnswerModel, RequestModel
 from tests.service.conftest import Serve, Served
+from tests.service.fake_engine import FakeBackend, write_fake_artifact
 
 KEY = {"X-API-Key": "the-only-key-0123456789"}
 FLAGS = ("--api-keys", KEY["X-API-Key"])
@@ -145,3 +149,23 @@ def test_it_is_traced_unless_it_is_a_probe(serve: Serve) -> None:
     post(served)
     served.client.get("/heartbeat")
     assert [span.name for span in exporter.get_finished_spans()] == ["POST /words"]
+
+
+PATHS = ("/info", "/heads", "/v1/models", "/models")
+
+
+def test_what_is_said_of_the_model_is_that_of_the_files_that_were_loaded(tmp_path: Path) -> None:
+    directory = tmp_path / "artifact"
+    directory.mkdir()
+    (directory / HEADS).write_text('{"schema": 1, "heads": []}')
+    write_fake_artifact(directory)
+    served = Served(read_settings(["--model", str(directory), "--workers", "1"]), FakeBackend())
+    served.start()
+    try:
+        before = [served.client.get(path) for path in PATHS]
+        assert [answer.status_code for answer in before] == [200] * len(PATHS)
+        shutil.rmtree(directory)
+        assert [served.client.get(path).content for path in PATHS] == [answer.content for answer in before]
+    finally:
+        served.client.close()
+        served.engine.close(5)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
-from service.errors import Invalid, TooLarge
-from service.tokenization.rows import PairTruncation
+from service.errors import Invalid
+from service.tokenization.rows import NoRoom, PairTruncation
 from service.tokenization.tokenizer import Tokenizer
 from tests.service.fake_engine import CLS, SEP, make_tokenizer
 
@@ -75,7 +75,7 @@ def test_only_the_second_text_is_cut(first: str, second: str) -> None:
     tokenizer = tokenizer_with(BERT)
     tokens = len(tokenizer.encode(first, add_special_tokens=False).ids)
     if tokens >= LONGEST - 3:
-        with pytest.raises(TooLarge, match=f"the first text has {tokens} tokens and leaves no room for the second"):
+        with pytest.raises(NoRoom, match=f"the first text has {tokens} tokens and leaves no room for the second"):
             rows(tokenizer, first, second, truncation="only_second")
         return
     found = rows(tokenizer, first, second, truncation="only_second")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,11 +17,10 @@ from transformers import PreTrainedTokenizerFast
 
 from service.errors import InternalError, NotReady
 from service.observability.logs import describe
-from service.tokenization.loading import MAX_FILE_BYTES
-from service.tokenization.row_encoder import TEXTS_AT_ONCE
-from service.tokenization.threads import INLINE_CHARACTERS
-from service.tokenization.tokenized import KeptEncoding
-from service.tokenization.tokenizer import Tokenizer
+from service.tokenization.inputs import Inputs, tokenize
+from service.tokenization.queue import INLINE_CHARACTERS
+from service.tokenization.rows import KeptEncoding
+from service.tokenization.tokenizer import MAX_FILE_BYTES, TEXTS_AT_ONCE, Tokenizer
 from tests.service.fake_engine import MAX_LENGTH, make_tokenizer
 from tests.service.process import wait_until
 from tests.texts import varied_texts
@@ -87,23 +87,25 @@ class WatchedLibrary:
         return getattr(self._library, name)
 
     def encode(self, text: str, pair: str | None = None) -> WatchedEncoding:
-        return WatchedEncoding(self._library.encode(text, pair)) if pair else self.encode_batch_fast([text])[0]
+        return WatchedEncoding(self._library.encode(text, pair)) if pair else self.encode_batch([text])[0]
 
-    def encode_batch_fast(self, texts: Sequence[str]) -> list[WatchedEncoding]:
+    def encode_batch(self, texts: Sequence[str]) -> list[WatchedEncoding]:
         made = [WatchedEncoding(self._library.encode(text)) for text in texts]
         self._held.update(made)
         self.most = max(self.most, len(self._held))
         return made
 
+    encode_batch_fast = encode_batch
 
-@pytest.mark.parametrize(("ids_only", "most"), [(False, 2), (True, 2 * TEXTS_AT_ONCE)])
-def test_what_is_cut_off_is_held_for_few_texts_at_once(ids_only: bool, most: int) -> None:
+
+@pytest.mark.parametrize("ids_only", [False, True])
+def test_what_is_cut_off_is_held_for_few_texts_at_once(*, ids_only: bool) -> None:
     library = WatchedLibrary()
     tokenizer = Tokenizer(cast(FastTokenizer, library), MAX_LENGTH, threads=1)
     texts = ["cat " * 100] * (3 * TEXTS_AT_ONCE) + ["dog"]
     tokenized = tokenizer.encode_now(texts, ids_only=ids_only)
     assert [item.full_length for item in tokenized] == [102] * (3 * TEXTS_AT_ONCE) + [3]
-    assert library.most <= most
+    assert library.most <= 2 * TEXTS_AT_ONCE
 
 
 def test_empty_text_has_its_special_tokens() -> None:
@@ -133,6 +135,32 @@ def test_long_inputs_come_from_a_thread_the_same() -> None:
     assert [item.input_ids.tolist() for item in threaded] == [
         item.input_ids.tolist() for item in ours.encode_now(texts)
     ]
+
+
+MANY = 2000
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        Inputs(text_pairs=[("the cat", "sat on a mat")] * MANY),  # two texts to tokenise, and many rows to make of them
+        Inputs(token_ids=[[5] * MAX_LENGTH] * MANY),
+        Inputs(id_pairs=[[[5, 6], [7]]] * MANY),
+    ],
+    ids=["pairs of texts", "token ids", "pairs of ids"],
+)
+def test_many_rows_are_made_on_a_thread(inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_by: set[int] = set()
+    make = np.array
+
+    def noted(*given: Any, **named: Any) -> Any:
+        made_by.add(threading.get_ident())
+        return make(*given, **named)
+
+    monkeypatch.setattr(np, "array", noted)
+    found = asyncio.run(tokenize(ours, inputs, vocab_size=1000))
+    assert (len(found), made_by & {threading.get_ident()}) == (MANY, set())
+    assert made_by
 
 
 def test_padding_and_truncation_of_the_file_do_not_count(tmp_path: Path) -> None:
@@ -176,7 +204,7 @@ def test_file_that_makes_the_library_panic(tmp_path: Path) -> None:
 def test_huge_file_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     with path.open("wb") as file:
-        file.truncate(MAX_FILE_BYTES + 1)  # sparse: takes no space
+        file.truncate(MAX_FILE_BYTES + 1)  # sparse: no block on the disk
     with pytest.raises(ValueError, match=f"{path} has {MAX_FILE_BYTES + 1} bytes, at most"):
         Tokenizer.load(path, MAX_LENGTH, threads=1)
 
@@ -205,7 +233,7 @@ def test_a_closed_tokenizer_says_so() -> None:
 
 
 def refusing_threads(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """Has the system start so many threads more, and then none."""
+    """Has the system start this many threads more, and then none."""
     start, left = threading.Thread.start, iter(range(after))
 
     def start_or_refuse(thread: threading.Thread) -> None:

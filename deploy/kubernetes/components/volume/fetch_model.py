@@ -8,26 +8,32 @@ model. A file that is there already, with the right hash, is not fetched again.
 import argparse
 import hashlib
 import http.client
+import importlib
+import importlib.util
 import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from model.artifact import MANIFEST, MAX_MANIFEST_BYTES, Artifact, hash_file, read_manifest
-from model.manifest import ArtifactError, FileEntry
+if TYPE_CHECKING:
+    from model import artifact
+else:  # in the image every package is below polyhead, in a checkout it is not
+    installed = importlib.util.find_spec("polyhead.model") is not None
+    artifact = importlib.import_module("polyhead.model.artifact" if installed else "model.artifact")
 
 READ_TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 2**20
 BESIDE_MODEL = 768 * 2**20
-"""Bytes of memory that a process needs beside its model: 640 MiB that requests may hold, and its own (Sizing)."""
+"""Bytes of memory that a process needs besides its model: 640 MiB that requests may hold, and its own (Sizing)."""
 
 
 class FetchError(Exception):
     """The artifact cannot be fetched, or is not the one that was asked for; the message says which file and why."""
 
 
-def fetch(url: str, sha256: str, directory: Path, *, memory_limit: int | None = None) -> Artifact:
+def fetch(url: str, sha256: str, directory: Path, *, memory_limit: int | None = None) -> artifact.Artifact:
     """Fetches what is missing, the manifest last, and verifies the whole.
 
     Args:
@@ -42,16 +48,16 @@ def fetch(url: str, sha256: str, directory: Path, *, memory_limit: int | None = 
     """
     if not _is_http(url):
         raise FetchError(f"{url}: expected an http or https address")
-    partial = directory / f".{MANIFEST}"
+    partial = directory / f".{artifact.MANIFEST}"
     partial.mkdir(exist_ok=True)
-    _download(url, MANIFEST, partial / MANIFEST, sha256, MAX_MANIFEST_BYTES)
-    files = read_manifest(partial).files
+    _download(url, artifact.MANIFEST, partial / artifact.MANIFEST, sha256, artifact.MAX_MANIFEST_BYTES)
+    files = artifact.read_manifest(partial).files
     _check_memory(sum(entry.size for entry in files.values()), memory_limit)
     for name, entry in files.items():
         _fetch_file(url, name, entry, directory)
-    (partial / MANIFEST).replace(directory / MANIFEST)
+    (partial / artifact.MANIFEST).replace(directory / artifact.MANIFEST)
     partial.rmdir()
-    return Artifact.open(directory)
+    return artifact.Artifact.open(directory)
 
 
 def _check_memory(size: int, limit: int | None) -> None:
@@ -70,11 +76,11 @@ def _is_http(url: str) -> bool:
         return False
 
 
-def _fetch_file(url: str, name: str, entry: FileEntry, directory: Path) -> None:
+def _fetch_file(url: str, name: str, entry: artifact.FileEntry, directory: Path) -> None:
     if Path(name).name != name or name in ("", ".", ".."):
         raise FetchError(f"the manifest names {name!r}: only plain file names are allowed")
     path = directory / name
-    if path.is_file() and path.stat().st_size == entry.size and hash_file(path) == entry.sha256:
+    if path.is_file() and path.stat().st_size == entry.size and artifact.hash_file(path) == entry.sha256:
         return
     partial = directory / f".{name}.partial"
     _download(url, name, partial, entry.sha256, entry.size)
@@ -103,7 +109,7 @@ def _download(url: str, name: str, path: Path, sha256: str, max_bytes: int) -> N
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetches and says what came; returns the exit code."""
+    """Fetches, reports, and returns the exit code."""
     parser = argparse.ArgumentParser(description="Fill a directory with an artifact whose hash is known.")
     parser.add_argument("--url", required=True, help="address of the artifact's directory")
     parser.add_argument("--sha256", required=True, help="of its manifest.json")
@@ -111,11 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("directory", type=Path)
     options = parser.parse_args(arguments)
     try:
-        artifact = fetch(options.url, options.sha256, options.directory, memory_limit=options.memory_limit)
-    except (FetchError, ArtifactError, OSError) as error:
+        fetched = fetch(options.url, options.sha256, options.directory, memory_limit=options.memory_limit)
+    except (FetchError, artifact.ArtifactError, OSError) as error:
         sys.stderr.write(f"fetch_model: {error}\n")
         return 1
-    sys.stderr.write(f"{artifact.manifest.model}, {artifact.manifest.precision}: verified\n")
+    sys.stderr.write(f"{fetched.manifest.model}, {fetched.manifest.precision}: verified\n")
     return 0
 
 

@@ -1,15 +1,16 @@
 """OpenAI's and Infinity's routes without a client: shapes, refusals, and the same vectors as `POST /encode`."""
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from service.routes.compatible.infinity import InfinityModels
-from service.routes.compatible.openai import EmbeddingsAnswer, ModelList
+from model.artifact import Defaults
+from service.routes.compatible.openai import EmbeddingsAnswer, InfinityModels, ModelList
 from tests.service.conftest import Serve, Served
-from tests.service.fake_engine import CLS, MODEL_NAME, SEP
+from tests.service.fake_engine import CLS, MODEL_NAME, SEP, write_fake_artifact
 
 PATHS = ("/v1/embeddings", "/embeddings")
 
@@ -121,3 +122,13 @@ def test_models_are_not_listed_before_one_is_loaded(serve: Serve, path: str) -> 
     response = serve(ready=False).client.get(path)
     assert response.status_code == 503
     assert response.headers["retry-after"] == "1"
+
+
+def test_cohere_s_inputs_get_a_named_prompt_of_any_length(serve: Serve, tmp_path: Path) -> None:
+    prompts = {"query": "the cat " * 200}
+    defaults = Defaults(pooling="mean", normalize=True, prompts=prompts, default_prompt_name=None)
+    served = serve("--model", str(write_fake_artifact(tmp_path / "prompts", defaults)))
+    response = served.client.post("/v2/embed", json={"texts": ["a dog"], "input_type": "search_query"})
+    assert response.status_code == 200
+    expected = served.encode({"inputs": ["a dog"], "prompt_name": "query"}).json()["embeddings"]
+    assert response.json()["embeddings"]["float"] == expected

@@ -7,6 +7,8 @@ import pytest
 from service.routes.compatible.tei import TokenVectors, Vectors
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import CLS, SEP
+from tests.service.routes.conftest import Client
+from tests.task_artifacts import TaskArtifact
 
 
 @pytest.mark.parametrize("path", ["/embed", "/"])
@@ -44,7 +46,10 @@ def test_truncation_is_counted_in_a_header_or_refused(served: Served, path: str)
         ({"inputs": []}, "inputs: the list is empty"),
         ({"inputs": ["cat", [1]]}, "inputs: expected a text, a list of texts"),
         ({}, "inputs: Field required"),
-        ({"inputs": "cat", "truncation_direction": "Left"}, "truncation_direction: Input should be 'Right' or 'right'"),
+        (
+            {"inputs": "cat", "truncation_direction": "Up"},
+            "truncation_direction: Input should be 'Right', 'right', 'Left'",
+        ),
     ],
 )
 def test_refusals_have_teis_shape(served: Served, body: Any, message: str) -> None:
@@ -78,3 +83,60 @@ def test_the_page_at_the_same_path_stays(served: Served) -> None:
     assert served.client.get("/").headers["content-type"].startswith("text/html")
     refused = served.client.put("/")
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD, POST")
+
+
+SENTENCES = {"source_sentence": "the cat", "sentences": ["a dog", "the cat sat"]}
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "body"),
+    [
+        ("embedder", "/embed", {"inputs": ["the cat", "a dog"]}),
+        ("embedder", "/similarity", {"inputs": SENTENCES, "parameters": {}}),
+        ("embedder", "/rerank", {"query": "the cat", "texts": ["a dog", "the cat sat"]}),
+        ("classifier", "/predict", {"inputs": "the cat"}),
+        ("classifier", "/predict", {"inputs": [["the cat", "a dog"]], "raw_scores": True}),
+        ("reranker", "/rerank", {"query": "the cat", "texts": ["a dog", "the cat sat"], "return_text": True}),
+        ("reranker", "/predict", {"inputs": ["the cat", "a dog"]}),
+        ("sparse_encoder", "/embed_sparse", {"inputs": "the cat"}),
+    ],
+)
+def test_a_body_is_answered_as_on_its_own_route(
+    client: Client, request: pytest.FixtureRequest, model: str, path: str, body: dict[str, Any]
+) -> None:
+    served: TaskArtifact = request.getfixturevalue(model)
+    asked = client(served.artifact)
+    found, expected = (asked.post(at, json=body) for at in ("/", path))
+    assert found.status_code == 200, found.text
+    assert found.json() == expected.json()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"inputs": SENTENCES}, 404, "drawn is served here for classification"),
+        ({"inputs": []}, 422, "inputs: expected a text, a pair"),
+        ({"query": "", "texts": ["a"]}, 422, "query: String should have at least 1 character"),
+        ({}, 422, "inputs: Field required"),
+        ([1], 422, "Input should be a valid dictionary"),
+    ],
+)
+def test_refusals_are_teis(client: Client, classifier: TaskArtifact, body: Any, status: int, message: str) -> None:
+    response = client(classifier.artifact).post("/", json=body)
+    assert response.status_code == status
+    assert response.json()["error"].startswith(message)
+    assert response.json()["error_type"] == "Validation"
+
+
+def test_a_model_of_several_vectors_has_no_embedding(client: Client, multi_vector_encoder: TaskArtifact) -> None:
+    response = client(multi_vector_encoder.artifact).post("/", json={"inputs": "the cat"})
+    assert response.status_code == 404
+    assert "multi-vector" in response.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/embed", "/embed_all", "/"])
+def test_the_beginning_is_cut_where_asked_for(served: Served, path: str) -> None:
+    text, options = "dog " + "cat " * 40, {"output": "tokens", "normalize": False} if path == "/embed_all" else {}
+    found = served.client.post(path, json={"inputs": text, "truncation_direction": "Left"}).json()
+    expected = served.encode({"inputs": text, "truncate": "start", **options}).json()["embeddings"]
+    assert found == expected != served.encode({"inputs": text, **options}).json()["embeddings"]

@@ -1,0 +1,78 @@
+"""Finds the question that the command line names and hands it the rest; imports nothing else, some take seconds."""
+
+import argparse
+import ast
+import importlib
+import sys
+from pathlib import Path
+
+COMMANDS = {
+    "attention": "what weights, explaining and windows cost, which claims are true, which explanation is faithful",
+    "engine": "the engine without HTTP",
+    "gpu": "a graphics card",
+    "http": "the service over HTTP",
+    "inputs": "networks of published shapes, to measure with",
+    "peers": "other engines and servers",
+    "quality": "what a precision, vectors in fewer bits and pruned heads cost, and what they bring",
+    "service": "the process: start, memory, processes, replicas",
+}
+# Where each question's function is: its docstring begins with the question, or its module's if it is called `main`.
+QUESTIONS = {
+    "attention claims": "attention.claims:main",
+    "attention cost": "attention.cost:main",
+    "attention explaining": "attention.graphs:explaining",
+    "attention faithfulness": "attention.faithfulness:main",
+    "attention windows": "attention.graphs:windows",
+    "engine stages": "engine.stages:main",
+    "engine transformers": "engine.transformers:main",
+    "gpu rates": "gpu:main",
+    "http closed": "http.rates:closed",
+    "http cost": "http.rates:cost",
+    "http gzip": "http.gzip:main",
+    "http open": "http.open:main",
+    "http storm": "http.storm:main",
+    "http versions": "http.rates:versions",
+    "inputs network": "inputs:network",
+    "inputs reranker": "inputs:reranker",
+    "peers encode": "peers.encode:main",
+    "peers int8": "peers.int8:main",
+    "peers rerank": "peers.rerank:main",
+    "quality formats": "quality.vectors:formats",
+    "quality healing": "quality.pruned:healing",
+    "quality pairs": "quality.vectors:pairs",
+    "quality pruning": "quality.pruned:pruning",
+    "service processes": "service.processes:main",
+    "service replicas": "service.replicas:main",
+    "service soak": "service.soak:main",
+    "service startup": "service.startup:main",
+}
+
+
+def main() -> None:
+    """Runs the question that the command line names first."""
+    parser = argparse.ArgumentParser("python -m benchmarks", description="Measures, a question at a time.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, about in COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=about)
+        offered = command.add_subparsers(dest="question", metavar="QUESTION", required=True)
+        for question, place in QUESTIONS.items():
+            if question.startswith(f"{name} "):
+                offered.add_parser(question.split()[1], help=_first_line(place), add_help=False)
+    chosen = parser.parse_args(sys.argv[1:3])
+    question = f"{chosen.command} {chosen.question}"
+    sys.argv = [f"python -m benchmarks {question}", *sys.argv[3:]]
+    module, _, function = QUESTIONS[question].partition(":")
+    getattr(importlib.import_module(f"benchmarks.{module}"), function)()
+
+
+def _first_line(place: str) -> str:
+    """Of a question's docstring, without importing its module."""
+    module, _, function = place.partition(":")
+    tree = ast.parse((Path(__file__).parent / f"{module.replace('.', '/')}.py").read_text())
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    docstring = ast.get_docstring(tree if function == "main" else found[0]) or ""
+    return docstring.partition("\n")[0].replace("%", "%%")
+
+
+if __name__ == "__main__":
+    main()

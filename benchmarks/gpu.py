@@ -1,0 +1,294 @@
+"""What does a GPU give: is the answer right there, how much of the card is used, by which kernels, in which batches?
+
+`parity`: each artifact on the device against the fp32 artifact of the same weights on the CPU. `peak`: the rate of ONNX
+Runtime's own large matrix product in each precision (int8: float32), on the device, on random data. `rates`: full
+batches of real tokens, from few to many, with one worker and with two (the second prepares while the first computes).
+`busy`: the smallest batch that comes near the best. `nodes`: what runs where, and which attention kernel.
+`--provider cpu` runs the same on the CPU, to try it.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, cycle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
+import onnxruntime as ort
+
+from benchmarks.lib.command import CannotMeasure, last_line, parser_of, program, seed, whole
+from benchmarks.lib.engines import Engine, Layout
+from benchmarks.lib.report import Spread, Table, emit, in_turns, percentiles
+from benchmarks.lib.texts import TokenIds, load_texts, make_batch, of_shape, tokenize
+from export.similarity import row_cosines
+from model.artifact import Artifact
+from model.config import EncoderConfig
+from service.inference.backend import Batch, BatchOutput
+from service.inference.onnx_backend import PROVIDERS, OnnxBackend
+
+LAYOUTS = (Layout(1, 1), Layout(2, 1))
+PARITY_TEXTS = 16
+RUNS = 4  # of each worker in one measurement
+BUSY = 0.9  # share of the best rate from which a batch is said to keep the card busy
+
+SHAPE = (8, 128)  # texts x tokens of the run whose kernels are printed
+MOST_OPERATORS = 8  # named in a row
+KERNEL = re.compile(r"SdpaKernel=(\w+)")  # AttentionKernelDebugInfo::Print
+
+CHAIN = 8  # products of one run that measures the peak
+PEAK_SECONDS = 1.0
+OPSET = 21
+ELEMENTS = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}  # all else multiplies float32
+
+
+class Case(NamedTuple):
+    """What one row of `rates` measures."""
+
+    length: int
+    texts: int
+    layout: Layout
+
+
+def compare_with_reference(engines: Sequence[Engine], references: Sequence[Engine], texts: Sequence[str]) -> Table:
+    """Vectors and all layers' weights of one ragged batch, where an fp32 artifact of the same weights was given."""
+    columns = ("engine", "reference", "cosine_min", "pooled_max_diff", "attention_max_diff")
+    table = Table("parity", f"{len(texts)} texts in one batch", columns)
+    by_weights = {engine.artifact.manifest.source.sha256: engine for engine in references}
+    for engine in engines:
+        reference = by_weights.get(engine.artifact.manifest.source.sha256)
+        if reference is None:
+            table.add(engine=engine.name, reference="none given: --reference")
+            continue
+        rows = tokenize(engine.artifact, texts)
+        found, expected = (_run(one, rows) for one in (engine, reference))
+        table.add(
+            engine=engine.name,
+            reference=reference.name,
+            cosine_min=float(row_cosines(np.stack(list(found.output)), np.stack(list(expected.output))).min()),
+            pooled_max_diff=float(np.abs(np.stack(list(found.output)) - np.stack(list(expected.output))).max()),
+            attention_max_diff=_attention_difference(found, expected, [len(row) for row in rows]),
+        )
+    return table
+
+
+def cases(engine: Engine, lengths: Sequence[int], tokens: Sequence[int]) -> Iterator[Case]:
+    """Every length that there are positions for, in batches of about this many tokens, for each layout."""
+    longest = engine.artifact.manifest.config.max_positions
+    for length in (length for length in lengths if length <= longest):
+        for texts in dict.fromkeys(max(1, count // length) for count in tokens):
+            yield from (Case(length, texts, layout) for layout in LAYOUTS)
+
+
+def measure(
+    engines: Sequence[Engine], texts: Sequence[str], peaks: Mapping[str, float], arguments: argparse.Namespace
+) -> Table:
+    """Tokens a second and the share of the peak, by length and batch."""
+    columns = ("engine", "length", "texts", "workers", "tokens_per_s", "spread", "p50_ms", "tflops", "peak_%")
+    table = Table("rates", "full batches, real tokens", columns)
+    for engine in engines:
+        ids = list(chain.from_iterable(tokenize(engine.artifact, texts)))
+        config, precision = engine.artifact.manifest.config, engine.artifact.manifest.precision
+        runs = {}
+        for case in cases(engine, arguments.lengths, arguments.tokens):
+            batch = of_shape(cycle(ids), case.texts, case.length)
+            runs[case] = engine.runner([batch] * RUNS * case.layout.workers, case.layout)
+        for case, passes in in_turns(runs, arguments.rounds).items():
+            rate = Spread.of([one.tokens_per_s for one in passes])
+            flops = rate.median * flops_per_token(config, case.length)
+            table.add(
+                engine=engine.name,
+                length=case.length,
+                texts=case.texts,
+                workers=case.layout.workers,
+                tokens_per_s=rate.median,
+                spread=str(rate),
+                p50_ms=percentiles([latency for one in passes for latency in one.latencies])["p50_ms"],
+                tflops=flops / 1e12,
+                **{"peak_%": 100 * flops / peaks[precision]},
+            )
+    return table
+
+
+def busy_batches(rates: Table) -> Table:
+    """The best of each length, and the smallest batch that comes near it."""
+    table = Table("busy", f"smallest batch with {BUSY:.0%} of the best rate", ("engine", "length", "best", "batch"))
+    for engine, length in dict.fromkeys((row["engine"], row["length"]) for row in rates.rows):
+        rows = [row for row in rates.rows if (row["engine"], row["length"]) == (engine, length)]
+        best = max(row["tokens_per_s"] for row in rows)
+        enough = min(row["texts"] for row in rows if row["tokens_per_s"] >= BUSY * best)
+        table.add(engine=engine, length=length, best=best, batch=f"{enough} x {length}")
+    return table
+
+
+def _run(engine: Engine, rows: Sequence[TokenIds]) -> BatchOutput:
+    layers = tuple(range(engine.artifact.manifest.config.num_layers))
+    return next(iter(engine.backends.values())).run(make_batch(rows, layers))
+
+
+def _attention_difference(found: BatchOutput, expected: BatchOutput, lengths: Sequence[int]) -> float:
+    """The largest between weights of real tokens; 0 without heads."""
+    return max(
+        (
+            float(np.abs(weights[row, :, :length] - expected.attentions[layer][row, :, :length]).max(initial=0.0))
+            for layer, weights in found.attentions.items()
+            for row, length in enumerate(lengths)
+        ),
+        default=0.0,
+    )
+
+
+def flops_per_token(config: EncoderConfig, sequence_length: int) -> float:
+    """Floating-point operations of one token of a text of S = `sequence_length` tokens; a multiply-add is two.
+
+    A layer of H heads: Q and K [D, HK], V [D, HV], the output [HV, D], the output gate [D, H] if there is one, the
+    feed-forward [D, I] (twice if it is gated) and [I, D]; then S keys for each head, K + V multiply-adds each.
+    """
+    hidden, heads = config.hidden_size, sum(config.num_heads)
+    linear = 2 * hidden * heads * (2 * config.d_k + 2 * config.d_v + config.output_gate)
+    linear += 2 * hidden * config.intermediate_size * (2 + config.gated) * config.num_layers
+    return float(linear) + 2.0 * sequence_length * heads * (config.d_k + config.d_v)
+
+
+def measure_peak(precision: str, provider: str, size: int) -> float:
+    """Operations a second; a multiply-add is two.
+
+    Args:
+        precision: of the operands; int8 artifacts are held against fp32's, which their attention runs in.
+        provider: `cuda` or `cpu`, with the options that the service gives it.
+        size: n of the [n, n] operands.
+    """
+    graph = _chain(ELEMENTS.get(precision, TensorProto.FLOAT), size)
+    session = ort.InferenceSession(graph, providers=list(PROVIDERS[provider]), enable_fallback=0)
+    binding = session.io_binding()
+    x = np.random.default_rng(0).standard_normal((size, size), dtype=np.float32)
+    binding.bind_ortvalue_input("x", ort.OrtValue.ortvalue_from_numpy(x, provider, 0))
+    binding.bind_output("y", provider, 0)
+    for _ in range(2):
+        session.run_with_iobinding(binding)
+    began, runs = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - began) < PEAK_SECONDS or not runs:
+        session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        runs += 1
+    return 2.0 * size**3 * CHAIN * runs / elapsed
+
+
+def _chain(element: int, size: int) -> bytes:
+    """`x W W ... W` in the element type; W's scale keeps the values' size."""
+    weights = np.random.default_rng(1).standard_normal((size, size), dtype=np.float32) / np.sqrt(size)
+    nodes = [helper.make_node("Cast", ["x"], ["x0"], to=element)]
+    nodes += [helper.make_node("MatMul", [f"x{index}", "w"], [f"x{index + 1}"]) for index in range(CHAIN)]
+    nodes.append(helper.make_node("Identity", [f"x{CHAIN}"], ["y"]))
+    graph = helper.make_graph(
+        nodes,
+        "peak",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (size, size))],
+        [helper.make_tensor_value_info("y", element, (size, size))],
+        [numpy_helper.from_array(weights.astype(helper.tensor_dtype_to_np_dtype(element)), "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    return bytes(model.SerializeToString())
+
+
+class InspectionFailed(CannotMeasure):
+    """The process that was to run the graph ended with an error; the message is its last line."""
+
+
+def inspect_nodes(directory: Path, provider: str) -> list[dict[str, Any]]:
+    """A row for each provider that runs nodes: how many, of which operators; kernels as far as they are printed.
+
+    ONNX Runtime prints its kernels to standard output if `ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO` was set when a
+    session was made, so a process of its own runs the graph.
+
+    Raises:
+        InspectionFailed: the artifact does not run there.
+    """
+    command = [sys.executable, "-m", "benchmarks.gpu", str(directory), provider]
+    environment = {**os.environ, "ORT_ENABLE_ATTENTION_KERNEL_DEBUG_INFO": "1"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)  # noqa: S603 - our own
+    if done.returncode:
+        raise InspectionFailed(last_line(done.stderr, "no word"))
+    return describe(json.loads(done.stdout.splitlines()[-1]), done.stdout)
+
+
+def describe(operators: dict[str, list[str]], printed: str) -> list[dict[str, Any]]:
+    """Rows from the operators that each provider runs, and from the output while they ran."""
+    kernels = Counter(KERNEL.findall(printed))
+    return [
+        {
+            "provider": provider.removesuffix("ExecutionProvider"),
+            "nodes": len(names),
+            "operators": _counted(Counter(names)),
+            "attention_kernels": _counted(kernels) if "Attention" in names else "",
+        }
+        for provider, names in operators.items()
+    ]
+
+
+def _counted(counts: Counter[str]) -> str:
+    return " ".join(f"{name}:{count}" for name, count in counts.most_common(MOST_OPERATORS))
+
+
+@program
+def main() -> None:
+    """Opens the artifacts on the device, measures, and prints."""
+    arguments = _parse()
+    provider = arguments.provider
+    engines = Engine.open_all(arguments.model, LAYOUTS, provider=provider)
+    references = Engine.open_all(arguments.reference, LAYOUTS[:1])
+    texts = load_texts("mixed", arguments.texts, arguments.seed)
+    precisions = dict.fromkeys(engine.artifact.manifest.precision for engine in engines)
+    peak = Table("peak", f"product of {arguments.product} x {arguments.product}", ("precision", "tflops"))
+    peaks = {precision: measure_peak(precision, provider, arguments.product) for precision in precisions}
+    for precision, rate in peaks.items():
+        peak.add(precision=precision, tflops=rate / 1e12)
+    parity = compare_with_reference(engines, references, texts[:PARITY_TEXTS])
+    rates = measure(engines, texts, peaks, arguments)
+    nodes = Table("nodes", "what runs where", ("engine", "provider", "nodes", "operators", "attention_kernels"))
+    for directory, engine in zip(arguments.model, engines, strict=True):
+        for row in inspect_nodes(directory, provider):
+            nodes.add(engine=engine.name, **row)
+    emit("gpu rates", [parity, peak, rates, busy_batches(rates), nodes], provider=provider)
+
+
+def _parse() -> argparse.Namespace:
+    parser = parser_of(
+        __doc__, takes="minutes on a GPU; on a CPU hours, unless --lengths, --tokens and --product are small"
+    )
+    parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts, of any precision")
+    parser.add_argument(
+        "--reference", type=Path, nargs="+", default=[], metavar="DIR", help="fp32 artifacts of the same weights"
+    )
+    parser.add_argument("--provider", choices=("cuda", "cpu"), default="cuda", help="what computes")
+    parser.add_argument("--lengths", type=whole, nargs="+", default=[32, 128, 512], metavar="TOKENS", help="of a text")
+    parser.add_argument(
+        "--tokens", type=whole, nargs="+", default=[512, 2048, 8192, 32768, 131072], metavar="TOKENS", help="of a batch"
+    )
+    parser.add_argument("--product", type=whole, default=8192, metavar="N", help="the peak is that of N x N by N x N")
+    parser.add_argument("--rounds", type=whole, default=5, help="measured rounds; one more warms up")
+    parser.add_argument("--texts", type=whole, default=600, help="real texts that tokens come from")
+    parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")
+    return parser.parse_args()
+
+
+def _print_operators(directory: Path, provider: str) -> None:
+    """What the process of `inspect_nodes` does."""
+    artifact = Artifact.open(directory)
+    backend = OnnxBackend(artifact, provider=provider)
+    texts, length = SHAPE[0], min(SHAPE[1], artifact.manifest.max_sequence_length)
+    backend.run(Batch(np.zeros((texts, length), np.int64), np.full(texts, length, np.int64), ()))
+    print(json.dumps(backend.operators()))
+
+
+if __name__ == "__main__":
+    _print_operators(Path(sys.argv[1]), sys.argv[2])

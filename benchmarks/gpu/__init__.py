@@ -1,1 +1,0 @@
-"""A graphics card: `python -m benchmarks.gpu QUESTION`."""

@@ -1,1 +1,0 @@
-"""What the other commands measure with: `python -m benchmarks.inputs QUESTION`."""

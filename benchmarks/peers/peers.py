@@ -1,0 +1,320 @@
+"""Other engines and servers: an environment and a process for each, which may be missing.
+
+Peers need versions of the same packages that contradict each other and this project's; each gets a virtual environment
+with the versions named here, made on first use and kept, so that a figure can be had again. What runs in the processes
+is `benchmarks.peers.workers`.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from benchmarks.lib.command import CannotMeasure, last_line
+from benchmarks.lib.comparison import Sample, Way, WrongAnswer, check_vectors
+from benchmarks.lib.engines import Engine, add_weights_argument, all_layouts, checkpoint_folder
+from benchmarks.lib.server import Server, ServerFailed, free_port, started
+from benchmarks.lib.texts import TokenIds, load_texts, standard_plans, tokenize
+from benchmarks.peers.worker import Task
+
+TORCH = "torch==2.13.0"  # pinned: an open range takes gigabytes of CUDA packages
+INSTALL_LIMIT = 1800.0  # seconds
+
+
+class NotInstallable(CannotMeasure):
+    """The environment cannot be made here; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Packages of one peer.
+
+    Attributes:
+        name: of the folder.
+        packages: the installed packages, with versions.
+        reported: packages whose versions belong into the results.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+    reported: tuple[str, ...]
+
+    def python(self, cache: Path) -> Path:
+        """Its interpreter; made first if it is missing or was made for other packages.
+
+        Raises:
+            NotInstallable: pip failed.
+        """
+        folder = cache / self.name
+        python, stamp = folder / "bin" / "python", folder / "made-for"
+        wanted = hashlib.sha256(repr((sys.version, self.packages)).encode()).hexdigest()
+        if stamp.is_file() and stamp.read_text() == wanted:
+            return python
+        print(f"==> making an environment for {self.name} in {folder}", flush=True)
+        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
+        _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *self.packages])
+        stamp.write_text(wanted)
+        return python
+
+    def versions(self, cache: Path) -> dict[str, str]:
+        """Versions of the packages that matter, as installed."""
+        code = f"from importlib.metadata import version; print(*(version(name) for name in {self.reported!r}))"
+        return dict(zip(self.reported, _run([str(self.python(cache)), "-c", code]).split(), strict=True))
+
+
+# BetterTransformer is Infinity's default and its faster engine on a CPU; optimum has it below 2.0 only, and there asks
+# for transformers below 4.49. typer 0.12 of that time does not work with click 8.2.
+INFINITY = Environment(
+    "infinity",
+    ("infinity-emb[torch,server]==0.0.78", TORCH, "transformers==4.48.3", "optimum==1.27.0", "click==8.1.8"),
+    ("infinity-emb", "torch", "transformers", "optimum", "sentence-transformers"),
+)
+SENTENCE_TRANSFORMERS = Environment(
+    "sentence-transformers",
+    ("sentence-transformers==6.2.0", TORCH, "transformers==5.23.0"),
+    ("sentence-transformers", "torch", "transformers"),
+)
+OPENVINO = Environment(
+    "openvino",
+    ("openvino==2026.4.1", "nncf==3.4.0", TORCH, "transformers==5.23.0"),
+    ("openvino", "nncf", "transformers"),
+)
+CTRANSLATE2 = Environment(
+    "ctranslate2",
+    ("ctranslate2==4.8.5", TORCH, "transformers==5.23.0"),
+    ("ctranslate2", "transformers"),
+)
+XPLAINSIM = Environment(  # it imports matplotlib and networkx without asking for them
+    "xplainsim",
+    ("xplainsim==0.9.4", TORCH, "matplotlib==3.11.2", "networkx==3.6.1"),
+    ("xplainsim", "torch", "transformers"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ThisProject(Environment):
+    """The environment that this process runs in."""
+
+    def python(self, cache: Path) -> Path:  # noqa: ARG002 - nothing is made
+        """This process's interpreter."""
+        return Path(sys.executable)
+
+
+THIS_PROJECT = ThisProject("this project", (), ("onnxruntime", "torch", "transformers"))
+
+
+def _run(command: Sequence[str]) -> str:
+    """Standard output of a command."""
+    try:
+        done = subprocess.run(  # noqa: S603 - commands are this module's own
+            command, check=True, capture_output=True, text=True, timeout=INSTALL_LIMIT
+        )
+    except subprocess.CalledProcessError as error:
+        last = last_line(error.stderr, "no message")
+        raise NotInstallable(f"{' '.join(command[:4])} ...: {last}") from error
+    except (subprocess.TimeoutExpired, OSError) as error:
+        raise NotInstallable(f"{' '.join(command[:4])} ...: {error}") from error
+    return done.stdout
+
+
+WORKERS = "benchmarks.peers.workers"
+QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+class PeerFailed(CannotMeasure):
+    """The peer's process ended; the message holds the last line that it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerProcess:
+    """A peer that has its task.
+
+    Attributes:
+        process: with a line of JSON each way.
+        log: its standard error.
+        names: what it can measure.
+        texts: number of texts of one measurement.
+        tokens: their tokens.
+    """
+
+    process: subprocess.Popen[str]
+    log: IO[bytes]
+    names: list[str]
+    texts: int
+    tokens: int
+
+    def ways(self, prefix: str) -> dict[str, Way]:
+        """Everything it can measure, each under the peer's name."""
+        return {f"{prefix} {name}": partial(self._measure, name) for name in self.names}
+
+    def vectors(self, count: int = 4) -> NDArray[np.float32]:
+        """Vectors `[count, D]` of the first texts."""
+        return np.array(_exchange(self.process, self.log, count), dtype=np.float32)
+
+    def cpu_seconds(self, name: str) -> float:
+        """Processor seconds of one way, once."""
+        return float(_exchange(self.process, self.log, name)["cpu_seconds"])
+
+    def _measure(self, name: str) -> Sample:
+        answer = _exchange(self.process, self.log, name)
+        seconds = answer["seconds"]
+        cpu_us = 1e6 * answer["cpu_seconds"] / self.tokens
+        return Sample(self.tokens / seconds, self.texts / seconds, answer["latencies"], cpu_us_a_token=cpu_us)
+
+
+@contextmanager
+def start_worker(python: Path, engine: str, task: Task, module: str = WORKERS) -> Iterator[PeerProcess]:
+    """Runs an engine of `benchmarks.peers.workers` until the block ends.
+
+    Raises:
+        PeerFailed: it ended before it was ready.
+    """
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(  # noqa: S603 - an interpreter that this project made, and its own module
+            [str(python), "-m", module, engine],
+            env={**os.environ, **QUIET},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        try:
+            names = _exchange(process, log, asdict(task))
+            yield PeerProcess(process, log, names, len(task.texts), sum(map(len, task.rows)))
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def _exchange(process: subprocess.Popen[str], log: IO[bytes], question: object) -> Any:
+    assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - both are pipes
+    try:
+        process.stdin.write(json.dumps(question) + "\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+    except BrokenPipeError:
+        answer = ""
+    if not answer:
+        log.seek(0)
+        raise PeerFailed(last_line(log.read().decode(errors="replace"), "it ended without a word")[-2000:])
+    return json.loads(answer)
+
+
+SKIPPING = (NotInstallable, PeerFailed, ServerFailed, WrongAnswer)
+
+
+@dataclass
+class Peers:
+    """Peers of one run: their environments, the started processes, and who is missing.
+
+    Attributes:
+        cache: folder of the environments.
+        stack: ends servers and workers with the run.
+        skipped: why a peer is missing, by name.
+        versions: of the peers that are there.
+    """
+
+    cache: Path
+    stack: ExitStack
+    skipped: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def attempt(self, name: str, make: Callable[[], dict[str, Way]]) -> dict[str, Way]:
+        """A peer's ways, or none and the reason why."""
+        try:
+            return make()
+        except SKIPPING as error:
+            self.skipped[name] = str(error)
+            print(f"skipping {name}: {error}", flush=True)
+            return {}
+
+    def prepare(self, environment: Environment) -> Path:
+        """A peer's interpreter; notes its versions."""
+        python = environment.python(self.cache)
+        self.versions[environment.name] = environment.versions(self.cache)
+        return python
+
+
+@dataclass
+class Run:
+    """What every peer of one run encodes.
+
+    Attributes:
+        arguments: the command line.
+        engines: this project's artifacts; the first one's vectors are what all others are compared with.
+        texts: the encoded texts.
+        rows: the texts' token ids.
+        weights: folder of the checkpoint.
+        peers: who is compared.
+    """
+
+    arguments: argparse.Namespace
+    engines: list[Engine]
+    texts: list[str]
+    rows: list[TokenIds]
+    weights: Path
+    peers: Peers
+
+    def check(self, vectors: ArrayLike) -> None:
+        """Compares someone's vectors of the first four texts with the engine's."""
+        check_vectors(vectors, self.engines[0].pooled(self.rows[:4]))
+
+    def start(
+        self, python: Path, engine: str, precisions: Sequence[str] = (), calibration: Sequence[TokenIds] = ()
+    ) -> PeerProcess:
+        """A peer without HTTP, in a process of its own."""
+        cores, plans = len(os.sched_getaffinity(0)), standard_plans(self.rows)
+        task = Task(str(self.weights), cores, self.texts, self.rows, plans, precisions, calibration)
+        return self.peers.stack.enter_context(start_worker(python, engine, task))
+
+
+@contextmanager
+def opened(arguments: argparse.Namespace) -> Iterator[Run]:
+    """The artifacts, the texts, and a stack for everything that is started.
+
+    Raises:
+        CannotMeasure: two artifacts are of one precision.
+    """
+    engines = Engine.open_all(arguments.model, all_layouts())
+    precisions = [engine.artifact.manifest.precision for engine in engines]
+    if len(set(precisions)) < len(precisions):
+        raise CannotMeasure(f"artifacts of {', '.join(precisions)}: rows are named by precision, so give one of each")
+    folders = [checkpoint_folder(arguments.weights, engine.artifact) for engine in engines]
+    texts = load_texts(arguments.corpus, arguments.texts, arguments.seed)
+    rows = tokenize(engines[0].artifact, texts)
+    with ExitStack() as stack:
+        yield Run(arguments, engines, texts, rows, folders[0].path, Peers(arguments.cache, stack))
+
+
+def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
+    """Artifacts, their checkpoint, and where the peers' environments are kept."""
+    parser.add_argument("model", type=Path, nargs="+", metavar="DIR", help="artifacts of one checkpoint, any precision")
+    add_weights_argument(parser)
+    parser.add_argument(
+        "--cache", type=Path, default=Path("build/peers"), help="where the peers' environments are kept"
+    )
+
+
+INFINITY_FLAGS = ("--bettertransformer", "--no-bettertransformer")  # the first is its default
+
+
+def start_infinity(peers: Peers, weights: Path, flag: str) -> Server:
+    """Its server on a checkpoint, with or without BetterTransformer, until the run ends."""
+    python, port = peers.prepare(INFINITY), free_port()
+    flags = f"--engine torch --device cpu --dtype float32 --host 127.0.0.1 --port {port} --log-level error {flag}"
+    flags += " --no-model-warmup"  # it measures itself on long texts for a minute; every round here is warm anyway
+    command = [str(python.with_name("infinity_emb")), "v2", *flags.split(), "--model-id", str(weights)]
+    environment = {**QUIET, "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
+    return peers.stack.enter_context(started(command, port, "/health", environment))

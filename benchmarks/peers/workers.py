@@ -1,0 +1,293 @@
+"""The engines that are measured in processes of their own: `python -m benchmarks.peers.workers ENGINE`.
+
+Each runs in the environment that its question gives it (`benchmarks.peers.peers`), so libraries are imported by the
+function that needs them. An engine turns its task into ways to encode all texts: every plan of batches, with one worker
+on all cores and with a worker a core. No HTTP.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.peers.worker import Peer, Plan, Task, layouts, pad, pad_rows, pull, serve, timed
+
+Ways = dict[str, Callable[[], Sequence[float]]]
+ENCODE_BATCH = 32  # of sentence-transformers' `encode`, its default
+INT8 = "int8"  # of OpenVINO, quantized by NNCF; what stays in floating point runs in either of the others
+HINTS = {"f32": ("f32",), "bf16": ("bf16",), INT8: ("f32", "bf16")}
+
+
+def over_plans(
+    task: Task,
+    run: Callable[[Any], object],
+    make_batch: Callable[[Sequence[int]], Any],
+    layout: tuple[int, int],
+    prepare: Callable[[], None] = lambda: None,
+) -> Ways:
+    """A way a plan: worker threads that take the next batch when they are free.
+
+    Args:
+        task: with the plans.
+        run: encodes a batch.
+        make_batch: makes one of texts, by their indices.
+        layout: workers and threads of each.
+        prepare: called first on every worker thread.
+    """
+    workers, threads = layout
+    return {
+        f"{name}, {workers}x{threads}": partial(pull, run, [make_batch(part) for part in plan], workers, prepare)
+        for name, plan in task.plans.items()
+    }
+
+
+def named(prefix: str, ways: Ways) -> Ways:
+    """The ways with a word before their names."""
+    return {f"{prefix}, {name}": way for name, way in ways.items()}
+
+
+def in_torch(task: Task, run: Callable[[Any], object], make_batch: Callable[[Sequence[int]], Any]) -> Ways:
+    """Every plan under every layout with PyTorch, whose number of threads is a thread's own setting."""
+    import torch  # noqa: PLC0415
+
+    def infer(batch: Any) -> None:
+        with torch.inference_mode():
+            run(batch)
+
+    ways: Ways = {}
+    for layout in layouts(task.cores):
+        ways |= over_plans(task, infer, make_batch, layout, partial(torch.set_num_threads, layout[1]))
+    return ways
+
+
+def pytorch(task: Task) -> Peer:
+    """This project's own encoder (sdpa attention), the network that the artifact was exported from."""
+    import torch  # noqa: PLC0415
+
+    from benchmarks.lib.engines import load_encoder  # noqa: PLC0415
+
+    encoder = load_encoder(Path(task.weights)).use("sdpa")
+
+    def batch(indices: Sequence[int]) -> tuple[Any, Any]:
+        input_ids, mask = pad(task, indices)
+        return torch.from_numpy(input_ids), torch.from_numpy(mask.sum(1))
+
+    def embed(indices: Sequence[int]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            return np.asarray(encoder(*batch(indices)).pooled)
+
+    return Peer(in_torch(task, lambda inputs: encoder(*inputs), batch), embed)
+
+
+def sentence_transformers(task: Task) -> Peer:
+    """fp32 in PyTorch: `encode` is what its users call; `forward` is the network alone on ready token ids."""
+    import torch  # noqa: PLC0415
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415
+
+    torch.set_num_threads(task.cores)
+    model = SentenceTransformer(task.weights, device="cpu", local_files_only=True).eval()
+
+    def batch(indices: Sequence[int]) -> dict[str, Any]:
+        input_ids, mask = pad(task, indices)
+        return {"input_ids": torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(mask)}
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:  # no prompt, as no engine has one here
+        return np.asarray(model.encode(list(texts), prompt="", batch_size=ENCODE_BATCH, show_progress_bar=False))
+
+    ways: Ways = {"encode()": lambda: [timed(partial(encode, task.texts))]}
+    ways |= named("forward", in_torch(task, lambda inputs: model(dict(inputs)), batch))
+    return Peer(ways, lambda indices: encode([task.texts[index] for index in indices]))
+
+
+def cross_encoder(task: Task) -> Peer:
+    """sentence-transformers' `CrossEncoder`, fp32 in PyTorch; one call of `predict` a query, as its users call it."""
+    import torch  # noqa: PLC0415
+    from sentence_transformers import CrossEncoder  # noqa: PLC0415
+
+    torch.set_num_threads(task.cores)
+    model = CrossEncoder(task.weights, device="cpu", local_files_only=True)
+
+    def predict(indices: Sequence[int]) -> NDArray[np.float32]:
+        pairs = [(task.queries[index], task.texts[index]) for index in indices]
+        return np.asarray(model.predict(pairs, show_progress_bar=False), dtype=np.float32)
+
+    def run_plan(plan: Plan) -> list[float]:
+        return [timed(partial(predict, indices)) for indices in plan]
+
+    ways: Ways = {name: partial(run_plan, plan) for name, plan in task.plans.items()}
+    return Peer(ways, lambda indices: predict(indices)[:, np.newaxis])
+
+
+def ctranslate2(task: Task) -> Peer:
+    """The checkpoint converted by CTranslate2's own converter, mean pooling in NumPy."""
+    import ctranslate2 as ct2  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    def rows(indices: Sequence[int]) -> list[list[int]]:
+        return [list(task.rows[index]) for index in indices]
+
+    def embed(encoder: Any, batch: list[list[int]]) -> NDArray[np.float32]:
+        hidden = np.array(encoder.forward_batch(batch).last_hidden_state)
+        lengths = np.array([len(row) for row in batch])
+        is_token = np.arange(hidden.shape[1]) < lengths[:, None]
+        pooled: NDArray[np.float32] = (hidden * is_token[:, :, None]).sum(axis=1) / lengths[:, None]
+        return pooled
+
+    ways: Ways = {}
+    encoders = []
+    with tempfile.TemporaryDirectory() as folder:
+        for precision in task.precisions:
+            quantization = None if precision == "float32" else precision
+            converter = ct2.converters.TransformersConverter(task.weights)
+            path = converter.convert(str(Path(folder) / precision), quantization=quantization)
+            for layout in layouts(task.cores):
+                options = {"compute_type": precision, "inter_threads": layout[0], "intra_threads": layout[1]}
+                encoders.append(ct2.Encoder(path, device="cpu", **options))
+                ways |= named(precision, over_plans(task, partial(embed, encoders[-1]), rows, layout))
+    return Peer(ways, lambda indices: embed(encoders[0], rows(indices)))
+
+
+def onnxruntime(task: Task) -> Peer:
+    """ONNX Runtime's own dynamic int8: `transformers` exported, optimized and quantized by its tools.
+
+    Weights are int8 with one scale a tensor, as sentence-transformers' `export_dynamic_quantized_onnx_model` has it.
+    """
+    import onnxruntime as ort  # noqa: PLC0415
+
+    ways: Ways = {}
+    sessions = []
+    with tempfile.TemporaryDirectory() as folder:
+        graph = _quantize(task.weights, Path(folder))
+        for layout in layouts(task.cores):
+            options = ort.SessionOptions()
+            options.intra_op_num_threads, options.inter_op_num_threads = layout[1], 1
+            session = ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+            sessions.append(session)
+            ways |= named("int8", over_plans(task, partial(session.run, None), partial(_batch, task), layout))
+
+    def embed(indices: Sequence[int]) -> NDArray[np.float32]:
+        return np.concatenate([sessions[0].run(None, _batch(task, [index]))[0] for index in indices])
+
+    return Peer(ways, embed)
+
+
+def openvino(task: Task) -> Peer:
+    """The checkpoint converted from `transformers`, mean pooling in the graph.
+
+    Streams are what worker threads are to this project: each runs one batch at a time on its share of the cores.
+    """
+    import openvino as ov  # noqa: PLC0415
+
+    core, exact = ov.Core(), _to_openvino(task.weights)
+    models = {name: _by_nncf(exact, task.calibration) if name == INT8 else exact for name in task.precisions}
+    ways: Ways = {}
+    for precision, hint in ((name, hint) for name in models for hint in HINTS[name]):
+        for streams, threads in layouts(task.cores):
+            options = {
+                "INFERENCE_PRECISION_HINT": hint,
+                "NUM_STREAMS": str(streams),
+                "INFERENCE_NUM_THREADS": str(task.cores),
+            }
+            queue = ov.AsyncInferQueue(core.compile_model(models[precision], "CPU", options), streams)
+            for name, plan in task.plans.items():
+                kind = precision if precision == hint else f"{precision} and {hint}"
+                batches = [_batch(task, indices) for indices in plan]
+                ways[f"{kind}, {name}, {streams}x{threads}"] = partial(_run_queue, queue, batches)
+    first = core.compile_model(models[task.precisions[0]], "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return Peer(ways, lambda indices: np.concatenate([first(_batch(task, [index]))[0] for index in indices]))
+
+
+def _batch(task: Task, indices: Sequence[int]) -> dict[str, NDArray[np.int64]]:
+    input_ids, mask = pad(task, indices)
+    return {"input_ids": input_ids, "attention_mask": mask}
+
+
+def _pooled(weights: str) -> Any:
+    """A checkpoint of `transformers` with mean pooling, as converters take it: ids and mask [B, S] to [B, D]."""
+    import torch  # noqa: PLC0415
+    from transformers import AutoModel  # noqa: PLC0415
+
+    class Pooled(torch.nn.Module):
+        """The encoder and the mean of its token vectors."""
+
+        def __init__(self, encoder: torch.nn.Module) -> None:
+            super().__init__()
+            self.encoder = encoder
+
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+            hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            kept = attention_mask.unsqueeze(-1).to(hidden.dtype)
+            pooled: torch.Tensor = (hidden * kept).sum(1) / kept.sum(1)
+            return pooled
+
+    encoder = AutoModel.from_pretrained(weights, local_files_only=True)
+    encoder.config.use_cache = False  # OpenVINO does not convert the lists of keys and values that decoders keep
+    return Pooled(encoder).eval()
+
+
+def _quantize(weights: str, folder: Path) -> Path:
+    """The quantized graph of a BERT checkpoint, with dynamic batch and length."""
+    import torch  # noqa: PLC0415
+    from onnxruntime.quantization import QuantType, quantize_dynamic  # noqa: PLC0415
+    from onnxruntime.transformers.fusion_options import FusionOptions  # noqa: PLC0415
+    from onnxruntime.transformers.optimizer import optimize_model  # noqa: PLC0415
+
+    plain, optimized, quantized = (folder / f"{name}.onnx" for name in ("plain", "optimized", "quantized"))
+    pooled, example = _pooled(weights), torch.ones(2, 8, dtype=torch.long)
+    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")}
+    shapes = {"input_ids": axes, "attention_mask": axes}
+    inputs = (example, example.clone())
+    torch.onnx.export(pooled, inputs, plain, dynamo=True, dynamic_shapes=shapes, external_data=False)
+    sizes = pooled.encoder.config.num_attention_heads, pooled.encoder.config.hidden_size
+    fused = optimize_model(str(plain), "bert", *sizes, optimization_options=FusionOptions("bert"))
+    fused.save_model_to_file(str(optimized))
+    quantize_dynamic(optimized, quantized, weight_type=QuantType.QInt8)
+    return quantized
+
+
+def _to_openvino(weights: str) -> Any:
+    """The model with dynamic batch and length."""
+    import openvino as ov  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    example = torch.ones(2, 8, dtype=torch.long)
+    inputs = {"input_ids": example, "attention_mask": example.clone()}
+    model = ov.convert_model(_pooled(weights), example_input=inputs)
+    model.reshape({name: [-1, -1] for name in inputs})
+    return model
+
+
+def _by_nncf(model: Any, calibration: Sequence[Sequence[int]]) -> Any:
+    """NNCF's static int8 for transformers: ranges from the calibration texts, one at a time."""
+    import nncf  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    rows = [{"input_ids": ids, "attention_mask": mask} for ids, mask in (pad_rows([row]) for row in calibration)]
+    return nncf.quantize(model, nncf.Dataset(rows), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(rows))
+
+
+def _run_queue(queue: Any, batches: Sequence[dict[str, NDArray[np.int64]]]) -> list[float]:
+    """Runs every batch once, as many at a time as the queue has streams; returns the seconds of each."""
+    latencies: list[float] = []
+    queue.set_callback(lambda _, began: latencies.append(time.perf_counter() - began))
+    for batch in batches:
+        queue.get_idle_request_id()  # waits, so that the time starts when the batch does
+        queue.start_async(batch, time.perf_counter(), share_inputs=True)
+    queue.wait_all()
+    return latencies
+
+
+ENGINES: Mapping[str, Callable[[Task], Peer]] = MappingProxyType(
+    {
+        engine.__name__: engine
+        for engine in (pytorch, sentence_transformers, cross_encoder, ctranslate2, onnxruntime, openvino)
+    }
+)
+
+if __name__ == "__main__":
+    serve(ENGINES[sys.argv[1]])

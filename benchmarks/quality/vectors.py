@@ -1,0 +1,183 @@
+"""Quality of embeddings: of precisions, and of vectors in fewer bits."""
+
+import csv
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+from tqdm import tqdm
+
+from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
+from benchmarks.lib.report import Table, emit, labels
+from benchmarks.lib.texts import make_batch, tokenize
+from export.heads.corpus import read_pairs
+from export.similarity import row_cosines
+from model.artifact import Artifact, Manifest
+from service.answers.vectors import quantize
+from service.inference.onnx_backend import OnnxBackend
+
+BATCH_TEXTS = 16
+PAIR_COLUMNS = ("artifact", "spearman x 100", "cosine mean", "cosine 1st percentile", "cosine worst")
+DEPTH = 10
+QUERIES_AT_ONCE = 250
+FORMAT_COLUMNS = ("vectors", "compared by", "bytes a vector", "spearman x 100", "recall@10 %")
+
+Vectors = NDArray[np.float32]
+Numbers = NDArray[np.float64]
+Scores = Callable[[Numbers, Numbers], Numbers]
+
+
+@program
+def pairs() -> None:
+    """What does a precision cost in quality? Cosine to the first artifact's vectors, and Spearman on rated pairs.
+
+    Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format).
+    """
+    parser = parser_of(pairs.__doc__, takes="a few seconds a thousand short pairs and artifact")
+    parser.add_argument("artifacts", nargs="+", type=Path, metavar="DIR", help="artifacts; the first is the reference")
+    parser.add_argument("--pairs", type=Path, required=True, metavar="CSV", help="rated pairs of sentences")
+    arguments = parser.parse_args()
+    for directory in arguments.artifacts:
+        Artifact.open(directory)  # said before the first one takes its time
+    names, rated = labels(arguments.artifacts), read_pairs(arguments.pairs)
+    texts, table, first = [*rated.left, *rated.right], Table("quality", "quality on rated pairs", PAIR_COLUMNS), None
+    for directory in arguments.artifacts:
+        vectors = embed(directory, texts)
+        first = vectors if first is None else first
+        require_same_size(vectors, first, directory)
+        cosines = row_cosines(vectors, first)
+        left, right = np.split(vectors, 2)
+        spearman = 100 * float(spearmanr((left * right).sum(axis=1), rated.ratings)[0])
+        figures = (spearman, *(float(value) for value in (cosines.mean(), np.quantile(cosines, 0.01), cosines.min())))
+        table.add(**dict(zip(PAIR_COLUMNS, (names[directory], *figures), strict=True)))
+    emit("quality pairs", [table], pairs=len(rated.ratings))
+
+
+@program
+def formats() -> None:
+    """What do vectors in fewer bits cost in quality? Spearman on rated pairs, and recall of definitions by their words.
+
+    Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format). Definitions: a CSV without a
+    header, word, definition. The documents are the definitions of the rows whose hashes are the smallest, the queries
+    the words of the first of these. A word finds its definition if fewer than 10 others are at least as near.
+    """
+    parser = parser_of(formats.__doc__, takes="a few minutes")
+    parser.add_argument("artifact", type=Path, metavar="DIR", help="an embedder's artifact")
+    parser.add_argument("--pairs", type=Path, required=True, metavar="CSV", help="rated pairs of sentences")
+    parser.add_argument("--definitions", type=Path, required=True, metavar="CSV", help="words and their definitions")
+    parser.add_argument("--documents", type=whole, default=10_000, help="definitions to search in")
+    parser.add_argument("--queries", type=whole, default=2_000, help="words to find them by, not more than documents")
+    arguments = parser.parse_args()
+    manifest = Artifact.open(arguments.artifact).manifest
+    if manifest.vector_ranges is None:
+        raise CannotMeasure(f"{arguments.artifact} has no ranges for int8 vectors; export it again")
+    rated = read_pairs(arguments.pairs)
+    rows = read_definitions(arguments.definitions, arguments.documents)
+    words, definitions = [word for word, _ in rows[: arguments.queries]], [definition for _, definition in rows]
+    vectors = embed(arguments.artifact, [*rated.left, *rated.right, *words, *definitions])
+    ends = np.cumsum([len(rated.left), len(rated.right), len(words)])
+    left, right, queries, documents = np.split(vectors, ends)
+    table = Table("formats", "quality of vectors in fewer bits", FORMAT_COLUMNS)
+    add_rows(table, manifest, (left, right), rated.ratings, (queries, documents))
+    emit("quality formats", [table], pairs=len(rated.ratings), queries=len(words), documents=len(definitions))
+
+
+def embed(directory: Path, texts: list[str]) -> Vectors:
+    """Normalised vectors [texts, D], in batches of similar length."""
+    artifact = Artifact.open(directory)
+    rows = tokenize(artifact, texts)
+    order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
+    backend = OnnxBackend(artifact, intra_op_threads=2)
+    vectors = np.zeros((len(texts), artifact.manifest.config.embedding_size), np.float32)
+    starts = range(0, len(order), BATCH_TEXTS)
+    for start in tqdm(starts, desc=directory.name, unit="batch", leave=False, disable=None):
+        chosen = order[start : start + BATCH_TEXTS]
+        vectors[chosen] = backend.run(make_batch([rows[index] for index in chosen])).output
+    backend.close()
+    normalized: Vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return normalized
+
+
+def require_same_size(vectors: Vectors, first: Vectors, directory: Path) -> None:
+    """Raises `CannotMeasure` where vectors [texts, D] are of another size than the first artifact's."""
+    if vectors.shape != first.shape:
+        raise CannotMeasure(
+            f"{directory} has vectors of {vectors.shape[1]} dimensions, the first artifact of {first.shape[1]}"
+        )
+
+
+def inner_product(queries: Numbers, documents: Numbers) -> Numbers:
+    """[..., Q, D] and [..., N, D] -> [..., Q, N], larger is nearer."""
+    return np.asarray(queries @ np.swapaxes(documents, -1, -2))
+
+
+def nearness(queries: Numbers, documents: Numbers) -> Numbers:
+    """The squared Euclidean distance, negative; of bits the number that differ (Hamming)."""
+    lengths = (queries**2).sum(-1)[..., :, np.newaxis] + (documents**2).sum(-1)[..., np.newaxis, :]
+    return np.asarray(2 * inner_product(queries, documents) - lengths)
+
+
+def in_form(vectors: Vectors, name: str, manifest: Manifest) -> tuple[Numbers, int]:
+    """Vectors [N, D] as the numbers that are compared, and the bytes of one."""
+    if name == "float32":
+        return vectors.astype(np.float64), vectors.itemsize * vectors.shape[1]
+    if name == "binary":
+        packed = quantize(vectors, "ubinary", manifest)
+        return np.unpackbits(packed, axis=1).astype(np.float64), packed.shape[1]
+    levels = quantize(vectors, "int8" if name == "int8" else "uint8", manifest)
+    return levels.astype(np.float64), levels.shape[1]
+
+
+FORMS: tuple[tuple[str, str, Scores], ...] = (
+    ("float32", "inner product", inner_product),
+    ("int8", "inner product", inner_product),
+    ("int8", "Euclidean distance", nearness),
+    ("uint8", "inner product", inner_product),
+    ("uint8", "Euclidean distance", nearness),
+    ("binary", "Hamming distance", nearness),
+)
+
+
+def recall(queries: Numbers, documents: Numbers, scores: Scores) -> float:
+    """Percent of the queries whose own document, the one of the same place, is among the nearest."""
+    found = 0
+    for start in range(0, len(queries), QUERIES_AT_ONCE):
+        part = scores(queries[start : start + QUERIES_AT_ONCE], documents)
+        own = part[np.arange(len(part)), np.arange(start, start + len(part))]
+        found += int(((part >= own[:, np.newaxis]).sum(axis=1) <= DEPTH).sum())
+    return 100 * found / len(queries)
+
+
+def read_definitions(path: Path, documents: int) -> list[tuple[str, str]]:
+    """Word and definition of N rows, by the order of their hashes; of a word only the first.
+
+    Raises:
+        CannotMeasure: the file cannot be read, or has fewer.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [(row[0], row[1]) for row in csv.reader(file, strict=True)]
+    except (OSError, UnicodeDecodeError, csv.Error, IndexError) as error:
+        raise CannotMeasure(f"{path} is no CSV of word,definition: {error}") from error
+    rows.sort(key=lambda row: hashlib.sha256("\n".join(row).encode()).digest())
+    chosen: dict[str, str] = {}
+    for word, definition in rows:
+        chosen.setdefault(word, definition)
+    if len(chosen) < documents:
+        raise CannotMeasure(f"{path} defines {len(chosen)} words, {documents} are wanted: lower --documents")
+    return list(chosen.items())[:documents]
+
+
+def add_rows(table: Table, manifest: Manifest, sides: tuple[Vectors, Vectors], ratings: Any, found: Any) -> None:
+    """A row a form; `sides` are the rated pairs' vectors, `found` those of the queries and the documents."""
+    for name, compared_by, scores in FORMS:
+        (left, size), (right, _) = (in_form(side, name, manifest) for side in sides)
+        similarity = scores(left[:, np.newaxis], right[:, np.newaxis])[:, 0, 0]
+        queries, documents = (in_form(vectors, name, manifest)[0] for vectors in found)
+        spearman = 100 * float(spearmanr(similarity, ratings)[0])
+        figures = (name, compared_by, size, spearman, recall(queries, documents, scores))
+        table.add(**dict(zip(FORMAT_COLUMNS, figures, strict=True)))

@@ -1,0 +1,480 @@
+"""The dashboard's rows: the overview; objectives, latency, traffic, batching, attention; queue and instances."""
+
+from grafana_foundation_sdk.models.common import StackingMode
+
+from deploy.observability.objectives import AVAILABILITY, BUDGET, BURNS, LATENCY, LATENCY_SECONDS, errors, slow
+from deploy.observability.panels import (
+    ANSWERED,
+    CHOSEN,
+    EACH,
+    EACH_LEGEND,
+    FAILED,
+    NOT_REFUSED,
+    STEP,
+    WORK,
+    Levels,
+    Panel,
+    Row,
+    buckets,
+    make_heatmap,
+    make_lines,
+    make_stat,
+    make_table,
+    mean,
+    quantile,
+    rate,
+    recorded,
+    series,
+    total,
+)
+from service.observability import metrics as names
+
+SMALL = 'size="small"'
+SHARE = "percentunit"  # Grafana's name of the unit
+_OBJECTIVE = LATENCY_SECONDS["small"]
+
+_ENOUGH: Levels = (None, "red"), (0.5, "orange"), (0.9, "green")  # one that is replaced leaves nine of ten
+_ERRORS: Levels = (None, "green"), (1 - AVAILABILITY, "orange"), (0.01, "red")
+_REFUSED: Levels = (None, "green"), (0.001, "orange"), (0.05, "red")
+_FAST: Levels = (None, "green"), (_OBJECTIVE / 2, "orange"), (_OBJECTIVE, "red")
+_BUSY: Levels = (None, "green"), (0.8, "orange"), (0.95, "red")
+_LEFT: Levels = (None, "red"), (0, "orange"), (0.25, "green")
+
+
+def overview() -> Row:
+    """Is it well? One glance."""
+    return "Overview", [*_traffic(), *_load(), *_budgets(), *_history()]
+
+
+def _traffic() -> list[Panel]:
+    posts = rate(REQUESTS, WORK)
+    return [
+        make_stat(
+            "Ready",
+            "Instances that take traffic, of all that Prometheus knows.",
+            f"{total(names.READY)} / count({series('up')})",
+            unit=SHARE,
+            decimals=0,
+            levels=_ENOUGH,
+            alert="PolyheadNotReady",
+        ),
+        make_stat("Requests", "POST requests a second, of all routes.", posts, unit="reqps"),
+        make_stat(
+            "Errors",
+            "Share of accepted POST requests that failed: 5xx, without 504 by a caller's own X-Request-Timeout.",
+            f"{failed()} / {rate(REQUESTS, WORK, NOT_REFUSED)}",
+            unit=SHARE,
+            decimals=2,
+            levels=_ERRORS,
+            alert="PolyheadErrorBudgetBurn",
+        ),
+    ]
+
+
+def _load() -> list[Panel]:
+    return [
+        make_stat(
+            "Refused",
+            "Share of POST requests answered 429: more came than there was room for.",
+            f"sum({rate(names.REQUESTS_REJECTED, REFUSED_OVERLOAD)}) / {rate(REQUESTS, WORK)}",
+            unit=SHARE,
+            decimals=2,
+            levels=_REFUSED,
+            alert="PolyheadShedding",
+        ),
+        make_stat(
+            "p99",
+            f"99 % of the small requests (up to 512 tokens) took at most this long; the objective is {_OBJECTIVE:g} s.",
+            quantile(0.99, names.ANSWER_DURATION, SMALL),
+            unit="s",
+            decimals=3,
+            levels=_FAST,
+            alert="PolyheadLatencyBudgetBurn",
+        ),
+        make_stat(
+            "Busy",
+            "Share of the workers' time that the model ran. The autoscaler aims at 70 %.",
+            f"{rate(names.WORKER_BUSY)} / {total(names.WORKERS)}",
+            unit=SHARE,
+            decimals=0,
+            levels=_BUSY,
+            alert="PolyheadAutoscalerAtMaximum",
+        ),
+    ]
+
+
+def _budgets() -> list[Panel]:
+    return [
+        _budget_left(
+            "Error budget left",
+            f"Of 30 days: {1 - AVAILABILITY:.1%} of the POST requests may fail. Below 0 the objective is missed.",
+            f"{recorded(errors(BUDGET))} / {1 - AVAILABILITY:.6g}",
+            alert="PolyheadErrorBudgetBurn",
+        ),
+        _budget_left(
+            "Latency budget left",
+            f"Of 30 days: {1 - LATENCY:.0%} of the answers may take longer than those of their size should.",
+            f"{recorded(slow(BUDGET))} / {1 - LATENCY:.6g}",
+            alert="PolyheadLatencyBudgetBurn",
+        ),
+    ]
+
+
+def _budget_left(title: str, text: str, used: str, *, alert: str) -> Panel:
+    return make_stat(title, text, f"min(1 - {used})", unit=SHARE, decimals=0, levels=_LEFT, alert=alert)
+
+
+def _history() -> list[Panel]:
+    quantiles = {
+        name: quantile(share, names.ANSWER_DURATION, SMALL) for name, share in {"p50": 0.5, "p99": 0.99}.items()
+    }
+    return [
+        make_lines(
+            "POST requests by status",
+            "A second. 499: the client left before its answer.",
+            {"{{status}}": f"{rate(REQUESTS, WORK, by=('status',))} > 0"},
+            unit="reqps",
+            stacking=StackingMode.NORMAL,
+        ),
+        make_lines(
+            "Latency of small requests",
+            "Quantiles of requests of up to 512 tokens, against what 99 % of them may take.",
+            quantiles | {"objective": f"vector({_OBJECTIVE:g})"},
+            unit="s",
+        ),
+        limits(),
+    ]
+
+
+REQUESTS = f"{names.REQUEST_DURATION}_count"
+REFUSED_OVERLOAD = 'reason=~"overloaded|too_many_bytes_held"'
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+
+
+def failed(over: str = STEP) -> str:
+    """POST requests a second that failed by our fault."""
+    return f"clamp_min({rate(REQUESTS, WORK, FAILED, over=over)} - {rate(names.CALLER_DEADLINES, over=over)}, 0)"
+
+
+def _met(objective: float) -> Levels:
+    return (None, "red"), (objective, "green")
+
+
+def _within(size: str, seconds: float) -> Panel:
+    fast = rate(f"{names.ANSWER_DURATION}_bucket", f'size="{size}"', f'le="{seconds}"', over=CHOSEN)
+    answered = rate(f"{names.ANSWER_DURATION}_count", f'size="{size}"', over=CHOSEN)
+    return make_stat(
+        f"{size.capitalize()} requests within {seconds:g} s",
+        f"Share of the answers to {size} requests that took at most {seconds:g} s, in the time range; the objective is "
+        f"{LATENCY:.0%}.",
+        f"{fast} / {answered}",
+        unit="percentunit",
+        decimals=2,
+        width=8,
+        levels=_met(LATENCY),
+    )
+
+
+def objectives() -> Row:
+    """How the objectives are met in the time range, and how fast the budgets burn."""
+    windows = [burn.long for burn in BURNS]
+    return "Objectives", [
+        make_stat(
+            "Available",
+            f"Share of accepted POST requests that did not fail in this time range; the objective: {AVAILABILITY:.1%}.",
+            f"1 - {failed(CHOSEN)} / {rate(REQUESTS, WORK, NOT_REFUSED, over=CHOSEN)}",
+            unit="percentunit",
+            decimals=3,
+            width=8,
+            levels=_met(AVAILABILITY),
+        ),
+        *(_within(size, seconds) for size, seconds in LATENCY_SECONDS.items()),
+        make_lines(
+            "Error budget burn",
+            "Times the speed that just uses the budget up in 30 days; 14.4 and 6 page, 1 is a ticket.",
+            {window: f"max({recorded(errors(window))}) / {1 - AVAILABILITY:.6g}" for window in windows},
+            width=12,
+        ),
+        make_lines(
+            "Latency budget burn",
+            "Likewise, of the size that burns fastest.",
+            {window: f"max({recorded(slow(window))}) / {1 - LATENCY:.6g}" for window in windows},
+            width=12,
+        ),
+    ]
+
+
+def latency() -> Row:
+    """How long requests take, and what for."""
+    spent = f"{names.STAGE_DURATION}_sum"
+    shares = f"{rate(spent, by=('stage',))} / ignoring (stage) group_left () {rate(spent)}"
+    return "Latency", [
+        make_lines(
+            "Latency",
+            "Quantiles of POST requests answered 200, headers to end of answer. Points are exemplars.",
+            {title: quantile(share, names.REQUEST_DURATION, WORK, ANSWERED) for title, share in QUANTILES.items()},
+            unit="s",
+            exemplars=True,
+        ),
+        make_heatmap(
+            "Latency, all of it",
+            "POST requests answered 200, by how long they took: two humps are two kinds of requests.",
+            buckets(names.REQUEST_DURATION, WORK, ANSWERED),
+            unit="s",
+        ),
+        make_lines(
+            "Latency by route",
+            "95 % of the POST requests answered 200 took at most this long.",
+            {"{{route}}": quantile(0.95, names.REQUEST_DURATION, WORK, ANSWERED, by=("route",))},
+            unit="s",
+        ),
+        make_lines(
+            "Where the time goes",
+            "Share of each stage in what requests took. Mostly inference is healthy; mostly queue needs more cores.",
+            {"{{stage}}": shares},
+            unit="percentunit",
+            width=12,
+            stacking=StackingMode.NORMAL,
+        ),
+        make_lines(
+            "Stages",
+            "95 % of the requests took at most this long for a stage.",
+            {"{{stage}}": quantile(0.95, names.STAGE_DURATION, by=("stage",))},
+            unit="s",
+            width=12,
+        ),
+    ]
+
+
+def traffic() -> Row:
+    """Requests in and answers out."""
+    return "Traffic", [
+        make_lines(
+            "Requests by route",
+            "A second, probes and scrapes included.",
+            {"{{method}} {{route}}": f"{rate(REQUESTS, by=('method', 'route'))} > 0"},
+            unit="reqps",
+        ),
+        make_lines(
+            "Latency by size",
+            "99 % of the answers took at most this long, by the tokens of their request.",
+            {"{{size}}": quantile(0.99, names.ANSWER_DURATION, by=("size",))},
+            unit="s",
+        ),
+        make_lines(
+            "Refused requests",
+            "A second, by the code in the error body. 429: overloaded, the queue's expected wait was too long; "
+            "too_many_bytes_held, bodies or answers of all requests would take more than they may.",
+            {
+                "{{reason}}": f"{rate(names.REQUESTS_REJECTED, by=('reason',))} > 0",
+                "client left": rate(names.CLIENT_DISCONNECTS),
+            },
+            unit="reqps",
+        ),
+        make_lines(
+            "Tokens",
+            "Encoded a second, special tokens included.",
+            {"tokens/s": rate(names.TOKENS)},
+            unit="short",
+        ),
+        make_lines(
+            "Texts",
+            "Encoded a second, and how many of them were longer than the model takes and lost their end.",
+            {"texts/s": rate(names.TEXTS), "truncated": rate(names.TRUNCATED_TEXTS)},
+        ),
+        make_heatmap(
+            "Length of texts", "Texts by their tokens, after truncation.", buckets(names.INPUT_TOKENS), unit="short"
+        ),
+    ]
+
+
+MODEL = ("model",)
+
+
+def served_models() -> Row:
+    """Each of several models."""
+    return "Models", [
+        make_lines(
+            "Answers by model",
+            "Requests answered 200, a second.",
+            {"{{model}}": rate(f"{names.ANSWER_DURATION}_count", by=MODEL)},
+            unit="reqps",
+        ),
+        make_lines(
+            "Latency by model",
+            "99 % of the answers took at most this long.",
+            {"{{model}}": quantile(0.99, names.ANSWER_DURATION, by=MODEL)},
+            unit="s",
+        ),
+        make_lines(
+            "Load by model",
+            "Workers that run each model, on average, and how many of its instances cannot answer.",
+            {
+                "{{model}}": rate(names.WORKER_BUSY, by=MODEL),
+                "{{model}} not ready": f"count by (model) ({series(names.MODEL_READY)} == 0)",
+            },
+        ),
+    ]
+
+
+def attention() -> Row:
+    """Requests that ask for weights: few, and large."""
+    size = f"{rate(names.ATTENTION_BYTES)} / {rate(names.ATTENTION_REQUESTS)}"
+    return "Attention", [
+        make_lines(
+            "Attention requests",
+            "Answers with attention weights, a second.",
+            {"requests/s": rate(names.ATTENTION_REQUESTS)},
+            unit="reqps",
+        ),
+        make_lines(
+            "Attention answered",
+            "Bytes of weights a second, as float32.",
+            {"bytes/s": rate(names.ATTENTION_BYTES)},
+            unit="Bps",
+        ),
+        make_lines(
+            "Size of an answer",
+            "Average bytes of weights in an answer that has any; --max-attention-bytes bounds each.",
+            {"mean": size},
+            unit="bytes",
+        ),
+    ]
+
+
+def batching() -> Row:
+    """How texts share runs of the model."""
+    padding = rate(names.PADDING_TOKENS)
+    return "Batching and padding", [
+        make_lines(
+            "Texts a run",
+            "How many texts share one run of the model.",
+            {"mean": mean(names.BATCH_TEXTS), "p95": quantile(0.95, names.BATCH_TEXTS)},
+        ),
+        make_heatmap(
+            "Tokens a run",
+            "Runs of the model by their tokens, without padding.",
+            buckets(names.BATCH_TOKENS),
+            unit="short",
+        ),
+        make_lines(
+            "Padding",
+            "Share of positions that were padding: of all, and of the worst runs. It costs in attention only.",
+            {
+                "of all positions": f"{padding} / ({padding} + {rate(f'{names.BATCH_TOKENS}_sum')})",
+                "p95 of a run": quantile(0.95, names.BATCH_PADDING_RATIO),
+            },
+            unit="percentunit",
+        ),
+    ]
+
+
+# What prometheus-client says of every process.
+CPU = "process_cpu_seconds_total"
+MEMORY = "process_resident_memory_bytes"
+STARTED = "process_start_time_seconds"
+OPEN_FILES = "process_open_fds"
+MOST_FILES = "process_max_fds"
+
+
+def limits() -> Panel:
+    """The limits that are closest to being reached."""
+    return make_lines(
+        "Of each limit",
+        "How much of each limit is in use, by the instance that is closest to it.",
+        {
+            "workers": f"max({rate(names.WORKER_BUSY, by=EACH)} / {total(names.WORKERS, by=EACH)})",
+            "queue": _fullest(names.QUEUE_TOKENS, names.QUEUE_LIMIT_TOKENS),
+            "memory": _fullest(names.MEMORY_ANONYMOUS, names.MEMORY_LIMIT),
+            "open files": _fullest(OPEN_FILES, MOST_FILES),
+        },
+        unit="percentunit",
+    )
+
+
+def saturation() -> Row:
+    """What each instance does with what it has."""
+    return "Queue and saturation", [
+        make_lines(
+            "Queue",
+            "Tokens that wait for a worker, characters of long texts that wait for the tokenizer, and token vectors to "
+            "explain. A queue that stays up needs more cores or instances.",
+            {
+                EACH_LEGEND: total(names.QUEUE_TOKENS, by=EACH),
+                "characters to tokenise": total(names.TOKENIZER_QUEUE_CHARACTERS),
+                "token vectors to explain": total(names.EXPLAIN_QUEUE_VECTORS),
+            },
+        ),
+        make_lines(
+            "Texts and requests",
+            "Texts that wait for a worker; requests being answered.",
+            {"texts waiting": total(names.QUEUE_TEXTS), "requests in flight": total(names.REQUESTS_IN_FLIGHT)},
+        ),
+        make_lines(
+            "Longest wait",
+            "Age of the oldest text in the queue, at each scrape.",
+            {EACH_LEGEND: f"max by (instance, pod) ({series(names.QUEUE_OLDEST_AGE)})"},
+            unit="s",
+        ),
+        make_lines(
+            "Workers busy",
+            "Share of the workers' time that the model ran. At 100 % only more cores help.",
+            {EACH_LEGEND: f"{rate(names.WORKER_BUSY, by=EACH)} / {total(names.WORKERS, by=EACH)}"},
+            unit="percentunit",
+        ),
+        make_lines(
+            "CPU",
+            "Cores used: a worker takes one, the event loop and the tokenizer some of another.",
+            {EACH_LEGEND: rate(CPU, by=EACH)},
+        ),
+        make_lines("Memory", "Resident memory.", {EACH_LEGEND: total(MEMORY, by=EACH)}, unit="bytes"),
+        make_lines(
+            "Event loop lag",
+            "How late timers fire: what holds the event loop up delays every request of the instance.",
+            {"mean": mean(names.LOOP_LAG), "p99": quantile(0.99, names.LOOP_LAG)},
+            unit="s",
+        ),
+        make_lines(
+            "Restarts",
+            "Processes that started in the step before.",
+            {EACH_LEGEND: f"changes({series(STARTED)}[{STEP}])"},
+        ),
+        make_lines(
+            "Processes",
+            "Of instances with several: how many serve, and how many were started instead of ones that died.",
+            {
+                f"{EACH_LEGEND} serve": total(names.PROCESSES, by=EACH),
+                f"{EACH_LEGEND} replaced": f"increase({series(names.PROCESS_RESTARTS)}[{STEP}])",
+            },
+        ),
+    ]
+
+
+def _fullest(used: str, limit: str) -> str:
+    return f"max({series(used)} / {series(limit)})"
+
+
+def instances() -> Row:
+    """Each process, and the model it serves."""
+    return "Instances", [
+        make_table(
+            "Instances",
+            "One line an instance. All of them should serve the same model with the same precision.",
+            {
+                "Serves": series(names.MODEL_INFO),
+                "Ready": total(names.READY, by=EACH),
+                "Requests": rate(f"{names.REQUEST_DURATION}_count", WORK, by=EACH),
+                "p95": quantile(0.95, names.REQUEST_DURATION, WORK, ANSWERED, by=EACH),
+                "CPU": rate(CPU, by=EACH),
+                "Cores": total(names.CPU_LIMIT, by=EACH),
+                "Memory": total(MEMORY, by=EACH),
+                "Up for": f"time() - max by (instance, pod) ({series(STARTED)})",
+                "Loaded in": f"max by (instance, pod) ({series(names.MODEL_LOAD)})",
+                "Workers": total(names.WORKERS, by=EACH),
+                "Threads a run": total(names.INTRA_OP_THREADS, by=EACH),
+            },
+            key="instance",
+            units={"Requests": "reqps", "p95": "s", "Memory": "bytes", "Up for": "s", "Loaded in": "s"},
+            hidden=("Serves", "Time", "__name__", "job", "source"),
+        )
+    ]

@@ -1,0 +1,163 @@
+"""One vector a text, or one a token: reads the dense layers behind the network, and judges by the cosine.
+
+Vectors of tokens are read as sentence-transformers' MultiVectorEncoder stores them, and as BGE-M3 does (Chen et al.
+2024): a dense layer in a file of its own, for all tokens but the first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from export.errors import UnsupportedModel
+from export.late_interaction import INLINE_DENSE, LateInteraction, read_expansion
+from export.pipeline import Dense, Pipeline
+from export.similarity import row_cosines
+from export.sources import COLBERT_LAYER, SPARSE_LAYER, pickles_refused, read_json
+from export.tasks.definition import Rows, TaskExport, TaskSource, Threshold
+from export.tokenizer import read_tokenizer
+from export.weights import read_file
+from model.config import EncoderConfig
+from model.config_parts import MultiVectorSettings, Projection
+
+SPECIALS = {"cls": "<s>", "eos": "</s>", "pad": "<pad>", "unk": "<unk>"}  # which BGE-M3 gives no weight
+
+
+def _thresholds(mean: float, worst: float) -> tuple[Threshold, ...]:
+    return Threshold("cosine_mean", least=mean), Threshold("cosine_worst", least=worst)
+
+
+def read_embedding(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:
+    """The network with its dense layers after pooling."""
+    layers = source.pipeline.dense
+    projections = tuple(Projection(size=dense.size, bias=dense.bias, activation=dense.activation) for dense in layers)
+    state = {
+        f"task_layers.projections.{index}.{name}": tensor
+        for index, dense in enumerate(layers)
+        for name, tensor in dense.state.items()
+    }
+    return replace(config, projections=projections), state
+
+
+def measure_embedding(found: Rows, expected: Rows) -> dict[str, float]:
+    """Cosines of the texts' vectors to float32's, on average and at worst."""
+    cosines = row_cosines(np.stack(found), np.stack(expected))
+    return {"cosine_mean": float(cosines.mean()), "cosine_worst": float(cosines.min())}
+
+
+EMBEDDING = TaskExport(
+    read=read_embedding,
+    measure=measure_embedding,
+    thresholds={
+        "fp16": _thresholds(0.9995, 0.9995),
+        "bf16": _thresholds(0.998, 0.99),
+        "int8": _thresholds(0.998, 0.99),
+    },
+)
+
+
+def read_multi_vector(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:
+    """The network with its dense layers on tokens, and their weights.
+
+    Raises:
+        UnsupportedModel: no such layer, or a setting that is not reproduced.
+    """
+    pipeline, late = source.pipeline, source.pipeline.late
+    layers = list(pipeline.dense)
+    if pipeline.inline:
+        weight = source.tensors[INLINE_DENSE]
+        layers = [Dense(len(weight), False, "identity", {"weight": weight})]
+    tokenizer = read_tokenizer(pipeline.transformer)
+    if not layers and (file := pipeline.transformer / COLBERT_LAYER).is_file():
+        layers = [_read_layer(file, pipeline)]
+        late = LateInteraction(skiplist_tasks=("query", "document"))
+        skipped = tuple(tokenizer.encode("").ids[:1])
+    elif layers:
+        skipped = _skipped_ids(late.skiplist_words, tokenizer)
+    else:
+        raise UnsupportedModel(f"task multi_vector needs a Dense module on tokens: {pipeline.found.sign}")
+    last = layers[-1]
+    settings = MultiVectorSettings(
+        size=last.size,
+        bias=last.bias,
+        dense_activation=last.activation,
+        residual=last.residual,
+        hidden_layers=tuple(
+            Projection(size=dense.size, bias=dense.bias, activation=dense.activation, residual=dense.residual)
+            for dense in layers[:-1]
+        ),
+        skipped_ids=skipped,
+        skipped_in=late.skiplist_tasks,
+        query_length=late.query_length,
+        document_length=late.document_length,
+        query_expansion=read_expansion(late.expansion, tokenizer, pipeline.transformer),
+    )
+    state = {
+        f"task_layers.layers.{index}.{name if name.startswith('residual.') else f'linear.{name}'}": tensor
+        for index, dense in enumerate(layers)
+        for name, tensor in dense.state.items()
+    }
+    return replace(config, task="multi_vector", task_settings=settings), state
+
+
+def read_token_outputs(pipeline: Pipeline, hidden_size: int) -> dict[str, NDArray[Any]]:
+    """BGE-M3's layers on tokens, for `FURTHER_OUTPUTS`; empty if the folder has none, or pickles are not allowed.
+
+    Raises:
+        UnsupportedModel: layers of another form.
+    """
+    files = [pipeline.transformer / name for name in (SPARSE_LAYER, COLBERT_LAYER)]
+    if pipeline.task != "embedding" or not pipeline.allows_pickles or not all(file.is_file() for file in files):
+        return {}
+    sparse, vectors = (read_file(file) for file in files)
+    if {*sparse} != {"weight", "bias"} or sparse["weight"].shape != (1, hidden_size):
+        raise UnsupportedModel(f"{SPARSE_LAYER}: expected a layer from {hidden_size} numbers to one")
+    if {*vectors} != {"weight", "bias"} or vectors["weight"].shape[1:] != (hidden_size,):
+        raise UnsupportedModel(f"{COLBERT_LAYER}: expected a layer on {hidden_size} numbers")
+    named = read_json(pipeline.transformer / "tokenizer_config.json")
+    tokenizer = read_tokenizer(pipeline.transformer)
+    specials = [named.get(f"{name}_token", default) for name, default in SPECIALS.items()]
+    ids = [tokenizer.token_to_id(token["content"] if isinstance(token, dict) else token) for token in specials]
+    return {
+        "sparse_weight": sparse["weight"][0].numpy(),
+        "sparse_bias": sparse["bias"].numpy(),
+        "vector_weight": np.ascontiguousarray(vectors["weight"].numpy().T),
+        "vector_bias": vectors["bias"].numpy(),
+        "unweighted_ids": np.array(sorted({index for index in ids if index is not None}), np.int64),
+    }
+
+
+def _read_layer(file: Path, pipeline: Pipeline) -> Dense:
+    """A dense layer of which there is a pickle alone."""
+    if not pipeline.allows_pickles:
+        raise pickles_refused(str(pipeline.transformer), file.name)
+    state = read_file(file)
+    return Dense(len(state["weight"]), "bias" in state, "identity", state)
+
+
+def _skipped_ids(words: Sequence[str], tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The ids of the words that are one token each; others are left out, as sentence-transformers does."""
+    ids = {tokenizer.token_to_id(word) for word in words}
+    return tuple(sorted(index for index in ids if index is not None))
+
+
+def measure_multi_vector(found: Rows, expected: Rows) -> dict[str, float]:
+    """Cosines of tokens' vectors to float32's: the mean over all tokens, and the worst text's mean.
+
+    A score adds up a query's best cosines, so a text's mean counts; single tokens are further off than means of them.
+    """
+    texts = [row_cosines(*pair) for pair in zip(found, expected, strict=True)]
+    worst = float(np.min([text.mean() for text in texts]))
+    return {"cosine_mean": float(np.concatenate(texts).mean()), "cosine_worst": worst}
+
+
+MULTI_VECTOR = TaskExport(
+    read=read_multi_vector,
+    measure=measure_multi_vector,
+    thresholds={"fp16": _thresholds(0.9995, 0.9995), "bf16": _thresholds(0.99, 0.98), "int8": _thresholds(0.99, 0.98)},
+)

@@ -1,0 +1,256 @@
+"""From texts to what networks are fed: token ids, batches of similar length, and inputs under the graph's names."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Encoding, Tokenizer
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from export.errors import SourceError
+from model.analysis.arrays import BoolArray, IntArray
+from model.analysis.words import punctuation_mask
+from model.artifact import ATTENTION_LAYERS, HEAD_GATES, INPUT_IDS, LENGTHS, NORM_LAYERS, SEEN_LENGTHS, TOKEN_TYPE_IDS
+from model.config import EncoderConfig
+from model.encoder import Encoder, EncoderOutput
+
+if TYPE_CHECKING:
+    from export.checkpoint import Checkpoint
+
+
+Inputs = dict[str, NDArray[np.generic]]
+TEXTS = Path(__file__).parent / "int8" / "calibration.txt"
+HELD_OUT_TEXTS = TEXTS.with_name("held_out.txt")
+MOST_TEXTS = 4096
+FEWEST_TEXTS = 16
+MOST_BATCH_TOKENS = 1024
+MOST_WEIGHT_BYTES = 128 << 20  # attention weights that one batch materialises, over all layers
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedText:
+    """One text as the network reads it: `ids [n]`, `special [n]`, `punctuation [n]`, `offsets [n, 2]` in characters."""
+
+    place: int
+    ids: IntArray
+    special: BoolArray
+    punctuation: BoolArray
+    offsets: IntArray
+
+    def at(self, place: int) -> "TokenizedText":
+        """The same text under another number."""
+        return replace(self, place=place)
+
+
+@dataclass(frozen=True, slots=True)
+class TextBatch:
+    """Texts of similar length, or pairs of them.
+
+    Attributes:
+        input_ids: int64 [B, S], right-padded.
+        lengths: int64 [B].
+        texts: the texts themselves; none of pairs.
+        token_type_ids: int64 [B, S], None for all 0.
+    """
+
+    input_ids: Tensor
+    lengths: Tensor
+    texts: tuple[TokenizedText, ...] = ()
+    token_type_ids: Tensor | None = None
+
+
+def read_texts(path: Path) -> list[str]:
+    """One text a line; empty lines are skipped, and lines after the 4,096th.
+
+    Raises:
+        SourceError: the file cannot be read, or holds fewer than 16 texts: ranges from so few would clip.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines would cut at U+2028 inside a text too
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path} is no UTF-8 text: {error.reason} (byte {error.start + 1})") from error
+    texts = [line.removesuffix("\r") for line in lines if line.strip()][:MOST_TEXTS]
+    if len(texts) < FEWEST_TEXTS:
+        raise SourceError(f"{path} holds {len(texts)} texts, one a line: at least {FEWEST_TEXTS} are needed")
+    return texts
+
+
+def make_pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """A pair a text, as a search makes them: the first half of a text with the whole of it, or with the next one."""
+    pairs = []
+    for place, text in enumerate(texts):
+        words = text.split()
+        query = " ".join(words[: (len(words) + 1) // 2])
+        pairs.append((query, texts[(place + place % 2) % len(texts)]))
+    return pairs
+
+
+def text_batches(path: Path, tokenizer: Tokenizer, longest: int, total_heads: int = 0) -> list[TextBatch]:
+    """The texts of a file as the network reads them, cut to `longest` tokens, in batches of similar length.
+
+    Args:
+        path: one text a line.
+        tokenizer: of the network.
+        longest: tokens of a text, special ones included.
+        total_heads: heads whose attention weights a run over a batch holds in memory; 0 for none.
+
+    Raises:
+        SourceError: as `read_texts` and `tokenize` do, or no text holds a token that the model knows how to read.
+    """
+    batched = list(batches(tokenize(read_texts(path), tokenizer, longest), total_heads))
+    if not batched:
+        raise SourceError(f"{path} holds no text with a token of the model's vocabulary")
+    return batched
+
+
+def task_batches(path: Path, checkpoint: "Checkpoint", *, with_weights: bool = False) -> list[TextBatch]:
+    """The texts of a file as a checkpoint's task meets them: pairs where it takes pairs, else texts.
+
+    Args:
+        path: one text a line.
+        checkpoint: the network and its tokenizer.
+        with_weights: whether runs over the batches hold every layer's attention weights.
+
+    Raises:
+        SourceError: as `text_batches`.
+    """
+    longest = checkpoint.max_sequence_length
+    heads = sum(checkpoint.encoder.config.num_heads) if with_weights else 0
+    if checkpoint.pairs:
+        pairs, wording = make_pairs(read_texts(path)), checkpoint.pair_wording
+        worded = pairs if wording is None else [wording.wrap(pair) for pair in pairs]
+        return pair_batches(worded, checkpoint.tokenizer, longest, heads)
+    return text_batches(path, checkpoint.tokenizer, longest, heads)
+
+
+def tokenize(texts: Sequence[str], tokenizer: Tokenizer, longest: int) -> list[TokenizedText]:
+    """Every text with at least one ordinary token, cut to `longest` tokens; `place` is its index among `texts`.
+
+    Raises:
+        SourceError: no ordinary token fits into `longest`, where the tokenizer would not cut at all.
+    """
+    special = tokenizer.num_special_tokens_to_add(is_pair=False)
+    if longest <= special:
+        raise SourceError(
+            f"texts cut to {longest} tokens hold nothing but the tokenizer's {special} special ones; "
+            f"at least {special + 1} are needed"
+        )
+    cutting = Tokenizer.from_str(tokenizer.to_str())
+    cutting.enable_truncation(longest)
+    tokenized = [_tokenized(place, text, cutting.encode(text)) for place, text in enumerate(texts)]
+    return [text for text in tokenized if not text.special.all()]
+
+
+def _tokenized(place: int, text: str, encoding: Encoding) -> TokenizedText:
+    special = np.array(encoding.special_tokens_mask, dtype=np.bool_)
+    pieces = [text[start:end].strip() for start, end in encoding.offsets]
+    return TokenizedText(
+        place,
+        np.array(encoding.ids, dtype=np.int64),
+        special,
+        punctuation_mask(pieces, special),
+        np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2),
+    )
+
+
+def count_tokens(texts: Sequence[TokenizedText]) -> Counter[int]:
+    """How often each token id occurs."""
+    counted: Counter[int] = Counter()
+    for text in texts:
+        counted.update(text.ids.tolist())
+    return counted
+
+
+def batches(texts: Sequence[TokenizedText], total_heads: int) -> Iterator[TextBatch]:
+    """Batches, shortest texts first, bounded in tokens and in the bytes of their attention weights."""
+    batch: list[TokenizedText] = []
+    for text in sorted(texts, key=lambda text: len(text.ids)):
+        tokens = (len(batch) + 1) * len(text.ids)
+        if batch and (tokens > MOST_BATCH_TOKENS or 4 * tokens * len(text.ids) * total_heads > MOST_WEIGHT_BYTES):
+            yield collate(batch)
+            batch = []
+        batch.append(text)
+    if batch:
+        yield collate(batch)
+
+
+def pair_batches(
+    pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, longest: int, total_heads: int
+) -> list[TextBatch]:
+    """Pairs as the tokenizer makes them, the longer text cut first, in batches of similar length."""
+    cutting = Tokenizer.from_str(tokenizer.to_str())
+    cutting.enable_truncation(longest, strategy="longest_first")
+    rows = sorted((cutting.encode(*pair) for pair in pairs), key=lambda row: len(row.ids))
+    size = max(1, min(MOST_BATCH_TOKENS // longest, MOST_WEIGHT_BYTES // max(1, 4 * longest**2 * total_heads)))
+    return [_collate_pairs(rows[start : start + size]) for start in range(0, len(rows), size)]
+
+
+def _collate_pairs(rows: Sequence[Encoding]) -> TextBatch:
+    ids, types = (
+        pad_sequence([torch.tensor(row, dtype=torch.int64) for row in values], batch_first=True)
+        for values in ([row.ids for row in rows], [row.type_ids for row in rows])
+    )
+    return TextBatch(ids, torch.tensor([len(row.ids) for row in rows]), token_type_ids=types)
+
+
+def collate(texts: Sequence[TokenizedText]) -> TextBatch:
+    """Texts as one batch, in their order."""
+    input_ids = pad_sequence([torch.from_numpy(text.ids) for text in texts], batch_first=True)
+    return TextBatch(input_ids, torch.tensor([len(text.ids) for text in texts]), tuple(texts))
+
+
+def graph_inputs(
+    config: EncoderConfig,
+    input_ids: NDArray[np.integer],
+    lengths: NDArray[np.integer],
+    *,
+    layers: Collection[int] = (),
+    token_type_ids: NDArray[np.integer] | None = None,
+    seen_lengths: NDArray[np.integer] | None = None,
+) -> Inputs:
+    """The inputs of one batch, without gates on heads.
+
+    Args:
+        config: of the network.
+        input_ids: int64 [B, S].
+        lengths: int64 [B].
+        layers: those whose attention weights and value norms are wanted.
+        token_type_ids: int64 [B, S], for a network that takes them; None for all 0.
+        seen_lengths: int64 [B], for a network that takes them; None for `lengths`.
+    """
+    wanted = np.isin(np.arange(config.num_layers), list(layers))
+    inputs: Inputs = {INPUT_IDS: input_ids, LENGTHS: lengths, ATTENTION_LAYERS: wanted, NORM_LAYERS: wanted}
+    if config.type_vocab_size:
+        inputs[TOKEN_TYPE_IDS] = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+    if config.has_unseen_tokens:
+        inputs[SEEN_LENGTHS] = lengths if seen_lengths is None else seen_lengths
+    return inputs
+
+
+def batch_inputs(config: EncoderConfig, batch: TextBatch, *, layers: Collection[int] = ()) -> Inputs:
+    """The inputs of a batch of texts or pairs, without gates on heads; `layers` as of `graph_inputs`."""
+    types = None if batch.token_type_ids is None else batch.token_type_ids.numpy()
+    return graph_inputs(config, batch.input_ids.numpy(), batch.lengths.numpy(), layers=layers, token_type_ids=types)
+
+
+def run_encoder(encoder: Encoder, inputs: Inputs) -> EncoderOutput:
+    """What the PyTorch encoder gives for what a graph is fed."""
+    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    with torch.inference_mode():
+        output: EncoderOutput = encoder(
+            tensors[INPUT_IDS],
+            tensors[LENGTHS],
+            token_type_ids=tensors.get(TOKEN_TYPE_IDS),
+            head_gates=tensors.get(HEAD_GATES),
+            norm_layers=tensors[NORM_LAYERS],
+            seen_lengths=tensors.get(SEEN_LENGTHS),
+        )
+    return output

@@ -1,0 +1,77 @@
+"""Layers that treat every token alike: activations, feed-forward, norms, and dropout in training."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from model.config import Activation, EncoderConfig, Norm
+from model.config_parts import LayerActivation
+
+ACTIVATIONS: Mapping[LayerActivation, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {
+        "identity": lambda x: x,
+        "gelu": functional.gelu,
+        "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+        "relu": functional.relu,
+        "silu": functional.silu,
+        "tanh": torch.tanh,
+    }
+)
+
+
+class FeedForward(nn.Module):
+    """`down(activation(up(x)))`, or gated `down(activation(gate(x)) * up(x))` (Shazeer 2020)."""
+
+    def __init__(
+        self,
+        *,
+        hidden_size: int,
+        intermediate_size: int,
+        activation: Activation,
+        gated: bool = False,
+        up_bias: bool = True,
+        down_bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.gate = nn.Linear(hidden_size, intermediate_size, bias=up_bias) if gated else None
+        self.up = nn.Linear(hidden_size, intermediate_size, bias=up_bias)
+        self.down = nn.Linear(intermediate_size, hidden_size, bias=down_bias)
+        self.activation_name = activation
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[T, D] -> [T, D]."""
+        if self.gate is None:
+            inner = self.activation(self.up(hidden))  # [T, intermediate]
+        else:
+            inner = self.activation(self.gate(hidden)) * self.up(hidden)
+        down: Tensor = self.down(inner)
+        return down
+
+
+def make_norm(kind: Norm, size: int, *, eps: float, bias: bool) -> nn.Module:
+    """LayerNorm (Ba et al. 2016), with or without its bias, or RMSNorm (Zhang and Sennrich 2019), which has none."""
+    return nn.RMSNorm(size, eps=eps) if kind == "rms_norm" else nn.LayerNorm(size, eps=eps, bias=bias)
+
+
+def norm_of(config: EncoderConfig, size: int | None = None) -> nn.Module:
+    """A norm of the kind that a network has, of its width unless said otherwise."""
+    return make_norm(config.norm, size or config.hidden_size, eps=config.norm_eps, bias=config.norm_bias)
+
+
+class Dropout(nn.Module):
+    """Zeroes a share of the values in training and scales the rest (Srivastava et al. 2014); `share` is 0 at first.
+
+    The share belongs to a training run, not to the network: `EncoderConfig` does not know it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.share = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape -> the same."""
+        return functional.dropout(x, self.share) if self.training and self.share else x

@@ -1,0 +1,144 @@
+"""Commands whose flags another package describes with argparse: shown and completed as all others, read over there."""
+
+import argparse
+import difflib
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+Parser = Callable[[], argparse.ArgumentParser]
+Run = Callable[[list[str]], int]
+
+
+class Described(TyperCommand):
+    """A command.
+
+    Args:
+        name: of the command.
+        short: what it does, in a line.
+        parser: describes the flags; called when they are wanted.
+        run: called with the words behind the name; returns the exit code.
+    """
+
+    def __init__(self, name: str, short: str, parser: Parser, run: Run) -> None:
+        super().__init__(name, short_help=short, rich_markup_mode=None)
+        self._parser, self._run = parser, run
+        self._described = False
+
+    def describe(self) -> None:
+        """Reads the flags once."""
+        if self._described:
+            return
+        self._described = True
+        parser = self._parser()
+        self.help, self.epilog = _unwrapped(parser.description), _unwrapped(parser.epilog)
+        self.params = _params(parser)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The flags, and `--help`."""
+        self.describe()
+        return list(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Answers `--help`, and refuses a flag that is not there with the nearest one; leaves all else as it is."""
+        own = args[: args.index("--")] if "--" in args else args
+        if "--help" in own or "-h" in own:
+            return list(super().parse_args(ctx, ["--help"]))
+        known = [name for param in self.get_params(ctx) for name in param.opts if name.startswith("--")]
+        for word in own:
+            flag = word.partition("=")[0]
+            if flag.startswith("--") and not any(name.startswith(flag) for name in known) and args[0] != "heads":
+                nearest = difflib.get_close_matches(flag, known, 1)
+                ctx.fail(f"No such option: {flag}" + (f" Did you mean {nearest[0]}?" if nearest else ""))
+        ctx.args = list(args)
+        return list(args)
+
+    def invoke(self, ctx: Any) -> None:
+        """Runs the command and ends with its exit code."""
+        ctx.exit(self._run(ctx.args))
+
+
+class Training(TyperGroup):
+    """`train`, whose commands are those of its parser."""
+
+    def __init__(self, name: str, short: str) -> None:
+        super().__init__(name=name, help=short, short_help=short, rich_markup_mode=None)
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer's signature
+        """Their names; only now is it worth importing them."""
+        self._make()
+        return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name."""
+        self._make()
+        return super().get_command(ctx, cmd_name)
+
+    def _make(self) -> None:
+        if self.commands:
+            return
+        from train.cli import main, parser  # noqa: PLC0415 - imported when it is wanted
+
+        (below,) = (action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+        described = {choice.dest: str(choice.help) for choice in below._choices_actions}
+        for name, made in below.choices.items():
+            run = _with_name(main, name)
+            self.add_command(Described(name, described.get(name, ""), _constant(made), run))
+
+
+def _with_name(main: Callable[[list[str]], int], name: str) -> Run:
+    return lambda arguments: main([name, *arguments])
+
+
+def _constant(parser: argparse.ArgumentParser) -> Parser:
+    return lambda: parser
+
+
+def _is_shown(action: argparse.Action) -> bool:
+    return action.help != argparse.SUPPRESS and not isinstance(action, argparse._HelpAction)
+
+
+def _params(parser: argparse.ArgumentParser) -> list[Any]:
+    """Options and arguments as Typer makes them of a function with these parameters; argparse reads their values."""
+
+    def nothing() -> None:
+        pass
+
+    shown = [action for action in parser._actions if _is_shown(action)]
+    parameters = [_parameter(f"p{place}", action) for place, action in enumerate(shown)]
+    nothing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # as inspect reads it
+    nothing.__annotations__ = {one.name: one.annotation for one in parameters}
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(nothing)
+    made: Any = typer.main.get_command(app)
+    return list(made.params)
+
+
+def _parameter(name: str, action: argparse.Action) -> inspect.Parameter:
+    text = (action.help or "") % {**vars(action), "prog": ""} if action.help else ""
+    if action.default not in (None, False, argparse.SUPPRESS, [], ()) and "default" not in text:
+        text += f" [default: {action.default}]"
+    choices = [str(choice) for choice in action.choices or ()]
+
+    def complete(incomplete: str) -> list[str]:
+        return [choice for choice in choices if choice.startswith(incomplete)]
+
+    metavar = action.metavar if isinstance(action.metavar, str) else None
+    shown: dict[str, Any] = {"help": text, "show_default": False, "autocompletion": complete if choices else None}
+    if not action.option_strings:
+        kind: Any = Annotated[str | None, typer.Argument(metavar=metavar, **shown)]
+    elif action.nargs == 0:
+        kind = Annotated[bool, typer.Option(*action.option_strings, help=text, show_default=False)]
+    else:
+        metavar = metavar or (f"[{'|'.join(choices)}]" if choices else action.dest.upper())
+        kind = Annotated[str | None, typer.Option(*action.option_strings, metavar=metavar, **shown)]
+    default = False if action.nargs == 0 else None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def _unwrapped(text: str | None) -> str | None:
+    """Text whose lines stay as they are."""
+    return None if text is None else "\n\n".join(f"\b\n{part}" for part in inspect.cleandoc(text).split("\n\n"))

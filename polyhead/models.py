@@ -1,0 +1,241 @@
+"""Which artifact a command works on: a folder, or a model that is exported into a cache before it is served.
+
+The cache is a folder of artifacts. A name holds the model, the precision and a hash of the source's revision, the
+settings of the export and the versions that made it, so that what changes an artifact gives it another name.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from urllib.parse import quote
+
+from export.errors import SourceError
+from export.sources import ALLOW_PICKLES, DEFAULT_MODEL, DEFAULT_SHA256, Folder, find_folder
+from model.artifact import MANIFEST, OPENVINO, ArtifactError
+from polyhead import Engine
+from polyhead.output import say
+from service.errors import one_line
+from service.versions import own_version
+
+DEFAULT_ARTIFACT = Path("artifacts/all-MiniLM-L6-v2")
+VARIABLE = "POLYHEAD_MODEL"  # what the service reads the same setting from
+CACHE_VARIABLE = "POLYHEAD_CACHE"
+COMMIT = re.compile(r"[0-9a-f]{40}")
+REFERENCES = ".revisions"  # of branches on the hub, as they were when a model was exported
+EXPORTERS = ("torch", "onnx", "onnxscript", "onnx-ir")  # whose versions an artifact depends on
+
+
+def default_artifact() -> Path:
+    """The artifact if the command line names none: a variable's, the one beside us, else what a server exported."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named)
+    cached = _place(Wanted(), DEFAULT_SHA256)
+    return cached if cached.is_dir() and not DEFAULT_ARTIFACT.is_dir() else DEFAULT_ARTIFACT
+
+
+def load_engine(directory: Path) -> Engine:
+    """The engine of an artifact.
+
+    Raises:
+        ArtifactError: it cannot be loaded; the message names it.
+    """
+    try:
+        return Engine.load(directory)
+    except ArtifactError:
+        raise
+    except Exception as error:  # whatever it is, nothing can be encoded; an OSError is none of the output's
+        raise ArtifactError(f"cannot load {directory}: {one_line(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A model, and how it is exported.
+
+    Attributes:
+        model: a hub id or a checkpoint's folder; None for the default model.
+        revision: branch, tag or commit on the hub.
+        precision: of the artifact.
+        task: None for what the checkpoint is for.
+        max_length: longest text in tokens; None for what the checkpoint says.
+        allows_pickles: whether weights are also read from pickles, tensors alone.
+        engine: what computes plain answers; None for what the precision asks for.
+    """
+
+    model: str | None = None
+    revision: str | None = None
+    precision: str = "fp32"
+    task: str | None = None
+    max_length: int | None = None
+    allows_pickles: bool = False
+    engine: str | None = None
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags of an export, but for where it comes from and where it goes."""
+        given = {
+            "--precision": self.precision,
+            "--task": self.task,
+            "--max-length": self.max_length,
+            "--engine": self.engine,
+        }
+        flags = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+        return [*flags, ALLOW_PICKLES] if self.allows_pickles else flags
+
+
+def is_artifact(model: Path) -> bool:
+    """Whether a folder is an artifact, which is served without an export."""
+    return (model / MANIFEST).is_file()
+
+
+def artifact_to_serve(model: Path, wanted: Wanted) -> Path:
+    """The artifact of what `polyhead serve` names: one that is there, else an export from the cache.
+
+    Raises:
+        SourceError: there is no such model, it cannot be had without the network, or its export failed.
+        ArtifactError: settings of an export were given with an artifact that is there.
+    """
+    if is_artifact(model):
+        if wanted != Wanted():
+            raise ArtifactError(f"{model} is an artifact: how it was exported cannot be chosen any more")
+        return model
+    if model.is_dir() and not (model / "config.json").is_file():
+        raise ArtifactError(f"{model} holds neither an artifact ({MANIFEST}) nor a checkpoint (config.json)")
+    named = None if model == DEFAULT_ARTIFACT else str(model)
+    return exported(replace(wanted, model=named))
+
+
+def exported(wanted: Wanted) -> Path:
+    """The artifact of a model, exported unless the cache has it; two processes share one export.
+
+    Raises:
+        SourceError: the model cannot be had, or its export failed.
+    """
+    known = _known_revision(wanted)
+    if known is not None and (found := _place(wanted, known)).is_dir():
+        return found
+    revision = known if wanted.model and not Path(wanted.model).is_dir() else None
+    folder = find_folder(wanted.model, revision, allows_pickles=wanted.allows_pickles)
+    source = _identity(folder)
+    target = _place(wanted, source)
+    with _alone(target):
+        if not target.is_dir():
+            say(f"polyhead serve: exporting {folder.id} ({wanted.precision}) into {target}")
+            _export(wanted, folder, target)
+    if folder.revision is not None:
+        _reference(wanted).parent.mkdir(parents=True, exist_ok=True)
+        _reference(wanted).write_text(folder.revision)
+    return target
+
+
+def cache_folder() -> Path:
+    """Where exports are kept: `POLYHEAD_CACHE`, else below the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get(CACHE_VARIABLE) or Path(base) / "polyhead")
+
+
+def cached_artifacts() -> list[Path]:
+    """The artifacts that the cache holds, by name."""
+    return sorted(path.parent for path in cache_folder().glob(f"*/{MANIFEST}"))
+
+
+def clear_cache(names: list[str]) -> list[Path]:
+    """Removes artifacts of these names from the cache, or all; returns the removed names.
+
+    Raises:
+        ArtifactError: the cache holds nothing of such a name.
+    """
+    found = {path.name: path for path in cached_artifacts()}
+    if unknown := sorted(set(names) - set(found)):
+        raise ArtifactError(f"{cache_folder()} holds no {unknown[0]}: `polyhead cache` lists what it holds")
+    chosen = [found[name] for name in names or found]
+    for path in chosen:
+        shutil.rmtree(path)
+    if not names:
+        shutil.rmtree(cache_folder() / REFERENCES, ignore_errors=True)
+    return chosen
+
+
+def _known_revision(wanted: Wanted) -> str | None:
+    """What identifies the source, if that is known without asking the hub."""
+    if wanted.model is None or Path(wanted.model).is_dir():
+        return _identity(find_folder(wanted.model, wanted.revision))
+    if wanted.revision and COMMIT.fullmatch(wanted.revision):
+        return wanted.revision
+    reference = _reference(wanted)
+    return reference.read_text() if reference.is_file() else wanted.revision
+
+
+def _identity(folder: Folder) -> str:
+    """A commit on the hub; of a folder its files with sizes and times."""
+    if folder.revision is not None:
+        return folder.revision
+    if folder.sha256 == DEFAULT_SHA256:
+        return DEFAULT_SHA256
+    files = sorted(path for path in folder.path.rglob("*") if path.is_file())
+    stats = [(str(path.relative_to(folder.path)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(json.dumps([str(folder.path.resolve()), stats]).encode()).hexdigest()
+
+
+def _place(wanted: Wanted, source: str) -> Path:
+    exporters = (*EXPORTERS, OPENVINO) if OPENVINO in wanted.flags or wanted.precision == "bf16" else EXPORTERS
+    versions = {"polyhead": own_version(), **{name: _version(name) for name in exporters}}
+    described = json.dumps([source, wanted.flags, versions], sort_keys=True)
+    name = Path(wanted.model or DEFAULT_MODEL).name
+    return cache_folder() / f"{name}-{wanted.precision}-{hashlib.sha256(described.encode()).hexdigest()[:12]}"
+
+
+def _reference(wanted: Wanted) -> Path:
+    return cache_folder() / REFERENCES / quote(f"{wanted.model}@{wanted.revision or 'main'}", safe="")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """Holds the lock of an artifact's name, waiting for whoever exports it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f".{target.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"polyhead serve: waiting for another process that exports {target.name}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _export(wanted: Wanted, folder: Folder, target: Path) -> None:
+    """Runs the exporter in a process of its own: a server has no use for PyTorch in its memory."""
+    is_local = folder.revision is None
+    source = [str(folder.path)] if is_local and wanted.model else [] if is_local else [folder.id]
+    revision = [] if is_local else ["--revision", str(folder.revision)]
+    command = [sys.executable, "-m", "polyhead", "export", *source, *revision, *wanted.flags, "--output", str(target)]
+    environment = os.environ if is_local else {**os.environ, "HF_HUB_OFFLINE": "1"}  # its files are here by now
+    with subprocess.Popen(command, env=environment) as process:  # noqa: S603 - our own program
+        try:
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            raise
+    if code == -signal.SIGKILL:
+        raise SourceError(
+            f"{folder.id} was not exported: the exporter was killed, which happens where memory is short; give it "
+            "more, or export on another machine (`polyhead export`)"
+        )
+    if code:
+        raise SourceError(f"{folder.id} was not exported: its last line says why")

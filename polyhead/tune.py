@@ -1,0 +1,318 @@
+"""`polyhead tune`: which use of this machine's cores suits an artifact, measured over HTTP.
+
+Ways to use the cores; a server of each, a process of its own, as it would be run; requests of one text of natural
+length, one at a time and many at once; what each way gave, and which to take.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from model.artifact import TOKENIZER, Artifact
+from polyhead.output import OutputError, say, write
+
+TEXTS = 512
+BUSY_CLIENT = 0.8  # of a core: above it, a layout's figure may be the client's
+NOISE = 0.03  # two runs of one layout differ by as much: among those so near, the one with fewest processes is taken
+READY = "listening on "
+END_SECONDS = 30.0
+# What would keep the client out, or answer something else than the model's speed.
+NOT_MEASURED = ("UDS", "ADMIN_PORT", "API_KEYS", "API_KEYS_FILE", "ALLOWED_HOSTS", "TRACE_ENDPOINT", "LOG_LEVEL")
+CONNECTIONS = 64  # requests under way while throughput is measured: enough that batches fill
+LATENCY_SHARE = 0.4  # of a layout's seconds, for requests that come one at a time
+WARM_UP_SHARE = 0.1
+SEED = 0
+# Lengths of English sentences and short paragraphs in tokens: log-normal, 33 on average, a tail to several hundred.
+MEDIAN_TOKENS, LENGTH_SPREAD = 25.0, 0.75
+
+
+class NotMeasured(OutputError):
+    """The server ended before it was ready, or answered something else than 200; the message says what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A use of the cores.
+
+    Attributes:
+        processes: processes that serve, each with a model of its own.
+        workers: threads of each process that run the model.
+        intra_op_threads: threads inside one run.
+    """
+
+    processes: int
+    workers: int
+    intra_op_threads: int
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The settings that make it, as environment variables."""
+        return {
+            "POLYHEAD_PROCESSES": str(self.processes),
+            "POLYHEAD_WORKERS": str(self.workers),
+            "POLYHEAD_INTRA_OP_THREADS": str(self.intra_op_threads),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What a layout gave.
+
+    Attributes:
+        layout: the layout.
+        texts_per_second: with many requests of one text under way.
+        tokens_per_second: likewise.
+        latency_p50: median seconds of a request that comes alone.
+        latency_p95: 95th percentile of the same.
+        client_share: share of a core that the client took while many requests were under way; near 1, the client was
+            what held up.
+    """
+
+    layout: Layout
+    texts_per_second: float
+    tokens_per_second: float
+    latency_p50: float
+    latency_p95: float
+    client_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A request as bytes, and the tokens that its text was made of."""
+
+    request: bytes
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Answers in a time: texts and tokens a second, seconds of each request, the client's share of a core."""
+
+    texts_per_second: float
+    tokens_per_second: float
+    seconds: Sequence[float]
+    client_share: float
+
+
+def tune(model: Path, cores: int, seconds: float) -> None:
+    """Measures every way to share out the cores and prints the table.
+
+    Raises:
+        ArtifactError: the directory is no artifact.
+        NotMeasured: a server did not start, or refused a request.
+    """
+    manifest = Artifact.open(model).manifest
+    texts = natural_texts(model / TOKENIZER, TEXTS, manifest.max_sequence_length)
+    measured = []
+    for number, layout in enumerate(ways := layouts(cores), 1):
+        say(
+            f"{number} of {len(ways)}: {layout.processes} processes, {layout.workers} workers, "
+            f"{layout.intra_op_threads} threads"
+        )
+        measured.append(measure_layout(model, layout, texts, seconds, cores))
+    write(report(measured))
+
+
+def measure_layout(model: Path, layout: Layout, texts: Sequence[Text], seconds: float, cores: int) -> Measurement:
+    """Serves one layout, and asks it for about this many seconds."""
+    allowed = frozenset(sorted(os.sched_getaffinity(0))[:cores]) if hasattr(os, "sched_getaffinity") else None
+    with served(model, layout, allowed) as address:
+        alone, together = asyncio.run(measure(address, texts, seconds))
+    p50, p95 = np.quantile(alone.seconds, [0.5, 0.95]).tolist()
+    rates = (together.texts_per_second, together.tokens_per_second)
+    return Measurement(layout, *rates, p50, p95, together.client_share)
+
+
+def report(measured: Sequence[Measurement]) -> str:
+    """The table, and the settings for either aim."""
+    lines = [f"{'processes':>9}{'workers':>9}{'threads':>9}{'texts/s':>10}{'tokens/s':>10}{'p50 ms':>9}{'p95 ms':>9}"]
+    lines += [
+        f"{one.layout.processes:>9}{one.layout.workers:>9}{one.layout.intra_op_threads:>9}{one.texts_per_second:>10.0f}"
+        f"{one.tokens_per_second:>10.0f}{1e3 * one.latency_p50:>9.2f}{1e3 * one.latency_p95:>9.2f}"
+        for one in measured
+    ]
+    for aim, layout in (("throughput", most_throughput(measured)), ("latency", least_latency(measured))):
+        settings = " ".join(f"{name}={value}" for name, value in layout.variables.items())
+        lines.append(f"for {aim}: {settings}")
+    if max(one.client_share for one in measured) > BUSY_CLIENT:
+        lines.append("the client had no core to spare: with several machines that send, more may come out")
+    return "\n".join(lines) + "\n"
+
+
+def layouts(cores: int) -> list[Layout]:
+    """Every way to give all cores to equal processes with equal workers, from the fewest processes on."""
+    return [
+        Layout(processes, cores // processes // threads, threads)
+        for processes in _divisors(cores)
+        for threads in _divisors(cores // processes)
+    ]
+
+
+def most_throughput(measured: Sequence[Measurement]) -> Layout:
+    """The layout of the most texts a second; the one with the fewest processes where others are as good."""
+    best = max(one.texts_per_second for one in measured)
+    return _simplest(one.layout for one in measured if one.texts_per_second >= best * (1 - NOISE))
+
+
+def least_latency(measured: Sequence[Measurement]) -> Layout:
+    """The layout that answers a request that comes alone soonest; likewise."""
+    best = min(one.latency_p50 for one in measured)
+    return _simplest(one.layout for one in measured if one.latency_p50 <= best * (1 + NOISE))
+
+
+def _simplest(found: Iterable[Layout]) -> Layout:
+    return min(found, key=lambda layout: (layout.processes, layout.intra_op_threads))
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+@contextmanager
+def served(model: Path, layout: Layout, cores: frozenset[int] | None = None) -> Iterator[tuple[str, int]]:
+    """Serves a model on a free port of this machine while the context lasts.
+
+    Args:
+        model: the artifact.
+        layout: how it uses the cores. Other settings are the environment's.
+        cores: which cores it may use; None for all that this process may use.
+
+    Yields:
+        Its address and port.
+
+    Raises:
+        NotMeasured: it did not become ready.
+    """
+    flags = ("--model", str(model), "--host", "127.0.0.1", "--port", "0")
+    with _started(
+        [sys.executable, "-m", "polyhead", "serve", *flags], _environment(os.environ, layout), cores
+    ) as process:
+        try:
+            yield _address(process)
+        finally:
+            _end(process)
+
+
+def _environment(variables: Mapping[str, str], layout: Layout) -> dict[str, str]:
+    left_out = {f"POLYHEAD_{name}" for name in NOT_MEASURED}
+    # Measuring refuses nothing: however long the queue, its work is to be done.
+    patient = {"POLYHEAD_MAX_QUEUE_DELAY": "3600", "POLYHEAD_REQUEST_TIMEOUT": "3600"}
+    return {**{name: value for name, value in variables.items() if name not in left_out}, **layout.variables, **patient}
+
+
+def _started(
+    command: list[str], environment: Mapping[str, str], cores: frozenset[int] | None
+) -> "subprocess.Popen[str]":
+    """The process on these cores: it has those of who starts it."""
+    own = os.sched_getaffinity(0) if cores is not None else frozenset[int]()
+    try:
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
+        return subprocess.Popen(command, env=dict(environment), stderr=subprocess.PIPE, text=True)  # noqa: S603 - our own program
+    finally:
+        if cores is not None:
+            os.sched_setaffinity(0, own)
+
+
+def _address(process: "subprocess.Popen[str]") -> tuple[str, int]:
+    last = "it ended without a word"
+    for line in process.stderr or ():
+        last = _message(line)
+        if last.startswith(READY):
+            where = urlsplit(last.removeprefix(READY))
+            return where.hostname or "", where.port or 0
+    raise NotMeasured(last)
+
+
+def _message(line: str) -> str:
+    """What a line of the log says; the line itself where it is none of the log's, as the last one of a failure."""
+    with suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(line)["message"])
+    return line.strip()
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    process.terminate()
+    try:
+        process.communicate(timeout=END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+
+
+def natural_texts(tokenizer: Path, count: int, longest: int) -> list[Text]:
+    """Texts of natural lengths from the words of a vocabulary, as requests.
+
+    Args:
+        tokenizer: the artifact's `tokenizer.json`.
+        count: how many.
+        longest: most tokens of a text.
+    """
+    read = Tokenizer.from_file(str(tokenizer))
+    generator = np.random.default_rng(SEED)
+    lengths = generator.lognormal(np.log(MEDIAN_TOKENS), LENGTH_SPREAD, count).round().astype(int).clip(3, longest)
+    drawn = [generator.integers(0, read.get_vocab_size(), length).tolist() for length in lengths]
+    return [Text(_request(text), len(ids)) for text, ids in zip(read.decode_batch(drawn), drawn, strict=True)]
+
+
+def _request(text: str) -> bytes:
+    body = json.dumps({"inputs": text}).encode()
+    head = (
+        f"POST /encode HTTP/1.1\r\nHost: tune\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def measure(address: tuple[str, int], texts: Sequence[Text], seconds: float) -> tuple[Rates, Rates]:
+    """What requests one at a time give, and many at once, in about this many seconds."""
+    await _send(address, texts, seconds * WARM_UP_SHARE, CONNECTIONS)
+    alone = await _send(address, texts, seconds * LATENCY_SHARE, 1)
+    return alone, await _send(address, texts, seconds * (1 - LATENCY_SHARE - WARM_UP_SHARE), CONNECTIONS)
+
+
+async def _send(address: tuple[str, int], texts: Sequence[Text], seconds: float, connections: int) -> Rates:
+    started, busy = time.perf_counter(), time.process_time()
+    ways = (_keep_asking(address, texts, place, started + seconds) for place in range(connections))
+    done = [one for way in await asyncio.gather(*ways) for one in way]
+    took, busy = time.perf_counter() - started, time.process_time() - busy
+    tokens = sum(tokens for tokens, _ in done)
+    return Rates(len(done) / took, tokens / took, [each for _, each in done], busy / took)
+
+
+async def _keep_asking(
+    address: tuple[str, int], texts: Sequence[Text], place: int, end: float
+) -> list[tuple[int, float]]:
+    """Sends one request after the other on a connection until the end; tokens and seconds of each."""
+    reader, writer = await asyncio.open_connection(*address)
+    done: list[tuple[int, float]] = []
+    try:
+        while not done or time.perf_counter() < end:
+            text = texts[(place * 7919 + len(done)) % len(texts)]  # a prime: connections begin at texts far apart
+            started = time.perf_counter()
+            writer.write(text.request)
+            await _answer(reader)
+            done.append((text.tokens, time.perf_counter() - started))
+    finally:
+        writer.close()
+    return done
+
+
+async def _answer(reader: asyncio.StreamReader) -> None:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+    length = int(head.partition("content-length:")[2].partition("\r\n")[0])
+    body = await reader.readexactly(length)
+    status = int(head.split(" ", 2)[1])
+    if status != HTTPStatus.OK:
+        raise NotMeasured(f"a request of the measurement was answered {status}: {body[:300].decode(errors='replace')}")

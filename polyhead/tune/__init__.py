@@ -1,1 +1,0 @@
-"""`polyhead tune`: which use of this machine's cores suits an artifact, measured over HTTP."""

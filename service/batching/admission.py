@@ -1,0 +1,114 @@
+"""How fast threads drain a queue, and so who may enter it: refused with a time to try again, or made to wait."""
+
+import asyncio
+import math
+from collections import deque
+
+from service.errors import Overloaded
+
+_DECAY = 0.98  # weight of the past at every batch: about fifty batches, under a second of one loaded core
+_UNKNOWN = 1.0  # seconds to wait before anything was measured
+_MAX_RATIO = 16  # to the usual length of a run; one that takes longer was held up and says nothing about others
+_PATIENCE = 16  # a request may also wait for this many times its own run: sixteen equal clients are no overload
+_MIN_RETRY, _MAX_RETRY = 0.1, 60.0  # seconds; sooner the queue is still full, beyond a minute no estimate holds
+
+
+class DrainRate:
+    """Tokens a second of busy time, smoothed over the last batches. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._seconds = 0.0
+        self._runs = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Counts a finished batch: real tokens, and how long it ran on its worker.
+
+        A run that was held up (a stopped process, a machine out of memory) counts as 16 times the usual length: in full
+        it alone would have requests refused for hundreds of batches. If all runs have become slow, the usual length
+        grows with each.
+        """
+        if self._seconds:
+            usual = max(self._seconds / self._runs, self.seconds_for(tokens, workers=1))
+            seconds = min(seconds, _MAX_RATIO * usual)
+        self._tokens = self._tokens * _DECAY + tokens
+        self._seconds = self._seconds * _DECAY + seconds
+        self._runs = self._runs * _DECAY + 1
+
+    def seconds_for(self, tokens: int, workers: int) -> float:
+        """Seconds in which that many workers drain that many tokens; 0 before the first batch."""
+        return tokens * self._seconds / (self._tokens * workers) if self._tokens else 0.0
+
+    def retry_after(self, tokens: int, workers: int) -> float:
+        """Seconds after which a client should try again: as above, between 0.1 and 60, and 1 before the first batch."""
+        if not self._tokens:
+            return _UNKNOWN
+        return min(_MAX_RETRY, max(_MIN_RETRY, self.seconds_for(tokens, workers)))
+
+
+def delay_refusal(
+    rate: DrainRate,
+    tokens: int,
+    *,
+    ahead: int,
+    workers: int,
+    max_delay: float,
+    time_left: float = math.inf,
+    again: int = 0,
+) -> Overloaded | None:
+    """Refuses what would wait long: a full queue makes every answer late.
+
+    A large request takes long anyway, so it may wait in proportion: it has its share of the workers meanwhile.
+
+    Args:
+        rate: of the queue.
+        tokens: of the request.
+        ahead: tokens that run before it has all of its own.
+        workers: that drain the queue.
+        max_delay: seconds that any request may have to wait, beside 16 times its own run.
+        time_left: seconds to its deadline; one whose turn would come later is refused.
+        again: tokens of others that were refused and come again, on which it has to wait too if it is refused.
+    """
+    delay = rate.seconds_for(ahead, workers)
+    patience = min(max_delay + _PATIENCE * rate.seconds_for(tokens, workers), time_left)
+    if delay <= patience:
+        return None
+    excess = round(ahead * (delay - patience) / delay)
+    return Overloaded(
+        f"the expected wait is {delay:.2f} s; try again later", retry_after=rate.retry_after(excess + again, workers)
+    )
+
+
+class TokenSemaphore:
+    """A semaphore that counts tokens. Callers that find no space wait, and are served in order. For one event loop."""
+
+    def __init__(self, tokens: int) -> None:
+        self._limit = tokens
+        self._held = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def acquire(self, tokens: int) -> None:
+        """Waits until there is space; more tokens than the limit wait until no others are held."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((tokens, turn))
+        self._grant()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self.release(0 if turn.cancelled() else tokens)  # it may have been granted without having run since
+            raise
+
+    def release(self, tokens: int) -> None:
+        """Gives tokens back, for others."""
+        self._held -= tokens
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._waiting:
+            tokens, turn = self._waiting[0]
+            if not turn.done():  # a cancelled caller's turn is passed over
+                if self._held and self._held + tokens > self._limit:
+                    return
+                self._held += tokens
+                turn.set_result(None)
+            self._waiting.popleft()

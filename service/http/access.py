@@ -1,0 +1,224 @@
+"""Who may call: with which key, at which port, under which host name, from pages of which origin."""
+
+import hashlib
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from service.context import RequestContext
+from service.errors import MalformedRequest, NotFound, Unauthorized
+from service.http.route import Route
+
+SHORTEST_KEY = 16  # characters; shorter ones can be guessed
+LARGEST_FILE = 2**20  # bytes
+RELOAD_INTERVAL = 1.0  # seconds between two looks at the file's date
+
+# A name or an address, and a port (RFC 9110, 7.2); the name's labels are not empty, but for one at its end.
+_HOST = re.compile(rb"((?:[A-Za-z0-9_-]++\.?)++|\[[0-9a-fA-F:.]+\])(?::[0-9]*)?")
+
+logger = logging.getLogger(__name__)
+
+
+class KeysError(ValueError):
+    """Keys that cannot be used; the message never holds one."""
+
+
+class KeyRing:
+    """The API keys that are accepted now.
+
+    A route needs a key unless its declaration says otherwise, and so does a path without a route. Keys are kept and
+    looked up as SHA-256 digests: how long a look-up takes depends on the digest, from which no one can guess a key. The
+    file is read again when it changes, so that keys can be rotated: add the new one, move the clients, take the old one
+    out.
+
+    Args:
+        keys: given once.
+        file: one key a line; empty lines and lines that begin with # are skipped. Read again when it changes; a change
+            that leaves no usable file is logged and the keys from before stay.
+
+    Raises:
+        KeysError: a key is too short or not plain text, or the file cannot be read or holds none.
+    """
+
+    def __init__(self, keys: Sequence[str] = (), file: Path | None = None) -> None:
+        self._given = frozenset(_hash(_checked(key, "the keys given")) for key in keys)
+        self._file = file
+        self._version = _version(file) if file else None
+        self._from_file = _read(file) if file else frozenset()
+        self._next_reload = time.monotonic() + RELOAD_INTERVAL
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there are keys at all; without any, everybody may ask."""
+        return bool(self._given) or self._file is not None
+
+    def check(self, headers: Mapping[bytes, bytes]) -> None:
+        """Checks that a request has a known key; without any keys every request passes.
+
+        Args:
+            headers: by lower-case name; the key is in `Authorization: Bearer KEY` or in `X-API-Key`. Where both are
+                there, one of them has to be known: proxies and clients put what is no key of ours into the other.
+
+        Raises:
+            Unauthorized: no key, or none that is known.
+        """
+        if not self.is_needed:
+            return
+        presented = _presented(headers)
+        if not presented:
+            raise Unauthorized("no API key: send one as Authorization: Bearer KEY or X-API-Key", param="Authorization")
+        self._reload()
+        digests = {hashlib.sha256(key).digest() for key in presented}
+        if digests.isdisjoint(self._given) and digests.isdisjoint(self._from_file):
+            raise Unauthorized("the API key is not known", param="Authorization")
+
+    def _reload(self) -> None:
+        """Reads the file again if it has changed."""
+        now = time.monotonic()
+        if self._file is None or now < self._next_reload:
+            return
+        self._next_reload = now + RELOAD_INTERVAL
+        try:
+            if (version := _version(self._file)) == self._version:
+                return
+            self._version, self._from_file = version, _read(self._file)
+            logger.info("API keys read again: %d", len(self._from_file))
+        except KeysError as error:
+            logger.error("API keys stay as they were: %s", error)
+
+
+def _presented(headers: Mapping[bytes, bytes]) -> list[bytes]:
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    bearer = token.strip() if scheme.lower() == b"bearer" else b""
+    return [key for key in (bearer, headers.get(b"x-api-key", b"")) if key]
+
+
+def _read(file: Path) -> frozenset[bytes]:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise KeysError(f"cannot read the API keys in {file}: {error.strerror}") from error
+    if len(content) > LARGEST_FILE:
+        raise KeysError(f"{file} is larger than {LARGEST_FILE} bytes: expected API keys, one a line")
+    lines = [line.strip() for line in content.decode("utf-8-sig", "replace").splitlines()]
+    keys = [_checked(line, str(file)) for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise KeysError(f"{file} holds no API key: expected one a line")
+    return frozenset(map(_hash, keys))
+
+
+def _checked(key: str, place: str) -> str:
+    if len(key) < SHORTEST_KEY or not key.isascii() or not key.isprintable() or " " in key:
+        raise KeysError(
+            f"an API key in {place} cannot be used: expected at least {SHORTEST_KEY} printable ASCII characters "
+            "without spaces, for example from `openssl rand -hex 32`"
+        )
+    return key
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode("ascii")).digest()
+
+
+def _version(file: Path) -> tuple[int, int, int]:
+    """Changes with the file, also when a symbolic link is pointed at another file, as Kubernetes does."""
+    try:
+        status = file.stat()
+    except OSError as error:
+        raise KeysError(f"cannot read the API keys in {file}: {error.strerror}") from error
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class HostAndPortPolicy:
+    """Refuses requests for a route of the other port, or for another host.
+
+    With an admin port, metrics and documentation are there and nowhere else, and nothing else is there but probes and
+    the files of the documentation.
+
+    Args:
+        admin_port: the second port, or None if one port has all routes.
+        hosts: names that the `Host` header may hold, without port, `*.example.com` for all below; none allows all.
+            Probes may hold any: a prober knows an address, and no name of the service.
+    """
+
+    def __init__(self, admin_port: int | None, hosts: Sequence[str]) -> None:
+        self.admin_port = admin_port
+        self._names = frozenset(host.lower() for host in hosts if not host.startswith("*."))
+        self._endings = tuple(host[1:].lower() for host in hosts if host.startswith("*."))
+
+    def check(self, route: Route, server: Any, host: bytes | None) -> None:
+        """Lets a request pass, or not.
+
+        Args:
+            route: that it asks for.
+            server: ASGI's `server`: address and port that it came to.
+            host: its `Host` header.
+
+        Raises:
+            NotFound: the route is not on this port.
+            MalformedRequest: the host name is not served here.
+        """
+        if route.access == "operator" and self.admin_port is None:
+            raise NotFound("no such route: it is on the admin port, and there is none")
+        has_ports = self.admin_port is not None and server is not None
+        if has_ports and not route.is_on_port(is_admin=server[1] == self.admin_port):
+            raise NotFound("no such route on this port")
+        if (self._names or self._endings) and not route.is_probe and not self._is_served(host):
+            raise MalformedRequest("Host: not a name that is served here", param="Host")
+
+    def _is_served(self, host: bytes | None) -> bool:
+        found = _HOST.fullmatch(host or b"")
+        if found is None:
+            return False
+        name = found[1].decode("ascii").lower()
+        return name in self._names or any(name.endswith(end) and name != end for end in self._endings)
+
+
+class CrossOriginPolicy:
+    """Lets pages of some origins call the API from a browser (CORS), by starlette's rules.
+
+    Starlette's middleware would answer preflights before any other check. Here its parts are called from our
+    middleware, so that a preflight is checked, logged and counted as every request is.
+
+    Args:
+        origins: as browsers write them, or `*`.
+        methods: that pages may use.
+        exposed: headers of answers that pages may read.
+    """
+
+    def __init__(self, origins: Sequence[str], methods: Sequence[str], exposed: Sequence[str]) -> None:
+        self._cors = CORSMiddleware(
+            _no_app,
+            allow_origins=origins,
+            allow_methods=methods,
+            allow_headers=("*",),  # clients add headers of their own, and keys are in headers, not in cookies
+            expose_headers=exposed,
+        )
+
+    def preflight_response(self, scope: Scope) -> Response:
+        """Whether the page may send what it asks for."""
+        return self._cors.preflight_response(Headers(scope=scope))
+
+    def sender(self, scope: Scope, send: Send) -> Send:
+        """Adds what lets the page read the answer."""
+        return partial(self._cors.send, send=send, request_headers=Headers(scope=scope))
+
+
+def is_preflight(context: RequestContext) -> bool:
+    """Whether a browser asks, before it sends a page's request, if it may."""
+    headers = context.headers
+    return context.method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
+
+
+async def _no_app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    raise NotImplementedError("only the parts of CORSMiddleware are used, it wraps nothing")

@@ -1,0 +1,165 @@
+"""Plain answers from OpenVINO, everything else from ONNX Runtime.
+
+OpenVINO's bf16 is fast on processors with AMX or AVX512-BF16, but it computes graphs with branches wrongly. So it runs
+`plain.onnx`, which gives the task's output and nothing else. Attention weights, value norms, heads switched off and
+token vectors come from the float32 `model.onnx`, which is loaded when it is first asked for. Both name the same bytes
+on disk.
+
+A text's vector depends on its batch mates here, by 5e-7 at most in float32 and 4e-3 of one component in bf16.
+"""
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from model.artifact import OPENVINO, PLAIN_GRAPH, Artifact, ArtifactError
+from model.processor import openvino_settings
+from service.inference.backend import Batch, BatchOutput, Cancellation
+from service.inference.graph_files import check_graph_files
+from service.inference.onnx_backend import SPLITS, OnnxBackend, ProviderUnavailable, plan_feeds, warm_up_lengths
+from service.machine import lower_thread_priority
+
+_NICE = 5  # of OpenVINO's threads, which inherit it from the thread that starts them; the workers' own
+
+logger = logging.getLogger(__name__)
+
+
+class OpenVinoBackend:
+    """A compiled `plain.onnx`, for any number of threads at once, and ONNX Runtime's session behind it.
+
+    Attributes:
+        computes_in: `bf16` or `f32`.
+
+    Args:
+        artifact: a verified artifact whose engine is OpenVINO.
+        workers: runs at the same time.
+        intra_op_threads: threads of one run.
+
+    Raises:
+        ArtifactError: the graph does not load.
+        ProviderUnavailable: OpenVINO is not installed.
+    """
+
+    def __init__(self, artifact: Artifact, *, workers: int = 1, intra_op_threads: int = 1) -> None:
+        try:
+            import openvino  # noqa: PLC0415 - an extra, which only artifacts for it need
+        except ImportError:
+            raise ProviderUnavailable(
+                f"{artifact.directory} was exported for OpenVINO, which is not installed: "
+                "pip install 'polyhead[openvino]', or export it without --engine openvino"
+            ) from None
+        check_graph_files(artifact, PLAIN_GRAPH)
+        manifest, path = artifact.manifest, artifact.path(PLAIN_GRAPH)
+        self._artifact = artifact
+        self._intra_op_threads = intra_op_threads
+        self._output = manifest.task_output
+        self._split = SPLITS[manifest.task]
+        core = openvino.Core()
+        capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        settings = openvino_settings(
+            manifest.precision, capabilities, streams=workers, threads=workers * intra_op_threads
+        )
+        try:
+            with ThreadPoolExecutor(1, initializer=lower_thread_priority, initargs=(_NICE,)) as thread:
+                self._compiled = thread.submit(core.compile_model, core.read_model(path), "CPU", settings).result()
+        except RuntimeError as error:
+            raise ArtifactError(f"{path} does not load in OpenVINO {openvino.__version__}: {error}") from error
+        self.computes_in = str(settings["INFERENCE_PRECISION_HINT"])
+        if manifest.precision == "bf16" and self.computes_in != "bf16":
+            logger.warning("this processor has no bf16 (AMX or AVX512-BF16): computing in float32, at its speed")
+        names = {entry.get_any_name() for entry in self._compiled.inputs}
+        self._feeds = [(name, feed) for name, feed in plan_feeds(artifact) if name in names]
+        self._lock = threading.Lock()
+        self._idle: list[Any] = []  # inference requests that no run uses
+        self._full: OnnxBackend | None = None
+
+    def run(self, batch: Batch) -> BatchOutput:
+        """Computes one batch.
+
+        Raises:
+            Exception: whatever the engine raises; also once the batch is cancelled.
+        """
+        if batch.attention_layers or batch.wants_tokens or batch.head_gates is not None:
+            return self._full_backend().run(batch)
+        with self._lock:
+            request = self._idle.pop() if self._idle else self._compiled.create_infer_request()
+        run = _CancellableRun(request)
+        if batch.cancellation is not None:
+            batch.cancellation.on_cancel(run.cancel)
+        try:
+            run.infer({name: feed(batch) for name, feed in self._feeds}, batch.cancellation)
+            found = np.array(request.get_tensor(self._output).data)  # the request's own memory is used again
+        finally:
+            run.end()
+        with self._lock:  # one that failed or was cancelled is dropped
+            self._idle.append(request)
+        return BatchOutput(self._split(found, batch.lengths), None, {})
+
+    def warm_up(self) -> None:
+        """Runs texts of several lengths, so that first requests are not slower.
+
+        Raises:
+            Exception: whatever OpenVINO raises; such an artifact does not run here.
+        """
+        for length in warm_up_lengths(self._artifact.manifest.max_sequence_length):
+            self.run(Batch(np.zeros((1, length), np.int64), np.array([length], np.int64)))
+
+    def close(self) -> None:
+        """Frees both engines; runs that are under way keep theirs until they end."""
+        with self._lock:
+            self._idle.clear()
+            if self._full is not None:
+                self._full.close()
+        del self._compiled
+
+    def _full_backend(self) -> OnnxBackend:
+        with self._lock:
+            if self._full is None:
+                logger.info("loading the graph for attention weights, norms, head masks and token vectors")
+                self._full = OnnxBackend(self._artifact, intra_op_threads=self._intra_op_threads)
+            return self._full
+
+
+class _CancellableRun:
+    """One use of an inference request: a cancellation that comes late must not end the next one's."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self._lock = threading.Lock()
+        self._is_running = False
+
+    def infer(self, feeds: dict[str, Any], cancellation: Cancellation | None) -> None:
+        """Computes; raises if it was cancelled."""
+        with self._lock:
+            if cancellation is not None and cancellation.is_cancelled:
+                raise RuntimeError("cancelled before it began")
+            self._request.start_async(feeds, share_inputs=True)
+            self._is_running = True
+        self._request.wait()
+
+    def cancel(self) -> None:
+        """Ends the computation, unless it has ended."""
+        with self._lock:
+            if self._is_running:
+                self._request.cancel()
+
+    def end(self) -> None:
+        """Lets go of the request."""
+        with self._lock:
+            self._is_running = False
+
+
+def load_backend(
+    artifact: Artifact, *, workers: int, intra_op_threads: int, provider: str
+) -> OnnxBackend | OpenVinoBackend:
+    """The backend that an artifact was exported for; on a GPU always ONNX Runtime.
+
+    Raises:
+        ArtifactError, ProviderUnavailable: as of the backends.
+    """
+    if artifact.manifest.engine == OPENVINO and provider == "cpu":
+        return OpenVinoBackend(artifact, workers=workers, intra_op_threads=intra_op_threads)
+    return OnnxBackend(artifact, intra_op_threads=intra_op_threads, provider=provider)

@@ -1,0 +1,81 @@
+"""What some embedders make of each token besides a text's vector: BGE-M3's weights of words and vectors of tokens.
+
+Both are one dense layer on the last hidden state, small beside the network, and so no part of the graph: they are
+computed in float32 for those answers that want them (Chen et al. 2024, M3-Embedding, section 3.2).
+"""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.artifact import FURTHER_OUTPUTS, Artifact, ArtifactError
+from service.inference.backend import Float32Array, Int64Array
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOutputs:
+    """The layers of an artifact. H is the hidden size, D that of a token's vector.
+
+    Attributes:
+        sparse_weight: [H].
+        sparse_bias: [1].
+        vector_weight: [H, D].
+        vector_bias: [D].
+        unweighted_ids: special tokens, which are no words.
+    """
+
+    sparse_weight: Float32Array
+    sparse_bias: Float32Array
+    vector_weight: Float32Array
+    vector_bias: Float32Array
+    unweighted_ids: Int64Array
+
+    @classmethod
+    def load(cls, artifact: Artifact) -> Self | None:
+        """Reads the artifact's layers; None if it has none.
+
+        Raises:
+            ArtifactError: the file does not hold layers of this network.
+        """
+        sizes, hidden = artifact.manifest.token_outputs, artifact.manifest.config.hidden_size
+        if not sizes:
+            return None
+        path = artifact.path(FURTHER_OUTPUTS)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                found = {name: file[name] for name in file.files}
+        except (OSError, ValueError) as error:
+            raise ArtifactError(f"{path} cannot be read: {error}") from error
+        expected = {
+            "sparse_weight": (hidden,),
+            "sparse_bias": (1,),
+            "vector_weight": (hidden, sizes["multi_vector"]),
+            "vector_bias": (sizes["multi_vector"],),
+        }
+        ids = found.pop("unweighted_ids", np.empty(0, np.int64))
+        if {name: array.shape for name, array in found.items()} != expected:
+            raise ArtifactError(f"{path} holds no layers of this network; export it again")
+        return cls(**found, unweighted_ids=ids)
+
+    def words(self, hidden: Float32Array, ids: Int64Array) -> dict[str, NDArray[Any]]:
+        """The words of a text and their weights: `indices`, ascending, and `values`, both [words].
+
+        A token that comes more than once has its largest weight; what has none is left out.
+
+        Args:
+            hidden: the last hidden state, [n, H].
+            ids: of the tokens, [n].
+        """
+        weights = hidden @ self.sparse_weight + self.sparse_bias
+        kept = (weights > 0) & ~np.isin(ids, self.unweighted_ids)
+        indices, places = np.unique(ids[kept], return_inverse=True)
+        values = np.zeros(len(indices), np.float32)
+        np.maximum.at(values, places, weights[kept])
+        return {"indices": indices.astype(np.int32), "values": values}
+
+    def vectors(self, hidden: Float32Array) -> Float32Array:
+        """A vector for each token but the first, [n - 1, D], not normalised; `hidden` is [n, H]."""
+        found: Float32Array = hidden[1:] @ self.vector_weight + self.vector_bias
+        return found

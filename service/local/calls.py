@@ -1,0 +1,362 @@
+"""One call that encodes any number of inputs: tokenised a portion at a time, run as the queue has space."""
+
+import asyncio
+import typing
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, Literal
+
+import numpy as np
+
+from model.artifact import Manifest
+from model.config_parts import Task
+from service.answers.answer import build_answer
+from service.answers.attention import add_blocks
+from service.answers.explained import Explained, ExplainedScore, compare, compare_through_network, explain_score
+from service.answers.scores import similarities
+from service.answers.vectors import empty_vectors, is_quantized, refuse_format
+from service.batching.admission import TokenSemaphore
+from service.batching.jobs import JobResult
+from service.errors import WrongTask
+from service.inference.backend import Float32Array, Int64Array, TokenParts
+from service.requests.explain import ExplainPlan
+from service.requests.plan import EncodePlan, plan_encoding
+from service.requests.roles import TextRole
+from service.requests.scoring import ScoredTexts, Scoring, reads_pairs, texts_to_compare
+from service.runner import Runner
+from service.tokenization.inputs import InputNames, Inputs, refuse_empty
+from service.tokenization.rows import TokenizedInput, all_windows
+
+PORTION_TEXTS = 256  # tokenised at once, while the workers run the portion before
+
+QUEUED_TOKENS = 32_768  # of one engine's calls, in the queue at once: enough to find texts of equal length among
+
+NO_IDS = np.empty(0, dtype=np.int64)
+
+Progress = Callable[[int], object]
+
+Kind = Literal["embeddings", "scores", "sparse", "entities"]
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # whose defaults let callers write `Encoded`
+
+    V = TypeVar("V", default=Any)
+    A = TypeVar("A", default=Any)
+else:
+    V, A = typing.TypeVar("V"), typing.TypeVar("A")
+"""Of `Encoded`: what `values` and `attention` are."""
+
+Scores = tuple[Float32Array, list[dict[str, Any]] | None]
+"""Of each document: its score, and the attention across its pair where that was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded(Generic[V, A]):
+    """What `Engine.encode` returns; one entry an input, in their order.
+
+    Attributes:
+        kind: of the results: `embeddings`, `scores`, `sparse` or `entities`. The attribute of this name holds them,
+            the others raise an AttributeError that says what there is.
+        values: the same, whichever it is.
+        items: `{"tokens", "truncated", ...}` of each input, as in `POST /encode`'s answer.
+        attention: `POST /encode`'s entries with arrays instead of lists; None if none was asked for.
+        prompt: what was put in front of each text, or None.
+        labels: names of the scores' columns; empty if there are no scores.
+    """
+
+    kind: Kind
+    values: V
+    items: list[dict[str, Any]]
+    attention: A
+    prompt: str | None
+    labels: tuple[str, ...] = ()
+
+    @property
+    def embeddings(self) -> V:
+        """float32 [N, dimensions], or int8 and uint8 where `encoding_format` says so.
+
+        Of a multi-vector model, with `output="tokens"` and with `spans` a list of [n, dimensions].
+        """
+        return self._of("embeddings")
+
+    @property
+    def scores(self) -> Any:
+        """float32 [N, labels] of a classifier or cross-encoder; of a token classifier a list of [n, labels]."""
+        found: Any = self._of("scores")
+        return found
+
+    @property
+    def sparse(self) -> list[dict[str, Any]]:
+        """`{"indices", "values"}` of each input: ids of words, and their weights."""
+        found: Any = self._of("sparse")
+        return list(found)
+
+    @property
+    def entities(self) -> list[list[dict[str, Any]]]:
+        """What a token classifier found in each input, as `POST /predict` answers it."""
+        found: Any = self._of("entities")
+        return list(found)
+
+    def _of(self, kind: Kind) -> V:
+        if self.kind != kind:
+            raise AttributeError(f"this model returns no {kind}: read .{self.kind}")
+        return self.values
+
+
+def empty_result(plan: EncodePlan, manifest: Manifest) -> Encoded[Any, Any]:
+    """What a call returns, with room for all of it and nothing in it yet."""
+    count = len(plan.inputs)
+    kind: Kind = "embeddings" if plan.request.output == "tokens" else _KINDS.get(plan.task, "embeddings")
+    kind = kind if plan.request.entities is None else "entities"
+    return Encoded(
+        kind,
+        empty_vectors(count, plan.dimensions, plan.request.encoding_format)
+        if plan.is_one_array
+        else [np.empty(0, np.float32)] * count,
+        [{}] * count,
+        [{}] * count if plan.request.attention else None,
+        plan.prompt.text if plan.prompt else None,
+        manifest.labels if kind == "scores" else (),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Queueing:
+    """Runs the calls of one engine, and how much of them may be in the queue.
+
+    Attributes:
+        runner: tokenises and runs.
+        space: shared by all calls.
+        tokens: that the space holds.
+    """
+
+    runner: Runner
+    space: TokenSemaphore
+    tokens: int
+
+    @classmethod
+    def of(cls, runner: Runner, max_queue_tokens: int) -> "Queueing":
+        """Space for the calls of one engine."""
+        tokens = min(QUEUED_TOKENS, max_queue_tokens)
+        return cls(runner, TokenSemaphore(tokens), tokens)
+
+
+class EncodeCall:
+    """One call.
+
+    Args:
+        queueing: of the engine.
+        plan: the requested outputs of all inputs.
+        names: what the caller calls them.
+        progress: called with how many more are done; None for no one.
+        most_tokens: of each text of a row; what is more is cut off.
+        role: how texts are read, which says how many tokens they have; None for texts as they are.
+        keeps_ids: whether `input_ids` are wanted.
+
+    Attributes:
+        input_ids: of each input, once it is done; empty where they are not wanted.
+    """
+
+    def __init__(
+        self,
+        queueing: Queueing,
+        plan: EncodePlan,
+        names: InputNames,
+        progress: Progress | None = None,
+        *,
+        most_tokens: Sequence[int | None] | None = None,
+        role: TextRole | None = None,
+        keeps_ids: bool = False,
+    ) -> None:
+        self._queueing = queueing
+        self._runner = queueing.runner
+        self._plan = plan
+        self._names = names
+        self._progress = progress
+        self._role = role
+        self._most_tokens = most_tokens or (None if role is None else role.most_tokens)
+        self._encoded = empty_result(plan, self._runner.manifest)
+        self._keeps_ids = keeps_ids
+        self.input_ids: list[Int64Array] = [NO_IDS] * len(plan.inputs) if keeps_ids else []
+
+    async def run(self) -> Encoded[Any, Any]:
+        """Encodes all inputs.
+
+        Raises:
+            ServiceError: whatever keeps one from being encoded.
+        """
+        if is_quantized(self._plan.request.encoding_format):
+            refuse_format(self._plan, self._runner.manifest)
+        start = 0
+        try:
+            async with asyncio.TaskGroup() as group:
+                async for portion in self._portions():
+                    for part, tokens in cut(portion, self._queueing.tokens):
+                        await self._queueing.space.acquire(tokens)
+                        running = group.create_task(self._run(part, start))
+                        running.add_done_callback(partial(self._release, tokens))
+                        start += len(part)
+        except BaseExceptionGroup as failed:
+            error = failed.exceptions[0]
+            raise error from error.__cause__  # and not from the group
+        return self._encoded
+
+    def _release(self, tokens: int, _run: asyncio.Task[None]) -> None:
+        self._queueing.space.release(tokens)
+
+    async def _portions(self) -> AsyncIterator[list[TokenizedInput]]:
+        """The inputs as tokens, a portion at a time."""
+        plan = self._plan
+        for start in range(0, len(plan.inputs), PORTION_TEXTS):
+            names = self._names.after(start)
+            portion = await self._runner.tokenize(
+                plan.inputs[start : start + PORTION_TEXTS],
+                truncate=plan.request.truncate,
+                pair_truncation=plan.request.pair_truncation,
+                names=names,
+                ids_only=plan.needs_only_ids,
+                most_tokens=self._most_tokens,
+                overlap=plan.overlap,
+            )
+            refuse_empty(portion, names=names)
+            yield portion if self._role is None else self._role.expand(portion)
+
+    async def _run(self, inputs: list[TokenizedInput], start: int) -> None:
+        """Runs a part of the inputs and puts it in its place at once: results take several times what is kept."""
+        place = slice(start, start + len(inputs))
+        rows = inputs if self._plan.request.long_texts is None else all_windows(inputs)
+        results: list[JobResult] = []
+        for part, _ in cut(rows, self._queueing.tokens):  # windows of a text may be more than the queue takes
+            results += await self._runner.run(part, **self._plan.run_options)
+        parts = None if self._plan.decomposition is None else (await self._runner.decompose(inputs)).texts
+        await asyncio.to_thread(self._put, inputs, results, parts, place)
+        if self._progress is not None:
+            self._progress(len(inputs))
+
+    def _put(
+        self, inputs: list[TokenizedInput], results: list[JobResult], parts: list[TokenParts] | None, place: slice
+    ) -> None:
+        plan, encoded, spans = self._plan.of(place), self._encoded, None
+        if plan.spans is not None:
+            spans = plan.spans.find_tokens(inputs, len(plan.prompt.text) if plan.prompt else 0)
+        attention = plan.plan_attention(inputs, self._runner.tokenizer)
+        answer = build_answer(plan, inputs, results, attention, self._runner, span_tokens=spans, parts=parts)
+        encoded.values[place] = answer[encoded.kind]
+        encoded.items[place] = answer["items"]
+        if self._keeps_ids:
+            self.input_ids[place] = [item.input_ids for item in inputs]
+        if encoded.attention is not None:
+            encoded.attention[place] = answer["attention"]
+
+
+def cut(portion: Sequence[TokenizedInput], most: int) -> Iterator[tuple[list[TokenizedInput], int]]:
+    """A portion as runs of at most `most` tokens, each with how many it has; a longer text is a run alone."""
+    run: list[TokenizedInput] = []
+    tokens = 0
+    for item in portion:
+        length = len(item.input_ids)
+        if run and tokens + length > most:
+            yield run, tokens
+            run, tokens = [], 0
+        run.append(item)
+        tokens += length
+    if run:
+        yield run, tokens
+
+
+class ScoreCall:
+    """One call; `progress` is called with how many more documents are done."""
+
+    def __init__(self, queueing: Queueing, scoring: Scoring, progress: Progress | None) -> None:
+        self._queueing = queueing
+        self._manifest = queueing.runner.manifest
+        self._scoring = scoring
+        self._progress = progress
+
+    async def run(self) -> Scores:
+        """Scores all documents.
+
+        Raises:
+            WrongTask: the model returns no score of two texts.
+            ServiceError: whatever keeps one from being scored.
+        """
+        return await (self._pairs() if reads_pairs(self._scoring, self._manifest) else self._vectors())
+
+    async def _pairs(self) -> Scores:
+        scoring = self._scoring
+        request = scoring.pair_request()
+        plan = plan_encoding(request, Inputs(text_pairs=request.pairs), self._manifest)
+        most = scoring.most_tokens_of_pair
+        call = EncodeCall(self._queueing, plan, scoring.names, self._progress, most_tokens=most)
+        encoded = await call.run()
+        return encoded.scores[:, 0], add_blocks(encoded.attention)
+
+    async def _vectors(self) -> Scores:
+        scoring, added = self._scoring, self._queueing.runner.tokenizer.num_special_tokens
+        queries, documents = texts_to_compare(scoring, self._manifest, added)
+        calls = self._call(queries, None), self._call(documents, self._progress)
+        of_queries, of_documents = [await call.run() for call in calls]
+        place_of = {query: place for place, query in enumerate(scoring.each_query_once())}
+        places = [place_of[query] for query in scoring.one_each()]
+        ids = [calls[0].input_ids[place] for place in places] if calls[0].input_ids else [], calls[1].input_ids
+        rows = [of_queries.values[place] for place in places]
+        return similarities(rows, of_documents.values, ids, self._manifest), None
+
+    def _call(self, texts: ScoredTexts, progress: Progress | None) -> EncodeCall:
+        plan = plan_encoding(self._scoring.vector_request(self._manifest), texts.inputs, self._manifest)
+        keeps_ids = self._manifest.task == "multi_vector"
+        return EncodeCall(
+            self._queueing,
+            plan,
+            texts.names,
+            progress,
+            most_tokens=texts.most_tokens,
+            role=texts.role,
+            keeps_ids=keeps_ids,
+        )
+
+
+def require_task(manifest: Manifest, task: Task) -> None:
+    """Refuses requests to a model for another task.
+
+    Raises:
+        WrongTask: naming the call to use.
+    """
+    if manifest.task != task:
+        call = "explain_score" if manifest.task == "classification" else "explain"
+        raise WrongTask(f"{manifest.model} is for {manifest.task.replace('_', '-')}, not for {task}: call {call}")
+
+
+async def explain_texts(runner: Runner, plan: ExplainPlan) -> Explained:
+    """Two texts compared, by their final token vectors or through the network by their input tokens."""
+    if plan.selection is None:
+        return await asyncio.to_thread(compare_through_network, plan, *(await _decompose(runner, plan)), runner)
+    texts = await _tokenize(runner, plan)
+    results = await runner.run(texts, **plan.run_options)
+    return await asyncio.to_thread(compare, plan, texts, results, runner)
+
+
+async def explain_logits(runner: Runner, plan: ExplainPlan) -> ExplainedScore:
+    """A classifier's logits by the input tokens of one text or pair."""
+    (text,), (found,) = await _decompose(runner, plan)
+    return explain_score(text, found, runner)
+
+
+async def _tokenize(runner: Runner, plan: ExplainPlan) -> list[TokenizedInput]:
+    """The texts, of any length that the model takes."""
+    texts = await runner.tokenize(plan.inputs, truncate=plan.request.truncate or True)
+    longest = runner.tokenizer.max_sequence_length
+    plan.check_texts(texts, max_length=longest, max_explained=longest)
+    return texts
+
+
+async def _decompose(runner: Runner, plan: ExplainPlan) -> tuple[list[TokenizedInput], list[TokenParts]]:
+    texts = await _tokenize(runner, plan)
+    return texts, (await runner.decompose(texts)).texts
+
+
+_KINDS: Mapping[Task, Kind] = MappingProxyType(
+    {"classification": "scores", "token_classification": "scores", "sparse": "sparse"}
+)

@@ -1,0 +1,297 @@
+"""What Python calls take: texts in whatever holds them, and options as `POST /encode` and the others name them.
+
+A call is read as a body of JSON is, with Python's types instead of JSON's.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+from typing import Annotated, Any, Literal, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from model.artifact import Manifest
+from service.errors import Invalid, WrongTask
+from service.requests.explain import ExplainRequest
+from service.requests.schemas import AttentionRequest, EncodeRequest, HeadMask
+from service.requests.scoring import Scoring
+from service.requests.zero_shot import ZeroShot, ZeroShotRequest
+from service.tokenization.inputs import Inputs, Truncate, read_inputs, read_pairs
+from service.wire import RequestModel, validate_value
+
+Integers = Sequence[int] | range | NDArray[np.integer[Any]]
+HeadGates = Sequence[Sequence[float]] | NDArray[Any]
+"""`[[layer, head, gate], ...]`."""
+
+
+class AttentionOptions(TypedDict, total=False):
+    """`attention` of `POST /encode`."""
+
+    layers: Literal["all", "last"] | Integers
+    heads: Literal["all"] | Integers
+    queries: Literal["all", "cls"]
+    reduce: Literal["none", "mean", "max", "rollout"]
+    level: Literal["token", "word"]
+    top_k: int | None
+    exclude_special: bool
+    renormalise: bool
+    form: Literal["weights", "norms", "stats", "decomposition"]
+
+
+class EntityOptions(TypedDict, total=False):
+    """`entities` of `POST /encode`."""
+
+    aggregation: Literal["none", "simple", "first", "average", "max"]
+    ignore_labels: Sequence[str]
+    overlap: int | None
+
+
+class ClassifyOptions(TypedDict, total=False):
+    """What `Engine.classify` takes besides its inputs."""
+
+    raw_scores: bool
+    truncate: Truncate
+    pair_truncation: Literal["longest_first", "only_first", "only_second"]
+    prompt_name: str | None
+    prompt: str | None
+    head_mask: HeadGates | None
+
+
+class EncodeOptions(ClassifyOptions, total=False):
+    """What `Engine.encode` takes besides, apart from what decides on the type of what it returns."""
+
+    role: Literal["query", "document"] | None
+    normalize: bool | None
+    dimensions: int | None
+    pool_factor: float | None
+    encoding_format: Literal["float", "int8", "uint8", "binary", "ubinary"]
+    long_texts: Literal["mean", "windows"] | None
+    entities: EntityOptions | None
+
+
+class ExplainOptions(TypedDict, total=False):
+    """What `Engine.explain` takes beside both texts."""
+
+    through: Literal["pooling", "network"]
+    similarity: Literal["cosine", "dot"]
+    dimensions: int | None
+    truncate: bool | Literal["start"]
+    prompt_name: str | None
+    prompt: str | None
+    head_mask: HeadGates | None
+
+
+class ExplainScoreOptions(TypedDict, total=False):
+    """What `Engine.explain_score` takes besides its texts."""
+
+    truncate: bool | Literal["start"]
+
+
+class ScoreOptions(TypedDict, total=False):
+    """What `Engine.score` and `Engine.rerank` take beside queries and documents."""
+
+    raw_scores: bool
+    truncate: Truncate
+    max_tokens_per_doc: int | None
+    head_mask: HeadGates | None
+
+
+class ScoringBody(RequestModel):
+    """What scoring takes from Python, besides the queries."""
+
+    documents: str | list[str]
+    raw_scores: bool = False
+    truncate: Truncate = True
+    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
+    head_mask: HeadMask = None
+
+
+class ScoreBody(ScoringBody):
+    """What `Engine.score` takes: a query for all documents, or one for each."""
+
+    queries: str | list[str]
+
+
+class RerankBody(ScoringBody):
+    """What `Engine.rerank` takes."""
+
+    query: str
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    attention: AttentionRequest | None = None
+
+
+def read_call(inputs: Any, pairs: Any, options: Mapping[str, Any]) -> tuple[EncodeRequest, Inputs]:
+    """What is asked for, and of what; any number of inputs or pairs, also none.
+
+    Raises:
+        Invalid: as for a body that holds the same; or an encoding, which arrays have none of.
+    """
+    if (inputs is None) == (pairs is None):
+        raise Invalid("inputs: give either inputs or pairs", param="inputs")
+    name, values = ("inputs", inputs) if pairs is None else ("pairs", pairs)
+    given = _as_json(_listed(values, name))
+    _refuse_other_elements(given, name)
+    request = validate_value(EncodeRequest, {name: given, **_plain_options(options)})
+    if request.encoding_format in {"base64", "float16"}:
+        raise Invalid(
+            f"encoding_format: arrays are returned here, which have no {request.encoding_format}; leave it out, or "
+            "name one of fewer bits",
+            param="encoding_format",
+        )
+    if request.outputs is not None:
+        raise Invalid("outputs: only POST /encode answers several; leave it out", param="outputs")
+    if request.return_tokens:
+        raise Invalid("return_tokens: only POST /encode answers it; leave it out", param="return_tokens")
+    return request, _read(given, is_paired=pairs is not None)
+
+
+def read_score_call(queries: Any, documents: Any, options: Mapping[str, Any]) -> Scoring:
+    """Texts to score, any number of them.
+
+    Raises:
+        Invalid: as for a body that holds the same.
+    """
+    texts = {"queries": _texts(queries, "queries"), "documents": _texts(documents, "documents")}
+    call = validate_value(ScoreBody, {**texts, **_plain_options(options)})
+    given, found = _as_list(call.queries), _as_list(call.documents)
+    if len(given) not in {1, len(found)}:
+        raise Invalid(
+            f"queries: {len(given)} queries and {len(found)} documents: give one query, or one for each",
+            param="queries",
+        )
+    return _as_scoring(given, call, "queries")
+
+
+def read_rerank_call(query: Any, documents: Any, options: Mapping[str, Any]) -> tuple[Scoring, int | None]:
+    """Documents to order, any number of them; and how many of the best are wanted.
+
+    Raises:
+        Invalid: as for a body that holds the same.
+    """
+    texts = {"query": _as_json(query), "documents": _texts(documents, "documents")}
+    call = validate_value(RerankBody, {**texts, **_plain_options(options)})
+    return replace(_as_scoring([call.query], call, "query"), attention=call.attention), call.top_n
+
+
+def read_classify_call(
+    inputs: Any, pairs: Any, options: Mapping[str, Any], manifest: Manifest
+) -> tuple[EncodeRequest, Inputs]:
+    """What a classifier is asked.
+
+    Raises:
+        WrongTask: the model is no classifier.
+        Invalid: as `read_call`; or an output that is no score.
+    """
+    if manifest.task != "classification":
+        raise WrongTask(f"{manifest.model} is for {manifest.task.replace('_', '-')}: only a classifier has labels")
+    request, given = read_call(inputs, pairs, options)
+    if request.output != "pooled":
+        raise Invalid(f'output: labels are answered here, not "{request.output}"; `encode` has them', param="output")
+    return request, given
+
+
+def read_zero_shot_call(inputs: Any, labels: Any, options: Mapping[str, Any]) -> ZeroShot:
+    """Texts and labels, any number of them.
+
+    Raises:
+        Invalid: as for a body that holds the same.
+    """
+    texts = {"inputs": _texts(inputs, "inputs"), "candidate_labels": _texts(labels, "candidate_labels")}
+    return validate_value(ZeroShotRequest, {**texts, **_as_json(dict(options))}).resolve()
+
+
+def read_explain_call(a: str, b: str | None, options: Mapping[str, Any]) -> ExplainRequest:
+    """Two texts to compare, or what a classifier reads.
+
+    Raises:
+        Invalid: as for a body that holds the same.
+    """
+    request = validate_value(ExplainRequest, {"a": _as_json(a), "b": _as_json(b), **_plain_options(options)})
+    for field, neutral in (("level", "token"), ("top_pairs", None)):
+        if getattr(request, field) != neutral:
+            raise Invalid(f"{field}: an array of all pairs of tokens is returned here; leave it out", param=field)
+    return request
+
+
+def _as_list(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _as_scoring(queries: list[str], call: ScoringBody, query_name: str) -> Scoring:
+    return Scoring(
+        queries,
+        _as_list(call.documents),
+        query_name=query_name,
+        truncate=call.truncate,
+        document_tokens=call.max_tokens_per_doc,
+        raw_scores=call.raw_scores,
+        head_mask=call.head_mask,
+    )
+
+
+def _read(values: Any, *, is_paired: bool) -> Inputs:
+    most = len(values) if isinstance(values, list) else 1
+    if is_paired:
+        return Inputs(text_pairs=()) if values == [] else read_pairs(values, max_texts=most)
+    return Inputs(texts=()) if values == [] else read_inputs(values, max_texts=most)
+
+
+def _texts(values: Any, name: str) -> Any:
+    texts = _as_json(_listed(values, name))
+    _refuse_other_elements(texts, name)
+    return texts
+
+
+def _listed(values: Any, name: str) -> Any:
+    """Generators, arrays of pyarrow, columns of pandas and polars and the like as a list.
+
+    Bytes stay as they are: Python counts them through as numbers, but they are no token ids.
+
+    Raises:
+        Invalid: a table or a mapping, which Python counts through by their names, or a set, which has no order.
+    """
+    if isinstance(values, Mapping) or hasattr(values, "columns"):
+        raise Invalid(f"{name}: got a {type(values).__name__}, which has columns or keys; give one of them", param=name)
+    if isinstance(values, Set):
+        raise Invalid(f"{name}: got a {type(values).__name__}, which has no order; give a list", param=name)
+    for method in ("to_pylist", "to_list"):  # pyarrow; pandas and polars
+        if hasattr(values, method):
+            return getattr(values, method)()
+    if isinstance(values, str | bytes | bytearray | memoryview | np.ndarray) or not isinstance(values, Iterable):
+        return values
+    return list(values)
+
+
+def _refuse_other_elements(values: Any, name: str) -> None:
+    """Names the first element that is not of the kind of the first; a table of missing values has some.
+
+    Raises:
+        Invalid: with its place.
+    """
+    if not isinstance(values, list) or not values:
+        return
+    kind = type(values[0])
+    for index, value in enumerate(values):
+        if type(value) is not kind or kind not in {str, int, list}:
+            wanted = {str: "a text", int: "a token id", list: "a list"}.get(kind, "a text")
+            raise Invalid(f"{name}[{index}]: expected {wanted}, got {type(value).__name__}", param=f"{name}.{index}")
+
+
+def _plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    if "model" in options:  # a field of bodies
+        raise Invalid("model: an engine has one", param="model")
+    return {name: _as_json(value) for name, value in options.items()}
+
+
+def _as_json(value: Any) -> Any:
+    """NumPy's arrays and numbers, tuples, ranges and kinds of `str` as what they hold; anything else as it is."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, np.generic):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: _as_json(held) for key, held in value.items()}
+    return [_as_json(item) for item in value] if isinstance(value, list | tuple | range) else value

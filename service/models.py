@@ -1,0 +1,289 @@
+"""The models that one process serves: how a request finds its model, and the parts that each has of its own.
+
+Each has a queue and workers of its own, so a flood on one fills no other's queue, and runs on the cores that the others
+leave (`service.batching.core_shares`). Each may hold its part of the bytes of bodies and answers. Changed on the event
+loop.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+
+from model.artifact import identity
+from service.batching.core_shares import CoreShare, CoreShares
+from service.context import ByteBudget
+from service.errors import ModelNotFound, NotReady, Overloaded
+from service.machine import usable_cores
+from service.observability import metrics as names
+from service.observability.metrics import Metrics, ModelMetrics
+from service.observability.stages import BatchRecord
+from service.runner import Runner
+from service.settings import Settings
+
+RETRY_AFTER_SECONDS = 1.0
+
+
+class ServedModel:
+    """One of the models.
+
+    Attributes:
+        directory: of its artifact.
+        alias: the name that it was given; empty for none.
+        name: what requests choose it by, and its label in metrics: the alias, or the artifact's own name.
+        failure: why it cannot answer, for the log and for operators; empty while it loads, and once it is there.
+        metrics: its own series, once it is loaded.
+        bodies: bytes of its requests' bodies; used if there are other models.
+        answers: bytes of its answers.
+        cores: its share of them, if there are other models.
+        in_use: requests that it is answering.
+    """
+
+    metrics: ModelMetrics
+
+    def __init__(self, directory: Path, alias: str, settings: Settings, metrics: Metrics) -> None:
+        self.directory = directory
+        self.alias = alias
+        self.name = alias or directory.name
+        self.failure = ""
+        self.bodies = ByteBudget(settings.max_held_body_bytes, "request bodies")
+        self.answers = ByteBudget(settings.max_held_answer_bytes, "answers")
+        self.cores: CoreShare | None = None
+        self.in_use = 0
+        self._unused: asyncio.Future[None] | None = None
+        self._queue_tokens = settings.max_queue_tokens
+        self._all_metrics = metrics
+        self._runner: Runner | None = None
+
+    @property
+    def loaded(self) -> Runner | None:
+        """What answers; None while there is nothing that could."""
+        return self._runner
+
+    def runner(self) -> Runner:
+        """What answers.
+
+        Raises:
+            NotReady: the model is not loaded.
+        """
+        if self._runner is None:
+            message = "the model could not be loaded; the log says why" if self.failure else "the model is loading"
+            raise NotReady(f"{message}; try again soon", retry_after=RETRY_AFTER_SECONDS)
+        return self._runner
+
+    def is_alive(self) -> bool:
+        """Whether it is loaded and its workers answer."""
+        return self._runner is not None and self._runner.is_alive()
+
+    def observe_batch(self, batch: BatchRecord) -> None:
+        """Counts one run of the model; called on the workers' threads."""
+        self.metrics.observe_batch(batch)
+
+    def start(self, runner: Runner, load_seconds: float = 0.0) -> Mapping[str, str]:
+        """Answers requests from now on; returns what the log says of the model."""
+        self._runner, self.failure = runner, ""
+        self.name = self.alias or runner.manifest.model
+        self.metrics = self._all_metrics.of_model(self.name)
+        manifest, runtime = runner.manifest, runner.runtime
+        labels = {
+            "source": manifest.source.id,
+            "revision": manifest.source.revision or "",
+            "precision": manifest.precision,
+            "weights_sha256": manifest.source.sha256,
+            "identity": identity(manifest),
+            "provider": runtime.provider,
+            "engine": runtime.engine,
+        }
+        self.metrics.set_model(
+            labels,
+            workers=runtime.workers,
+            intra_op_threads=runtime.intra_op_threads,
+            queue_tokens=self._queue_tokens,
+            load_seconds=load_seconds,
+        )
+        self.metrics.watch(
+            {
+                names.QUEUE_TEXTS: lambda: runner.queued_texts,
+                names.QUEUE_TOKENS: lambda: runner.queued_tokens,
+                names.QUEUE_OLDEST_AGE: lambda: runner.oldest_age,
+                names.TOKENIZER_QUEUE_CHARACTERS: lambda: runner.queued_characters,
+                names.EXPLAIN_QUEUE_VECTORS: lambda: runner.queued_explain_vectors,
+                names.MODEL_READY: lambda: float(self.is_alive()),
+            }
+        )
+        return {"model": self.name, **labels}
+
+    def fail(self, message: str) -> None:
+        """Notes why it cannot answer; the others go on."""
+        self.failure = message
+
+    def show_failure(self) -> None:
+        """Has the metrics say that it is not ready."""
+        self._all_metrics.of_model(self.name).watch({names.MODEL_READY: lambda: float(self.is_alive())})
+
+    def enter(self) -> None:
+        """A request begins that it answers."""
+        self.in_use += 1
+
+    def leave(self) -> None:
+        """Such a request is over."""
+        self.in_use -= 1
+        if not self.in_use and self._unused is not None and not self._unused.done():
+            self._unused.set_result(None)
+
+    async def unused(self) -> None:
+        """Waits until its last request is over. No new request may choose it."""
+        if self.in_use:
+            self._unused = asyncio.get_running_loop().create_future()
+            await self._unused
+
+
+Load = Callable[[ServedModel], Awaitable[None]]
+
+
+async def _cannot_load(model: ServedModel) -> None:
+    model.fail("nothing here loads models")
+
+
+class Models:
+    """All models of the process, by name.
+
+    Attributes:
+        load: loads a model and has it answer; one that fails says why. Set by the server.
+        are_several: whether there is, or ever was, more than one. Then no name stands for another model.
+
+    Args:
+        settings: which they are.
+        metrics: of the app.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._served = [ServedModel(path, alias, settings, metrics) for alias, path in settings.named_models]
+        self._by_name: dict[str, ServedModel] = {}
+        self._changing = asyncio.Lock()
+        self._cores = CoreShares(usable_cores() // settings.intra_op_threads)
+        self.load: Load = _cannot_load
+        self.are_several = len(self._served) > 1
+        self.update()
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._served)
+
+    def __len__(self) -> int:
+        return len(self._served)
+
+    def update(self) -> None:
+        """Reads the models' names again, and shares the bytes out; after any change.
+
+        A model answers to its alias and to its artifact's own name, unless that is another's.
+        """
+        self._by_name = {model.name: model for model in self._served}
+        for model in self._served:
+            if (runner := model.loaded) is not None:
+                self._by_name.setdefault(runner.manifest.model, model)
+                if self.are_several and model.cores is None:
+                    model.cores = self._cores.join()
+                    runner.share_cores(model.cores)
+            model.bodies.limit = self._settings.max_held_body_bytes // len(self)
+            model.answers.limit = self._settings.max_held_answer_bytes // len(self)
+
+    def start(self, model: ServedModel, runner: Runner, load_seconds: float = 0.0) -> Mapping[str, str]:
+        """Has a model answer from now on; returns what the log says of it.
+
+        Raises:
+            ValueError: another one has its name.
+        """
+        name = model.alias or runner.manifest.model
+        if any(other is not model and other.loaded is not None and other.name == name for other in self):
+            raise ValueError(f"another model is called {name}: name this one, as NAME={model.directory}")
+        labels = model.start(runner, load_seconds)
+        if model not in self._served:
+            self._served.append(model)
+            self.are_several = True
+        self.update()
+        return labels
+
+    async def add(self, directory: Path, alias: str) -> str:
+        """Loads one more model and has it answer, while the others do; returns why it cannot, empty if it can."""
+        async with self._changing:
+            model = ServedModel(directory, alias, self._settings, self._metrics)
+            model.answers.on_full = self._served[0].answers.on_full
+            await self.load(model)
+            return model.failure
+
+    async def remove(self, model: ServedModel, timeout: float) -> None:
+        """Has a model answer what it was asked, and nothing more; then frees it.
+
+        Args:
+            model: one of several.
+            timeout: seconds that its requests get.
+
+        Raises:
+            ModelNotFound: another call has removed it, or it is the last one.
+        """
+        async with self._changing:
+            if model not in self._served or len(self) == 1:
+                raise ModelNotFound("no such model any more, or it is the last one", param="model")
+            self._served.remove(model)
+            self.update()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await model.unused()
+            if (runner := model.loaded) is not None:
+                await asyncio.to_thread(runner.close, timeout)
+            if model.cores is not None:
+                self._cores.leave(model.cores)
+            self._metrics.forget_model(model.name)
+
+    def choose(self, name: str | None) -> ServedModel:
+        """The model that a request names, or the default.
+
+        One that is alone answers to any name: clients send placeholders.
+
+        Raises:
+            ModelNotFound: there is none of this name.
+        """
+        if not self.are_several:
+            return self._served[0]
+        return self.find(name or self._settings.default) if name or self._settings.default else self._served[0]
+
+    def find(self, name: str) -> ServedModel:
+        """The model of a name, even if it is the only one.
+
+        Raises:
+            ModelNotFound: there is none.
+            NotReady: no model is loaded, so none has its name yet.
+        """
+        self.check_loaded()
+        found = self._by_name.get(name)
+        if found is None:
+            served = ", ".join(model.name for model in self)
+            verb = "is" if len(self) == 1 else "are"
+            raise ModelNotFound(f"no such model; {served} {verb} served here", param="model")
+        return found
+
+    def early_refusal(self, tokens: int, others: int = 0, refused: int = 0) -> Overloaded | None:
+        """Why every model's queue would refuse a request, before its body is read: see `Batcher.early_refusal`.
+
+        Raises:
+            NotReady: no model is loaded.
+        """
+        self.check_loaded()
+        loaded = [model.loaded for model in self if model.loaded is not None]
+        refusal = None
+        for runner in loaded:
+            refusal = runner.early_refusal(tokens, others, refused)
+            if refusal is None:
+                return None
+        return refusal
+
+    def check_loaded(self) -> None:
+        """Raises `NotReady` unless some model is loaded."""
+        if not any(model.loaded for model in self):
+            self._served[0].runner()
+
+    def is_alive(self) -> bool:
+        """Whether some model's workers answer: a failed one must not make the others unready."""
+        return any(model.is_alive() for model in self)

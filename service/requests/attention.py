@@ -1,0 +1,385 @@
+"""What rows and columns of an input's attention maps stand for: tokens or words, with or without special ones.
+
+Known once a text is tokenised, so that the size of an answer is known before the model runs. It knows no weights.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from model.analysis.arrays import BoolArray
+from model.analysis.payload import MapShape, maps_bytes
+from model.analysis.statistics import STATISTICS
+from model.analysis.words import Span, find_words, word_offsets
+from model.artifact import HEAD_GATES, Manifest
+from service.errors import Invalid, TooLarge
+from service.inference.backend import Float32Array
+from service.requests.schemas import AttentionRequest
+from service.tokenization.rows import TokenizedInput, text_offsets
+from service.tokenization.tokenizer import Tokenizer
+
+FLOAT_BYTES = 4
+
+ARRAY_FLOATS = 1024  # making an array costs as much as reading this many floats, however small it is
+
+EXPECTED = "expected a list of [layer, head, gate]"
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Rows and columns of one input's maps.
+
+    Attributes:
+        num_tokens: n, rows and columns of the model's own maps.
+        rows: how many of their rows are read, from the first on: all n, or those of the first token or word.
+        queries: rows of the answer's maps.
+        keys: columns of the answer's maps.
+        special: [n], which tokens the tokenizer added.
+        words: the words that are columns, as spans of the n tokens; None where tokens are.
+    """
+
+    num_tokens: int
+    rows: int
+    queries: int
+    keys: int
+    special: BoolArray
+    words: tuple[Span, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSelection:
+    """A request's choice, resolved against the model.
+
+    Attributes:
+        layers: indices from 0, in the order asked for, none twice; a rollout's are all.
+        heads: indices of each of these layers; None where all of them are wanted.
+        heads_per_layer: how many heads each of these layers has.
+        options: the request, for what happens to the weights of these heads.
+        causal: whether a query of the model sees itself and the tokens before it only.
+    """
+
+    layers: tuple[int, ...]
+    heads: tuple[int, ...] | None
+    heads_per_layer: tuple[int, ...]
+    options: AttentionRequest
+    causal: bool = False
+
+    @property
+    def computed_layers(self) -> tuple[int, ...]:
+        """The layers, ascending."""
+        return tuple(sorted(self.layers))
+
+    @property
+    def heads_by_layer(self) -> list[list[int]]:
+        """Which heads the answer is made from, of each layer."""
+        if self.heads is None:
+            return [list(range(count)) for count in self.heads_per_layer]
+        return [list(self.heads) for _ in self.layers]
+
+    @property
+    def num_heads(self) -> int:
+        """Heads the answer is made from, of all layers."""
+        return sum(self.heads_per_layer) if self.heads is None else len(self.heads) * len(self.layers)
+
+    @property
+    def num_maps(self) -> int:
+        """Maps the answer holds, of all layers: a head's own, one a layer that has heads, or one of a rollout."""
+        if self.options.reduce == "none":
+            return self.num_heads
+        return 1 if self.options.reduce == "rollout" else sum(1 for count in self.heads_per_layer if count)
+
+    def answer_bytes(self, inputs: Sequence[Axes], *, is_half: bool = False) -> int:
+        """Bytes of the numbers in an answer for inputs with these axes: float32, float16 if `is_half`, and int32."""
+        if self.options.form == "stats":
+            return FLOAT_BYTES * len(STATISTICS) * self.num_heads * len(inputs)
+        shapes = (
+            MapShape(maps=self.num_maps, queries=axes.queries, keys=axes.keys, top_k=self.options.top_k)
+            for axes in inputs
+        )
+        return maps_bytes(shapes, "float16" if is_half else "float32")
+
+    def work_bytes(self, lengths: Sequence[int]) -> int:
+        """Bytes of the weights that are computed for it: every head and every query of its layers."""
+        return FLOAT_BYTES * sum(self.heads_per_layer) * sum(length * length for length in lengths)
+
+    def build_floats(self, inputs: Sequence[Axes]) -> int:
+        """How many floats building the answer reads, about; a step of a rollout reads as many as it multiplies."""
+        floats = self.num_heads * sum(axes.rows * axes.num_tokens for axes in inputs)
+        floats += ARRAY_FLOATS * len(self.layers) * len(inputs)
+        if self.options.form == "stats":
+            return floats * len(STATISTICS)
+        if self.options.reduce == "rollout":
+            return floats + len(self.layers) * sum(axes.rows * axes.num_tokens**2 for axes in inputs)
+        return floats
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """What a request's attention answer will be, known before the model runs.
+
+    Attributes:
+        selection: layers, heads and options.
+        axes: rows and columns of each input's maps.
+    """
+
+    selection: AttentionSelection
+    axes: Sequence[Axes]
+
+
+def select_attention(
+    request: AttentionRequest, num_heads: Sequence[int], *, causal: bool = False
+) -> AttentionSelection:
+    """Resolves a request against a model with `num_heads[l]` heads in layer l, causal or not.
+
+    Raises:
+        Invalid: a layer or head that the model does not have, or fields that exclude each other.
+    """
+    _refuse_contradictions(request)
+    layers = _layers(request.layers, len(num_heads))
+    if request.reduce == "rollout":
+        layers = tuple(range(len(num_heads)))
+    counts = tuple(num_heads[layer] for layer in layers)
+    heads = None if request.heads == "all" else _heads(request.heads, layers, counts)
+    return AttentionSelection(layers, heads, counts, request, causal)
+
+
+def _refuse_contradictions(request: AttentionRequest) -> None:
+    if request.form == "norms" and request.reduce == "rollout":
+        raise Invalid(
+            'attention.reduce: a rollout follows weights that sum to 1, form "norms" gives lengths of vectors; ask for '
+            '"none", "mean" or "max"',
+            param="attention.reduce",
+        )
+    if request.form == "norms" and request.renormalise:
+        raise Invalid(
+            'attention.renormalise: rows of form "norms" are lengths of vectors, with no sum to come back to; leave it '
+            "out",
+            param="attention.renormalise",
+        )
+    if request.form == "stats":
+        defaults = AttentionRequest()
+        for field in ("queries", "reduce", "level", "top_k", "exclude_special", "renormalise"):
+            if getattr(request, field) != getattr(defaults, field):
+                raise Invalid(
+                    f'attention.{field}: form "stats" describes whole rows of single heads; leave {field} out',
+                    param=f"attention.{field}",
+                )
+    if request.renormalise and not request.exclude_special:
+        raise Invalid(
+            "attention.renormalise: whole rows sum to 1 as they are; it needs exclude_special",
+            param="attention.renormalise",
+        )
+
+
+def _layers(value: Any, count: int) -> tuple[int, ...]:
+    if value == "all":
+        return tuple(range(count))
+    if value == "last":
+        return (count - 1,)
+    layers = []
+    for layer in _indices(value, "layers", '"all", "last" or a list of layer indices'):
+        if not -count <= layer < count:
+            raise Invalid(
+                f"attention.layers: the model has {count} layers, valid indices are {-count} to {count - 1}",
+                param="attention.layers",
+            )
+        layers.append(layer % count)
+    return tuple(dict.fromkeys(layers))
+
+
+def _heads(value: Any, layers: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
+    heads = tuple(dict.fromkeys(_indices(value, "heads", '"all" or a list of head indices')))
+    for layer, count in zip(layers, counts, strict=True):
+        if min(heads) < 0 or max(heads) >= count:
+            has = f"has {count} heads, valid indices are 0 to {count - 1}" if count else "has no heads"
+            raise Invalid(f"attention.heads: layer {layer} {has}", param="attention.heads")
+    return heads
+
+
+def _indices(value: Any, field: str, expected: str) -> list[int]:
+    if type(value) is not list or not value or set(map(type, value)) != {int}:
+        raise Invalid(f"attention.{field}: expected {expected}", param=f"attention.{field}")
+    return value
+
+
+def check_attention_size(
+    selection: AttentionSelection,
+    inputs: Sequence[Axes],
+    *,
+    block_floats: int = 0,
+    is_half: bool,
+    max_bytes: int,
+    max_work_bytes: int,
+) -> int:
+    """Bytes of the numbers in the answer; refuses what is too large, before anything runs.
+
+    Raises:
+        TooLarge: naming the size, the limit and what makes it smaller.
+    """
+    size = selection.answer_bytes(inputs, is_half=is_half) + FLOAT_BYTES * block_floats
+    if size > max_bytes:
+        raise TooLarge(
+            f"attention: the answer would hold {size} bytes of weights, at most {max_bytes} are allowed; ask for fewer "
+            'layers or heads, for queries "cls", reduce, top_k or form "stats", or send fewer or shorter inputs',
+            param="attention",
+        )
+    work = selection.work_bytes([axes.num_tokens for axes in inputs])
+    if work > max_work_bytes:
+        cure = "a rollout needs every layer:" if selection.options.reduce == "rollout" else "ask for fewer layers, or"
+        raise TooLarge(
+            f"attention: {work} bytes of weights would be computed, at most {max_work_bytes} are allowed; {cure} "
+            "send fewer or shorter inputs",
+            param="attention",
+        )
+    return size
+
+
+def count_block_floats(plan: AttentionPlan, tokenized: Sequence[TokenizedInput]) -> int:
+    """Numbers in the blocks across pairs that `service.answers.attention.add_blocks` puts beside whole maps."""
+    options = plan.selection.options
+    if options.top_k is not None or options.queries != "all" or options.form == "stats":
+        return 0
+    cells = 0
+    for axes, item in zip(plan.axes, tokenized, strict=True):
+        segments = item.segments or ()
+        listed = segments if axes.words is None else [segments[start] for start, _ in axes.words if segments]
+        cells += 2 * listed.count(0) * listed.count(1)
+    return plan.selection.num_maps * cells
+
+
+def plan_axes(options: AttentionRequest, inputs: Sequence[TokenizedInput], tokenizer: Tokenizer) -> list[Axes]:
+    """The axes of each input.
+
+    Raises:
+        ValueError: words of an input without a text.
+    """
+    return [_axes(options, item, special) for item, special in zip(inputs, _special(inputs, tokenizer), strict=True)]
+
+
+def label_axes(options: AttentionRequest, axes: Axes, item: TokenizedInput, tokens: Sequence[str]) -> dict[str, Any]:
+    """The columns: `tokens` or `words`, `offsets` in their text, and of a pair `segments`, the text each is of."""
+    if axes.words is not None and item.offsets is not None:
+        return _label_words(axes.words, item, tokens)
+    kept = range(axes.num_tokens) if not options.exclude_special else np.flatnonzero(~axes.special).tolist()
+    offsets = None if item.offsets is None else [item.offsets[token] for token in kept]
+    labels = {"tokens": [tokens[token] for token in kept], "offsets": offsets}
+    return labels if item.segments is None else labels | {"segments": [item.segments[token] for token in kept]}
+
+
+def _label_words(words: Sequence[Span], item: TokenizedInput, tokens: Sequence[str]) -> dict[str, Any]:
+    text = item.text or ""
+    places = word_offsets(words, text_offsets(item), text)
+    labels: dict[str, Any] = {
+        "words": [_word(text, tokens, *span) for span in zip(words, places, strict=True)],
+        "offsets": places,
+    }
+    if item.segments is None:
+        return labels
+    segments = [item.segments[start] for start, _ in words]
+    shifts = [item.second_start if segment == 1 else 0 for segment in segments]
+    offsets = [(start - shift, end - shift) for (start, end), shift in zip(places, shifts, strict=True)]
+    return labels | {"offsets": offsets, "segments": segments}
+
+
+def _axes(options: AttentionRequest, item: TokenizedInput, special: BoolArray) -> Axes:
+    num_tokens = len(item.input_ids)
+    dropped = special if options.exclude_special else np.zeros_like(special)
+    words = _words(item) if options.level == "word" else None
+    kept = None if words is None else tuple(word for word in words if not dropped[word[0]])
+    keys = num_tokens - int(np.count_nonzero(dropped)) if kept is None else len(kept)
+    if options.queries == "all":
+        return Axes(num_tokens, num_tokens, keys, keys, special, kept)
+    return Axes(num_tokens, 1 if words is None else words[0][1], 1, keys, special, kept)
+
+
+def _words(item: TokenizedInput) -> list[Span]:
+    if item.encoding is None or item.text is None:
+        raise ValueError("an input given as token ids has no words")
+    return find_words(item.text, text_offsets(item), item.encoding.word_ids)
+
+
+def _special(inputs: Sequence[TokenizedInput], tokenizer: Tokenizer) -> list[BoolArray]:
+    """Which tokens of each input were added by the tokenizer, [n]; of token ids, those that it would add."""
+    if all(item.encoding is not None for item in inputs):
+        return [_special_of_text(item) for item in inputs]
+    (empty,) = tokenizer.encode_now([""])
+    added = empty.input_ids[_special_of_text(empty)]
+    return [np.isin(item.input_ids, added) for item in inputs]
+
+
+def _special_of_text(item: TokenizedInput) -> BoolArray:
+    mask = [] if item.encoding is None else item.encoding.special_tokens_mask
+    return np.array(mask, dtype=np.bool_)
+
+
+def _word(text: str, tokens: Sequence[str], tokens_at: Span, characters_at: Span) -> str:
+    """A word as written in the text; a special token has no place there and keeps its own name."""
+    return text[slice(*characters_at)] or "".join(tokens[slice(*tokens_at)])
+
+
+def read_head_mask(value: Any, manifest: Manifest, *, param: str = "head_mask") -> Float32Array | None:
+    """The gates of every head, [sum of all layers' heads], first layer first; None for no mask.
+
+    Args:
+        value: the request's field, any JSON value; null and an empty list are no mask.
+        manifest: of the artifact that would run it.
+        param: name of the field.
+
+    Raises:
+        Invalid: another form, a layer or head that the model does not have, a gate outside [0, 1], a head named twice,
+            or an artifact that accepts no gates.
+    """
+    if value is None or value == []:
+        return None
+    config = manifest.config
+    gates = np.ones(sum(config.num_heads), dtype=np.float32)
+    if type(value) is not list or len(value) > len(gates):
+        raise Invalid(f"{param}: {EXPECTED}, at most {len(gates)}, the model's heads", param=param)
+    require_input(manifest, HEAD_GATES, param=param)
+    named: set[int] = set()
+    for index, entry in enumerate(value):
+        layer, head, gate = _read_entry(entry, config.num_heads, param, index)
+        place = config.head_span(layer).start + head
+        if place in named:
+            raise _invalid(param, index, f"layer {layer}, head {head} is named twice")
+        named.add(place)
+        gates[place] = gate
+    return gates
+
+
+def _read_entry(entry: Any, num_heads: Sequence[int], param: str, index: int) -> tuple[int, int, float]:
+    """Layer and head counted from 0, and the gate."""
+    if type(entry) is not list or [type(part) for part in entry[:2]] != [int, int] or len(entry) != 3:
+        raise _invalid(param, index, "expected [layer, head, gate], layer and head whole numbers")
+    layer, head, gate = entry
+    if type(gate) not in (int, float) or not 0 <= gate <= 1:
+        raise _invalid(param, index, "the gate is no number from 0 (head removed) to 1 (head as it is)")
+    layers = len(num_heads)
+    if not -layers <= layer < layers:
+        raise _invalid(param, index, f"the model has {layers} layers, valid indices are {-layers} to {layers - 1}")
+    layer %= layers
+    count = num_heads[layer]
+    if not -count <= head < count:
+        has = f"has {count} heads, valid indices are {-count} to {count - 1}" if count else "has no heads"
+        raise _invalid(param, index, f"layer {layer} {has}")
+    return layer, head % count, float(gate)
+
+
+def _invalid(param: str, index: int, what: str) -> Invalid:
+    return Invalid(f"{param}[{index}]: {what}", param=f"{param}.{index}")
+
+
+def require_input(manifest: Manifest, name: str, *, param: str) -> None:
+    """Refuses what needs an input that the graph does not have.
+
+    Raises:
+        Invalid: saying what to do.
+    """
+    if name not in manifest.inputs:
+        raise Invalid(
+            f"{param}: the artifact served here was made before this was possible (its graph has no {name}); "
+            "export the model again",
+            param=param,
+        )

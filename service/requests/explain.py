@@ -1,0 +1,229 @@
+"""`POST /explain`, understood: the body, the answer, and what the model is asked. Nothing has run yet.
+
+A request explains through pooling, by the last layer's token vectors, or through the network, by its input tokens. It
+knows the model's manifest, neither HTTP nor threads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from model.artifact import EXPLAIN_GRAPH, Manifest
+from service.errors import Invalid, NotFound, WrongTask
+from service.inference.backend import Float32Array
+from service.requests.attention import AttentionSelection, read_head_mask, select_attention
+from service.requests.decomposition import check_explained, missing_graph
+from service.requests.plan import Prompt, RunOptions, check_dimensions, with_prompt
+from service.requests.schemas import (
+    AttentionRequest,
+    HeadMask,
+    Labels,
+    ModelChoice,
+    PromptedAnswer,
+    PromptOptions,
+    Usage,
+)
+from service.tokenization.inputs import InputNames, Inputs, Truncate, refuse_empty, refuse_truncated
+from service.tokenization.rows import TokenizedInput
+from service.wire import AnswerModel
+
+SIDES = ("a", "b")
+
+NAMES = InputNames(listed="", singles=SIDES)
+
+
+class ExplainRequest(PromptOptions, ModelChoice):
+    """What `POST /explain` takes."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"a": "A cat sat on the mat.", "b": "A kitten rested on the rug."}]}
+    )
+
+    a: str
+    """one text"""
+    b: str | None = None
+    """the other text; a classifier explains one text too, or both as the pair that it reads"""
+    through: Literal["pooling", "network"] = "pooling"
+    """what contributions are of: `"pooling"`: of the last layer's token vectors, which have read each other;
+    `"network"`: of the input tokens, followed through every layer with attention weights and norms fixed"""
+    level: Literal["token", "word"] = "token"
+    """`"word"`: contributions of a word's tokens are added up"""
+    top_pairs: Annotated[int, Field(ge=1)] | None = None
+    """only the N pairs with the largest contributions, and the sum of all others; null answers every pair"""
+    similarity: Literal["cosine", "dot"] = "cosine"
+    """of the two embeddings; `"dot"` is their dot product before normalisation"""
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    """truncate both vectors to N dimensions; null compares all"""
+    truncate: Truncate = True
+    """cut texts that are longer than the model takes at their end, or at their `"start"`; false refuses them"""
+    head_mask: HeadMask = None
+    """`[[layer, head, gate], ...]`: compare without these heads, as in `POST /encode`"""
+
+
+class ExplainedText(Labels):
+    """One of the two texts, token by token, special tokens included."""
+
+    saliency: list[float] | None = None
+    """only through pooling: the share of the pooled vector that attention rollout (Abnar & Zuidema 2020) traces back to
+    each input token or word; sums to 1"""
+    own_shares: list[list[float]] | None = None
+    """only through the network: [layer][token], how much of a token's vector after each layer is still its own, from 0
+    to 1 (Kobayashi et al. 2021: one minus the mixing ratio)"""
+    truncated: bool
+    """whether the text was longer and its end was cut off"""
+
+
+class TopPair(AnswerModel):
+    """One pair of tokens or words."""
+
+    a: int
+    """which of `a`; through the network the number behind the last is the biases'"""
+    b: int
+    contribution: float
+
+
+class ExplainAnswer(PromptedAnswer):
+    """What `POST /explain` answers of an embedder."""
+
+    model: str
+    through: Literal["pooling", "network"]
+    similarity: float
+    """what `POST /encode` would say of the two texts"""
+    contributions: list[list[float]] | None = None
+    """[token of a][token of b]: what each pair adds; the similarity is the sum of all cells. Through the network the
+    last row and the last column are the biases' of the network, which no token gives"""
+    top_pairs: list[TopPair] | None = None
+    """only if asked for, instead of `contributions`: the largest first"""
+    left_out: float | None = None
+    """only with `top_pairs`: the sum of all other pairs"""
+    a: ExplainedText
+    b: ExplainedText
+    usage: Usage
+
+
+class ExplainedScores(AnswerModel):
+    """What `POST /explain` answers of a classifier, through the network."""
+
+    model: str
+    through: Literal["network"]
+    labels: list[str]
+    logits: list[float]
+    """a label, before the activation that makes scores of them"""
+    contributions: list[list[float]]
+    """[label][token], what each adds to the logit, the last entry the biases'; the logit is the sum of its row"""
+    masses: dict[str, list[float]]
+    """the same added up, [label] each: `special` of special tokens, `biases`, and `text`, or of a pair `a` and `b`"""
+    text: ExplainedText
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainPlan:
+    """A request resolved against the model, before its texts are tokenised.
+
+    Attributes:
+        request: as it came.
+        inputs: both texts, prompts in front; of a classifier one text, or one pair.
+        names: of the inputs, for errors.
+        prompt: the text in front of each input, or None.
+        selection: the attention that saliency is made of; None through the network.
+        head_gates: [sum of all layers' heads], or None.
+    """
+
+    request: ExplainRequest
+    inputs: Inputs
+    names: InputNames = NAMES
+    prompt: Prompt | None = None
+    selection: AttentionSelection | None = None
+    head_gates: Float32Array | None = None
+
+    @property
+    def run_options(self) -> RunOptions:
+        """What the model is to compute, through pooling."""
+        return {
+            "attention_layers": self.selection.computed_layers if self.selection else (),
+            "wants_tokens": True,
+            "wants_norms": False,
+            "head_gates": self.head_gates,
+        }
+
+    def check_texts(self, texts: Sequence[TokenizedInput], *, max_length: int, max_explained: int) -> None:
+        """Refuses texts that cannot be explained.
+
+        Raises:
+            Invalid: a text has no token at all.
+            TooLarge: a text is longer than the model takes and must not be cut, or than is explained.
+        """
+        refuse_empty(texts, names=self.names)
+        if not self.request.truncate:
+            refuse_truncated(texts, names=self.names, max_length=max_length)
+        if self.request.through == "network":
+            lengths, cure = [len(text.input_ids) for text in texts], 'send a shorter text, or ask for through "pooling"'
+            check_explained(lengths, max_explained, names=self.names, cure=cure)
+
+
+def plan_explaining(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
+    """Resolves a request.
+
+    Raises:
+        WrongTask: the model returns no vector of a text, and through the network no score.
+        NotFound: the artifact has no graph that explains through the network.
+        Invalid: it asks for what the model does not have.
+    """
+    if request.through == "pooling":
+        return _plan_pooling(request, manifest)
+    if manifest.task not in {"embedding", "classification"}:
+        raise WrongTask(
+            f"{manifest.model} is for {manifest.task.replace('_', '-')}: only an embedding's similarity and a "
+            "classifier's scores are explained through the network"
+        )
+    if EXPLAIN_GRAPH not in manifest.files:
+        raise NotFound(missing_graph(manifest))
+    if request.head_mask:
+        raise Invalid('head_mask: heads cannot be switched off through the network; take "pooling"', param="head_mask")
+    if manifest.task == "classification":
+        return _plan_scores(request, manifest)
+    prompt, inputs = _both_texts(request, manifest, manifest.config.embedding_size)
+    return ExplainPlan(request, inputs, prompt=prompt)
+
+
+def _plan_pooling(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
+    if manifest.task != "embedding":
+        cure = 'ask for through "network"' if manifest.task == "classification" else "take a model for embedding"
+        raise WrongTask(
+            f"{manifest.model} is for {manifest.task.replace('_', '-')}: only the similarity of two embeddings can be "
+            f"explained by pairs of tokens; {cure}"
+        )
+    if projections := manifest.config.projections:
+        raise Invalid(
+            f"this model projects its pooled vector to {projections[-1].size} dimensions; the similarity of "
+            "projected vectors is no sum over pairs of tokens, so it cannot be explained by one"
+        )
+    prompt, inputs = _both_texts(request, manifest, manifest.config.hidden_size)
+    selection = select_attention(AttentionRequest(reduce="rollout"), manifest.config.num_heads)
+    head_gates = read_head_mask(request.head_mask, manifest)
+    return ExplainPlan(request, inputs, prompt=prompt, selection=selection, head_gates=head_gates)
+
+
+def _both_texts(request: ExplainRequest, manifest: Manifest, size: int) -> tuple[Prompt | None, Inputs]:
+    """Both texts behind their prompt; their vectors have `size` dimensions."""
+    if request.b is None:
+        raise Invalid("b: Field required", param="b")
+    check_dimensions(request.dimensions, size)
+    given = Inputs(texts=(request.a, request.b))
+    return with_prompt(manifest.defaults, given, name=request.prompt_name, text=request.prompt)
+
+
+def _plan_scores(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
+    defaults = ExplainRequest(a="")
+    for field in ("similarity", "dimensions", "top_pairs", "prompt_name", "prompt"):
+        if getattr(request, field) != getattr(defaults, field):
+            raise Invalid(f"{field}: a classifier's scores are explained, which have none; leave it out", param=field)
+    names = InputNames(listed="", singles=SIDES[:1])
+    if request.b is None:
+        return ExplainPlan(request, Inputs(texts=(request.a,)), names)
+    if not manifest.pairs:
+        raise Invalid(f"b: {manifest.model} reads one text at a time; leave it out", param="b")
+    return ExplainPlan(request, Inputs(text_pairs=((request.a, request.b),)), names)

@@ -1,0 +1,91 @@
+"""How a model reads queries and how documents: prompts, lengths, and what queries are made longer by."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from model.artifact import Manifest
+from model.config_parts import MultiVectorSettings, QueryExpansion
+from service.errors import Invalid
+from service.requests.schemas import EncodeRequest
+from service.tokenization.inputs import Inputs
+from service.tokenization.rows import TokenizedInput, expand
+
+Role = Literal["query", "document"]
+
+PROMPTS: Mapping[Role, Sequence[str]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
+"""Names of prompts, in the order in which sentence-transformers looks for them."""
+
+INPUT_TYPES: Mapping[str, Role] = {
+    **dict.fromkeys(("query", "search_query", "retrieval.query"), "query"),
+    **dict.fromkeys(("document", "passage", "search_document", "retrieval.passage"), "document"),
+}
+"""What the clients of Cohere, Jina, Voyage and NVIDIA call the two roles; they name other kinds of texts, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextRole:
+    """How texts of one role are read.
+
+    Attributes:
+        prompt_name: of the model's prompt for it; None for the default prompt, if any.
+        most_tokens: of each text, special tokens left out; None for no limit.
+        expansion: of queries, or None.
+    """
+
+    prompt_name: str | None
+    most_tokens: tuple[int] | None
+    expansion: QueryExpansion | None
+
+    def expand(self, tokenized: Sequence[TokenizedInput]) -> list[TokenizedInput]:
+        """Texts with the expansion behind those that are shorter than it."""
+        if self.expansion is None:
+            return list(tokenized)
+        return [expand(text, self.expansion) for text in tokenized]
+
+
+def text_role(role: Role, manifest: Manifest, added: int) -> TextRole:
+    """How the model reads texts of a role; `added` is how many special tokens a text gets."""
+    prompt = next((name for name in PROMPTS[role] if name in manifest.defaults.prompts), None)
+    settings = manifest.config.task_settings
+    if not isinstance(settings, MultiVectorSettings):
+        return TextRole(prompt, None, None)
+    if role == "document":
+        return TextRole(prompt, _without(settings.document_length, added), None)
+    expansion = settings.query_expansion
+    longest = expansion.length if expansion and expansion.truncate else settings.query_length
+    return TextRole(prompt, _without(longest, added), expansion)
+
+
+def prompt_of_kind(kind: str | None, manifest: Manifest) -> str | None:
+    """The name of the model's prompt for a kind of text as other services name it; None for its default prompt."""
+    role = INPUT_TYPES.get(kind or "")
+    return None if role is None else text_role(role, manifest, 0).prompt_name
+
+
+def role_of_request(request: EncodeRequest, inputs: Inputs, manifest: Manifest, added: int) -> TextRole | None:
+    """The role of a request's texts; None if it names none.
+
+    Raises:
+        Invalid: the model reads queries and documents alike, or the role does not go with what else is asked for.
+    """
+    if request.role is None:
+        return None
+    role = text_role(request.role, manifest, added)
+    reads_alike = not any(name in manifest.defaults.prompts for names in PROMPTS.values() for name in names)
+    if manifest.task != "multi_vector" and reads_alike:
+        raise Invalid(f"role: {manifest.model} reads queries and documents alike; leave it out", param="role")
+    if inputs.texts is None:
+        raise Invalid("role: token ids and pairs are read as they are given; send texts", param="role")
+    if request.prompt is not None or request.prompt_name is not None:
+        raise Invalid("role: it chooses the prompt; leave prompt and prompt_name out", param="role")
+    if role.expansion is not None and (request.attention is not None or request.truncate == "start"):
+        what = "attention" if request.attention is not None else 'truncate "start"'
+        raise Invalid(
+            f"role: queries of {manifest.model} end in tokens that are no text; leave {what} out", param="role"
+        )
+    return role
+
+
+def _without(longest: int | None, added: int) -> tuple[int] | None:
+    return None if longest is None else (max(1, longest - added),)

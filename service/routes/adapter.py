@@ -1,0 +1,111 @@
+"""Shared by the adapters of other APIs: they run our encode path, and report truncation in a header."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from model.config_parts import Task
+from service.answers.serialize import serialize_in_pieces
+from service.context import context_of
+from service.errors import WrongTask
+from service.http.response import JSON, compress, respond
+from service.http.route import answer_document
+from service.operations.encode import EncodeResult, run, timed
+from service.requests.schemas import EncodeRequest, Output
+from service.services import choose_model, services_of
+from service.tokenization.inputs import INPUTS, InputNames
+from service.wire import Piece
+
+TRUNCATED = "X-Truncated-Inputs"
+"""How many inputs were longer than the model takes and had their end cut off; only where some were."""
+
+
+def embeddings_document(model: Any, example: Any) -> dict[str, Any]:
+    """The OpenAPI entry of an adapter's good answer."""
+    schema = {"type": "integer", "minimum": 1}
+    return answer_document(model, example, {TRUNCATED: {"description": "how many inputs were cut", "schema": schema}})
+
+
+async def run_for(
+    request: Request, wanted: EncodeRequest, *, names: InputNames = INPUTS, beside_bytes: int = 0
+) -> EncodeResult:
+    """Encodes for an HTTP request.
+
+    Args:
+        request: that asks for it.
+        wanted: what to encode.
+        names: those of `inputs` in the API that it speaks.
+        beside_bytes: what the answer will hold beside what is made here.
+    """
+    return await run(services_of(request), context_of(request.scope), wanted, names=names, beside_bytes=beside_bytes)
+
+
+async def json_response(
+    request: Request, answer: Any, encoded: EncodeResult, *, has_attention: bool = False
+) -> Response:
+    """An answer made from `encoded`, arrays still arrays, as JSON; compressed where it holds attention."""
+    with timed(services_of(request).model.metrics, "serialize"):
+        pieces: Sequence[Piece] = await serialize_in_pieces(answer, floats=encoded.sizes.built_from)
+    headers = truncation_header(request)
+    if has_attention:
+        pieces, coding = await compress(pieces, context_of(request.scope).headers.get(b"accept-encoding"))
+        headers |= coding
+    return respond(pieces, JSON, headers)
+
+
+def require_task(request: Request, *tasks: Task) -> None:
+    """Refuses what only models of other tasks answer.
+
+    Raises:
+        NotReady: the model is not loaded yet.
+        WrongTask: naming the task of the model that is served.
+    """
+    manifest = services_of(request).runner().manifest
+    if manifest.task not in tasks:
+        raise WrongTask(
+            f"{manifest.model} is served here for {manifest.task.replace('_', '-')}: this route is for "
+            f"{' or '.join(task.replace('_', '-') for task in tasks)}"
+        )
+
+
+def chosen_output(request: Request, name: Literal["sparse", "multi_vector"]) -> list[Output] | None:
+    """What to ask for on a route for one kind of output: None of a model of this task, else what an embedder has of it.
+
+    Raises:
+        NotReady: the model is not loaded yet.
+        WrongTask: the model has no such output.
+    """
+    if name in services_of(request).runner().manifest.token_outputs:
+        return [name]
+    require_task(request, name)
+    return None
+
+
+def labels_tokens(request: Request) -> bool:
+    """Whether the model gives labels of tokens."""
+    return services_of(request).runner().manifest.task == "token_classification"
+
+
+def truncation_header(request: Request) -> dict[str, str]:
+    """Reports truncated inputs, for which the other APIs' answers have no field."""
+    cut = context_of(request.scope).truncated
+    return {TRUNCATED: str(cut)} if cut else {}
+
+
+def check_model(request: Request, *, version: str | None = None) -> str:
+    """Chooses the model that the path names; returns its name.
+
+    Args:
+        request: whose path holds it, as `model`.
+        version: may follow the name, as `/versions/{version}`.
+
+    Raises:
+        ModelNotFound: there is none of this name.
+        NotReady: it is not loaded.
+    """
+    named = request.path_params["model"]
+    chosen = choose_model(request, named if version is None else named.removesuffix(f"/versions/{version}"), True)
+    chosen.runner()
+    return chosen.model.name

@@ -1,0 +1,106 @@
+"""Jina's `POST /v1/multi-vector`: a vector for each token, of models of late interaction."""
+
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.answers.packing import as_base64
+from service.errors import Invalid, WrongTask
+from service.http.route import Route
+from service.operations.encode import EncodeResult, offload
+from service.requests.schemas import EncodeRequest, ModelChoice
+from service.requests.scoring import TextObject, plain_texts
+from service.routes.adapter import chosen_output, embeddings_document, json_response, run_for
+from service.routes.compatible.openai import EmbeddingsUsage, describe_usage
+from service.tokenization.inputs import InputNames
+from service.wire import AnswerModel
+
+
+class MultiVectorRequest(ModelChoice):
+    """What `POST /v1/multi-vector` takes; other fields of Jina's clients are ignored."""
+
+    model_config = ConfigDict(
+        extra="ignore",
+        json_schema_extra={"examples": [{"input": ["The cat sat on the mat."], "input_type": "document"}]},
+    )
+
+    input: Annotated[list[str | TextObject], Field(min_length=1, fail_fast=True)]
+    """texts, or objects with a `text`"""
+    input_type: Literal["query", "document"] = "document"
+    """how the texts are read: with the prompts, lengths and expansion that the model has for them"""
+    embedding_type: Literal["float", "base64", "int8", "uint8", "binary", "ubinary"] = "float"
+    """the form of the vectors; `"base64"`: little-endian float32, row by row"""
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    """truncate vectors to N dimensions, and normalise again"""
+    truncate: bool = True
+    """cut texts that are longer than the model takes; false refuses them"""
+
+
+class MultiVector(AnswerModel):
+    """One input's vectors."""
+
+    object: Literal["embeddings"]
+    index: int
+    embeddings: list[list[float]] | list[list[int]] | str
+
+
+class MultiVectorAnswer(AnswerModel):
+    """What `POST /v1/multi-vector` answers: a vector for each token that counts."""
+
+    object: Literal["list"]
+    data: list[MultiVector]
+    model: str
+    usage: EmbeddingsUsage
+
+
+async def answer_multi_vector(request: Request, body: MultiVectorRequest) -> Response:
+    """The vectors of each input's tokens, as Jina answers them."""
+    outputs = chosen_output(request, "multi_vector")
+    if outputs is not None and body.dimensions is not None:
+        raise Invalid("dimensions: this model's vectors of tokens cannot be cut; leave it out", param="dimensions")
+    wanted = EncodeRequest(
+        inputs=plain_texts(body.input),
+        role=body.input_type if outputs is None else None,
+        outputs=outputs,
+        truncate=body.truncate,
+        dimensions=body.dimensions,
+        encoding_format=body.embedding_type,
+    )
+    encoded = await run_for(request, wanted, names=InputNames("input"))
+    answer = await offload(partial(_make_answer, encoded, body.embedding_type), encoded.sizes.built_from)
+    return await json_response(request, answer, encoded)
+
+
+def _make_answer(encoded: EncodeResult, encoding_format: str) -> dict[str, Any]:
+    form = as_base64 if encoding_format == "base64" else lambda vectors: vectors
+    texts = encoded.answer["multi_vector" if "multi_vector" in encoded.answer else "embeddings"]
+    return {
+        "object": "list",
+        "data": [{"object": "embeddings", "index": at, "embeddings": form(rows)} for at, rows in enumerate(texts)],
+        "model": encoded.answer["model"],
+        "usage": describe_usage(encoded),
+    }
+
+
+EXAMPLE = {
+    "object": "list",
+    "data": [{"object": "embeddings", "index": 0, "embeddings": [[0.0312, -0.0519], [0.0447, 0.1021]]}],
+    "model": "colbert",
+    "usage": {"prompt_tokens": 7, "total_tokens": 7},
+}
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/multi-vector",
+        answer_multi_vector,
+        is_queued=True,
+        tag="Jina",
+        summary="A vector for each token, as Jina's",
+        answer=embeddings_document(MultiVectorAnswer, EXAMPLE),
+        raises=(WrongTask,),
+    ),
+)

@@ -1,0 +1,100 @@
+"""The Helm chart renders what kustomize renders: with `helm` if it is there, else with the few words that it uses."""
+
+import hashlib
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.cluster import Resource, overlay, resources
+from tests.deploy.tools import DEPLOY, run
+
+CHART = DEPLOY / "chart"
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+
+
+def render(values: dict[str, Any], namespace: str, folder: Path) -> dict[tuple[str, str], Resource]:
+    """What an installation has, by kind and name."""
+    if helm := shutil.which("helm"):
+        (folder / "values.yaml").write_text(yaml.safe_dump(values))
+        text = run(helm, "template", "polyhead", CHART, "--namespace", namespace, "--values", folder / "values.yaml")
+    else:
+        templates = sorted((CHART / "templates").glob("*.yaml"))
+        text = "\n---\n".join(_fill_in(path.read_text(), values, namespace) for path in templates)
+    return {(item["kind"], item["metadata"]["name"]): item for item in resources(text) if item}
+
+
+def _fill_in(text: str, values: dict[str, Any], namespace: str) -> str:
+    """Go's templates as far as the chart uses them; anything else is an error."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+
+    def look_up(name: str) -> Any:
+        if name == ".Release.Namespace":
+            return namespace
+        if name == ".Chart.AppVersion":
+            return chart["appVersion"]
+        found: Any = values
+        for key in name.removeprefix(".Values.").split("."):
+            found = found[key]
+        return found
+
+    def value(match: re.Match[str]) -> str:
+        call, name, _, then, number = match.groups()
+        if call == ".Files.Get":
+            found = (CHART / name.strip('"')).read_text()
+        else:
+            found = yaml.safe_dump(look_up(name)).rstrip("\n") if call == "toYaml" else str(look_up(name))
+        if then == "indent":
+            return "\n".join(" " * int(number) + line if line else line for line in found.split("\n"))
+        return {None: found, "quote": f'"{found}"', "sha256sum": hashlib.sha256(found.encode()).hexdigest()}[then]
+
+    def block(match: re.Match[str]) -> str:
+        negated, name, inside = match.groups()
+        return inside if bool(look_up(name)) != bool(negated) else ""
+
+    while (
+        filled := re.sub(r"\n?\{\{- if (not )?(\S+) \}\}((?:(?!\{\{- if).)*?)\n\{\{- end \}\}", block, text, flags=re.S)
+    ) != text:
+        text = filled
+    return re.sub(r'\{\{ (?:(toYaml|\.Files\.Get) )?(\.\S+|"\S+")( \| (\w+)(?: (\d+))?)? \}\}', value, text)
+
+
+def plain(item: Resource) -> Resource:
+    """Without what the two tools add each in its own way: a hash in the name of the settings, or a sum of them."""
+    text = re.sub(r"\bpolyhead-(?!dashboard|keys|metrics)[0-9a-z]{10}\b", "polyhead", yaml.safe_dump(item))
+    found: Resource = yaml.safe_load(text)
+    if item["kind"] == "Deployment":
+        found["spec"]["template"]["metadata"]["annotations"].pop("checksum/settings", None)
+    found["metadata"].setdefault("namespace", "polyhead")
+    return found
+
+
+def test_defaults_are_the_production_overlay(tmp_path: Path) -> None:
+    rendered = render(VALUES, "polyhead", tmp_path)
+    expected = [plain(item) for item in resources(overlay("production")) if item["kind"] != "Namespace"]
+    assert {key: plain(item) for key, item in rendered.items()} == {
+        (item["kind"], item["metadata"]["name"]): item for item in expected
+    }
+
+
+def test_values_change_what_they_name(tmp_path: Path) -> None:
+    off = {"autoscaling": {"enabled": False}, "monitoring": {"enabled": False}, "keysSecret": "", "image": "other:1"}
+    settings = {**VALUES["settings"], "POLYHEAD_WORKERS": "4"}
+    found = render({**VALUES, **off, "settings": settings}, "elsewhere", tmp_path)
+    assert {kind for kind, _ in found} & {"ScaledObject", "PodMonitor", "PrometheusRule"} == set()
+    assert {item["metadata"]["namespace"] for item in found.values()} == {"elsewhere"}
+    spec = found["Deployment", "polyhead"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert (spec["replicas"], container["image"]) == (2, "other:1")
+    assert "volumeMounts" not in container
+    assert found["ConfigMap", "polyhead"]["data"] == settings
+
+
+@pytest.mark.parametrize("namespace", ["polyhead", "elsewhere"])
+def test_the_scaler_asks_about_its_own_namespace(namespace: str, tmp_path: Path) -> None:
+    scaler = render(VALUES, namespace, tmp_path)["ScaledObject", "polyhead"]
+    for trigger in scaler["spec"]["triggers"]:
+        assert set(re.findall(r'namespace="([^"]+)"', trigger["metadata"]["query"])) == {namespace}

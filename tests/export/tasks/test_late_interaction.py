@@ -1,0 +1,254 @@
+"""ColBERT as PyLate and Stanford publish it: vectors of queries and documents against MultiVectorEncoder."""
+
+import json
+import string
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from sentence_transformers import MultiVectorEncoder
+from tokenizers import Tokenizer
+from transformers import AutoModel
+
+from export.checkpoint import Checkpoint, read_checkpoint
+from export.errors import SourceError, UnsupportedModel
+from export.exporter import write_graph
+from export.graph import trace
+from export.late_interaction import keep_markers_whole, read_expansion
+from export.runtime import Session
+from export.sources import Folder
+from export.texts import graph_inputs, run_encoder
+from model.artifact import GRAPH
+from model.config import EncoderConfig
+from model.config_parts import ConfigError, MultiVectorSettings, Projection, QueryExpansion
+from tests.family_models import MODELS, draw, read, save
+from tests.networks import TINY
+
+TOLERANCE = 1e-5
+QUERY_LENGTH, DOCUMENT_LENGTH, WIDE, SIZE = 9, 20, 24, 6
+TEXTS = ["a", "The cats sat, on the mats.", "lower newest wider: abc123!", " ".join(["unbelievably wide cats"] * 20)]
+NETWORKS = {model.name: model for model in MODELS if model.name in ("bert", "xlm-roberta", "modernbert")}
+SPECIAL = {"bert": ("[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]"), "other": ("<s>", "</s>", "<pad>", "<unk>", "<mask>")}
+CLASSES = {"bert": "BertTokenizer", "xlm-roberta": "XLMRobertaTokenizer", "modernbert": "PreTrainedTokenizerFast"}
+
+
+def write(path: Path, content: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def draw_folder(name: str, folder: Path, **settings: Any) -> Path:
+    """A network with a tokenizer that has the markers of both forms."""
+    more = {"vocab_size": 404, "local_attention": 24} if name == "modernbert" else {"vocab_size": 404}
+    save(draw(NETWORKS[name], **more, **settings), NETWORKS[name], folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens(["[Q] ", "[D] ", "[unused0]", "[unused1]"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    roles = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
+    tokens = dict(zip(roles, SPECIAL.get(name, SPECIAL["other"]), strict=True))
+    if name == "xlm-roberta":
+        tokens |= {"bos_token": "<s>", "eos_token": "</s>"}
+    write(folder / "tokenizer_config.json", {"tokenizer_class": CLASSES[name], "model_max_length": 40, **tokens})
+    return folder
+
+
+def matrix(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 0.3
+
+
+def stanford(name: str, folder: Path, *, attend: bool) -> Path:
+    """As colbertv2.0: one file of weights, the dense layer in it, and artifact.metadata."""
+    draw_folder(name, folder)
+    described = json.loads((folder / "config.json").read_text())
+    write(folder / "config.json", {**described, "architectures": ["HF_ColBERT"]})
+    weights = load_file(folder / "model.safetensors")
+    save_file({**weights, "linear.weight": matrix(1, SIZE, 32)}, folder / "model.safetensors", {"format": "pt"})
+    metadata = {"query_maxlen": QUERY_LENGTH, "doc_maxlen": DOCUMENT_LENGTH, "attend_to_mask_tokens": attend}
+    write(folder / "artifact.metadata", metadata)
+    return folder
+
+
+def pylate(name: str, folder: Path, *, attend: bool) -> Path:
+    """As GTE-ModernColBERT and mxbai-edge-colbert: a chain of dense layers with residuals, settings beside them."""
+    draw_folder(name, folder)
+    modules = [("", "sentence_transformers.models.Transformer")]
+    modules += [(f"{index}_Dense", "pylate.models.Dense.Dense") for index in (1, 2, 3)]
+    entries = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules)]
+    write(folder / "modules.json", entries)
+    for index, (size, out, act) in enumerate(
+        ((32, WIDE, "GELU"), (WIDE, WIDE, "Identity"), (WIDE, SIZE, "Identity")), 1
+    ):
+        kind = "activation.GELU" if act == "GELU" else "linear.Identity"
+        config = {"in_features": size, "out_features": out, "bias": index == 1, "use_residual": index < 3}
+        place = folder / f"{index}_Dense"
+        write(place / "config.json", {**config, "activation_function": f"torch.nn.modules.{kind}"})
+        state = {"linear.weight": matrix(index, out, size)} | ({"linear.bias": matrix(7, out)} if index == 1 else {})
+        state |= {"residual.weight": matrix(8, out, size)} if index == 1 else {}
+        save_file(state, place / "model.safetensors")
+    around = {
+        "model_type": "ColBERT",
+        "query_prefix": "[Q] ",
+        "document_prefix": "[D] ",
+        "query_length": QUERY_LENGTH,
+        "document_length": DOCUMENT_LENGTH,
+        "attend_to_expansion_tokens": attend,
+        "skiplist_words": list(string.punctuation),
+        "similarity_fn_name": "cosine",
+    }
+    write(folder / "config_sentence_transformers.json", around)
+    write(folder / "sentence_bert_config.json", {"max_seq_length": 40, "do_lower_case": False})
+    return folder
+
+
+def settings_of(config: EncoderConfig) -> MultiVectorSettings:
+    assert isinstance(config.task_settings, MultiVectorSettings)
+    return config.task_settings
+
+
+def row(checkpoint: Checkpoint, role: str, text: str) -> tuple[list[int], int]:
+    """Token ids of a query or document, and how many of them are seen."""
+    settings = settings_of(checkpoint.encoder.config)
+    expansion = settings.query_expansion if role == "query" else None
+    ids = checkpoint.tokenizer.encode(checkpoint.defaults.prompts[role] + text).ids
+    longest = settings.document_length if role == "document" else expansion and expansion.length
+    if longest and len(ids) > longest:
+        ids = [*ids[: longest - 1], ids[-1]]
+    missing = max(0, expansion.length - len(ids)) if expansion else 0
+    seen = len(ids) + (missing if expansion and expansion.attend else 0)
+    return ids + [expansion.token_id if expansion else 0] * missing, seen
+
+
+def batch(checkpoint: Checkpoint, rows: list[tuple[list[int], int]]) -> dict[str, NDArray[Any]]:
+    ids = np.zeros((len(rows), max(len(ids) for ids, _ in rows)), np.int64)
+    for place, (own, _) in enumerate(rows):
+        ids[place, : len(own)] = own
+    lengths, seen = np.array([len(own) for own, _ in rows]), np.array([seen for _, seen in rows])
+    return graph_inputs(checkpoint.encoder.config, ids, lengths, seen_lengths=seen)
+
+
+def compare(checkpoint: Checkpoint, folder: Path, outputs: NDArray[np.float32], rows: list[Any]) -> None:
+    """Holds the vectors of all queries and then all documents against sentence-transformers'."""
+    theirs: Any = MultiVectorEncoder(str(folder), device="cpu", model_kwargs={"attn_implementation": "eager"})
+    expected = [*theirs.encode_query(TEXTS), *theirs.encode_document(TEXTS)]
+    settings = settings_of(checkpoint.encoder.config)
+    for place, (vectors, (ids, _), reference) in enumerate(zip(outputs, rows, expected, strict=True)):
+        found = vectors[: len(ids)]
+        if place >= len(TEXTS):
+            found = found[~np.isin(ids, settings.skipped_ids)]
+        found = found / np.linalg.norm(found, axis=1, keepdims=True)
+        np.testing.assert_allclose(found, reference, atol=TOLERANCE, rtol=0, err_msg=f"row {place}")
+
+
+@pytest.mark.parametrize("attend", [False, True])
+@pytest.mark.parametrize("form", [stanford, pylate])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_both_published_forms_equal_multi_vector_encoder(name: str, form: Any, attend: bool, tmp_path: Path) -> None:
+    folder = form(name, tmp_path / "folder", attend=attend)
+    checkpoint = read(folder)
+    rows = [row(checkpoint, role, text) for role in ("query", "document") for text in TEXTS]
+    encoder = checkpoint.encoder.use("eager")
+    outputs = run_encoder(encoder, batch(checkpoint, rows)).task_output.numpy()
+    compare(checkpoint, folder, outputs, rows)
+    settings = settings_of(encoder.config)
+    assert settings.query_expansion is not None
+    assert (settings.query_expansion.length, settings.query_expansion.attend) == (QUERY_LENGTH, attend)
+    assert checkpoint.defaults.normalize
+    fused = run_encoder(checkpoint.encoder.use("sdpa"), batch(checkpoint, rows)).task_output.numpy()
+    compare(checkpoint, folder, fused, rows)
+
+
+def test_bge_m3_s_layer_for_tokens_is_read_from_its_own_file(tmp_path: Path) -> None:
+    folder = draw_folder("xlm-roberta", tmp_path / "folder")
+    write(
+        folder / "modules.json",
+        [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}],
+    )
+    layer = torch.nn.Linear(32, SIZE)
+    torch.save(layer.state_dict(), folder / "colbert_linear.pt")
+    with pytest.raises(SourceError, match=r"only as a pickle \(colbert_linear.pt\).*--allow-pickled-weights"):
+        read_checkpoint(Folder(folder, "m3"), task="multi_vector")
+    checkpoint = read_checkpoint(Folder(folder, "m3", allows_pickles=True), task="multi_vector")
+    assert list(checkpoint.source.files) == [
+        "colbert_linear.pt",
+        "config.json",
+        "modules.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+    network = AutoModel.from_pretrained(folder).eval()
+    settings = settings_of(checkpoint.encoder.config)
+    for text in TEXTS:
+        ids = checkpoint.tokenizer.encode(text).ids[:40]
+        with torch.no_grad():
+            expected = layer(network(torch.tensor([ids])).last_hidden_state[0, 1:]).numpy()
+        inputs = graph_inputs(checkpoint.encoder.config, np.array([ids]), np.array([len(ids)]))
+        found = run_encoder(checkpoint.encoder.use("sdpa"), inputs).task_output.numpy()[0]
+        np.testing.assert_allclose(found[~np.isin(ids, settings.skipped_ids)], expected, atol=TOLERANCE)
+    assert settings.skipped_in == ("query", "document")
+
+
+def test_the_graph_takes_two_lengths_a_row_and_rows_do_not_depend_on_each_other(tmp_path: Path) -> None:
+    folder = pylate("modernbert", tmp_path / "folder", attend=False)
+    checkpoint = read(folder)
+    (tmp_path / "graph").mkdir()
+    write_graph(trace(checkpoint.encoder), tmp_path / "graph")
+    session = Session(tmp_path / "graph" / GRAPH, threads=1)
+    rows = [row(checkpoint, role, text) for role in ("query", "document") for text in TEXTS]
+    outputs = session.run(batch(checkpoint, rows))["token_vectors"]
+    compare(checkpoint, folder, outputs, rows)
+    for place, alone in enumerate(rows):
+        vectors = session.run(batch(checkpoint, [alone]))["token_vectors"][0]
+        assert np.array_equal(vectors, outputs[place, : len(vectors)])
+
+
+def test_a_longer_query_is_cut_or_keeps_its_tokens(tmp_path: Path) -> None:
+    folder = pylate("bert", tmp_path / "folder", attend=False)
+    path = folder / "config_sentence_transformers.json"
+    around = json.loads(path.read_text())
+    write(path, {**around, "query_expansion": {"strategy": "min", "length": 8}})
+    settings = settings_of(read(folder).encoder.config)
+    assert settings.query_expansion == QueryExpansion(token_id=4, length=8, attend=False, truncate=False)
+    assert settings.query_length == QUERY_LENGTH
+    write(path, {**around, "do_query_expansion": False})
+    settings = settings_of(read(folder).encoder.config)
+    assert (settings.query_expansion, settings.query_length) == (None, QUERY_LENGTH)
+    write(path, {**around, "query_expansion": {"strategy": "other", "length": 8}})
+    with pytest.raises(UnsupportedModel, match="query_expansion strategy 'other': 'fixed', 'min' is supported"):
+        read(folder)
+
+
+def test_a_marker_that_is_no_token_stays_text(tmp_path: Path) -> None:
+    folder = draw_folder("bert", tmp_path)
+    tokenizer = keep_markers_whole(Tokenizer.from_file(str(folder / "tokenizer.json")), ("[Q] ", "query: ", ""))
+    assert tokenizer.encode("[Q] cats", add_special_tokens=False).tokens[0] == "[Q] "
+    assert len(tokenizer.encode("query: cats", add_special_tokens=False).tokens) > 2
+    with pytest.raises(UnsupportedModel, match="query_expansion by nothing: the tokenizer has no such token"):
+        read_expansion({"strategy": "min", "length": 3, "token": "nothing"}, tokenizer, folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"query_expansion": QueryExpansion(token_id=10**6, length=4)}, "query_expansion.token_id is 1000000"),
+        ({"query_expansion": QueryExpansion(token_id=1, length=10**4)}, "query_expansion.length is 10000"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        replace(TINY, task="multi_vector", task_settings=MultiVectorSettings(**{"size": 3, **changes}))
+
+
+def test_settings_survive_a_round_trip() -> None:
+    settings = MultiVectorSettings(
+        size=3,
+        hidden_layers=(Projection(size=5, activation="gelu", residual=True),),
+        query_expansion=QueryExpansion(token_id=2, length=8, attend=False),
+    )
+    config = replace(TINY, task="multi_vector", task_settings=settings)
+    assert EncoderConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert config.has_unseen_tokens

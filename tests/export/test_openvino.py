@@ -1,0 +1,94 @@
+"""The graph for OpenVINO: made, compared with its encoder, refused where a branch stays."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from export import openvino as openvino_export
+from export.checkpoint import Checkpoint, read_checkpoint
+from export.errors import ParityError, UnsupportedModel, VerificationError
+from export.exporter import export_artifact
+from export.openvino import PlainSession, plain_graph, require_openvino, verify_plain_graph
+from export.runtime import CUDA, Session
+from export.sources import Folder
+from model.artifact import EXPLAIN_GRAPH, GRAPH, PLAIN_GRAPH, Artifact
+from tests.task_artifacts import TaskArtifact
+
+pytest.importorskip("openvino")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(embedder: TaskArtifact) -> Checkpoint:
+    return read_checkpoint(Folder(embedder.folder, "drawn"))
+
+
+@pytest.mark.skipif(CUDA in Session.available_providers(), reason="bf16 is CUDA's here")
+def test_bf16_on_a_cpu_is_an_artifact_for_openvino(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    manifest = export_artifact(checkpoint, tmp_path / "made", precision="bf16", explains=False)
+    found = manifest.parity["openvino"]
+    assert (manifest.engine, manifest.precision) == ("openvino", "bf16")
+    assert found["computed_in"] in {"bf16", "f32"}
+    assert found["cases"] == manifest.parity["cases"]
+    assert found["pooled"] < found["tolerance"]
+    assert found["quality"]["cosine_mean"] > 0.998
+    assert manifest.files.keys() >= {GRAPH, PLAIN_GRAPH}
+    assert EXPLAIN_GRAPH not in manifest.files
+    assert Artifact.open(tmp_path / "made").manifest == manifest
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_graph_that_computes_something_else_is_refused(
+    embedder: TaskArtifact, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    path, encoder = tmp_path / PLAIN_GRAPH, checkpoint.encoder
+    onnx_ir.save(plain_graph(embedder.artifact / GRAPH, encoder.config), path)
+    session = PlainSession(path, encoder.config, "fp32")
+    found = verify_plain_graph(session, encoder)
+    assert (found["computed_in"], found["tolerance"]) == ("f32", 1e-5)
+    assert 0 < found["pooled"] < 1e-5
+    changed = read_checkpoint(Folder(embedder.folder, "drawn")).encoder
+    with torch.no_grad():
+        next(changed.layers.parameters()).mul_(1.01)
+    with pytest.raises(ParityError, match="pooled differs from the PyTorch encoder"):
+        verify_plain_graph(session, changed)
+
+
+def test_a_branch_that_stays_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    config = checkpoint.encoder.config
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node("Constant", [], [f"{name}_value"], value_float=value)],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"{name}_value", TensorProto.FLOAT, [])],
+        )
+        for name, value in (("then_branch", 1.0), ("else_branch", 2.0))
+    }
+    nodes = [
+        helper.make_node("ReduceMax", ["lengths"], ["longest"], keepdims=0),
+        helper.make_node("Greater", ["longest", "limit"], ["is_long"]),
+        helper.make_node("If", ["is_long"], ["pooled"], **branches),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("lengths", TensorProto.INT64, ["batch"]),
+        helper.make_tensor_value_info("attention_layers", TensorProto.BOOL, [config.num_layers]),
+    ]
+    outputs = [helper.make_tensor_value_info("pooled", TensorProto.FLOAT, [])]
+    limit = onnx.numpy_helper.from_array(np.array(64), "limit")
+    graph = helper.make_graph(nodes, "windows", inputs, outputs, [limit])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11), tmp_path / GRAPH)
+    with pytest.raises(UnsupportedModel, match="OpenVINO computes branches wrongly, and If stays"):
+        plain_graph(tmp_path / GRAPH, config)
+
+
+def test_what_cannot_be_made_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnsupportedModel, match="takes --precision fp32 or bf16, not int8"):
+        require_openvino("int8")
+    monkeypatch.setattr(openvino_export, "is_installed", lambda: False)
+    with pytest.raises(VerificationError, match=r"not installed: pip install 'polyhead\[openvino\]'"):
+        require_openvino("bf16")

@@ -1,0 +1,104 @@
+"""The comparison of a checkpoint with the libraries that it was made for."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers.normalizers import Lowercase
+
+import export.original
+from export.checkpoint import read_checkpoint
+from export.cli import main
+from export.errors import ParityError
+from export.original import FIGURES, compare_with_original, describe
+from export.sources import Folder
+from model.artifact import Artifact
+from tests.task_artifacts import TaskArtifact
+from tests.yes_no import build
+
+TOLERANCE = 1e-5
+
+
+def change_config(folder: Path, **change: object) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("embedder", "pooled"),
+        ("reranker", "logits"),
+        ("classifier", "logits"),
+        ("sparse_encoder", "sparse"),
+        ("multi_vector_encoder", "token_vectors"),
+    ],
+)
+def test_every_task_is_compared_to_its_answer(name: str, answer: str, request: pytest.FixtureRequest) -> None:
+    made: TaskArtifact = request.getfixturevalue(name)
+    found = compare_with_original(read_checkpoint(Folder(made.folder, name)), made.folder)
+    assert found["compared"], found
+    assert found[answer] < TOLERANCE
+    assert {"attentions", "hidden_states", "last_hidden_state"} < found.keys()
+    assert "tokens" not in found
+    assert f"{answer} " in describe(found)
+
+
+def test_a_language_model_is_compared_by_what_it_says_next(tmp_path: Path) -> None:
+    folder = build(tmp_path, tied=True, ends=False)
+    found = compare_with_original(read_checkpoint(Folder(folder, "judge"), task="classification"), folder)
+    assert found["logits"] < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("part", "named"),
+    [
+        ("layers.1.attention.query", "attention of layer 1 is the first that differs"),
+        ("layers.1.feed_forward.down", "the hidden state behind layer 1 is the first that differs"),
+        ("layers.2.feed_forward.down", "the last hidden state is the first that differs"),
+    ],
+)
+def test_the_first_layer_that_differs_is_named(bert_folder: Path, part: str, named: str) -> None:
+    checkpoint = read_checkpoint(Folder(bert_folder, "bert"))
+    with torch.no_grad():
+        checkpoint.encoder.get_parameter(f"{part}.weight").mul_(1.1)
+    with pytest.raises(ParityError, match=named):
+        compare_with_original(checkpoint, bert_folder)
+
+
+def test_other_tokens_are_refused(bert_folder: Path) -> None:
+    checkpoint = read_checkpoint(Folder(bert_folder, "bert"))
+    checkpoint.tokenizer.normalizer = Lowercase()
+    with pytest.raises(ParityError, match="the original's tokenizer gives .*: its class overrules tokenizer.json"):
+        compare_with_original(checkpoint, bert_folder)
+
+
+def test_without_the_libraries_the_manifest_and_the_command_say_so(
+    bert_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export.original, "find_spec", lambda _: None)
+    found = compare_with_original(read_checkpoint(Folder(bert_folder, "bert")), bert_folder)
+    assert found == {"compared": False, "reason": "transformers and sentence-transformers are not installed"}
+    assert "compared with nothing but itself" in describe(found)
+    assert "pip install 'polyhead[verify]'" in describe(found)
+
+
+def test_a_network_of_its_own_code_is_not_compared(bert_folder: Path) -> None:
+    checkpoint = read_checkpoint(Folder(bert_folder, "bert"))
+    found = compare_with_original(checkpoint, change_config(bert_folder, auto_map={"AutoModel": "mine.Bert"}))
+    assert found == {"compared": False, "reason": "its network is defined by the model's own code, which is never run"}
+
+
+def test_an_unknown_setting_is_let_through_only_where_the_original_judges_it(
+    bert_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [str(change_config(bert_folder, surprise=1)), "--output", str(tmp_path / "made"), "--no-explain"]
+    assert main([*command, "--against", "none"]) == 1
+    assert "config.json says surprise, which may change the network" in capsys.readouterr().err
+    assert main(command) == 0
+    assert "equal to transformers" in capsys.readouterr().err
+    original = Artifact.open(tmp_path / "made").manifest.parity["original"]
+    assert original["compared"]
+    assert max(original[name] for name in FIGURES if name in original) < TOLERANCE

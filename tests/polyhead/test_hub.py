@@ -1,0 +1,112 @@
+"""A model's name typed once, against a server that speaks the hub's protocol."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks.lib.server import free_port
+from tests.hub import COMMIT, MODEL, Hub, serve_hub
+from tests.task_artifacts import TaskArtifact
+
+FETCH = """
+import json, sys
+from export.errors import SourceError
+from export.sources import find_folder
+try:
+    found = find_folder(sys.argv[1])
+    print(json.dumps([found.revision, sorted(path.name for path in found.path.iterdir())]))
+except SourceError as error:
+    print(json.dumps([None, str(error)]))
+"""
+
+
+@pytest.fixture
+def hub(embedder: TaskArtifact) -> Iterator[Hub]:
+    with serve_hub(embedder.folder) as hub:
+        yield hub
+
+
+def fetch(hub: Hub, cache: Path, model: str = MODEL, **variables: str) -> tuple[str | None, list[str] | str]:
+    """The commit and the names of the files that were fetched, or what was wrong; of a new process."""
+    environment = {**os.environ, **hub.environment(cache), **variables}
+    done = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", FETCH, model], env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    revision, found = json.loads(done.stdout)
+    return revision, found
+
+
+def test_a_download_that_breaks_off_leaves_nothing_that_is_taken_for_the_model(hub: Hub, tmp_path: Path) -> None:
+    hub.breaks_off = "model.safetensors"
+    revision, found = fetch(hub, tmp_path)
+    names = sorted({path.name for path in hub.folder.iterdir()})
+    assert (revision, found) == (
+        COMMIT,
+        names,
+    ) or "could not be fetched (" in found  # as the library tries again or not
+    assert fetch(hub, tmp_path) == (COMMIT, names)
+    (fetched,) = (tmp_path / "hub").rglob("model.safetensors")
+    assert fetched.read_bytes() == (hub.folder / "model.safetensors").read_bytes()
+    hub.asked.clear()
+    assert fetch(hub, tmp_path, HF_HUB_OFFLINE="1") == (COMMIT, names)
+    assert hub.asked == []
+    revision, found = fetch(hub, tmp_path, model="drawn/other")
+    assert (revision, found) == (None, "drawn/other is neither a folder here nor a model on the hub that can be read")
+
+
+@contextmanager
+def served(hub: Hub, cache: Path, *flags: str) -> Iterator[tuple[str, float]]:
+    """The address of `polyhead serve MODEL`, once it is ready, and after how many seconds that was."""
+    port, began = free_port(), time.monotonic()
+    program, environment = Path(sys.executable).with_name("polyhead"), {**os.environ, **hub.environment(cache)}
+    process = subprocess.Popen(  # noqa: S603 - our own program
+        [program, "serve", MODEL, f"--port={port}", "--workers=1", *flags],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        while True:
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() - began < 300
+            try:
+                if httpx.get(f"{url}/readyz").status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.05)
+        yield url, time.monotonic() - began
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=60)
+        assert process.returncode == 0, log
+    finally:
+        process.kill()
+
+
+@pytest.mark.slow
+def test_the_name_is_served_and_the_next_start_asks_nobody(hub: Hub, tmp_path: Path) -> None:
+    def encode(url: str) -> list[list[float]]:
+        answer = httpx.post(f"{url}/encode", json={"inputs": "the cat sat"}).json()
+        assert answer["model"] == MODEL
+        vectors: list[list[float]] = answer["embeddings"]
+        return vectors
+
+    with served(hub, tmp_path) as (url, cold):
+        first = encode(url)
+        assert httpx.get(f"{url}/info").json()["manifest"]["source"]["revision"] == COMMIT
+    assert hub.asked
+    hub.asked.clear()
+    for flags in ((), ("--offline",)):
+        with served(hub, tmp_path, *flags) as (url, warm):
+            assert encode(url) == first
+            assert warm < cold
+    assert hub.asked == []

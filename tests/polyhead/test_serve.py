@@ -1,0 +1,226 @@
+"""`polyhead serve MODEL`: what is no artifact is exported once, into a cache, and served from there."""
+
+import os
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from export.cli import parser as export_parser
+from export.errors import SourceError
+from export.sources import Folder
+from model.artifact import MANIFEST, read_manifest
+from polyhead import models
+from polyhead.cli import main
+from polyhead.models import DEFAULT_ARTIFACT, Wanted, cached_artifacts, default_artifact, exported
+from service.settings import Settings, misspelt_variables
+from tests.service.fake_engine import write_fake_artifact
+from tests.task_artifacts import TaskArtifact
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("POLYHEAD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("POLYHEAD_MODEL", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings of every start, which serves nothing here."""
+    seen: list[Settings] = []
+
+    def run(settings: Settings, **_: Any) -> int:
+        seen.append(settings)
+        return 0
+
+    monkeypatch.setattr("service.__main__.run", run)
+    return seen
+
+
+@pytest.fixture
+def exports(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The targets of all exports, which write an artifact that is none of the network's."""
+    seen: list[Path] = []
+
+    def export(_: Wanted, __: Folder, target: Path) -> None:
+        seen.append(target)
+        time.sleep(0.2)
+        write_fake_artifact(target)
+
+    monkeypatch.setattr(models, "_export", export)
+    return seen
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str | None, str | None]]:
+    """What the hub is asked for; it has one commit of every model."""
+    seen: list[tuple[str | None, str | None]] = []
+
+    def find(model: str | None, revision: str | None = None, *, allows_pickles: bool = False) -> Folder:
+        del allows_pickles
+        seen.append((model, revision))
+        if os.environ.get("HF_HUB_OFFLINE"):
+            raise SourceError(f"{model} could not be fetched")
+        return Folder(tmp_path, str(model), revision=COMMIT)
+
+    monkeypatch.setattr(models, "find_folder", find)
+    return seen
+
+
+def test_a_checkpoint_is_exported_and_the_next_start_takes_it_from_the_cache(
+    embedder: TaskArtifact, served: list[Settings], cache: Path
+) -> None:
+    assert main(["serve", str(embedder.folder), "--port", "0"]) == 0
+    (artifact,) = cached_artifacts()
+    assert served[0].model == artifact
+    assert artifact.parent == cache
+    assert read_manifest(artifact).precision == "fp32"
+    made = (artifact / MANIFEST).stat().st_mtime_ns
+    assert main(["serve", "--port", "0", str(embedder.folder)]) == 0
+    assert (cached_artifacts(), (artifact / MANIFEST).stat().st_mtime_ns) == ([artifact], made)
+
+
+def test_an_artifact_is_served_as_it_is(
+    embedder: TaskArtifact, served: list[Settings], exports: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--model", str(embedder.artifact)]) == 0
+    assert (served[0].model, exports) == (embedder.artifact, [])
+    assert main(["serve", str(embedder.artifact), "--precision", "int8"]) == 1
+    assert "is an artifact: how it was exported cannot be chosen any more" in capsys.readouterr().err
+
+
+def test_several_models_keep_their_names_and_only_those_without_an_artifact_are_exported(
+    embedder: TaskArtifact, served: list[Settings], exports: list[Path], asked: list[tuple[str | None, str | None]]
+) -> None:
+    models = ["owner/name", f"mine={embedder.artifact}", "other=owner/other"]
+    assert main(["serve", *models, "--default", "mine", "--precision", "int8"]) == 0
+    assert [path.name.rpartition("-")[0] for path in exports] == ["name-int8", "other-int8"]
+    first, other = exports
+    assert served[0].named_models == [("", first), ("mine", embedder.artifact), ("other", other)]
+    assert served[0].default == "mine"
+
+
+def test_a_hub_model_is_asked_for_once_and_for_each_setting(
+    served: list[Settings], exports: list[Path], asked: list[tuple[str | None, str | None]]
+) -> None:
+    for _ in range(2):
+        assert main(["serve", "owner/model"]) == 0
+    assert (len(exports), asked) == (1, [("owner/model", None)])
+    assert main(["serve", "owner/model", "--precision", "int8", "--max-length", "64"]) == 0
+    assert asked[1:] == [("owner/model", COMMIT)]  # the commit that the first start found
+    assert len(set(exports)) == 2
+    assert main(["serve", "owner/model", "--revision", COMMIT]) == 0
+    assert len(asked) == 2
+    assert main(["serve", "owner/model", "--engine", "openvino"]) == 0
+    assert len(set(exports)) == 3
+
+
+def test_settings_of_an_export_are_the_exporters(
+    embedder: TaskArtifact, served: list[Settings], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def end(command: list[str], **_: Any) -> Any:
+        commands.append(command)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polyhead.models.subprocess.Popen", end)
+    flags = ["--precision", "bf16", "--engine", "openvino", "--task", "embedding", "--max-length", "16"]
+    assert main(["serve", str(embedder.folder), *flags]) == 130
+    given = export_parser().parse_args(commands[0][4:])
+    assert (given.precision, given.engine, given.task, given.max_length) == ("bf16", "openvino", "embedding", 16)
+    assert Path(given.output).parent == cache
+
+
+def test_offline_asks_for_nothing(
+    served: list[Settings],
+    exports: list[Path],
+    asked: list[tuple[str | None, str | None]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")  # restored after the test
+    assert main(["serve", "owner/model", "--offline"]) == 1
+    assert capsys.readouterr().err.startswith("polyhead serve: owner/model could not be fetched")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")
+    assert main(["serve", "owner/model"]) == 0
+    assert main(["serve", "owner/model", "--offline"]) == 0
+    assert len(served) == 2
+
+
+def test_two_starts_share_one_export(exports: list[Path], asked: list[tuple[str | None, str | None]]) -> None:
+    found: list[Path] = []
+    starts = [threading.Thread(target=lambda: found.append(exported(Wanted("owner/model")))) for _ in range(2)]
+    for start in starts:
+        start.start()
+    for start in starts:
+        start.join()
+    assert len(exports) == 1
+    assert found == exports * 2
+
+
+def test_an_export_that_is_killed_is_one_without_memory(
+    embedder: TaskArtifact, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def killed(_: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        return started(["sh", "-c", "kill -9 $$"], **options)
+
+    started = subprocess.Popen
+    monkeypatch.setattr("polyhead.models.subprocess.Popen", killed)
+    assert main(["serve", str(embedder.folder)]) == 1
+    assert "the exporter was killed, which happens where memory is short" in capsys.readouterr().err
+
+
+def test_an_export_that_fails_leaves_nothing(
+    served: list[Settings], cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{}")
+    assert main(["serve", "./broken"]) == 1
+    assert "broken was not exported: its last line says why" in capsys.readouterr().err
+    assert (cached_artifacts(), served) == ([], [])
+    assert {path.suffix for path in cache.iterdir()} == {".lock"}
+
+
+def test_a_folder_that_is_neither_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert main(["serve", "empty"]) == 1
+    assert "holds neither an artifact (manifest.json) nor a checkpoint (config.json)" in capsys.readouterr().err
+
+
+def test_the_cache_is_listed_and_cleared(
+    served: list[Settings],
+    exports: list[Path],
+    asked: list[tuple[str | None, str | None]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("one", "other"):
+        assert main(["serve", f"owner/{name}"]) == 0
+    one, other = exports
+    capsys.readouterr()
+    assert main(["cache"]) == 0
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == [one.name, other.name]
+    assert main(["cache", "clear", one.name]) == 0
+    assert cached_artifacts() == [other]
+    assert main(["cache", "clear", "nothing"]) == 1
+    assert "holds no nothing: `polyhead cache` lists what it holds" in capsys.readouterr().err
+    assert main(["cache", "clear"]) == 0
+    assert cached_artifacts() == []
+
+
+def test_the_cache_is_no_misspelt_setting() -> None:
+    assert misspelt_variables(["POLYHEAD_CACHE"]) == {}
+
+
+def test_commands_find_what_a_server_exported(exports: list[Path], served: list[Settings]) -> None:
+    assert default_artifact() == DEFAULT_ARTIFACT
+    assert main(["serve", "--port", "0"]) == 0
+    assert [default_artifact()] == exports == [settings.model for settings in served]

@@ -1,0 +1,250 @@
+"""Builds a published model small: its layout, settings and accessory files, with random weights a few dozen wide.
+
+`models.toml` holds facts of published folders: what config.json says, modules.json, which files lie beside them.
+"""
+
+import json
+import shutil
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.numpy import save_file as save_numpy
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from tests.family_models import FamilyModel, draw
+from tests.jina_bert_reference import draw_tensors
+from tests.tokenizers import TOKENIZERS
+
+WIDTH, VOCABULARY, POSITIONS = 32, 400, 160
+SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+WORDS: Mapping[str, Sequence[str]] = {  # what families call the four numbers of a shape
+    "distilbert": ("dim", "n_layers", "n_heads", "hidden_dim"),
+    "nomic": ("n_embd", "n_layer", "n_head", "n_inner"),
+    "t5": ("d_model", "num_layers", "num_heads", "d_ff"),
+}
+SMALL: Mapping[str, Callable[[int], int]] = {
+    **dict.fromkeys(("hidden_size", "dim", "n_embd", "d_model"), lambda _: WIDTH),
+    **dict.fromkeys(("num_attention_heads", "n_heads", "n_head", "num_heads"), lambda _: 4),
+    **dict.fromkeys(("intermediate_size", "hidden_dim", "n_inner", "d_ff"), lambda _: 64),
+    **dict.fromkeys(("num_hidden_layers", "n_layers", "n_layer", "num_layers"), lambda layers: min(layers, 4)),
+    **dict.fromkeys(("sliding_window", "local_attention"), lambda _: 64),
+    **dict.fromkeys(("max_position_embeddings", "n_positions"), lambda positions: POSITIONS + positions % 64),
+    "max_trained_positions": lambda _: POSITIONS,
+    "pad_vocab_size_multiple": lambda _: 1,
+    "embedding_size": lambda _: 12,
+    "head_dim": lambda _: 12,
+    "d_kv": lambda _: 10,
+    "num_key_value_heads": lambda heads: 1 if heads == 1 else 2,
+    "query_pre_attn_scalar": lambda _: 12,
+    "max_window_layers": lambda _: 4,
+}
+ACTIVATIONS = {"identity": "torch.nn.modules.linear.Identity", "tanh": "torch.nn.modules.activation.Tanh"}
+PACKAGE = "sentence_transformers.models"
+CLASS_OF = {
+    "SpladePooling": "sentence_transformers.sparse_encoder.models.SpladePooling",
+    "PyLateDense": "pylate.models.Dense.Dense",
+}
+CLASSES = {"Model": "AutoModel", "ForMaskedLM": "AutoModelForMaskedLM", "ForCausalLM": "AutoModelForCausalLM"}
+CLASSES |= {"ForSequenceClassification": "AutoModelForSequenceClassification", "HF_ColBERT": "AutoModel"}
+
+
+@dataclass(frozen=True)
+class Published:
+    """One row of the table.
+
+    Attributes:
+        id: on the hub.
+        facts: its own, and where it says nothing its layout's.
+    """
+
+    id: str
+    facts: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        """A fact, or None."""
+        return self.facts.get(name)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """config.json at its real size."""
+        words = WORDS.get(self["words"] or "", SHAPE)
+        labels = self["labels"]
+        named = {"id2label": {str(index): label for index, label in enumerate(labels)}} if labels else {}
+        shape = dict(zip(words, self["shape"], strict=True))
+        return {**self["config"], **shape, "architectures": [self["architecture"]], **named}
+
+
+def shrink(config: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json with small sizes; its other settings stay."""
+    small: dict[str, Any] = {
+        name: SMALL[name](value) if name in SMALL and value else value for name, value in config.items()
+    }
+    for name in [name for name in small if name.endswith("_token_id") and (small[name] or 0) >= VOCABULARY]:
+        small[name] = 0
+    if "layer_types" in small:
+        small["layer_types"] = small["layer_types"][-small["num_hidden_layers"] :]
+    return small
+
+
+@cache
+def table() -> tuple[Published, ...]:
+    """Every row, with the facts that its layout gives it."""
+    data = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
+    rows = []
+    for row in data["model"]:
+        base = _with_bases(data["layout"], row["layout"])
+        config = {**base.get("config", {}), **row.get("config", {})}
+        rows.append(Published(row["id"], {**base, **row, "config": config}))
+    return tuple(rows)
+
+
+def _with_bases(layouts: Mapping[str, Any], name: str) -> dict[str, Any]:
+    layout = layouts[name]
+    if "like" not in layout:
+        return dict(layout)
+    base = _with_bases(layouts, layout["like"])
+    return {**base, **layout, "config": {**base.get("config", {}), **layout.get("config", {})}}
+
+
+def build(model: Published, folder: Path) -> Path:
+    """Writes the small folder; returns the one that the libraries read: another where its code is the model's own."""
+    tokenizer = Tokenizer.from_str(TOKENIZERS[model["tokenizer"]]().to_str())
+    tokenizer.add_tokens(model["added_tokens"] or [])
+    config = {**shrink(model.config), "vocab_size": tokenizer.get_vocab_size()}
+    tokenizer.add_tokens(model["tokens_without_row"] or [])
+    if model["written_out"]:
+        folder.mkdir()
+        save_numpy(draw_tensors(config), folder / "model.safetensors")
+    else:
+        _draw(model, config).save_pretrained(folder)
+    if model["tokenizer_file"] == "vocab.txt":
+        (folder / "vocab.txt").write_text(
+            "\n".join(sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__))
+        )
+    else:
+        tokenizer.save(str(folder / "tokenizer.json"))
+    length = min(model["tokens"], POSITIONS)
+    _write(folder, "tokenizer_config.json", {**model["tokenizer_config"], "model_max_length": length})
+    if model["modules"] is not None:
+        _write_modules(model, folder)
+    if around := _around(model):
+        _write(folder, "config_sentence_transformers.json", around)
+    for name, content in (model["files"] or {}).items():
+        _write(folder, name, content)
+    library = folder
+    if model["library"]:
+        library = folder.with_name(f"{folder.name}-library")
+        shutil.copytree(folder, library)
+    kept = {name: value for name, value in config.items() if name not in (model["left_out"] or ())}
+    _write(folder, "config.json", kept)
+    _change_weights(model, folder)
+    return library
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """config.json of a folder."""
+    read: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return read
+
+
+def _around(model: Published) -> dict[str, Any]:
+    prompts = {"prompts": model["prompts"], "default_prompt_name": None} if model["prompts"] else {}
+    return {**prompts, **(model["around"] or {})}
+
+
+def _change_weights(model: Published, folder: Path) -> None:
+    """Weights as they are published: besides the network's, or as a pickle."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    tensors |= {name: torch.ones(WIDTH) for name in model["extra_tensors"] or ()}
+    if model["inline_dense"]:
+        generator = torch.Generator().manual_seed(1)
+        tensors["linear.weight"] = torch.randn(WIDTH // 2, WIDTH, generator=generator) * 0.3
+    if model["adapters"]:
+        tensors = _with_adapters(tensors)
+    if model["weights"] == "pickle":
+        path.unlink()
+        torch.save(tensors, folder / "pytorch_model.bin")
+    else:
+        save_file(tensors, path, {"format": "pt"})
+
+
+def _with_adapters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Five adapters a matrix that change nothing, for the libraries know the network without any."""
+    stored = {}
+    for name, tensor in tensors.items():
+        if tensor.ndim < 2 or "pooler" in name:
+            stored[name] = tensor
+            continue
+        module = f"{name.removesuffix('.weight')}.parametrizations.weight"
+        rows, columns = tensor.shape if "embeddings" in name else tensor.shape[::-1]
+        first, second = torch.ones(5, 4, rows), torch.zeros(5, columns, 4)
+        is_table = "embeddings" in name
+        stored[f"{module}.original"] = tensor
+        stored[f"{module}.0.lora_A"] = first.mT.contiguous() if is_table else first
+        stored[f"{module}.0.lora_B"] = second.mT.contiguous() if is_table else second
+    return stored
+
+
+def _draw(model: Published, config: Mapping[str, Any]) -> Any:
+    """The network as the library builds it, from config.json or from what the layout says in the library's words."""
+    words = WORDS.get(model["words"] or "", SHAPE)
+    if model["library"]:
+        own = dict(zip(SHAPE, (config[word] for word in words), strict=True))
+        unread = {"rope_scaling", "auto_map", *words} - own.keys()
+        config = {**{name: value for name, value in config.items() if name not in unread}, **own, **model["library"]}
+    auto = model["class"] or next(auto for ending, auto in CLASSES.items() if model["architecture"].endswith(ending))
+    unsaid = {"model_type", "architectures", *(model["left_out"] or ())}
+    settings = {name: value for name, value in config.items() if name not in unsaid}
+    spread = 0.2 if model["spread"] is None else model["spread"]
+    return draw(FamilyModel(model.id, config["model_type"], settings, spread=spread, auto=getattr(transformers, auto)))
+
+
+def _write_modules(model: Published, folder: Path) -> None:
+    sizes = [WIDTH]
+    first = "sparse_encoder.models.MLMTransformer" if "SpladePooling" in str(model["modules"]) else "models.Transformer"
+    entries = [{"idx": 0, "name": "0", "path": "", "type": f"sentence_transformers.{first}"}]
+    for index, module in enumerate(model["modules"], start=1):
+        kind, *settings = module.split()
+        place = f"{index}_{kind.removeprefix('PyLate')}"
+        entries.append(
+            {"idx": index, "name": str(index), "path": place, "type": CLASS_OF.get(kind, f"{PACKAGE}.{kind}")}
+        )
+        (folder / place).mkdir()
+        if kind == "Pooling":
+            _write(folder, f"{place}/config.json", _pooling(settings[0]))
+        elif kind == "SpladePooling":
+            _write(folder, f"{place}/config.json", {"pooling_strategy": "max", "activation_function": "relu"})
+        elif kind.endswith("Dense"):
+            hidden, size = model["shape"][0], int(settings[0])
+            sizes.append(WIDTH if size == hidden else WIDTH // 2 if size < hidden else 2 * WIDTH)
+            _write_dense(folder / place, sizes[-2], sizes[-1], settings[1:])
+    _write(folder, "modules.json", entries)
+
+
+def _pooling(mode: str) -> dict[str, Any]:
+    flags = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "lasttoken": "lasttoken"}
+    said = {f"pooling_mode_{flag}": name == mode for name, flag in flags.items()}
+    return {"word_embedding_dimension": WIDTH, **said}
+
+
+def _write_dense(folder: Path, size: int, out: int, settings: Sequence[str]) -> None:
+    has_bias, activation = "bias" in settings, next(name for name in settings if name in ACTIVATIONS)
+    config = {"in_features": size, "out_features": out, "bias": has_bias}
+    _write(folder, "config.json", {**config, "activation_function": ACTIVATIONS[activation]})
+    generator = torch.Generator().manual_seed(size)
+    tensors = {"linear.weight": torch.randn(out, size, generator=generator) * 0.3}
+    save_file(tensors | ({"linear.bias": torch.ones(out) * 0.1} if has_bias else {}), folder / "model.safetensors")
+
+
+def _write(folder: Path, name: str, content: Any) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(json.dumps(content))

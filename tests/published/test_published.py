@@ -1,0 +1,82 @@
+"""Models that people download: each, drawn small in its published layout, equals its original, or is refused with the
+reason that the table names.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from export.checkpoint import Checkpoint, read_checkpoint
+from export.cli import parser
+from export.errors import ExportError
+from export.exporter import export_artifact
+from export.original import compare_with_original
+from export.sources import Folder
+from export.verify import Case
+from tests.jina_bert_reference import encode
+from tests.published.build import Published, build, config_of, table
+from tests.published.page import PAGE, page
+
+TOLERANCE = 1e-5
+ROWS = table()
+QUICK = [pytest.param(row, marks=() if row["quick"] else pytest.mark.exhaustive, id=row.id) for row in ROWS]
+
+
+def read(row: Published, folder: Path) -> Checkpoint:
+    """The folder as the row's command reads it."""
+    options = parser().parse_args([row.id, "--output", "there", *(row["options"] or ())])
+    choices: dict[str, Any] = {name: getattr(options, name) for name in ("task", "adapter", "instruction", "pooling")}
+    return read_checkpoint(Folder(folder, row.id, allows_pickles=options.allow_pickled_weights), **choices)
+
+
+@pytest.mark.parametrize("row", QUICK)
+def test_equals_its_original_or_is_refused(row: Published, tmp_path: Path) -> None:
+    folder = tmp_path / "published"
+    library = build(row, folder)
+    if row["result"] == "refused":
+        with pytest.raises(ExportError) as caught:
+            read(row, folder)
+        assert row["message"] in str(caught.value)
+        return
+    checkpoint = read(row, folder)
+    if row["written_out"]:
+        _compare_with_publications(checkpoint, folder)
+        return
+    is_equal = row["result"] != "exported"
+    if row["adapters"]:  # the library's copy has the weights that these adapters make
+        checkpoint = replace(checkpoint, source=replace(checkpoint.source, adapter=None))
+    compared = compare_with_original(checkpoint, library if is_equal else folder)
+    assert compared["compared"] == is_equal, compared
+    assert not is_equal or not [name for name in ("tokens", "answer") if name in compared and not row["unseen"]], (
+        compared
+    )
+
+
+def _compare_with_publications(checkpoint: Checkpoint, folder: Path) -> None:
+    ids = list(range(5, 30))
+    expected, _ = encode(config_of(folder), load_file(folder / "model.safetensors"), ids, [0] * len(ids))
+    with torch.inference_mode():
+        types = torch.zeros(1, len(ids), dtype=torch.int64)
+        found = checkpoint.encoder(torch.tensor([ids]), torch.tensor([len(ids)]), token_type_ids=types)
+    torch.testing.assert_close(found.last_hidden_state[0].double(), torch.tensor(expected), atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.id) for row in ROWS if row["result"] != "refused"])
+def test_is_exported(row: Published, tmp_path: Path) -> None:
+    build(row, tmp_path / "published")
+    checkpoint = read(row, tmp_path / "published")
+    with patch("export.verify.grid", lambda _: [Case((7, 3), 7, (0, 1))]):
+        manifest = export_artifact(checkpoint, tmp_path / "artifact", explains=False)
+    assert sum(manifest.fused_attention.values()) == checkpoint.encoder.config.num_layers
+
+
+def test_the_page_says_what_the_table_says() -> None:
+    assert len(ROWS) >= 60
+    assert len({row.id for row in ROWS}) == len(ROWS)
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.published.page writes it"

@@ -1,0 +1,72 @@
+"""How several models share the cores: each has its fair part, and what another leaves."""
+
+import threading
+
+import pytest
+
+from service.batching.core_shares import KEPT_SECONDS, CoreShare, CoreShares
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def begin(member: CoreShare, times: int) -> None:
+    for _ in range(times):
+        member.begin()
+
+
+@pytest.mark.parametrize(
+    ("cores", "running", "most"),
+    [
+        (2, [0], [2]),  # alone, or the others idle
+        (2, [2, 0], [2, 1]),  # the other may begin one run at once
+        (2, [1, 1], [1, 1]),
+        (8, [5, 1], [7, 4]),  # what one does not use is the other's
+        (8, [3, 2, 1], [5, 5, 4]),
+        (2, [1, 0, 0], [2, 1, 1]),
+        (1, [1, 0], [1, 1]),
+    ],
+)
+def test_each_has_its_fair_part_and_what_others_leave(cores: int, running: list[int], most: list[int]) -> None:
+    shares = CoreShares(cores, Clock())
+    members = [shares.join() for _ in running]
+    for member, times in zip(members, running, strict=True):
+        begin(member, times)
+    assert [member.most(0.0) for member in members] == most
+
+
+def test_a_core_is_left_for_a_moment_to_the_model_that_used_it() -> None:
+    clock = Clock()
+    shares = CoreShares(4, clock)
+    flooded, other = shares.join(), shares.join()
+    other.begin()
+    other.end()
+    assert flooded.most(clock.now) == 3
+    assert flooded.most(clock.now + KEPT_SECONDS) == 4
+    shares.leave(other)
+    assert flooded.most(clock.now) == 4
+
+
+def test_a_worker_waits_until_the_cores_are_left_to_it() -> None:
+    clock = Clock()
+    shares = CoreShares(2, clock)
+    flooded, other = shares.join(), shares.join()
+    begin(other, 1)
+    begin(flooded, 1)
+    began = threading.Event()
+
+    def work() -> None:
+        flooded.begin()
+        began.set()
+
+    waiting = threading.Thread(target=work, daemon=True)
+    waiting.start()
+    other.end()
+    assert not began.is_set()
+    clock.now = KEPT_SECONDS
+    waiting.join()
+    assert began.is_set()

@@ -1,0 +1,325 @@
+"""API keys: closed unless opened, rotated without a restart, never shown."""
+
+import logging
+import os
+import re
+import timeit
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from service.errors import MalformedRequest, Unauthorized
+from service.http import access as keys
+from service.http.access import SHORTEST_KEY, HostAndPortPolicy, KeyRing, KeysError
+from service.http.route import Route
+from service.observability.logs import REQUEST_LOGGER
+from service.routes.table import ROUTES
+from tests.service.conftest import Serve, Served
+from tests.service.process import fake_server
+
+FIRST, SECOND, WRONG = "first-key-0123456789", "second-key-9876543210", "wrong-key-0123456789"
+
+
+def check(ring: KeyRing, key: str | None) -> None:
+    ring.check({} if key is None else {b"authorization": b"Bearer " + key.encode()})
+
+
+@pytest.fixture
+def guarded(serve: Serve, tmp_path: Path) -> Served:
+    file = tmp_path / "keys"
+    file.write_text(f"# the search team\n{FIRST}\n\n  {SECOND}  \n")
+    served: Served = serve("--api-keys-file", str(file))
+    return served
+
+
+def test_every_route_but_the_open_ones_wants_a_key(guarded: Served) -> None:
+    for route in ROUTES:
+        path = route.path.replace("{path:path}", "viewer/index.html")
+        for method in route.methods:
+            response = guarded.client.request(method, path, json={} if method == "POST" else None)
+            assert (response.status_code == 401) == (route.access == "key"), (method, path, response.status_code)
+            assert ("www-authenticate" in response.headers) == (route.access == "key")
+
+
+def test_the_open_routes_are_probes_pages_and_what_an_operator_reads() -> None:
+    """Written out: a route that is opened by mistake has to be opened here, too."""
+    assert {(route.method, route.path) for route in ROUTES if route.access != "key"} == {
+        *(("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/health")),
+        *(("GET", "/v2/health/live"), ("GET", "/v2/health/ready")),
+        *(("GET", "/metrics"), ("GET", "/docs"), ("GET", "/openapi.json")),
+        *(("GET", "/"), ("GET", "/static/{path:path}")),
+        *(("GET", "/admin/models"), ("POST", "/admin/models")),  # with a key, and on the admin port only
+        ("DELETE", "/admin/models/{model:path}"),
+    }
+
+
+def test_a_route_that_does_not_exist_wants_a_key_too(guarded: Served) -> None:
+    assert guarded.client.get("/nothing").status_code == 401
+    assert guarded.client.get("/nothing", headers={"X-API-Key": FIRST}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": f"Bearer {FIRST}"},
+        {"Authorization": f"bearer {SECOND}"},
+        {"X-API-Key": SECOND},
+        {"api-key": WRONG, "X-API-Key": FIRST},
+        {"Authorization": f"Bearer {WRONG}", "X-API-Key": FIRST},  # a gateway's own token, OpenAI's client's "none"
+        {"Authorization": f"Bearer {FIRST}", "X-API-Key": WRONG},
+    ],
+    ids=str,
+)
+def test_a_known_key_is_let_in(guarded: Served, headers: dict[str, str]) -> None:
+    assert guarded.client.post("/encode", json={"inputs": "cat"}, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": ""},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer "},
+        {"Authorization": FIRST},
+        {"Authorization": f"Basic {FIRST}"},
+        {"Authorization": f"Bearer {FIRST}x"},
+        {"Authorization": f"Bearer {FIRST[:-1]}"},
+        {"Authorization": f"Bearer {FIRST} {SECOND}"},
+        {"X-API-Key": WRONG},
+        {"Authorization": f"Bearer {WRONG}", "X-API-Key": f"{FIRST}x"},
+        {"X-API-Key": f"{FIRST},{SECOND}"},
+    ],
+    ids=str,
+)
+def test_anything_else_is_not(guarded: Served, headers: dict[str, str]) -> None:
+    response = guarded.client.post("/encode", json={"inputs": "cat"}, headers=headers)
+    assert response.status_code == 401
+    assert response.json()["error"]["type"] == "authentication_error"
+    assert guarded.backend.batches == []
+    for key in (FIRST, SECOND, WRONG):
+        assert key not in response.text
+
+
+def test_without_keys_everybody_may_ask(served: Served) -> None:
+    assert served.encode({"inputs": "cat"}).status_code == 200
+
+
+def test_refusals_are_counted(guarded: Served) -> None:
+    guarded.client.post("/encode", json={"inputs": "cat"})
+    assert guarded.metric("polyhead_requests_rejected_total", reason="unauthorized") == 1
+
+
+def test_keys_change_while_the_process_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keys, "RELOAD_INTERVAL", 0.0)
+    file = tmp_path / "keys"
+    file.write_text(FIRST)
+    ring = KeyRing([], file)
+    check(ring, FIRST)
+    replacement = tmp_path / "new"
+    replacement.write_text(f"{FIRST}\n{SECOND}\n")
+    os.replace(replacement, file)
+    check(ring, FIRST)
+    check(ring, SECOND)
+    file.write_text(SECOND)
+    with pytest.raises(Unauthorized):
+        check(ring, FIRST)
+    file.write_bytes(b"\xef\xbb\xbf%b\n%b" % (FIRST.encode(), SECOND.encode()))  # as editors of Windows write it
+    check(ring, FIRST)
+    file.write_text("\n")  # a file that lost its keys closes no one out, and lets no one in
+    check(ring, SECOND)
+    file.unlink()
+    check(ring, SECOND)
+    with pytest.raises(Unauthorized):
+        check(ring, WRONG)
+    assert "stay as they were" in caplog.text
+    assert SECOND not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "key", ["", "short", "x" * (SHORTEST_KEY - 1), "has a space in the key", "sch\u00f6ner-schl\u00fcssel"]
+)
+def test_keys_that_can_be_guessed_or_not_be_sent_are_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(KeysError, match="API key") as refused:
+        KeyRing([key])
+    assert not key or key not in str(refused.value)
+    file = tmp_path / "keys"
+    file.write_text(key)
+    with pytest.raises(KeysError, match="API key"):
+        KeyRing([], file)
+
+
+def test_a_file_that_is_missing_or_too_large_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KeysError, match="No such file"):
+        KeyRing([], tmp_path / "missing")
+    (tmp_path / "large").write_text(f"{FIRST}\n" * 2**17)
+    with pytest.raises(KeysError, match="larger than"):
+        KeyRing([], tmp_path / "large")
+
+
+def test_a_key_is_found_as_quickly_among_many() -> None:
+    """Comparing each of 50,000 keys takes a thousand times as long as one look-up."""
+
+    def seconds(ring: KeyRing) -> float:
+        return min(timeit.repeat(lambda: check(ring, FIRST), number=5, repeat=20))
+
+    many = KeyRing([FIRST, *(f"{number:032}" for number in range(50_000))])
+    assert seconds(many) < 50 * seconds(KeyRing([FIRST]))
+
+
+def test_the_process_takes_keys_from_the_environment_and_shows_none(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, POLYHEAD_API_KEYS=f"{FIRST}, {SECOND}").wait_until_ready() as server:
+        assert server.request("POST", "/encode", {"inputs": "cat"})[0] == 401
+        assert server.request("POST", "/encode", {"inputs": "cat"}, Authorization=f"Bearer {SECOND}")[0] == 200
+        assert server.request("POST", "/encode", {"inputs": "cat"}, Authorization=f"Bearer {WRONG}")[0] == 401
+        pages = b"".join(server.request("GET", path)[2] for path in ("/metrics", "/openapi.json", "/healthz"))
+        assert server.stop() == 0
+    for key in (FIRST, SECOND, WRONG):
+        assert key not in server.log
+        assert key.encode() not in pages
+
+
+def test_the_process_does_not_start_with_unusable_keys(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, POLYHEAD_API_KEYS="hunter2") as server:
+        assert server.wait() == 1
+        assert "API key" in server.log
+        assert "hunter2" not in server.log
+
+
+def route_of(path: str) -> Route:
+    return next(route for route in ROUTES if route.path == path)
+
+
+def get(port: str, path: str) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_metrics_and_documentation_are_on_the_admin_port_alone(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, "--admin-port", "0").wait_until_ready() as server:
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", server.wait_for_line("metrics and documentation are on"))
+        assert found
+        admin, port = found[1], str(server.address[1])
+        for path in ("/metrics", "/docs", "/openapi.json"):
+            assert (get(admin, path), get(port, path)) == (200, 404)
+        for path in ("/info", "/"):
+            assert (get(admin, path), get(port, path)) == (404, 200)
+        for path in ("/healthz", "/readyz"):
+            assert (get(admin, path), get(port, path)) == (200, 200)
+        assert server.request("POST", "/encode", {"inputs": "cat"})[0] == 200
+        assert server.stop() == 0
+
+
+def test_the_two_ports_must_differ(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, "--port", "18999", "--admin-port", "18999") as server:
+        assert server.wait() == 2
+        assert "expected another one" in server.log
+
+
+@pytest.mark.parametrize(
+    "host", ["api.example.com", "API.Example.com:8000", "a.b.internal", "a.internal:80", "[::1]:80"]
+)
+def test_hosts_that_are_served(host: str) -> None:
+    HostAndPortPolicy(None, ["api.example.com", "*.internal", "[::1]"]).check(route_of("/encode"), None, host.encode())
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *(None, "", "example.com", "evil.api.example.com", "internal", "api.example.com.evil.net"),
+        *(".internal", "evil.net#.internal", "evil.net/.internal", "a..internal", "api.example.com:\u00b2"),
+    ],
+)
+def test_hosts_that_are_not(host: str | None) -> None:
+    policy = HostAndPortPolicy(None, ["api.example.com", "*.internal"])
+    with pytest.raises(MalformedRequest, match="Host"):
+        policy.check(route_of("/encode"), None, None if host is None else host.encode("latin-1"))
+
+
+def test_probes_and_scrapes_name_an_address() -> None:
+    """An orchestrator asks a pod, an image's health check its own container: neither knows the service's name."""
+    policy = HostAndPortPolicy(None, ["api.example.com"])
+    for route in ("/healthz", "/readyz", "/metrics", "/health", "/v2/health/live", "/v2/health/ready"):
+        policy.check(route_of(route), None, b"10.0.0.7:8000")
+    with pytest.raises(MalformedRequest, match="Host"):
+        policy.check(route_of("/info"), None, b"10.0.0.7:8000")
+
+
+def test_another_host_name_is_answered_400(serve: Serve) -> None:
+    served = serve("--allowed-hosts", "testserver")
+    assert served.encode({"inputs": "cat"}).status_code == 200
+    response = served.encode({"inputs": "cat"}, host="rebound.example.net")
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "Host"
+
+
+ORIGIN = "https://notes.example.com"
+PREFLIGHT = {
+    "Origin": ORIGIN,
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "content-type",
+}
+
+
+@pytest.fixture
+def opened(serve: Serve) -> Served:
+    made: Served = serve("--cors-origins", f"https://other.example.com, {ORIGIN}")
+    return made
+
+
+def test_pages_of_other_origins_are_kept_out_by_default(served: Served) -> None:
+    assert served.client.options("/encode", headers=PREFLIGHT).status_code == 405
+    assert "access-control-allow-origin" not in served.encode({"inputs": "cat"}, origin=ORIGIN).headers
+
+
+def test_pages_of_given_origins_may_call(opened: Served) -> None:
+    allowed = opened.client.options("/encode", headers=PREFLIGHT)
+    assert (allowed.status_code, allowed.headers["access-control-allow-origin"]) == (200, ORIGIN)
+    good, bad = opened.encode({"inputs": "cat"}, origin=ORIGIN), opened.encode({}, origin=ORIGIN)
+    assert (good.status_code, bad.status_code) == (200, 422)
+    for response in (good, bad):  # failures too, or the page could not read what went wrong
+        assert response.headers["access-control-allow-origin"] == ORIGIN
+    assert "access-control-allow-origin" not in opened.encode({"inputs": "cat"}, origin="https://evil.example").headers
+
+
+def test_pages_read_why_they_have_no_key(serve: Serve) -> None:
+    served = serve("--cors-origins", ORIGIN, "--api-keys", "the-only-key-0123456789")
+    refused = served.encode({"inputs": "cat"}, origin=ORIGIN)
+    assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, ORIGIN)
+
+
+def test_browsers_ask_without_a_key(serve: Serve) -> None:
+    served = serve("--cors-origins", ORIGIN, "--api-keys", "the-only-key-0123456789")
+    assert served.client.options("/encode", headers=PREFLIGHT).status_code == 200
+    assert served.client.options("/encode").status_code == 401  # no browser that asks for a page
+
+
+def test_an_unknown_origin_is_told_so(opened: Served) -> None:
+    refused = opened.client.options("/encode", headers={**PREFLIGHT, "Origin": "https://evil.example"})
+    assert (refused.status_code, refused.text) == (400, "Disallowed CORS origin")
+
+
+def test_a_preflight_is_answered_as_every_request_is(opened: Served, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, REQUEST_LOGGER):
+        answered = opened.client.options("/encode", headers={**PREFLIGHT, "X-Request-Id": "asked-1"})
+    assert answered.headers["x-request-id"] == "asked-1"
+    assert answered.headers["x-content-type-options"] == "nosniff"
+    (line,) = (vars(record)["fields"] for record in caplog.records if record.name == REQUEST_LOGGER)
+    assert (line["route"], line["method"], line["status"]) == ("/encode", "OPTIONS", 200)
+    name = "polyhead_request_duration_seconds_count"
+    assert opened.metric(name, route="/encode", method="OPTIONS", status="200") == 1
+
+
+def test_a_preflight_for_another_host_or_port_is_refused(serve: Serve) -> None:
+    served = serve("--cors-origins", ORIGIN, "--allowed-hosts", "testserver", "--admin-port", "9001")
+    assert served.client.options("/encode", headers=PREFLIGHT).status_code == 200
+    assert served.client.options("/encode", headers={**PREFLIGHT, "Host": "rebound.example.net"}).status_code == 400
+    assert served.client.options("http://testserver:9001/encode", headers=PREFLIGHT).status_code == 404
+    assert served.client.options("/metrics", headers=PREFLIGHT).status_code == 404

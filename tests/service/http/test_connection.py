@@ -1,0 +1,98 @@
+"""More clients than there are slots."""
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from service.http.connection import ADMIN_CONNECTIONS, REFUSED_CONNECTIONS, ConnectionSlots
+from tests.service.http.test_protocol import PROBE, error_code, read_answer, request_bytes
+from tests.service.process import ServerProcess, fake_server, wait_until
+
+REFUSED = (503, "1", "close", "too_many_connections")
+
+
+def admin_address(server: ServerProcess) -> tuple[str, int]:
+    found = re.search(r"127\.0\.0\.1:(\d+)", server.wait_for_line("metrics and documentation are on"))
+    assert found
+    return "127.0.0.1", int(found[1])
+
+
+@pytest.fixture(scope="module")
+def full_server(fake_artifact: Path) -> Iterator[ServerProcess]:
+    """Three slots, all taken."""
+    with fake_server(fake_artifact, "--max-connections", "3").wait_until_ready() as server, ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(server.connect())
+        yield server
+
+
+@pytest.mark.parametrize("pieces", [1, 9])
+@pytest.mark.parametrize(
+    "sent",
+    [request_bytes({"inputs": "cat"}), request_bytes({"inputs": "cat"}, "Connection: Upgrade", "Upgrade: h2c"), PROBE],
+    ids=["encode", "upgrade", "probe"],
+)
+def test_clients_beyond_the_limit_are_told_so_and_closed(full_server: ServerProcess, sent: bytes, pieces: int) -> None:
+    with full_server.connect() as connection:
+        size = -(-len(sent) // pieces)
+        for start in range(0, len(sent), size):
+            connection.sendall(sent[start : start + size])
+        status, headers, body = read_answer(connection)
+        assert (status, headers["retry-after"], headers["connection"], error_code(body)) == REFUSED
+        assert connection.recv(1) == b""
+
+
+def test_the_admin_port_has_slots_of_its_own(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, "--max-connections", "1", "--admin-port", "0").wait_until_ready() as server:
+        admin = admin_address(server)
+        with server.connect(), ExitStack() as scrapers:
+            for _ in range(2):
+                scraper = scrapers.enter_context(socket.create_connection(admin, timeout=10))
+                scraper.sendall(PROBE)
+                assert read_answer(scraper)[0] == 200
+            with server.connect() as connection:
+                connection.sendall(request_bytes({"inputs": "cat"}))
+                assert read_answer(connection)[0] == 503
+        with socket.create_connection(admin, timeout=10):  # and the slot of the one that is gone is free
+            wait_until(lambda: server.request("GET", "/info")[0] == 200)
+
+
+def test_refused_clients_that_hold_on_keep_no_probe_out(fake_artifact: Path) -> None:
+    """Each of them takes a descriptor, of which there are few."""
+    flags, descriptors = ("--max-connections", "4", "--admin-port", "0"), 32 + 4 + 64 + 64
+    with fake_server(fake_artifact, *flags, FAKE_DESCRIPTORS=str(descriptors)).wait_until_ready() as server:
+        admin = admin_address(server)
+        with ExitStack() as held:
+            for _ in range(descriptors):
+                client = held.enter_context(server.connect())
+                with socket.create_connection(admin, timeout=10) as probe:
+                    probe.sendall(PROBE)
+                    assert read_answer(probe)[0] == 200
+            assert read_answer(client)[0] == 503
+        wait_until(lambda: server.request("GET", "/healthz")[0] == 200)
+
+
+def test_slots_at_each_port_end_and_are_freed() -> None:
+    slots = ConnectionSlots(2, admin_port=9)
+    assert [slots.take(9) for _ in range(ADMIN_CONNECTIONS + 1)] == ["admin port"] * ADMIN_CONNECTIONS + [None]
+    assert [slots.take(port) for port in (8, None, 8)] == ["first port"] * 2 + [None]
+    slots.release("admin port")
+    slots.release("first port")
+    assert [slots.take(port) for port in (9, 9, 8, 8)] == ["admin port", None, "first port", None]
+
+
+def test_of_many_refused_clients_the_first_is_cut_off() -> None:
+    slots, refused = ConnectionSlots(1), [Mock() for _ in range(REFUSED_CONNECTIONS + 2)]
+    gone, first = refused[:2]
+    for connection in refused[:-1]:
+        slots.add_refused(connection)
+    gone.abort.assert_called_once()
+    slots.discard_refused(gone)
+    slots.discard_refused(refused[5])
+    slots.add_refused(refused[-1])
+    first.abort.assert_not_called()

@@ -1,0 +1,207 @@
+"""OpenVINO's answers beside ONNX Runtime's, of small networks of every task that it takes."""
+
+import asyncio
+import shutil
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir
+import pytest
+
+from export.explain import share_weights
+from export.openvino import plain_graph
+from model.artifact import GRAPH, OPENVINO, PLAIN_GRAPH, Artifact, ArtifactError, describe_files, write_manifest
+from model.processor import openvino_settings
+from service.batching.batcher import Batcher
+from service.batching.jobs import Job
+from service.engine import Engine
+from service.inference.backend import Batch, Cancellation
+from service.inference.onnx_backend import OnnxBackend, ProviderUnavailable
+from service.inference.openvino_backend import OpenVinoBackend, _CancellableRun, load_backend
+from tests.service.fake_backend import PATIENCE
+from tests.task_artifacts import TaskArtifact
+
+openvino = pytest.importorskip("openvino")
+
+TOLERANCE = 1e-5
+TASKS = ("embedder", "reranker", "classifier", "multi_vector_encoder", "yes_no_reranker")
+
+
+def for_openvino(source: Path, directory: Path, precision: str = "fp32") -> Artifact:
+    """An artifact with the graph for OpenVINO too, as the exporter adds it."""
+    shutil.copytree(source, directory)
+    manifest = Artifact.open(source).manifest
+    graph = plain_graph(directory / GRAPH, manifest.config)
+    share_weights(graph, [directory / GRAPH])
+    onnx_ir.save(graph, directory / PLAIN_GRAPH)
+    write_manifest(directory, replace(manifest, engine=OPENVINO, precision=precision, files=describe_files(directory)))
+    return Artifact.open(directory)
+
+
+@pytest.fixture(scope="module")
+def artifact(embedder: TaskArtifact, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return for_openvino(embedder.artifact, tmp_path_factory.mktemp("openvino") / "embedder")
+
+
+@pytest.fixture(scope="module")
+def backend(artifact: Artifact) -> OpenVinoBackend:
+    return OpenVinoBackend(artifact, workers=2)
+
+
+def batch(artifact: Artifact, lengths: list[int], seed: int = 0, **wanted: Any) -> Batch:
+    config = artifact.manifest.config
+    ids = np.random.default_rng(seed).integers(0, config.vocab_size, (len(lengths), max(lengths)))
+    return Batch(ids, np.array(lengths), **wanted)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_plain_answers_are_those_of_onnx_runtime(task: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    artifact = for_openvino(request.getfixturevalue(task).artifact, tmp_path / task)
+    backend, reference = OpenVinoBackend(artifact), OnnxBackend(artifact)
+    longest = artifact.manifest.max_sequence_length
+    for lengths in ([1], [5], [7, 3, 1], [16] * 4, [longest, 2, longest // 2], [1, 1]):
+        given = batch(artifact, lengths, seed=len(lengths))
+        found, expected = backend.run(given), reference.run(given)
+        for own, other in zip(found.output, expected.output, strict=True):
+            np.testing.assert_allclose(own, other, atol=3 * TOLERANCE, rtol=TOLERANCE)
+    assert backend._full is None, "nothing asked for the other graph"
+
+
+def test_what_is_asked_for_besides_is_onnx_runtimes_to_the_bit(artifact: Artifact) -> None:
+    backend, reference = OpenVinoBackend(artifact), OnnxBackend(artifact)
+    heads = sum(artifact.manifest.config.num_heads)
+    gates = np.zeros((2, heads), np.float32)
+    for wanted in (
+        {"attention_layers": (0, 1)},
+        {"attention_layers": (1,), "wants_norms": True},
+        {"wants_tokens": True},
+        {"head_gates": gates},
+    ):
+        given = batch(artifact, [9, 4], **wanted)
+        found, expected = backend.run(given), reference.run(given)
+        np.testing.assert_array_equal(found.output, expected.output)
+        assert found.attentions.keys() == expected.attentions.keys()
+        for layer, weights in expected.attentions.items():
+            np.testing.assert_array_equal(found.attentions[layer], weights)
+        for layer, norms in expected.value_norms.items():
+            np.testing.assert_array_equal(found.value_norms[layer], norms)
+        assert (found.last_hidden_state is None) == (expected.last_hidden_state is None)
+
+
+def test_the_graph_for_it_keeps_its_weights_in_the_other_ones_file(artifact: Artifact) -> None:
+    assert artifact.path(PLAIN_GRAPH).stat().st_size < artifact.path(GRAPH).stat().st_size / 5
+
+
+def test_threads_run_side_by_side_through_a_batcher(artifact: Artifact) -> None:
+    reference = OnnxBackend(artifact)
+    batcher = Batcher(
+        OpenVinoBackend(artifact, workers=2), workers=2, max_batch_tokens=64, max_queue_tokens=10**6, max_padding=0.4
+    )
+    batcher.start()
+
+    async def ask() -> None:
+        batches = [batch(artifact, [1 + seed % 9], seed=seed) for seed in range(100)]
+        jobs = [Job(one.input_ids[0], (0,) if place % 10 == 0 else ()) for place, one in enumerate(batches)]
+        answers = await asyncio.gather(*(batcher.submit([job]) for job in jobs))
+        for one, (result,) in zip(batches, answers, strict=True):
+            np.testing.assert_allclose(result.output, reference.run(one).output[0], atol=TOLERANCE)
+
+    asyncio.run(ask())
+    assert batcher.close(PATIENCE)
+
+
+def test_a_run_is_ended_in_the_middle_and_the_next_one_is_whole(artifact: Artifact) -> None:
+    backend = OpenVinoBackend(artifact)
+    large = batch(artifact, [64] * 1000)
+
+    def run(cancellation: Cancellation | None) -> None:
+        backend.run(replace(large, cancellation=cancellation))
+
+    def run_until_one_is_cancelled() -> None:
+        for _ in range(20):  # a busy machine may let a run end before the timer
+            cancellation = Cancellation()
+            threading.Timer(0.02, cancellation.cancel).start()
+            run(cancellation)
+
+    run(Cancellation())  # to its end
+    with pytest.raises(RuntimeError, match="(?i)cancel"):
+        run_until_one_is_cancelled()
+    cancelled = Cancellation()
+    cancelled.cancel()
+    with pytest.raises(RuntimeError, match="cancelled before it began"):
+        run(cancelled)
+    run(None)
+
+
+def test_a_cancellation_that_comes_late_does_not_end_the_next_run() -> None:
+    class Request:
+        cancelled = 0
+
+        def start_async(self, feeds: dict[str, Any], *, share_inputs: bool) -> None: ...
+
+        def wait(self) -> None: ...
+
+        def cancel(self) -> None:
+            self.cancelled += 1
+
+    request = Request()
+    run = _CancellableRun(request)
+    run.infer({}, None)
+    run.end()
+    run.cancel()
+    assert request.cancelled == 0
+
+
+def test_the_service_loads_it_and_says_what_computes(artifact: Artifact, embedder: TaskArtifact) -> None:
+    with Engine.load(artifact.directory) as engine, Engine.load(embedder.artifact) as other:
+        texts = ["the cat sat on the mat", "a dog ran"]
+        np.testing.assert_allclose(engine.encode(texts).embeddings, other.encode(texts).embeddings, atol=TOLERANCE)
+        assert (engine.runtime.engine, engine.runtime.computes_in) == ("openvino", "f32")
+        assert (other.runtime.engine, other.runtime.computes_in) == ("onnxruntime", "")
+        assert engine.encode(texts, attention={"layers": "all"}).attention is not None
+
+
+def test_a_processor_without_bf16_says_so_and_computes_in_float32(
+    embedder: TaskArtifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    artifact = for_openvino(embedder.artifact, tmp_path / "bf16", precision="bf16")
+    backend = OpenVinoBackend(artifact)
+    has_bf16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    assert backend.computes_in == ("bf16" if has_bf16 else "f32")
+    assert ("has no bf16 (AMX or AVX512-BF16)" in caplog.text) == (not has_bf16)
+
+
+@pytest.mark.parametrize(
+    ("precision", "capabilities", "hint"),
+    [("bf16", ["FP32", "BF16"], "bf16"), ("bf16", ["FP32"], "f32"), ("fp32", ["FP32", "BF16"], "f32")],
+)
+def test_the_precision_is_never_openvinos_own_choice(precision: str, capabilities: list[str], hint: str) -> None:
+    assert openvino_settings(precision, capabilities, streams=2, threads=4) == {
+        "INFERENCE_PRECISION_HINT": hint,
+        "NUM_STREAMS": 2,
+        "INFERENCE_NUM_THREADS": 4,
+        "ENABLE_CPU_PINNING": False,
+    }
+
+
+def test_without_the_package_the_message_says_how_to_get_it(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(ProviderUnavailable, match=r"not installed: pip install 'polyhead\[openvino\]'"):
+        load_backend(artifact, workers=1, intra_op_threads=1, provider="cpu")
+
+
+def test_engines_and_graphs_that_are_not_there_are_refused(artifact: Artifact, tmp_path: Path) -> None:
+    shutil.copytree(artifact.directory, tmp_path / "copy")
+    write_manifest(tmp_path / "copy", replace(artifact.manifest, engine="tpu"))
+    with pytest.raises(ArtifactError, match="names engine 'tpu'"):
+        Artifact.open(tmp_path / "copy")
+    files = {name: entry for name, entry in artifact.manifest.files.items() if name != PLAIN_GRAPH}
+    write_manifest(tmp_path / "copy", replace(artifact.manifest, files=files))
+    with pytest.raises(ArtifactError, match=r"lists no plain\.onnx; export it again"):
+        Artifact.open(tmp_path / "copy")

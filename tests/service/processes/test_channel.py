@@ -1,0 +1,70 @@
+"""Connections from one process to another, here both ends in one."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from service.processes.channel import give_connection, take_connection
+
+
+@pytest.fixture
+def channel() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def test_a_connection_goes_on_where_the_giver_stopped(channel: tuple[socket.socket, socket.socket]) -> None:
+    client, served = socket.socketpair()
+    with client:
+        client.sendall(b"sent before")
+        with served:
+            assert give_connection(channel[0], served.fileno())
+        taken = take_connection(channel[1])
+        assert taken is not None
+        with taken:
+            assert taken.recv(100) == b"sent before"
+            taken.sendall(b"answer")
+        assert client.recv(100) == b"answer"
+        assert client.recv(100) == b""
+
+
+def test_connections_come_one_by_one_in_their_order(channel: tuple[socket.socket, socket.socket]) -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    for _, served in pairs:
+        assert give_connection(channel[0], served.fileno())
+        served.close()
+    for index, (client, _) in enumerate(pairs):
+        taken = take_connection(channel[1])
+        assert taken is not None
+        taken.sendall(b"%d" % index)
+        assert client.recv(1) == b"%d" % index
+        taken.close()
+        client.close()
+    with pytest.raises(BlockingIOError):
+        take_connection(channel[1])
+
+
+def test_the_end_comes_behind_the_last_connection(channel: tuple[socket.socket, socket.socket]) -> None:
+    client, served = socket.socketpair()
+    with client, served:
+        assert give_connection(channel[0], served.fileno())
+        channel[0].close()
+        taken = take_connection(channel[1])
+        assert taken is not None
+        taken.close()
+        assert take_connection(channel[1]) is None
+
+
+def test_nothing_is_given_to_who_takes_none(channel: tuple[socket.socket, socket.socket]) -> None:
+    client, served = socket.socketpair()
+    with client, served:
+        given = 0
+        while give_connection(channel[0], served.fileno()):
+            given += 1
+            assert given < 100_000, "a channel that is never full"
+        channel[1].close()
+        assert not give_connection(channel[0], served.fileno())

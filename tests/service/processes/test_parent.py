@@ -1,0 +1,276 @@
+"""The parent without processes: children that stop answering, when who is started again, shares."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from model.artifact import write_manifest
+from service.processes import supervisor as shares
+from service.processes.children import HUNG_LOOKS, SILENT_LOOKS, ChildProcess, Children
+from service.processes.distributor import Distributor
+from service.processes.supervisor import (
+    MOST_DEATHS,
+    STEADY_SECONDS,
+    Restarts,
+    Supervisor,
+    cores_of,
+    processes_of,
+    share_of,
+)
+from service.settings import Settings, read_settings
+from tests.service.fake_engine import make_manifest, write_fake_artifact
+
+
+def child(index: int) -> Mock:
+    return Mock(index=index, state="ready", silence=0, takes_connections=True)
+
+
+def make() -> tuple[Children, list[Mock]]:
+    children, made = Children(2), [child(0), child(1)]
+    for one in made:
+        children.all.add(one)
+        children.serving[one.index] = one
+    return children, made
+
+
+def last_told(one: Mock) -> dict[str, bool]:
+    told: dict[str, bool] = one.describe_group.call_args.kwargs
+    return told
+
+
+def test_a_child_that_is_silent_is_told_of_and_then_killed() -> None:
+    children, (silent, other) = make()
+    for look in range(1, HUNG_LOOKS + 1):
+        assert not silent.kill.called
+        children.look()
+        other.silence = 0  # it says that it is there
+        is_fine = look < SILENT_LOOKS
+        assert last_told(other) == {"is_ready": is_fine, "is_alive": is_fine}
+    silent.kill.assert_called_once()
+    assert not other.kill.called
+
+
+def test_a_child_that_starts_is_given_its_time() -> None:
+    children, (starting, _) = make()
+    starting.state, starting.takes_connections = "starting", False
+    for _ in range(2 * HUNG_LOOKS):
+        children.look()
+    assert not starting.kill.called
+    assert not children.is_ready()
+
+
+def test_ready_is_every_place_and_nothing_less() -> None:
+    children, (first, second) = make()
+    assert children.is_ready()
+    assert children.remove(first)
+    assert not children.is_ready()
+    assert children.is_alive()
+    assert last_told(second) == {"is_ready": False, "is_alive": True}
+    children.all.add(first)
+    children.serving[0] = first
+    children.is_ending = True
+    assert not children.is_ready()
+
+
+def test_a_child_in_whose_place_another_serves_is_not_missed() -> None:
+    children, _ = make()
+    left = child(0)
+    children.all.add(left)
+    assert not children.remove(left)
+    assert children.is_ready()
+
+
+def test_each_start_comes_later_until_there_is_none() -> None:
+    restarts = Restarts()
+    delays = [restarts.delay_after_death(0, None, 5.0) for _ in range(MOST_DEATHS + 1)]
+    assert delays.pop() is None
+    waits = [delay for delay in delays if delay is not None]
+    assert len(waits) == MOST_DEATHS
+    assert waits[0] < 1
+    assert all(later == min(10, 2 * sooner) for sooner, later in pairwise(waits))
+
+
+def test_a_process_that_served_for_long_begins_anew_and_places_are_apart() -> None:
+    restarts = Restarts()
+    first = restarts.delay_after_death(0, None, 0.0)
+    assert restarts.delay_after_death(0, 10.0, 10.0 + STEADY_SECONDS / 2) != first
+    assert restarts.delay_after_death(1, None, 0.0) == first
+    assert restarts.delay_after_death(0, 10.0, 10.0 + STEADY_SECONDS) == first
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Twelve cores, without a quota."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)))
+    monkeypatch.setattr(shares, "cgroup_quota", lambda: None)
+    monkeypatch.setattr(shares, "core_limit", lambda: 12.0)
+    monkeypatch.setattr(shares, "usable_cores", lambda: 12)
+    return monkeypatch
+
+
+def settings_of(artifact: Path, *flags: str) -> Settings:
+    return read_settings(["--model", str(artifact), *flags])
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 5, 12])
+def test_every_core_is_one_process_s(machine: pytest.MonkeyPatch, fake_artifact: Path, processes: int) -> None:
+    cores = [cores_of(index, processes) for index in range(processes)]
+    assert sorted(core for part in cores for core in part or []) == list(range(12))
+    sizes = [len(part or []) for part in cores]
+    assert max(sizes) - min(sizes) <= 1
+    workers = [share_of(settings_of(fake_artifact), index, processes).workers for index in range(processes)]
+    assert workers == sizes
+
+
+def test_processes_are_tied_to_no_cores_where_that_could_not_be_even(machine: pytest.MonkeyPatch) -> None:
+    assert cores_of(0, 13) is None
+    machine.setattr(shares, "cgroup_quota", lambda: 6.0)
+    assert cores_of(0, 2) is None
+
+
+def test_workers_share_a_quota(machine: pytest.MonkeyPatch, fake_artifact: Path) -> None:
+    machine.setattr(shares, "cgroup_quota", lambda: 5.5)
+    machine.setattr(shares, "core_limit", lambda: 5.5)
+    settings = settings_of(fake_artifact)
+    assert [share_of(settings, index, 2).workers for index in range(2)] == [2, 3]
+    assert [share_of(settings, index, 8).workers for index in range(8)] == [1] * 8
+    assert share_of(settings_of(fake_artifact, "--intra-op-threads", "2"), 1, 2).workers == 1
+    assert share_of(settings_of(fake_artifact, "--workers", "7"), 1, 2).workers == 7
+
+
+def test_limits_on_all_requests_are_shared_and_those_on_one_are_not(fake_artifact: Path) -> None:
+    share = share_of(settings_of(fake_artifact), 0, 4)
+    whole = settings_of(fake_artifact)
+    assert share.max_connections == whole.max_connections // 4
+    assert share.max_held_body_bytes == whole.max_held_body_bytes // 4
+    assert share.max_held_answer_bytes == whole.max_held_answer_bytes // 4
+    assert share.max_queue_tokens == whole.max_request_tokens  # a quarter would take no largest request
+    assert share.max_body_bytes == whole.max_body_bytes
+    assert share_of(settings_of(fake_artifact), 0, 100).max_held_body_bytes == whole.max_body_bytes
+
+
+@pytest.mark.parametrize(
+    ("precision", "flags", "expected"), [("fp32", (), 2), ("int8", (), 3), ("fp32", ("--provider", "cuda"), 1)]
+)
+def test_the_number_is_chosen_by_cores_and_precision(
+    machine: pytest.MonkeyPatch, tmp_path: Path, precision: str, flags: tuple[str, ...], expected: int
+) -> None:
+    directory = write_fake_artifact(tmp_path / "artifact")
+    write_manifest(directory, replace(make_manifest(directory), precision=precision))
+    assert processes_of(settings_of(directory, "--processes", "0", *flags)) == expected
+
+
+def test_one_process_is_the_default_and_two_cores_are_one_s(machine: pytest.MonkeyPatch, fake_artifact: Path) -> None:
+    assert processes_of(settings_of(fake_artifact)) == 1
+    assert processes_of(settings_of(fake_artifact, "--processes", "7")) == 7
+    machine.setattr(shares, "usable_cores", lambda: 2)
+    assert processes_of(settings_of(fake_artifact, "--processes", "0")) == 1
+
+
+def test_an_artifact_that_is_none_is_left_to_one_process_to_complain_of(tmp_path: Path) -> None:
+    assert processes_of(settings_of(tmp_path, "--processes", "0")) == 1
+
+
+class FakeChild:
+    """A process that is ready at once, and ends when it is told to or killed."""
+
+    pid, index, silence, metrics, was_ready, state, takes_connections = 1, 0, 0, None, 0.0, "ready", False
+
+    def __init__(self) -> None:
+        self.orders: list[str] = []
+        self.over = asyncio.Event()
+
+    def order(self, kind: str) -> None:
+        self.orders.append(kind)
+        if kind != "drain":
+            self.over.set()
+
+    async def messages(self) -> AsyncIterator[dict[str, Any]]:
+        await self.over.wait()
+        for message in list[dict[str, Any]]():
+            yield message
+
+    async def becomes_ready(self) -> bool:
+        return True
+
+    async def ended(self) -> int:
+        return 0
+
+    def describe_group(self, **_: bool) -> None:
+        """It tells no one."""
+
+    def kill(self) -> None:
+        self.over.set()
+
+
+Started = Callable[[Supervisor, list[FakeChild]], None]
+
+
+def run_supervisor(monkeypatch: pytest.MonkeyPatch, processes: int, on_start: Started) -> list[FakeChild]:
+    """Runs one to its end; `on_start` is called for each process that is started, before the parent has it."""
+    children: list[FakeChild] = []
+
+    async def test() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            supervisor = Supervisor(settings_of(Path("any")), processes, [listener], None, "test")
+
+            async def start(_assignment: object) -> FakeChild:
+                await asyncio.sleep(0.01)
+                children.append(FakeChild())
+                on_start(supervisor, children)
+                return children[-1]
+
+            monkeypatch.setattr(ChildProcess, "start", start)
+            async with asyncio.timeout(10):
+                assert await supervisor.run() == 0
+
+    asyncio.run(test())
+    return children
+
+
+def test_an_end_while_processes_start_reaches_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end_at_the_second(supervisor: Supervisor, children: list[FakeChild]) -> None:
+        if len(children) == 2:
+            supervisor._on_end_signal()
+
+    children = run_supervisor(monkeypatch, 4, end_at_the_second)
+    assert ["end" in child.orders for child in children] == [True, True]
+
+
+def test_a_place_that_is_replaced_is_not_restarted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGHUP comes between a death and the start that follows it: the second process would serve forever."""
+
+    async def die_and_replace(supervisor: Supervisor, first: FakeChild) -> None:
+        supervisor._has_been_ready = True
+        first.over.set()
+        while supervisor._children.serving:
+            await asyncio.sleep(0)
+        await supervisor._replace(0)
+        await asyncio.sleep(0.3)  # longer than the pause before the first restart
+        supervisor._on_end_signal()
+
+    def begin(supervisor: Supervisor, children: list[FakeChild]) -> None:
+        if len(children) == 1:
+            supervisor._start(die_and_replace(supervisor, children[0]))
+
+    children = run_supervisor(monkeypatch, 1, begin)
+    assert len(children) == 2
+    assert "end" in children[1].orders
+
+
+def test_new_connections_go_to_processes_that_answer() -> None:
+    late, busy = (Mock(state="ready", takes_connections=True, given=0, load=load, is_late=not load) for load in (0, 5))
+    distributor = Distributor([])
+    distributor._children = [late, busy]
+    connection = Mock()
+    assert distributor._hand_on(connection)
+    busy.give.assert_called_once_with(connection)
+    late.give.assert_not_called()

@@ -1,0 +1,224 @@
+"""The size of an attention answer is known before anything runs, to the byte."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.answers.attention import make_maps, make_statistics
+from service.requests.attention import plan_axes, select_attention
+from service.requests.schemas import AttentionRequest
+from service.tokenization.tokenizer import Tokenizer
+from tests.attention_reference import transformed
+from tests.service.conftest import Serve, Served
+from tests.service.fake_engine import MAX_LENGTH, NUM_HEADS, FakeBackend, make_tokenizer, write_fake_artifact
+
+WORDS = ("the", "cats", "sat", "on", "dogs", "mat")
+TOKENIZER = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[int], AttentionRequest, list[str]]:
+    counts = draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
+    layer = st.integers(-len(counts), len(counts) - 1)
+    some_heads = st.lists(st.integers(0, max(0, min(counts) - 1)), min_size=1, max_size=4)
+    excludes = draw(st.booleans())
+    request = AttentionRequest(
+        layers=draw(st.sampled_from(["all", "last"]) | st.lists(layer, min_size=1, max_size=6)),
+        heads=draw(st.just("all") | some_heads) if min(counts) else "all",
+        queries=draw(st.sampled_from(["all", "cls"])),
+        reduce=draw(st.sampled_from(["none", "mean", "max", "rollout"])),
+        level=draw(st.sampled_from(["token", "word"])),
+        top_k=draw(st.none() | st.integers(1, 6)),
+        exclude_special=excludes,
+        renormalise=excludes and draw(st.booleans()),
+    )
+    return counts, request, draw(st.lists(st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join), min_size=1))
+
+
+def draw_attentions(counts: list[int], length: int) -> dict[int, Any]:
+    drawn = np.random.default_rng(length).random((len(counts), max(counts, default=0), length, length), np.float32)
+    drawn /= drawn.sum(axis=-1, keepdims=True)
+    return {layer: drawn[layer, :count] for layer, count in enumerate(counts)}
+
+
+@settings(deadline=None)
+@given(cases())
+def test_bytes_announced_are_bytes_answered(case: Any) -> None:
+    counts, request, texts = case
+    selection = select_attention(request, counts)
+    inputs = TOKENIZER.encode_now(texts)
+    axes = plan_axes(request, inputs, TOKENIZER)
+    attentions = [draw_attentions(counts, len(item.input_ids)) for item in inputs]
+    answered = [make_maps(*pair) for pair in zip(attentions, [selection] * len(axes), axes, strict=True)]
+    arrays = [array for maps in answered for layers in maps.values() for array in layers]
+    assert selection.answer_bytes(axes) == sum(array.nbytes for array in arrays)
+    halves = sum(array.size * (2 if array.dtype == np.float32 else 4) for array in arrays)
+    assert selection.answer_bytes(axes, is_half=True) == halves
+    assert all(array.flags.c_contiguous for array in arrays)
+    computed = [each[layer] for each in attentions for layer in selection.computed_layers]
+    assert selection.work_bytes([len(item.input_ids) for item in inputs]) == sum(array.nbytes for array in computed)
+
+
+@settings(deadline=None)
+@given(cases())
+def test_maps_equal_the_definition(case: Any) -> None:
+    counts, request, texts = case
+    request = request.model_copy(update={"top_k": None})
+    selection = select_attention(request, counts)
+    inputs = TOKENIZER.encode_now(texts)
+    for item, axes in zip(inputs, plan_axes(request, inputs, TOKENIZER), strict=True):
+        attentions = draw_attentions(counts, len(item.input_ids))
+        assert item.encoding
+        expected = transformed(
+            list(attentions.values()),
+            {**request.model_dump(), "layers": list(selection.layers), "heads": list(selection.heads or ()) or "all"},
+            special=list(map(bool, item.encoding.special_tokens_mask)),
+            word_ids=item.encoding.word_ids,
+        )
+        found = make_maps(attentions, selection, axes)["weights"]
+        assert [maps.shape for maps in found] == [maps.shape for maps in expected]
+        for maps, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(maps, wanted, rtol=0, atol=1e-6)
+            whole = not request.exclude_special or request.renormalise
+            if whole and request.reduce != "max" and axes.keys:
+                sums = maps.sum(axis=-1, dtype=np.float64)
+                sums_to = wanted.sum(axis=-1) > 0  # all but rows that look at excluded tokens only
+                np.testing.assert_allclose(sums, sums_to, rtol=0, atol=1e-6)
+
+
+@settings(deadline=None)
+@given(cases())
+def test_bytes_of_statistics(case: Any) -> None:
+    counts, request, texts = case
+    request = AttentionRequest(layers=request.layers, heads=request.heads, form="stats")
+    selection = select_attention(request, counts)
+    inputs = TOKENIZER.encode_now(texts)
+    axes = plan_axes(request, inputs, TOKENIZER)
+    found = [
+        make_statistics(
+            draw_attentions(counts, len(item.input_ids)),
+            selection,
+            each,
+            input_ids=item.input_ids,
+            tokens=TOKENIZER.tokens(item),
+        )
+        for item, each in zip(inputs, axes, strict=True)
+    ]
+    defined = [array for statistics in found for layers in statistics.values() for array in layers or ()]
+    undefined = sum(layers is None for statistics in found for layers in statistics.values())
+    heads = sum(map(len, selection.heads_by_layer))
+    assert selection.answer_bytes(axes) == sum(array.nbytes for array in defined) + 4 * heads * undefined
+
+
+@given(cases())
+def test_layers_are_resolved_once_each_in_the_order_asked_for(case: Any) -> None:
+    counts, request, _ = case
+    selection = select_attention(request, counts)
+    assert len(set(selection.layers)) == len(selection.layers)
+    assert selection.computed_layers == tuple(sorted(selection.layers))
+    assert selection.num_heads == sum(map(len, selection.heads_by_layer))
+    if request.reduce == "rollout":
+        assert selection.layers == tuple(range(len(counts)))
+    elif isinstance(request.layers, list):
+        asked = [layer % len(counts) for layer in request.layers]
+        assert selection.layers == tuple(sorted(set(asked), key=asked.index))
+
+
+HEADS = sum(NUM_HEADS)  # layers of 2, 3 and 0 heads
+
+
+def gates_of(served: Served, mask: Any, inputs: Any = "the cat") -> Any:
+    response = served.encode({"inputs": inputs, "head_mask": mask})
+    assert response.status_code == 200, response.text
+    return served.backend.batches[-1].head_gates
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        ([[0, 1, 0]], [1, 0, 1, 1, 1]),
+        ([[1, 2, 0.25], [0, 0, 0.5]], [0.5, 1, 1, 1, 0.25]),
+        ([[-3, -1, 0], [-2, -3, 0.0]], [1, 0, 0, 1, 1]),
+        ([[1, 0, 1]], [1, 1, 1, 1, 1]),
+        ([[layer, head, 0] for layer, count in enumerate(NUM_HEADS) for head in range(count)], [0] * HEADS),
+    ],
+)
+def test_the_mask_becomes_a_gate_for_every_head(served: Served, mask: Any, expected: list[float]) -> None:
+    np.testing.assert_array_equal(gates_of(served, mask), np.array([expected], np.float32), strict=True)
+
+
+def test_the_mask_is_for_every_input(served: Served) -> None:
+    gates = gates_of(served, [[0, 0, 0]], inputs=["the cat", "a dog", "a mat"])
+    np.testing.assert_array_equal(gates, np.array([[0, 1, 1, 1, 1]] * 3, np.float32))
+
+
+@pytest.mark.parametrize("mask", [None, []])
+def test_no_mask_is_no_gates(served: Served, mask: Any) -> None:
+    assert gates_of(served, mask) is None
+
+
+@pytest.mark.parametrize(
+    ("mask", "param", "message"),
+    [
+        ("0.1", "head_mask", "expected a list of [layer, head, gate], at most 5"),
+        ({"0": 1}, "head_mask", "expected a list of [layer, head, gate], at most 5"),
+        ([[0, 0, 0]] * 6, "head_mask", "expected a list of [layer, head, gate], at most 5"),
+        ([[0, 0, 0], [0, 1]], "head_mask.1", "expected [layer, head, gate], layer and head whole numbers"),
+        ([[0, 0, 0, 0]], "head_mask.0", "expected [layer, head, gate]"),
+        ([0, 0, 0], "head_mask.0", "expected [layer, head, gate]"),
+        ([[0.0, 0, 0]], "head_mask.0", "expected [layer, head, gate]"),
+        ([[True, 0, 0]], "head_mask.0", "expected [layer, head, gate]"),
+        ([[0, 0, 1.5]], "head_mask.0", "the gate is no number from 0 (head removed) to 1"),
+        ([[0, 0, -0.5]], "head_mask.0", "the gate is no number from 0"),
+        ([[0, 0, None]], "head_mask.0", "the gate is no number from 0"),
+        ([[0, 0, True]], "head_mask.0", "the gate is no number from 0"),
+        ([[3, 0, 0]], "head_mask.0", "the model has 3 layers, valid indices are -3 to 2"),
+        ([[-4, 0, 0]], "head_mask.0", "the model has 3 layers"),
+        ([[0, 2, 0]], "head_mask.0", "layer 0 has 2 heads, valid indices are -2 to 1"),
+        ([[1, -4, 0]], "head_mask.0", "layer 1 has 3 heads, valid indices are -3 to 2"),
+        ([[-1, 0, 0]], "head_mask.0", "layer 2 has no heads"),
+        ([[0, 1, 0], [-3, -1, 0.5]], "head_mask.1", "layer 0, head 1 is named twice"),
+    ],
+)
+def test_refuses_what_is_no_mask(served: Served, mask: Any, param: str, message: str) -> None:
+    response = served.encode({"inputs": "the cat", "head_mask": mask})
+    assert response.status_code == 422
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert message in error["message"]
+    assert not served.backend.batches
+
+
+def test_a_gate_that_is_no_number_at_all_is_refused(served: Served) -> None:
+    content = b'{"inputs": "the", "head_mask": [[0, 0, NaN]]}'
+    response = served.client.post("/encode", content=content, headers={"content-type": "application/json"})
+    assert (response.status_code, response.json()["error"]["param"]) == (422, "head_mask.0")
+
+
+@pytest.mark.parametrize(
+    ("asked", "param", "missing"),
+    [
+        ({"head_mask": [[0, 0, 0]]}, "head_mask", "head_gates"),
+        ({"attention": {"form": "norms"}}, "attention.form", "norm_layers"),
+    ],
+)
+def test_an_artifact_from_before_says_so_and_serves_the_rest(
+    serve: Serve, tmp_path: Path, asked: dict[str, Any], param: str, missing: str
+) -> None:
+    old = write_fake_artifact(tmp_path / "old", inputs=("input_ids", "lengths", "attention_layers"))
+    served = serve("--model", str(old), backend=FakeBackend())
+    response = served.encode({"inputs": "the cat", **asked})
+    assert response.status_code == 422
+    assert response.json()["error"]["param"] == param
+    assert f"its graph has no {missing}); export the model again" in response.json()["error"]["message"]
+    assert served.encode({"inputs": "the cat", "head_mask": [], "attention": {}}).status_code == 200
+
+
+def test_the_description_says_what_a_mask_is(served: Served) -> None:
+    schema = served.client.get("/openapi.json").json()["components"]["schemas"]["EncodeRequest"]["properties"]
+    entry = schema["head_mask"]["anyOf"][0]["items"]
+    assert [part["type"] for part in entry["prefixItems"]] == ["integer", "integer", "number"]

@@ -1,0 +1,235 @@
+"""Each limit of a request: what is exactly at it is taken, one more is refused before anything runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.artifact import Defaults
+from service.settings import SettingsError
+from tests.service.conftest import Serve, Served
+from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, NUM_HEADS, SEP, VOCABULARY, write_fake_artifact
+
+LAST_ID = len(VOCABULARY) - 1
+LAST_LAYER, LAST_HEAD = len(NUM_HEADS) - 1, NUM_HEADS[0] - 1
+NOTHING: tuple[str, ...] = ()
+
+Flags = tuple[str, ...]
+Body = dict[str, Any]
+
+
+@pytest.mark.parametrize(
+    ("path", "flags", "at", "beyond", "status"),
+    [
+        ("/encode", NOTHING, {"inputs": [0, LAST_ID]}, {"inputs": [0, LAST_ID + 1]}, 422),
+        ("/encode", NOTHING, {"inputs": [[LAST_ID], [0]]}, {"inputs": [[LAST_ID], [-1]]}, 422),
+        ("/v1/embeddings", NOTHING, {"input": [CLS, LAST_ID, SEP]}, {"input": [CLS, LAST_ID + 1, SEP]}, 422),
+        ("/encode", NOTHING, {"inputs": [5] * MAX_LENGTH}, {"inputs": [5] * (MAX_LENGTH + 1)}, 413),
+        ("/encode", ("--max-texts", "3"), {"inputs": ["cat"] * 3}, {"inputs": ["cat"] * 4}, 413),
+        ("/tokenize", ("--max-texts", "3"), {"inputs": ["cat"] * 3}, {"inputs": ["cat"] * 4}, 413),
+        ("/encode", ("--max-text-characters", "7"), {"inputs": "the cat"}, {"inputs": "the cats"}, 413),
+        ("/explain", ("--max-text-characters", "7"), {"a": "x", "b": "the cat"}, {"a": "x", "b": "the cats"}, 413),
+        ("/encode", ("--max-request-tokens", "6"), {"inputs": ["cat", "dog"]}, {"inputs": ["cat", "the dog"]}, 413),
+        ("/tokenize", ("--max-request-tokens", "6"), {"inputs": ["cat", "dog"]}, {"inputs": ["cat", "a dog"]}, 413),
+        (
+            "/encode",
+            NOTHING,
+            {"inputs": "cat " * (MAX_LENGTH - 2), "truncate": False},
+            {"inputs": "cat " * (MAX_LENGTH - 1), "truncate": False},
+            413,
+        ),
+        (
+            "/encode",
+            NOTHING,
+            {"inputs": "cat", "dimensions": HIDDEN_SIZE},
+            {"inputs": "cat", "dimensions": HIDDEN_SIZE + 1},
+            422,
+        ),
+        ("/encode", NOTHING, {"inputs": "cat", "dimensions": 1}, {"inputs": "cat", "dimensions": 0}, 422),
+        (
+            "/encode",
+            ("--max-embedding-bytes", str(2 * 4 * HIDDEN_SIZE)),
+            {"inputs": ["cat"] * 2},
+            {"inputs": ["cat"] * 3},
+            413,
+        ),
+        (
+            "/encode",
+            ("--max-embedding-bytes", str(3 * 4 * HIDDEN_SIZE)),
+            {"inputs": "cat", "output": "tokens"},
+            {"inputs": "a cat", "output": "tokens"},
+            413,
+        ),
+        (
+            "/encode",
+            NOTHING,
+            {"inputs": "cat", "attention": {"layers": [LAST_LAYER, -1 - LAST_LAYER]}},
+            {"inputs": "cat", "attention": {"layers": [LAST_LAYER + 1]}},
+            422,
+        ),
+        (
+            "/encode",
+            NOTHING,
+            {"inputs": "cat", "attention": {"layers": [-1 - LAST_LAYER]}},
+            {"inputs": "cat", "attention": {"layers": [-2 - LAST_LAYER]}},
+            422,
+        ),
+        (
+            "/encode",
+            NOTHING,
+            {"inputs": "cat", "attention": {"layers": [0], "heads": [LAST_HEAD]}},
+            {"inputs": "cat", "attention": {"layers": [0], "heads": [LAST_HEAD + 1]}},
+            422,
+        ),
+        (
+            "/encode",
+            NOTHING,
+            {"inputs": "cat", "head_mask": [[0, LAST_HEAD, 0.0]]},
+            {"inputs": "cat", "head_mask": [[0, LAST_HEAD + 1, 0.0]]},
+            422,
+        ),
+        (
+            "/explain",
+            ("--max-attention-bytes", str(4 * 3 * 4)),
+            {"a": "cat", "b": "a dog"},
+            {"a": "a cat", "b": "a dog"},
+            413,
+        ),
+    ],
+)
+def test_at_a_limit_and_beyond(serve: Serve, path: str, flags: Flags, at: Body, beyond: Body, status: int) -> None:
+    served = serve(*flags)
+    taken = served.client.post(path, json=at)
+    assert taken.status_code == 200, taken.text
+    runs = len(served.backend.batches)
+    refused = served.client.post(path, json=beyond)
+    assert refused.status_code == status, refused.text
+    assert len(served.backend.batches) == runs
+
+
+def test_explaining_computes_as_much_attention_as_is_allowed(serve: Serve) -> None:
+    """Both texts of three tokens: the weights of every head of every layer, 4 bytes each."""
+    body, computed = {"a": "cat", "b": "dog"}, 4 * sum(NUM_HEADS) * 2 * 9
+    refused = serve("--max-attention-work-bytes", str(computed - 1)).client.post("/explain", json=body)
+    assert f"{computed} bytes of attention weights would be computed" in refused.json()["error"]["message"]
+    taken = serve("--max-attention-work-bytes", str(computed)).client.post("/explain", json=body)
+    assert taken.status_code == 200
+
+
+def test_a_request_that_fills_the_queue_is_taken(serve: Serve) -> None:
+    limits = ("--max-queue-tokens", "6", "--max-request-tokens", "6")
+    assert serve(*limits).encode({"inputs": ["cat", "dog"]}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "flags", [("--max-held-body-bytes", "9", "--max-body-bytes"), ("--max-queue-tokens", "9", "--max-request-tokens")]
+)
+def test_what_holds_one_request_may_be_just_as_large(serve: Serve, flags: Flags) -> None:
+    serve(*flags, "9")
+    with pytest.raises(SettingsError, match="is 9: at least"):
+        serve(*flags, "10")
+
+
+PROMPTS = {"query": "the cat ", "passage": "a dog ", "plain": ""}
+NAMED = {"prompt_name": "query", "prompt": "the cat "}
+
+
+@pytest.fixture
+def prompted(serve: Serve, tmp_path: Path) -> Callable[..., Served]:
+    def start(default: str | None = None) -> Served:
+        defaults = Defaults(pooling="mean", normalize=True, prompts=PROMPTS, default_prompt_name=default)
+        served: Served = serve("--model", str(write_fake_artifact(tmp_path / "prompts", defaults)))
+        return served
+
+    return start
+
+
+def used(answer: dict[str, Any]) -> dict[str, Any]:
+    return {name: answer[name] for name in ("prompt_name", "prompt") if name in answer}
+
+
+@pytest.mark.parametrize(
+    ("asked", "default", "before", "said"),
+    [
+        ({}, None, "", {}),
+        ({"prompt_name": "query"}, None, "the cat ", NAMED),
+        ({"prompt": "a mat "}, None, "a mat ", {"prompt": "a mat "}),
+        ({}, "query", "the cat ", NAMED),
+        ({"prompt_name": "passage"}, "query", "a dog ", {"prompt_name": "passage", "prompt": "a dog "}),
+        ({"prompt": ""}, "query", "", {}),
+        ({"prompt_name": "plain"}, "query", "", {"prompt_name": "plain", "prompt": ""}),
+    ],
+)
+def test_a_prompt_is_the_text_before_each_text(
+    prompted: Callable[..., Served], asked: dict[str, Any], default: str | None, before: str, said: dict[str, Any]
+) -> None:
+    served = prompted(default)
+    texts = ["sat on", "run"]
+    answer = served.encode({"inputs": texts, **asked}).json()
+    written_out = served.encode({"inputs": [before + text for text in texts], "prompt": ""}).json()
+    assert answer["embeddings"] == written_out["embeddings"]
+    assert answer["usage"] == written_out["usage"]
+    assert used(answer) == said
+    tokens = served.client.post("/tokenize", json={"inputs": texts, **asked}).json()
+    assert tokens["usage"] == answer["usage"]
+    assert used(tokens) == said
+
+
+@pytest.mark.parametrize("path", ["/encode", "/tokenize", "/embed", "/v1/embeddings"])
+def test_unknown_name_is_refused_with_those_that_are_known(prompted: Callable[..., Served], path: str) -> None:
+    field = "input" if path == "/v1/embeddings" else "inputs"
+    response = prompted().client.post(path, json={field: "cat", "prompt_name": "Query"})
+    assert response.status_code == 422
+    error = response.json()["error"]
+    message = error if path == "/embed" else error["message"]
+    assert message == "prompt_name: expected one of passage, plain, query"
+
+
+def test_model_without_prompts_says_so(served: Served) -> None:
+    response = served.encode({"inputs": "cat", "prompt_name": "query"})
+    assert response.status_code == 422
+    assert response.json()["error"]["message"] == (
+        "prompt_name: this model has no named prompts; give its text as prompt"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        ({"inputs": "cat", "prompt": "a ", "prompt_name": "query"}, "prompt", "give either prompt or prompt_name"),
+        ({"inputs": [2, 5, 3], "prompt_name": "query"}, "prompt_name", "token ids are used as given"),
+        ({"inputs": [2, 5, 3], "prompt": "a "}, "prompt", "token ids are used as given"),
+        ({"inputs": "cat", "prompt": "a" * 1025}, "prompt", "String should have at most 1024 characters"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    prompted: Callable[..., Served], body: dict[str, Any], param: str, message: str
+) -> None:
+    response = prompted("query").encode(body)
+    assert response.status_code == 422
+    assert response.json()["error"]["message"].startswith(f"{param}: {message}")
+    assert response.json()["error"]["param"] == param
+
+
+def test_default_prompt_is_not_for_token_ids(prompted: Callable[..., Served]) -> None:
+    answer = prompted("query").encode({"inputs": [2, 5, 3]}).json()
+    assert used(answer) == {}
+    assert answer["usage"] == {"tokens": 3}
+
+
+def test_offsets_count_from_the_start_of_the_prompt(prompted: Callable[..., Served]) -> None:
+    body = {"inputs": "sat", "prompt_name": "query", "attention": {"layers": [0], "level": "word"}}
+    (attention,) = prompted().encode(body).json()["attention"]
+    assert attention["words"][1:-1] == ["the", "cat", "sat"]
+    assert attention["offsets"][1:-1] == [[0, 3], [4, 7], [8, 11]]
+
+
+def test_prompt_counts_in_what_is_cut(prompted: Callable[..., Served]) -> None:
+    text = " ".join(["dog"] * 13)
+    served = prompted()
+    assert served.encode({"inputs": text, "truncate": False}).status_code == 200
+    refused = served.encode({"inputs": text, "truncate": False, "prompt_name": "query"})
+    assert refused.json()["error"]["message"].startswith("inputs[0]: 17 tokens, the model takes 16")
+    (item,) = served.encode({"inputs": text, "prompt_name": "query"}).json()["items"]
+    assert item == {"tokens": 16, "truncated": True, "tokens_cut": 1}

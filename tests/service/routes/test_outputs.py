@@ -1,0 +1,206 @@
+"""Dense, sparse and multi-vector outputs of one artifact, against BGE-M3's published formulas on the original network.
+
+The formulas are those of FlagEmbedding's `BGEM3Model`: weights of words are a layer on the last hidden state with a
+relu, the largest of equal tokens, none for special ones; vectors of tokens are a layer on all but the first, of length
+1; a query's vectors of tokens count by the mean of what each finds.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load
+from torch.nn.functional import normalize
+
+from export.checkpoint import read_checkpoint
+from export.exporter import export_artifact
+from export.sources import Folder
+from export.verify import Case
+from model.artifact import FURTHER_OUTPUTS, Artifact, ArtifactError
+from polyhead import Engine
+from service.errors import Invalid
+from service.inference.token_outputs import TokenOutputs
+from tests.service.routes.conftest import Client
+from tests.service.routes.test_rerank import post
+from tests.task_artifacts import LONGEST, SIZES, TaskArtifact
+
+HIDDEN, SIZE = int(SIZES["hidden_size"]), 12
+TEXTS = ["the cat", "the cats sat on the mats, the mats.", "lower newest wider: abc123 café!", "the cat sat " * LONGEST]
+SPECIAL = ("[CLS]", "[SEP]", "[PAD]", "[UNK]")
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Original:
+    """What the published formulas make of one text."""
+
+    dense: NDArray[Any]
+    words: Mapping[int, float]
+    vectors: NDArray[Any]
+
+
+@pytest.fixture(scope="module")
+def served(embedder: TaskArtifact, tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
+    """An embedder with BGE-M3's two files beside its weights."""
+    directory = tmp_path_factory.mktemp("outputs")
+    folder = directory / "folder"
+    shutil.copytree(embedder.folder, folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "[SEP]"}))
+    torch.manual_seed(3)
+    for name, size in (("sparse", 1), ("colbert", SIZE)):
+        torch.save(torch.nn.Linear(HIDDEN, size).state_dict(), folder / f"{name}_linear.pt")
+    checkpoint = read_checkpoint(Folder(folder, "m3", allows_pickles=True), name="m3")
+    with patch("export.verify.grid", lambda _: [Case((7, 3), 7, (0, 1))]):
+        export_artifact(checkpoint, directory / "artifact", explains=False)
+    return TaskArtifact(folder, directory / "artifact")
+
+
+@pytest.fixture(scope="module")
+def originals(served: TaskArtifact) -> list[Original]:
+    from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415 - seconds to import
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(served.folder)
+    network: Any = AutoModel.from_pretrained(served.folder).eval()
+    layers = {}
+    for name, size in (("sparse", 1), ("colbert", SIZE)):
+        layers[name] = torch.nn.Linear(HIDDEN, size)
+        layers[name].load_state_dict(torch.load(served.folder / f"{name}_linear.pt", weights_only=True))
+    special = set(tokenizer.convert_tokens_to_ids(list(SPECIAL)))
+    found = []
+    for text in TEXTS:
+        ids = tokenizer(text, truncation=True, max_length=LONGEST, return_tensors="pt")
+        with torch.no_grad():
+            hidden = network(**ids).last_hidden_state[0]
+            weights = torch.relu(layers["sparse"](hidden))[:, 0].tolist()
+            words: dict[int, float] = {}
+            for token, weight in zip(ids["input_ids"][0].tolist(), weights, strict=True):
+                if token not in special and weight > 0:
+                    words[token] = max(weight, words.get(token, 0.0))
+            vectors = normalize(layers["colbert"](hidden[1:]), dim=-1).numpy()
+            found.append(Original(normalize(hidden.mean(0), dim=0).numpy(), words, vectors))
+    return found
+
+
+def check_words(found: Mapping[str, Any], expected: Mapping[int, float]) -> None:
+    assert list(found["indices"]) == sorted(expected)
+    np.testing.assert_allclose(found["values"], [expected[index] for index in sorted(expected)], atol=TOLERANCE)
+
+
+def test_all_outputs_of_one_run_are_the_originals(
+    client: Client, served: TaskArtifact, originals: list[Original]
+) -> None:
+    asked = client(served.artifact)
+    wanted = ["dense", "sparse", "multi_vector"]
+    answer = post(asked, "/encode", inputs=TEXTS, outputs=wanted, return_tokens=True)
+    for place, original in enumerate(originals):
+        np.testing.assert_allclose(answer["embeddings"][place], original.dense, atol=TOLERANCE)
+        check_words(answer["sparse"][place], original.words)
+        np.testing.assert_allclose(answer["multi_vector"][place], original.vectors, atol=TOLERANCE)
+        assert len(answer["tokens"][place]["input_ids"]) == len(original.vectors)
+    assert any(original.words for original in originals)
+    for name, field in (("dense", "embeddings"), ("sparse", "sparse"), ("multi_vector", "multi_vector")):
+        alone = post(asked, "/encode", inputs=TEXTS, outputs=[name])
+        assert alone[field] == answer[field]
+        assert {"embeddings", "sparse", "multi_vector"} & alone.keys() == {field}
+    assert post(asked, "/encode", inputs=TEXTS)["embeddings"] == answer["embeddings"]
+
+
+def test_other_forms_hold_the_same(client: Client, served: TaskArtifact) -> None:
+    asked = client(served.artifact)
+    body = {"inputs": TEXTS[:2], "outputs": ["sparse", "multi_vector"]}
+    plain = post(asked, "/encode", **body)
+    encoded = post(asked, "/encode", **body, encoding_format="base64")
+    whole = load(asked.post("/encode", json=body, headers={"accept": "application/vnd.safetensors"}).content)
+    for place, vectors in enumerate(plain["multi_vector"]):
+        np.testing.assert_array_equal(whole[f"multi_vector.{place}"], np.array(vectors, np.float32))
+        np.testing.assert_array_equal(whole[f"sparse.{place}.indices"], plain["sparse"][place]["indices"])
+        assert isinstance(encoded["multi_vector"][place], str)
+
+
+def test_routes_for_one_kind_of_output_take_it(client: Client, served: TaskArtifact, originals: list[Original]) -> None:
+    asked = client(served.artifact)
+    for words, original in zip(post(asked, "/embed_sparse", inputs=TEXTS), originals, strict=True):
+        found = {"indices": [word["index"] for word in words], "values": [word["value"] for word in words]}
+        check_words(found, original.words)
+    data = post(asked, "/v1/multi-vector", input=TEXTS)["data"]
+    for entry, original in zip(data, originals, strict=True):
+        np.testing.assert_allclose(entry["embeddings"], original.vectors, atol=TOLERANCE)
+    assert len(post(asked, "/embed", inputs=TEXTS)) == len(TEXTS)
+
+
+@pytest.mark.parametrize("weights", [{"dense": 1}, {"sparse": 0.5}, {"dense": 0.4, "sparse": 0.2, "multi_vector": 0.4}])
+def test_scores_are_the_weighted_mean(
+    client: Client, served: TaskArtifact, originals: list[Original], weights: dict[str, float]
+) -> None:
+    query, *documents = originals
+    expected = []
+    for document in documents:
+        parts = {
+            "dense": float(query.dense @ document.dense),
+            "sparse": sum(weight * document.words.get(word, 0) for word, weight in query.words.items()),
+            "multi_vector": float((query.vectors @ document.vectors.T).max(1).mean()),
+        }
+        expected.append(sum(weight * parts[name] for name, weight in weights.items()) / sum(weights.values()))
+    asked = client(served.artifact)
+    answer = post(asked, "/score", queries=TEXTS[0], documents=TEXTS[1:], weights=weights)
+    np.testing.assert_allclose([entry["score"] for entry in answer["data"]], expected, atol=TOLERANCE)
+    ranked = post(asked, "/rerank", query=TEXTS[0], documents=TEXTS[1:], weights=weights)["results"]
+    assert [entry["index"] for entry in ranked] == np.argsort(-np.array(expected)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"outputs": []}, "outputs"),
+        ({"outputs": ["words"]}, "outputs"),
+        ({"outputs": ["sparse"], "output": "tokens"}, "is for dense vectors alone; leave one of the two out"),
+        ({"outputs": ["sparse"], "spans": [[[0, 1]]]}, "outputs: spans is for dense vectors alone"),
+        ({"outputs": ["sparse"], "long_texts": "mean"}, "outputs: long_texts is for dense vectors alone"),
+        ({"outputs": ["multi_vector"], "encoding_format": "int8"}, "outputs: encoding_format int8 is for dense"),
+        ({"outputs": ["sparse"], "dimensions": 4}, "dimensions: they are of dense vectors"),
+        ({"outputs": ["sparse"], "return_tokens": True}, "return_tokens: the answer has no vectors of tokens"),
+    ],
+)
+def test_what_does_not_go_with_them_is_said(
+    client: Client, served: TaskArtifact, change: dict[str, Any], message: str
+) -> None:
+    response = client(served.artifact).post("/encode", json={"inputs": ["the cat"], **change})
+    assert (response.status_code, message in response.text) == (422, True), response.text
+
+
+def test_a_model_with_one_output_has_no_other(
+    client: Client, embedder: TaskArtifact, sparse_encoder: TaskArtifact, served: TaskArtifact
+) -> None:
+    asked = client(embedder.artifact)
+    refused = asked.post("/encode", json={"inputs": "a", "outputs": ["dense", "sparse"]})
+    assert "outputs: drawn gives no sparse; it has dense" in refused.text
+    refused = asked.post("/rerank", json={"query": "a", "texts": ["b"], "weights": {"dense": 1}})
+    assert "weights: drawn has one output" in refused.text
+    refused = asked.post("/rerank", json={"query": "a", "texts": ["b"], "weights": {"dense": 0}})
+    assert "expected a weight above 0" in refused.text
+    assert asked.post("/embed_sparse", json={"inputs": "a"}).status_code == 404
+    refused = client(sparse_encoder.artifact).post("/encode", json={"inputs": "a", "outputs": ["sparse"]})
+    assert "it has none to choose from (its task is sparse)" in refused.text
+    with Engine.load(served.artifact) as engine, pytest.raises(Invalid, match="outputs: only POST /encode"):
+        engine.encode(["a"], outputs=["sparse"])  # type: ignore[call-overload]
+
+
+def test_layers_of_another_network_are_refused(served: TaskArtifact, tmp_path: Path) -> None:
+    artifact = Artifact.open(served.artifact)
+    with np.load(served.artifact / FURTHER_OUTPUTS) as file:
+        layers = {name: file[name] for name in file.files}
+    np.savez(tmp_path / FURTHER_OUTPUTS, **{**layers, "sparse_weight": layers["sparse_weight"][1:]})
+    with pytest.raises(ArtifactError, match="holds no layers of this network"):
+        TokenOutputs.load(Artifact(tmp_path, artifact.manifest))
+    (tmp_path / FURTHER_OUTPUTS).write_bytes(b"no layers")
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        TokenOutputs.load(Artifact(tmp_path, artifact.manifest))

@@ -1,0 +1,128 @@
+"""Entities over HTTP and from Python equal the pipeline of `transformers`; refused requests."""
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from polyhead import Engine
+from tests.service.routes.conftest import Client
+from tests.task_artifacts import LONGEST, TaskArtifact
+
+TEXTS = ["the cats sat on the mats.", "lower newest wider: abc123 naïve café!", "a", ""]
+LONG = "the cats sat on the mats, lower newest wider. " * 12
+
+
+@pytest.fixture(scope="module")
+def pipeline(token_classifier: TaskArtifact) -> Any:
+    from transformers import pipeline  # noqa: PLC0415 - seconds to import
+
+    return pipeline("token-classification", str(token_classifier.folder), device="cpu")
+
+
+def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert [{**entity, "score": None} for entity in found] == [{**entity, "score": None} for entity in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one["score"] == pytest.approx(float(other["score"]), abs=1e-5)
+
+
+def predict(client: TestClient, inputs: Any, **body: Any) -> Any:
+    response = client.post("/predict", json={"inputs": inputs, **body})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+@pytest.mark.parametrize("aggregation", ["none", "simple", "first", "average", "max"])
+def test_entities_are_those_of_the_pipeline(
+    client: Client, token_classifier: TaskArtifact, pipeline: Any, aggregation: str
+) -> None:
+    asked = client(token_classifier.artifact)
+    expected = [pipeline(text, aggregation_strategy=aggregation, ignore_labels=["B-LOC"]) for text in TEXTS]
+    assert sum(map(len, expected)) >= 4
+    found = predict(asked, TEXTS, level="tokens", aggregation=aggregation, ignore_labels=["B-LOC"])
+    parameters = {"aggregation_strategy": aggregation, "ignore_labels": ["B-LOC"]}
+    theirs = asked.post("/", json={"inputs": TEXTS[0], "parameters": parameters}).json()
+    for one, other in zip([*found, theirs], [*expected, expected[0]], strict=True):
+        same(one, other)
+    if aggregation == "first":
+        with Engine.load(token_classifier.artifact) as engine:
+            for one, other in zip(
+                engine.entities(TEXTS, aggregation="first", ignore_labels=["B-LOC"]), expected, strict=True
+            ):
+                same(one, other)
+
+
+def test_a_long_text_is_read_in_windows_and_joined(
+    client: Client, token_classifier: TaskArtifact, pipeline: Any
+) -> None:
+    import torch  # noqa: PLC0415 - seconds to import
+
+    asked = client(token_classifier.artifact)
+    answer = asked.post(
+        "/encode", json={"inputs": LONG, "long_texts": "windows", "entities": {"overlap": 10, "ignore_labels": []}}
+    ).json()
+    (whole,) = asked.post("/encode", json={"inputs": LONG, "long_texts": "windows"}).json()["scores"]
+    found = predict(asked, LONG, overlap=10, ignore_labels=[])
+    same(found, answer["entities"][0])
+    tokens = pipeline.tokenizer(LONG, truncation=False, verbose=False)["input_ids"]
+    assert len(whole) == len(tokens) > 2 * LONGEST
+    assert answer["items"][0]["windows"] == -(-(len(tokens) - 2 - 10) // (LONGEST - 2 - 10))
+    first = torch.tensor([[*tokens[: LONGEST - 1], tokens[-1]]])
+    with torch.inference_mode():
+        logits = pipeline.model(first).logits[0].softmax(dim=-1)
+    torch.testing.assert_close(torch.tensor(whole[:40]), logits[:40], atol=1e-5, rtol=0)
+    cut = predict(asked, LONG, truncate=True, ignore_labels=[])
+    assert cut[-1]["end"] < found[-1]["end"] == len(LONG.rstrip())
+    assert asked.post("/predict", json={"inputs": LONG, "truncate": False}).status_code == 413
+
+
+def test_scores_and_attention_of_tokens(client: Client, token_classifier: TaskArtifact) -> None:
+    body = {"inputs": TEXTS[:2], "attention": {"layers": "all"}, "entities": {"aggregation": "first"}}
+    answer = client(token_classifier.artifact).post("/encode", json=body).json()
+    plain = client(token_classifier.artifact).post("/encode", json={"inputs": TEXTS[:2]}).json()
+    assert plain["labels"] == ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+    for scores, item, entities, attention in zip(
+        plain["scores"], answer["items"], answer["entities"], answer["attention"], strict=True
+    ):
+        assert [len(row) for row in scores] == [5] * item["tokens"]
+        assert [sum(row) for row in scores] == pytest.approx([1] * item["tokens"], abs=1e-6)
+        starts = {start for start, _ in attention["offsets"]}
+        assert all(entity["start"] in starts for entity in entities)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/predict", {"inputs": "a", "level": "text"}, 404, "for token-classification: this route is for classif"),
+        ("/predict", {"inputs": [["a", "b"]]}, 422, "expected a text, or a list of texts"),
+        ("/predict", {"inputs": []}, 422, "expected a text, or a list of texts"),
+        ("/predict", {"inputs": "a", "aggregation": "last"}, 422, "aggregation"),
+        ("/predict", {"inputs": "a", "parameters": {"stride": -1}}, 422, "stride"),
+        ("/encode", {"inputs": [[5, 6]], "entities": {}}, 422, "entities: only texts have places"),
+        ("/encode", {"inputs": "a", "prompt": "b", "entities": {}}, 422, "entities: prompt does not go with them"),
+        (
+            "/encode",
+            {"inputs": "a", "output": "tokens", "entities": {}},
+            422,
+            "does not go with them; leave one of the two out",
+        ),
+        ("/encode", {"inputs": "a", "long_texts": "mean"}, 422, "long_texts: drawn"),
+        ("/rerank", {"query": "a", "texts": ["b"]}, 404, "labels tokens: it scores no pairs"),
+        ("/embed", {"inputs": "a"}, 404, "this route is for embedding"),
+    ],
+)
+def test_what_has_no_entities_is_refused(
+    client: Client, token_classifier: TaskArtifact, path: str, body: dict[str, Any], status: int, message: str
+) -> None:
+    response = client(token_classifier.artifact).post(path, json=body)
+    assert (response.status_code, message in response.text) == (status, True), response.text
+
+
+def test_other_models_have_no_entities(client: Client, classifier: TaskArtifact) -> None:
+    asked = client(classifier.artifact)
+    for path, body in (
+        ("/predict", {"inputs": "a", "level": "tokens"}),
+        ("/encode", {"inputs": "a", "entities": {}}),
+        ("/encode", {"inputs": "a", "long_texts": "windows"}),
+    ):
+        assert asked.post(path, json=body).status_code in {400, 404, 422}

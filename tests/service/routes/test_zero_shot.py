@@ -1,0 +1,89 @@
+"""Zero-shot labels: as the pipeline of `transformers` ranks them, by cosines, and the requests refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyhead import Engine
+from service.errors import WrongTask
+from tests.service.routes.conftest import Client
+from tests.task_artifacts import LONGEST, TaskArtifact
+
+TEXTS = ["the cats sat on the mats.", "lower newest wider: abc123 café!", "the cat sat " * LONGEST]
+LABELS = ["cats", "the weather, or not", "wider"]
+
+
+@pytest.mark.parametrize("labels", [LABELS, LABELS[:1]], ids=len)
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_labels_are_ranked_as_by_the_pipeline(
+    client: Client, classifier: TaskArtifact, labels: list[str], *, multi_label: bool
+) -> None:
+    from transformers import pipeline  # noqa: PLC0415 - seconds to import
+
+    theirs: Any = pipeline("zero-shot-classification", str(classifier.folder), device="cpu")
+    options: Any = {"hypothesis_template": "on the {} mats.", "multi_label": multi_label}
+    body = {"inputs": TEXTS, "candidate_labels": labels, **options}
+    answer = client(classifier.artifact).post("/zero-shot", json=body).json()
+    with Engine.load(classifier.artifact) as engine:
+        from_python = engine.zero_shot(iter(TEXTS), labels, **options)
+    assert answer["method"] == "entailment"
+    for text, found, own in zip(TEXTS, answer["results"], from_python, strict=True):
+        expected = theirs(text, labels, **options)
+        assert found["labels"] == own[0] == expected["labels"]
+        np.testing.assert_allclose(found["scores"], expected["scores"], atol=1e-5)
+        np.testing.assert_allclose(found["scores"], own[1], atol=1e-6)
+
+
+def test_an_embedder_ranks_by_cosines(client: Client, embedder: TaskArtifact) -> None:
+    asked = client(embedder.artifact)
+    answer = asked.post("/zero-shot", json={"inputs": TEXTS[0], "candidate_labels": "cats, wider , a"}).json()
+    vectors = np.array(asked.post("/encode", json={"inputs": [TEXTS[0], "cats", "wider", "a"]}).json()["embeddings"])
+    cosines = vectors[1:] @ vectors[0]
+    (found,) = answer["results"]
+    assert (answer["method"], found["labels"]) == (
+        "cosine",
+        [["cats", "wider", "a"][at] for at in np.argsort(-cosines)],
+    )
+    np.testing.assert_allclose(found["scores"], np.sort(cosines)[::-1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "message"),
+    [
+        ({"candidate_labels": []}, 422, "candidate_labels"),
+        ({"candidate_labels": " , "}, 422, "give at least one label"),
+        ({"candidate_labels": None}, 422, "candidate_labels: Field required"),
+        ({"candidate_labels": ["a", " "]}, 422, "candidate_labels[1]: an empty label"),
+        ({"candidate_labels": ["a", "b", "a"]}, 422, "candidate_labels[2]: the same as candidate_labels[0]"),
+        ({"candidate_labels": ["a" * 2000]}, 413, "candidate_labels[0]: 2000 characters, at most 1024"),
+        ({"inputs": ["a"] * 100, "candidate_labels": [*map(str, range(1000))]}, 413, "1000 labels of 100 texts are"),
+        ({"candidate_labels": ["the cats " * 100]}, 413, "inputs[0]: the second text has"),
+        ({"inputs": ["a", ""]}, 422, "inputs[1]: an empty text has no label"),
+        ({"inputs": []}, 422, "inputs"),
+        ({"hypothesis_template": "It is."}, 422, "hypothesis_template: expected {} once"),
+        ({"hypothesis_template": "{} or {}"}, 422, "hypothesis_template: expected {} once"),
+        ({"hypothesis_template": "{}" + "a" * 1024}, 422, "hypothesis_template"),
+    ],
+)
+def test_bad_requests_are_refused(
+    client: Client, classifier: TaskArtifact, change: dict[str, Any], status: int, message: str
+) -> None:
+    body = {"inputs": "the cat", "candidate_labels": ["a", "b"], **change}
+    response = client(classifier.artifact).post("/zero-shot", json=body)
+    assert (response.status_code, message in response.text) == (status, True), response.text
+
+
+def test_every_text_has_every_label_and_that_is_bounded(client: Client, embedder: TaskArtifact) -> None:
+    """1 MB of labels would be answered to each of 1,000 texts: 1 GB."""
+    body = {"inputs": ["the cat"] * 1000, "candidate_labels": [f"{'a' * 900}{n}" for n in range(900)]}
+    response = client(embedder.artifact).post("/zero-shot", json=body)
+    assert response.status_code == 413
+    assert "the answer would hold 855790000 bytes of labels and scores, at most 67108864 are allowed" in response.text
+
+
+@pytest.mark.parametrize("name", ["reranker", "token_classifier", "sparse_encoder"])
+def test_other_models_are_refused(request: pytest.FixtureRequest, name: str) -> None:
+    made: TaskArtifact = request.getfixturevalue(name)
+    with Engine.load(made.artifact) as engine, pytest.raises(WrongTask, match="zero-shot labels need"):
+        engine.zero_shot("a", ["b", "c"])

@@ -1,0 +1,137 @@
+"""Addresses that can be listened on."""
+
+import errno
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+import service.listeners
+from service.listeners import StartFailure, address_of, bind, bind_unix, listening
+from service.server import Server, serve
+from service.settings import read_settings
+from tests.service.process import ServerProcess, fake_server
+
+INTERFACES = Path("/proc/net/if_inet6")  # address, index, length, scope, flags, name
+LINK_SCOPE = "20"
+
+
+def test_an_address_of_one_link_is_listened_on() -> None:
+    rows = [line.split() for line in INTERFACES.read_text().splitlines()] if INTERFACES.exists() else []
+    found = next(((row[0], row[5]) for row in rows if row[3] == LINK_SCOPE), None)
+    if found is None:
+        pytest.skip("no interface has a link-local address")
+    digits, name = found
+    address = ":".join(digits[start : start + 4] for start in range(0, 32, 4))
+    with bind(f"{address}%{name}", 0) as listener:
+        assert address_of(listener).startswith("http://[fe80:")
+
+
+@pytest.mark.parametrize(
+    ("host", "reached"),
+    [("::", ["127.0.0.1", "::1"]), ("::1", ["::1"]), ("0.0.0.0", ["127.0.0.1"])],  # noqa: S104 - what is tested
+)
+def test_every_address_is_both_families_where_ipv6_is_asked_for(host: str, reached: list[str]) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this system has no IPv6, or keeps the families apart")
+    with bind(host, 0) as listener:
+        port = listener.getsockname()[1]
+        assert [address for address in ("127.0.0.1", "::1") if is_reached(address, port)] == reached
+
+
+def is_reached(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_a_unix_socket_replaces_the_file_of_one_that_is_gone_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    bind_unix(path).close()  # a process that was killed leaves its file
+    with bind_unix(path) as listener:
+        assert address_of(listener) == f"unix:{path}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.connect(str(path))
+        with pytest.raises(StartFailure, match=f"cannot listen on {path}: Address already in use; .* another --uds"):
+            bind_unix(path)
+    path.unlink()
+    path.write_text("a file of somebody's")
+    with pytest.raises(StartFailure, match="Address already in use"):
+        bind_unix(path)
+    assert path.read_text() == "a file of somebody's"
+    with pytest.raises(StartFailure, match="No such file or directory"):
+        bind_unix(tmp_path / "nowhere" / "socket")
+
+
+def test_host_that_is_no_name(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, "--host", "a..b") as server:
+        assert server.wait() == 1
+        assert "cannot listen on a..b:" in server.log.splitlines()[-1]
+
+
+def test_model_that_does_not_load_ends_the_process_with_one_line(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, FAKE_LOAD_ERROR="the graph is\nbroken") as server:
+        assert server.wait() == 1
+        assert server.lines[-1] == f"python -m service: cannot load {fake_artifact}: the graph is broken"
+        assert "Traceback" not in server.log
+
+
+def test_a_system_without_threads_is_said_in_one_line(fake_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(StartFailure, match=f"cannot load {fake_artifact}: can't start new thread$"):
+        serve(read_settings(["--model", str(fake_artifact), "--port", "0"]))
+
+
+def test_a_system_without_descriptors_is_said_in_one_line(fake_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(Server, "run", refuse)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setattr(service.listeners, "bind", lambda *_: listener)
+        with pytest.raises(StartFailure, match=r"^cannot serve: .*Too many open files$"):
+            serve(read_settings(["--model", str(fake_artifact)]))
+
+
+def test_directory_that_is_no_artifact(tmp_path: Path) -> None:
+    with ServerProcess("service", "--model", str(tmp_path)) as server:
+        assert server.wait() == 1
+        assert server.lines[-1].startswith(f"python -m service: cannot load {tmp_path}: {tmp_path} holds no manifest")
+
+
+def test_changed_file_is_refused_by_its_name(fake_artifact: Path, tmp_path: Path) -> None:
+    for path in fake_artifact.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_bytes(tokenizer.read_bytes().replace(b"cat", b"cow"))
+    with ServerProcess("service", "--model", str(tmp_path)) as server:
+        assert server.wait() == 1
+        assert f"{tokenizer} has SHA-256" in server.lines[-1]
+
+
+def test_port_that_is_taken(fake_artifact: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with fake_server(fake_artifact, "--port", str(port)) as server:
+            assert server.wait() == 1
+            assert f"cannot listen on 127.0.0.1:{port}: Address already in use; " in server.lines[-1]
+            assert server.lines[-1].endswith("listens there, choose another --port")
+
+
+def test_a_unix_socket_of_a_successor_stays(tmp_path: Path) -> None:
+    settings = read_settings(["--model", "any", "--uds", str(tmp_path / "socket")])
+    with listening(settings) as (_, first):
+        first[0].close()  # it drains
+        with listening(settings) as (_, second):
+            pass
+        assert second[0].fileno() == -1
+        successor = bind_unix(tmp_path / "socket")
+    with successor, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.connect(str(tmp_path / "socket"))

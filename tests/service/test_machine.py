@@ -1,0 +1,277 @@
+import logging
+import os
+import platform
+import resource
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from service.machine import cgroup_quota, lower_thread_priority, make_room, memory_limit, usable_cores
+from tests.service.http.test_protocol import read_answer
+from tests.service.process import fake_server
+
+V2 = "sys/fs/cgroup"
+V1 = "sys/fs/cgroup/cpu,cpuacct"
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="ascii")
+    return root
+
+
+QUOTAS = {
+    "version 2, namespaced": ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "150000 100000"}, 1.5),
+    "version 2, own group": ({"proc/self/cgroup": "0::/a/b", f"{V2}/a/b/cpu.max": "400000 100000"}, 4.0),
+    "version 2, a parent has less": (
+        {"proc/self/cgroup": "0::/a/b", f"{V2}/a/b/cpu.max": "400000 100000", f"{V2}/a/cpu.max": "50000 100000"},
+        0.5,
+    ),
+    "version 2, no quota": ({"proc/self/cgroup": "0::/a", f"{V2}/a/cpu.max": "max 100000"}, None),
+    "version 2, quota of the parent only": (
+        {"proc/self/cgroup": "0::/a/b", f"{V2}/a/b/cpu.max": "max 100000", f"{V2}/a/cpu.max": "300000 100000"},
+        3.0,
+    ),
+    "version 2 without a namespace, path of the host": (
+        {"proc/self/cgroup": "0::/kubepods/pod1/c1", f"{V2}/cpu.max": "200000 100000"},
+        2.0,
+    ),
+    "version 2 with a path above the namespace": (
+        {"proc/self/cgroup": "0::/../../other", f"{V2}/cpu.max": "200000 100000"},
+        2.0,
+    ),
+    "version 1": (
+        {
+            "proc/self/cgroup": "5:memory:/a\n4:cpu,cpuacct:/a\n1:name=systemd:/a",
+            f"{V1}/a/cpu.cfs_quota_us": "250000",
+            f"{V1}/a/cpu.cfs_period_us": "100000",
+            "sys/fs/cgroup/memory/a/cpu.cfs_quota_us": "1",
+            "sys/fs/cgroup/memory/a/cpu.cfs_period_us": "100000",
+        },
+        2.5,
+    ),
+    "version 1, mounted as cpu": (
+        {
+            "proc/self/cgroup": "1:cpu:/",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "50000",
+        },
+        2.0,
+    ),
+    "version 1, no quota": (
+        {"proc/self/cgroup": "4:cpu,cpuacct:/", f"{V1}/cpu.cfs_quota_us": "-1", f"{V1}/cpu.cfs_period_us": "100000"},
+        None,
+    ),
+    "both versions, less in the first": (
+        {
+            "proc/self/cgroup": "4:cpu,cpuacct:/a\n0::/a",
+            f"{V1}/a/cpu.cfs_quota_us": "100000",
+            f"{V1}/a/cpu.cfs_period_us": "100000",
+            f"{V2}/unified/a/cpu.max": "700000 100000",
+        },
+        1.0,
+    ),
+    "a hierarchy of the second version that other names contain": (
+        {"proc/self/cgroup": "3:cpuset:/a", f"{V2}/a/cpu.max": "100000 100000"},
+        None,
+    ),
+    "no cgroups": ({}, None),
+    "files that say nothing": ({"proc/self/cgroup": "0::/\nnonsense", f"{V2}/cpu.max": "many"}, None),
+    "a period of nothing": ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "100000 0"}, None),
+}
+
+
+@pytest.mark.parametrize(("files", "quota"), QUOTAS.values(), ids=QUOTAS.keys())
+def test_reads_the_least_quota_up_to_the_mount(tmp_path: Path, files: dict[str, str], quota: float | None) -> None:
+    assert cgroup_quota(tree(tmp_path, files)) == quota
+
+
+@pytest.mark.parametrize(
+    ("quota", "affinity", "cores"),
+    [
+        ("max 100000", 8, 8),
+        ("1600000 100000", 8, 8),  # the affinity is less
+        ("400000 100000", 8, 4),
+        ("390000 100000", 8, 3),  # a fraction is rounded down
+        ("50000 100000", 8, 1),  # and never to nothing
+    ],
+)
+def test_takes_the_lesser_of_affinity_and_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: str, affinity: int, cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(affinity)))
+    root = tree(tmp_path, {"proc/self/cgroup": "0::/", f"{V2}/cpu.max": quota})
+    assert usable_cores(root) == cores
+
+
+def test_without_an_affinity_all_cores_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert usable_cores(tmp_path) == 6
+
+
+def test_this_machine_has_a_core_to_use() -> None:
+    assert 1 <= usable_cores() <= len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("start", [0, 12])  # the second is nicer than the step: no step may go back
+def test_thread_gives_way_from_where_it_is(start: int) -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    found: list[int] = []
+
+    def main() -> None:
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, before + start)
+        lower_thread_priority(5)
+        found.append(os.getpriority(os.PRIO_PROCESS, thread))
+
+    run_thread(main)
+    assert found == [min(19, before + start + 5)]
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_thread_goes_on_where_its_priority_is_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    lower_thread_priority(5)
+
+
+def run_thread(main: Callable[[], None]) -> None:
+    thread = threading.Thread(target=main)
+    thread.start()
+    thread.join()
+
+
+GIB = 2**30
+MEMINFO = {"proc/meminfo": "MemTotal:       4194304 kB\nMemFree:        1 kB"}
+LIMITS = {
+    "machine only": ({}, 4 * GIB),
+    "version 2": ({"proc/self/cgroup": "0::/a", "sys/fs/cgroup/a/memory.max": str(GIB)}, GIB),
+    "version 2, none": ({"proc/self/cgroup": "0::/a", "sys/fs/cgroup/a/memory.max": "max"}, 4 * GIB),
+    "version 2, a parent has less": (
+        {
+            "proc/self/cgroup": "0::/a/b",
+            "sys/fs/cgroup/a/b/memory.max": str(2 * GIB),
+            "sys/fs/cgroup/a/memory.max": "9",
+        },
+        9,
+    ),
+    "version 1": (
+        {"proc/self/cgroup": "5:memory:/a", "sys/fs/cgroup/memory/a/memory.limit_in_bytes": str(GIB)},
+        GIB,
+    ),
+    "version 1, none": (
+        {"proc/self/cgroup": "5:memory:/", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"},
+        4 * GIB,
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "expected"), LIMITS.values(), ids=LIMITS)
+def test_limit_is_the_least(tmp_path: Path, files: dict[str, str], expected: int) -> None:
+    for name, text in (MEMINFO | files).items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="ascii")
+    assert memory_limit(tmp_path) == expected
+
+
+def test_nobody_knows(tmp_path: Path) -> None:
+    assert memory_limit(tmp_path) is None
+
+
+Limits = tuple[int, int]
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised", "fitting"),
+    [
+        ((2000, 3000), (3000, 3000), 1000),
+        ((1032, 1032), None, 1000),
+        ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), None, 1000),
+        ((256, 3000), (3000, 3000), 1000),
+        ((256, resource.RLIM_INFINITY), (2**20, resource.RLIM_INFINITY), 1000),
+        ((256, 1000), (1000, 1000), 968),
+        ((20, 20), None, 1),
+    ],
+)
+def test_the_limit_is_raised_as_far_as_it_goes(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    limits: Limits,
+    raised: Limits | None,
+    fitting: int,
+) -> None:
+    found: list[Limits] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, values: found.append(values))
+    with caplog.at_level(logging.WARNING):
+        assert make_room(1000) == fitting
+    assert found == ([] if raised is None else [raised])
+    assert ("ulimit -n" in caplog.text) == (fitting < 1000)
+
+
+def test_a_limit_that_cannot_be_raised_is_lived_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    assert make_room(1000) == 256 - 32
+
+
+def test_clients_beyond_the_descriptors_are_told_so(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, FAKE_DESCRIPTORS="112").wait_until_ready() as server, ExitStack() as stack:
+        clients = [stack.enter_context(server.connect()) for _ in range(40)]
+        for client in clients:
+            client.sendall(b"GET /info HTTP/1.1\r\nHost: test\r\n\r\n")
+        statuses = Counter(read_answer(client)[0] for client in clients)
+        assert statuses == {200: 16, 503: 24}
+
+
+# Threads allocate 64 MB in blocks of 600 kB, with a small block that stays behind each; then all large ones are freed.
+CHURN = """
+import sys, threading
+from service.machine import bound_heap
+if "bound" in sys.argv:
+    assert bound_heap()
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+large = bytearray(24 * 2**20); del large  # from now on blocks up to 24 MB are kept by default
+def churn():
+    kept, freed = [], []
+    for _ in range(27):
+        freed.append(bytearray(1_200_000))
+        kept.append(bytearray(5_000))
+    held.append(kept)
+held = []
+before = resident()
+for _ in range(3):
+    threads = [threading.Thread(target=churn) for _ in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+print(resident() - before)
+"""
+
+
+def kept_bytes(*arguments: str) -> int:
+    command = [sys.executable, "-c", CHURN, *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - the text above
+    return int(run.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+def test_freed_memory_is_returned() -> None:
+    as_it_comes, bounded = kept_bytes(), kept_bytes("bound")
+    assert bounded < 12e6
+    assert bounded < as_it_comes / 2

@@ -1,0 +1,365 @@
+"""Several models in one process: which one answers, and that none is in the way of another."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+
+from model.artifact import ArtifactError
+from service.app import create_app
+from service.engine import Engine
+from service.errors import Overloaded
+from service.models import ServedModel
+from service.services import Readiness
+from service.settings import SettingsError, read_settings
+from tests.service.fake_engine import FakeBackend, load_fake_engine, write_fake_artifact
+from tests.service.process import ServerProcess
+
+TEXT = "the cat sat"
+BY_NAME: dict[str, dict[str, Any]] = {  # every route whose body has the field, and a body that it takes
+    "/encode": {"inputs": TEXT},
+    "/embed": {"inputs": TEXT},
+    "/embed_all": {"inputs": TEXT},
+    "/": {"inputs": TEXT},
+    "/v1/embeddings": {"input": TEXT},
+    "/embeddings": {"input": TEXT},
+    "/v2/embed": {"texts": [TEXT]},
+    "/similarity": {"source": TEXT, "targets": [TEXT]},
+    "/explain": {"a": TEXT, "b": TEXT},
+    "/tokenize": {"inputs": TEXT},
+    "/rerank": {"query": TEXT, "texts": [TEXT]},
+    "/v1/rerank": {"query": TEXT, "documents": [TEXT]},
+    "/v2/rerank": {"query": TEXT, "documents": [TEXT]},
+    "/score": {"queries": TEXT, "documents": TEXT},
+    "/zero-shot": {"inputs": TEXT, "candidate_labels": ["cat", "dog"]},
+}
+OF_OTHER_TASKS: dict[str, dict[str, Any]] = {
+    "/predict": {"inputs": TEXT},
+    "/classify": {"input": TEXT},
+    "/embed_sparse": {"inputs": TEXT},
+    "/v1/multi-vector": {"input": [TEXT]},
+}
+
+
+class Both:
+    """Two fake models in one app, `one` and `two`, each with a backend of its own."""
+
+    def __init__(self, directories: list[Path], *flags: str) -> None:
+        given = [f"{name}={directory}" for name, directory in zip(("one", "two"), directories, strict=True)]
+        self.settings = read_settings([*given, "--workers", "1", *flags])
+        self.readiness = Readiness()
+        app, self.services = create_app(self.settings, self.readiness)
+        self.backends = {name: FakeBackend() for name in ("one", "two")}
+        self.engines: dict[str, Engine] = {}
+        self.client = TestClient(app)
+
+    def start(self, *names: str, max_queue_delay: float = float("inf")) -> None:
+        for model in self.services.models:
+            if model.alias in names:
+                settings = self.settings.model_copy(update={"model": model.directory})
+                engine = load_fake_engine(settings, model.observe_batch, self.backends[model.alias], max_queue_delay)
+                self.engines[model.alias] = engine
+                self.services.models.start(model, engine)
+        self.readiness.start()
+
+    def ran(self, name: str) -> int:
+        return len(self.backends[name].batches)
+
+
+@pytest.fixture
+def both(fake_artifact: Path, tmp_path: Path) -> Iterator[Both]:
+    made = Both([fake_artifact, write_fake_artifact(tmp_path / "second")], "--default", "two")
+    yield made
+    made.client.close()
+    for name, engine in made.engines.items():
+        made.backends[name].gate.set()
+        engine.close(5)
+
+
+@pytest.fixture
+def started(both: Both) -> Both:
+    both.start("one", "two")
+    return both
+
+
+def test_every_body_has_the_field(started: Both) -> None:
+    bodies = {path for path, item in started.client.get("/openapi.json").json()["paths"].items() if "post" in item}
+    assert bodies == {
+        *BY_NAME,
+        *OF_OTHER_TASKS,
+        "/v1/score",
+        "/v2/models/{model}/infer",
+        "/admin/models",
+    }
+
+
+@pytest.mark.parametrize("path", BY_NAME)
+def test_the_field_chooses_the_model(started: Both, path: str) -> None:
+    for name, other in (("one", "two"), ("two", "one")):
+        before = started.ran(other)
+        answer = started.client.post(path, json={**BY_NAME[path], "model": name})
+        assert answer.status_code == 200, answer.text
+        assert started.ran(other) == before
+    assert path == "/tokenize" or started.ran("one") >= 1
+    answer = started.client.post(path, json={**BY_NAME[path], "model": "three"})
+    assert answer.status_code == 404
+    assert "no such model; one, two are served here" in answer.text
+
+
+@pytest.mark.parametrize("path", OF_OTHER_TASKS)
+def test_a_name_is_looked_at_before_the_task(started: Both, path: str) -> None:
+    body = OF_OTHER_TASKS[path]
+    assert "no such model" in started.client.post(path, json={**body, "model": "three"}).text
+    assert "no such model" not in started.client.post(path, json={**body, "model": "one"}).text
+
+
+def test_the_default_answers_who_names_none(started: Both) -> None:
+    assert started.client.post("/encode", json={"inputs": TEXT}).status_code == 200
+    assert (started.ran("one"), started.ran("two")) == (0, 1)
+    assert started.client.get("/info").json()["model"] == "tests/fake"
+    assert started.client.get("/info?model=three").status_code == 404
+    assert started.client.get("/info", params={"model": "one"}).status_code == 200
+
+
+def test_models_are_listed_and_found_by_name(started: Both) -> None:
+    for path in ("/v1/models", "/models"):
+        assert [entry["id"] for entry in started.client.get(path).json()["data"]] == ["one", "two"]
+    assert started.client.get("/v1/models/one").json()["id"] == "one"
+    assert started.client.get("/v1/models/three").status_code == 404
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": [TEXT]}
+    answer = started.client.post("/v2/models/one/versions/1/infer", json={"inputs": [tensor]})
+    assert answer.json()["model_name"] == "one"
+    assert (started.ran("one"), started.ran("two")) == (1, 0)
+
+
+def test_an_artifacts_own_name_finds_the_first_that_has_it(started: Both) -> None:
+    answer = started.client.post("/encode", json={"inputs": TEXT, "model": "tests/fake"})
+    assert answer.status_code == 200
+    assert (started.ran("one"), started.ran("two")) == (1, 0)
+
+
+def test_each_model_is_counted_by_itself(started: Both) -> None:
+    started.client.post("/encode", json={"inputs": [TEXT, "dog"], "model": "one"})
+    value = started.services.metrics.registry.get_sample_value
+    assert [value("polyhead_texts_total", {"model": name}) for name in ("one", "two")] == [2, 0]
+    counts = [value("polyhead_answer_duration_seconds_count", {"model": m, "size": "small"}) for m in ("one", "two")]
+    assert counts == [1, 0]
+    started.services.metrics.forget_model("one")
+    assert value("polyhead_texts_total", {"model": "one"}) is None
+    assert value("polyhead_texts_total", {"model": "two"}) == 0
+
+
+def test_a_model_that_is_not_there_takes_nothing_from_the_other(both: Both) -> None:
+    both.start("one")
+    failed = next(model for model in both.services.models if model.alias == "two")
+    assert both.client.get("/readyz").status_code == both.client.get("/healthz").status_code == 200
+    assert both.client.post("/encode", json={"inputs": TEXT, "model": "one"}).status_code == 200
+    answer = both.client.post("/encode", json={"inputs": TEXT})
+    assert (answer.status_code, "loading" in answer.text) == (503, True)
+    failed.fail("cannot load it")
+    failed.show_failure()
+    answer = both.client.post("/encode", json={"inputs": TEXT})
+    assert (answer.status_code, "could not be loaded" in answer.text) == (503, True)
+    assert answer.headers["retry-after"] == "1"
+    assert both.services.metrics.registry.get_sample_value("polyhead_model_ready", {"model": "two"}) == 0
+    assert [entry["id"] for entry in both.client.get("/v1/models").json()["data"]] == ["one"]
+
+
+def test_two_models_of_one_name_are_refused(both: Both) -> None:
+    for model in both.services.models:
+        model.alias = ""
+    first, second = both.services.models
+    engine = load_fake_engine(both.settings.model_copy(update={"model": first.directory}))
+    both.services.models.start(first, engine)
+    with pytest.raises(
+        ValueError, match=f"another model is called tests/fake: name this one, as NAME={second.directory}"
+    ):
+        both.services.models.start(second, engine)
+    engine.close(5)
+
+
+def test_a_full_queue_is_its_own_models(started: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for the flooded model is refused once its name is read; if both are full, before anything is read."""
+    tokenized: list[str] = []
+
+    def fill(name: str) -> None:
+        refusal = Overloaded("full", retry_after=1)
+        monkeypatch.setattr(started.engines[name], "early_refusal", lambda *_: refusal)
+        monkeypatch.setattr(started.engines[name], "tokenize", lambda *_, **__: tokenized.append(name))
+
+    fill("one")
+    statuses = [started.client.post("/encode", json={"inputs": TEXT, "model": m}).status_code for m in ("one", "two")]
+    assert (statuses, tokenized) == ([429, 200], [])
+    fill("two")
+    assert started.client.post("/encode", content=b"no JSON").status_code == 429
+
+
+def test_bodies_of_one_model_leave_room_for_the_others(started: Both) -> None:
+    one, two = started.services.models
+    assert one.bodies.limit == two.bodies.limit == started.settings.max_held_body_bytes // 2
+    assert one.answers.limit == two.answers.limit == started.settings.max_held_answer_bytes // 2
+    one.bodies.held = one.bodies.limit
+    body = {"inputs": TEXT, "model": "one"}
+    answer = started.client.post("/encode", json=body)
+    assert answer.json()["error"]["code"] == "too_many_bytes_held"
+    assert started.client.post("/encode", json={**body, "model": "two"}).status_code == 200
+    one.bodies.held = 0
+    assert started.client.post("/encode", json=body).status_code == 200
+    assert one.bodies.held == two.bodies.held == one.in_use == two.in_use == 0
+
+
+@pytest.fixture
+def operated(both: Both, tmp_path: Path) -> Iterator[Both]:
+    """The same with a store that holds `third`, and a loader of fakes."""
+    write_fake_artifact(tmp_path / "store" / "third")
+    made = Both([model.directory for model in both.services.models], *STORE, str(tmp_path / "store"))
+    made.backends["third"] = FakeBackend()
+    made.client = TestClient(made.client.app, base_url="http://testserver:8001")
+
+    async def load(model: ServedModel) -> None:
+        try:
+            settings = made.settings.model_copy(update={"model": model.directory})
+            made.engines["third"] = load_fake_engine(settings, model.observe_batch, made.backends["third"])
+            made.services.models.start(model, made.engines["third"])
+        except ArtifactError as error:
+            model.fail(str(error))
+
+    made.services.models.load = load
+    made.start("one", "two")
+    yield made
+    made.client.close()
+    for engine in made.engines.values():
+        engine.close(5)
+
+
+STORE = ("--admin-port", "8001", "--model-store")
+ADD = {"artifact": "third", "name": "three"}
+
+
+def test_models_come_and_go(operated: Both) -> None:
+    client, encode = (
+        TestClient(operated.client.app, base_url="http://testserver:8000"),
+        {"inputs": TEXT, "model": "three"},
+    )
+    assert client.post("/encode", json=encode).status_code == 404
+    states = operated.client.post("/admin/models", json=ADD).json()["models"]
+    assert [(state["name"], state["ready"]) for state in states] == [("one", True), ("two", True), ("three", True)]
+    assert client.post("/encode", json=encode).status_code == 200
+    assert (operated.ran("third"), operated.services.models.find("three").answers.limit) == (
+        1,
+        operated.settings.max_held_answer_bytes // 3,
+    )
+    for name in ("three", "one"):
+        assert operated.client.delete(f"/admin/models/{name}").status_code == 200
+    assert operated.backends["one"].is_closed
+    assert operated.engines["two"]._batcher.executor.cores is not None
+    assert not operated.backends["two"].is_closed
+    assert [state["name"] for state in operated.client.get("/admin/models").json()["models"]] == ["two"]
+    assert client.post("/encode", json={"inputs": TEXT}).status_code == 200
+    assert client.post("/encode", json=encode).status_code == 404, "what is left stands for no other model"
+    assert operated.client.delete("/admin/models/two").status_code == 422
+    assert client.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"artifact": "fourth"}, 404, "the store has no such directory"),
+        ({"artifact": "../third"}, 422, "artifact"),
+        ({"artifact": "."}, 422, "artifact"),
+        ({"artifact": "broken"}, 422, "manifest.json"),
+        ({"artifact": "third", "name": "a/b"}, 422, "name"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said_and_changes_nothing(
+    operated: Both, body: dict[str, str], status: int, message: str
+) -> None:
+    assert operated.settings.model_store is not None
+    (operated.settings.model_store / "broken").mkdir()
+    answer = operated.client.post("/admin/models", json=body)
+    assert (answer.status_code, message in answer.text) == (status, True), answer.text
+    assert len(operated.services.models) == 2
+
+
+def test_a_model_that_leaves_answers_what_it_was_asked(operated: Both) -> None:
+    backend, app = operated.backends["one"], operated.client.app
+    backend.gate.clear()
+
+    async def ask(method: str, path: str, port: int, body: Any = None) -> httpx.Response:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://testserver:{port}") as client:
+            return await client.request(method, path, json=body)
+
+    async def test() -> tuple[int, int]:
+        asked = asyncio.ensure_future(ask("POST", "/encode", 8000, {"inputs": TEXT, "model": "one"}))
+        while not backend.batches:
+            assert not asked.done(), asked.result().text
+            await asyncio.sleep(0.001)
+        removed = asyncio.ensure_future(ask("DELETE", "/admin/models/one", 8001))
+        while len(operated.services.models) == 2:
+            assert not removed.done(), removed.result().text
+            await asyncio.sleep(0.001)
+        assert (await ask("POST", "/encode", 8000, {"inputs": TEXT, "model": "one"})).status_code == 404
+        assert not removed.done()
+        backend.gate.set()
+        return (await asked).status_code, (await removed).status_code
+
+    assert asyncio.run(test()) == (200, 200)
+    assert backend.is_closed
+
+
+def test_operators_need_the_admin_port_a_store_and_a_key(both: Both, operated: Both, fake_artifact: Path) -> None:
+    assert "there is none" in both.client.post("/admin/models", json=ADD).text
+    elsewhere = TestClient(operated.client.app, base_url="http://testserver:8000")
+    assert elsewhere.post("/admin/models", json=ADD).status_code == 404
+    app, _ = create_app(read_settings([str(fake_artifact), "--admin-port", "80", "--api-keys", "k" * 16]), Readiness())
+    assert TestClient(app).get("/admin/models").status_code == 401
+    assert TestClient(app).get("/admin/models", headers={"x-api-key": "k" * 16}).status_code == 200
+    assert TestClient(app).delete("/admin/models/one", headers={"x-api-key": "k" * 16}).status_code == 404
+    with pytest.raises(SettingsError, match="models are added to one process, on its --admin-port"):
+        read_settings(["a", "--model-store", "b"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a", "a"], "two models have one name"),
+        (["m=a", "m=b"], "two models have one name"),
+    ],
+)
+def test_names_that_cannot_be_told_apart_are_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        read_settings(arguments)
+
+
+def test_models_of_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "x=y").mkdir()
+    settings = read_settings(["a", "small=b/c", str(tmp_path / "x=y"), "--default", "small"])
+    assert settings.named_models == [("", Path("a")), ("small", Path("b/c")), ("", tmp_path / "x=y")]
+    settings = read_settings(["--model", "a", "--more-models", "b, c=d"])
+    assert settings.named_models == [
+        ("", Path("a")),
+        ("", Path("b")),
+        ("c", Path("d")),
+    ]
+
+
+def test_a_server_starts_without_the_model_that_does_not_load(fake_artifact: Path, tmp_path: Path) -> None:
+    arguments = ["--model", f"one={fake_artifact}", "--more-models", f"two={tmp_path / 'none'}"]
+    with ServerProcess("tests.service.fake_server", *arguments) as server:
+        server.wait_until_ready()
+        bodies = [{"inputs": TEXT, "model": name} for name in ("one", "two")]
+        assert [server.request("POST", "/encode", body)[0] for body in bodies] == [200, 503]
+        assert server.stop() == 0
+
+
+def test_a_default_that_is_none_of_them_ends_the_start(fake_artifact: Path, tmp_path: Path) -> None:
+    second = write_fake_artifact(tmp_path / "second")
+    arguments = ["--model", f"one={fake_artifact}", "--more-models", f"two={second}", "--default", "three"]
+    with ServerProcess("tests.service.fake_server", *arguments) as server:
+        assert server.wait() == 1
+    assert "--default three: no such model; one, two are served here" in server.log

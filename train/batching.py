@@ -1,0 +1,136 @@
+"""Token ids, and the batches of an epoch: texts of similar length together, in an order that only the seed decides."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from train.parallel import generator_of
+
+POOL = 32  # batches that are sorted by length together: little padding, and batch mates that differ from epoch to epoch
+
+
+FULL_STOP = "."
+BETWEEN = (". ", ". ", ", ")
+MOST_MORE = 2  # texts behind the first
+DRAWN = 2  # apart from what else is drawn from a seed
+
+
+class TokenBatch(NamedTuple):
+    """Texts as the network reads them.
+
+    Attributes:
+        input_ids: int64 [B, S], right-padded.
+        lengths: int64 [B].
+        token_type_ids: int64 [B, S], or None for all 0.
+    """
+
+    input_ids: Tensor
+    lengths: Tensor
+    token_type_ids: Tensor | None = None
+
+    def to(self, device: torch.device) -> "TokenBatch":
+        """The same on a device."""
+        types = None if self.token_type_ids is None else self.token_type_ids.to(device)
+        return TokenBatch(self.input_ids.to(device), self.lengths.to(device), types)
+
+    def rows(self, some: slice) -> "TokenBatch":
+        """Some of the texts."""
+        types = None if self.token_type_ids is None else self.token_type_ids[some]
+        return TokenBatch(self.input_ids[some], self.lengths[some], types)
+
+
+class TokenIds(NamedTuple):
+    """Token ids of texts, and their types where texts are pairs."""
+
+    ids: list[list[int]]
+    types: list[list[int]] | None = None
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each text."""
+        return [len(row) for row in self.ids]
+
+    def batch(self, places: Sequence[int]) -> TokenBatch:
+        """Some texts as one batch, in the order given."""
+        lengths = torch.tensor([len(self.ids[place]) for place in places])
+        types = None if self.types is None else _padded([self.types[place] for place in places])
+        return TokenBatch(_padded([self.ids[place] for place in places]), lengths, types)
+
+
+def tokenize_texts(texts: Sequence[str], tokenizer: Tokenizer, longest: int) -> TokenIds:
+    """Texts cut to `longest` tokens; one without any token becomes what the tokenizer makes of it."""
+    cutting = Tokenizer.from_str(tokenizer.to_str())
+    cutting.enable_truncation(longest)
+    return TokenIds([row.ids for row in cutting.encode_batch_fast(list(texts))])
+
+
+def tokenize_pairs(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, longest: int) -> TokenIds:
+    """Pairs as one row each, the longer text cut first."""
+    cutting = Tokenizer.from_str(tokenizer.to_str())
+    cutting.enable_truncation(longest, strategy="longest_first")
+    rows = cutting.encode_batch_fast(list(pairs))
+    return TokenIds([row.ids for row in rows], [row.type_ids for row in rows])
+
+
+def epoch_batches(lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int) -> list[list[int]]:
+    """Every place once, in batches of `batch_size`; what is left over joins the next epoch's chance.
+
+    Texts are shuffled, sorted by length within a pool of batches, and the batches shuffled again.
+    """
+    generator = generator_of(seed, epoch)
+    order: list[int] = torch.randperm(len(lengths), generator=generator).tolist()
+    batch_size = min(batch_size, len(order))
+    order = order[: len(order) - len(order) % batch_size]
+    made = []
+    for start in range(0, len(order), POOL * batch_size):
+        pool = sorted(order[start : start + POOL * batch_size], key=lengths.__getitem__)
+        made += [pool[at : at + batch_size] for at in range(0, len(pool), batch_size)]
+    shuffled: list[int] = torch.randperm(len(made), generator=generator).tolist()
+    return [made[index] for index in shuffled]
+
+
+def as_running_text(texts: Sequence[str], share: float, seed: int) -> list[str]:
+    """Every text once, a share of them ended with a full stop, half of these behind one or two more texts."""
+    generator = generator_of(seed, DRAWN)
+
+    def draw(most: int) -> int:
+        return int(torch.randint(most, (), generator=generator))
+
+    chosen = (torch.rand(len(texts), generator=generator) < share).tolist()
+    made = list(texts)
+    for place, is_chosen in enumerate(chosen):
+        if is_chosen:
+            row = texts[place].rstrip(FULL_STOP)
+            for _ in range(draw(2) * (1 + draw(MOST_MORE))):
+                row += BETWEEN[draw(len(BETWEEN))] + texts[draw(len(texts))].rstrip(FULL_STOP)
+            made[place] = row + FULL_STOP
+    return made
+
+
+def substitute(batch: TokenBatch, tokens: Tensor, share: float, generator: torch.Generator) -> TokenBatch:
+    """A batch in which every other text has a share of its ordinary tokens replaced by tokens drawn from `tokens`."""
+    ids = batch.input_ids
+    drawn = tokens[torch.randint(len(tokens), ids.shape, generator=generator)]
+    chosen = torch.rand(ids.shape, generator=generator) < share
+    chosen &= torch.rand(len(ids), 1, generator=generator) < 0.5  # whole texts stay as they were written
+    return batch._replace(input_ids=torch.where(chosen & torch.isin(ids, tokens), drawn, ids))
+
+
+def ordinary_tokens(tokenizer: Tokenizer) -> Tensor:
+    """Ids that stand for words or parts of them, int64 [n]: no special token, no place holder of the vocabulary."""
+    special = {index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    special |= set(tokenizer.encode("").ids)
+    ids = [
+        index
+        for token, index in tokenizer.get_vocab().items()
+        if index not in special and not (token.startswith("[") and token.endswith("]"))
+    ]
+    return torch.tensor(sorted(ids))
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    return pad_sequence([torch.tensor(row, dtype=torch.int64) for row in rows], batch_first=True)

@@ -1,1 +1,0 @@
-"""The flags of each training command, and how they become settings."""

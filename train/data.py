@@ -1,0 +1,219 @@
+"""Files of texts and of rows, read whole and checked before anything is trained; a fault names file and line."""
+
+import csv
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from train.errors import DataError
+
+LONGEST_LINE = 1 << 20  # bytes; encoders read a few thousand characters, and a file may be one line of gigabytes
+CONLLU_COLUMNS = 10
+FEWEST = 8  # examples, below which nothing is learned
+
+
+MOST_HELD_OUT = 1000
+HELD_OUT_SHARE = 0.05
+SEED = 0  # of the rows that are held out; the same in every run
+
+
+class DataFile(NamedTuple):
+    """What a run's record says of a file: its name, SHA-256 and number of examples."""
+
+    name: str
+    sha256: str
+    examples: int
+
+
+class Row(NamedTuple):
+    """The fields of one line, and where it stands, for messages."""
+
+    fields: tuple[str, ...]
+    place: str
+
+
+class Rows(NamedTuple):
+    """Rows in two parts, and the files for the record."""
+
+    learned: list[Row]
+    held_out: list[Row]
+    described: Mapping[str, Any]
+
+
+def read_texts(paths: Sequence[Path]) -> tuple[list[str], list[DataFile]]:
+    """Texts of files with one text a line; empty lines are none.
+
+    Raises:
+        DataError: a file cannot be read, a line is no UTF-8 or above 1 MiB, or there are fewer than 8 texts.
+    """
+    texts: list[str] = []
+    files = []
+    for path in paths:
+        digest = hashlib.sha256()
+        own = [text for _, line in _lines(path, digest) if (text := line.strip())]
+        files.append(DataFile(path.name, digest.hexdigest(), len(own)))
+        texts += own
+    require_examples(len(texts), paths, "texts")
+    return texts, files
+
+
+def read_rows(path: Path, columns: Sequence[str], *, optional: Sequence[str] = ()) -> tuple[list[Row], DataFile]:
+    """Rows of a `.csv` or `.tsv` file without a header, of a `.jsonl` file of objects, or of a `.conllu` treebank.
+
+    Args:
+        path: the file.
+        columns: what a row holds; the names of the fields in JSON lines.
+        optional: further columns that rows may have.
+
+    Raises:
+        DataError: as `read_texts`, or a row has other columns.
+    """
+    digest = hashlib.sha256()
+    readers = {".jsonl": _json_rows, ".tsv": _tab_rows, ".csv": _comma_rows, ".conllu": _treebank_rows}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(f"{path}: expected a name that ends in .csv, .tsv or .jsonl, with {', '.join(columns)}")
+    rows = list(reader(path, digest, columns, optional))
+    require_examples(len(rows), [path], "rows")
+    return rows, DataFile(path.name, digest.hexdigest(), len(rows))
+
+
+def read_parts(path: Path, held_out: Path | None, columns: Sequence[str], *, optional: Sequence[str] = ()) -> Rows:
+    """Reads rows; without a file of rows to judge by, 5 % of them are held out.
+
+    No first text is on both sides: rows that begin with one that is held out are not learned from.
+
+    Raises:
+        DataError: a file cannot be used, or leaves no row to learn from.
+    """
+    rows, file = read_rows(path, columns, optional=optional)
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(SEED)).tolist()
+    shuffled = [rows[place] for place in order]
+    if held_out is not None:
+        judged, judged_file = read_rows(held_out, columns, optional=optional)
+        anchors = {row.fields[0] for row in judged}
+        learned = [row for row in rows if row.fields[0] not in anchors]
+        if not learned:
+            raise DataError(f"{path}: every row begins with a text that is held out: give other rows with --held-out")
+        described: dict[str, Any] = {"rows": file._asdict(), "held_out": judged_file._asdict()}
+        if left_out := len(rows) - len(learned):
+            described["left_out"] = f"{left_out} rows whose first text is held out"
+        return Rows(learned, judged, described)
+    count = min(MOST_HELD_OUT, max(2, round(HELD_OUT_SHARE * len(rows))))
+    rows_of = Counter(row.fields[0] for row in shuffled)
+    anchors, held = set(), 0
+    for anchor in dict.fromkeys(row.fields[0] for row in shuffled):
+        if held < count:
+            anchors.add(anchor)
+            held += rows_of[anchor]
+    judged = [row for row in shuffled if row.fields[0] in anchors]
+    learned = [row for row in shuffled if row.fields[0] not in anchors]
+    if not learned:
+        raise DataError(f"{path}: every row begins with the same text: give rows to judge by with --held-out")
+    return Rows(learned, judged, {"rows": file._asdict(), "held_out": f"{len(judged)} of the rows"})
+
+
+def require_examples(count: int, paths: Sequence[Path], what: str) -> None:
+    """Raises DataError for fewer than 8 examples."""
+    if count < FEWEST:
+        raise DataError(f"{', '.join(map(str, paths))}: {count} {what}; at least {FEWEST} are needed")
+
+
+def number_of(text: str, place: str, name: str) -> float:
+    """A finite number.
+
+    Raises:
+        DataError: names the place and the text found there.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not abs(value) < float("inf"):
+        raise DataError(f"{place}: {name} is {text[:40]!r}, expected a number")
+    return value
+
+
+def _lines(path: Path, digest: Any) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, without their ends; what is read is hashed."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
+                digest.update(line)
+                yield number, _decode(line, f"{path}, line {number}")
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _decode(line: bytes, place: str) -> str:
+    if len(line) > LONGEST_LINE:
+        raise DataError(f"{place}: longer than {LONGEST_LINE} bytes; is this a text file with one example a line?")
+    try:
+        return line.decode("utf-8-sig" if place.endswith(", line 1") else "utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: not UTF-8 (byte {error.start + 1} of the line)") from error
+
+
+def _json_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+    for number, line in _lines(path, digest):
+        if not line.strip():
+            continue
+        place = f"{path}, line {number}"
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{place}: not JSON: {error}") from error
+        if not isinstance(found, dict) or not set(columns) <= set(found):
+            has = ", ".join(map(str, found)) if isinstance(found, dict) else type(found).__name__
+            raise DataError(f"{place}: has {has or 'nothing'}; expected an object with {', '.join(columns)}")
+        named = [*columns, *(name for name in optional if name in found)]
+        yield _row(tuple(str(found[name]) for name in named), place, columns, optional)
+
+
+def _tab_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+    for number, line in _lines(path, digest):
+        if line.strip():
+            yield _row(tuple(line.split("\t")), f"{path}, line {number}", columns, optional)
+
+
+def _comma_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+    reader = csv.reader((f"{line}\n" for _, line in _lines(path, digest)), strict=True)
+    try:
+        for fields in reader:
+            if fields:
+                yield _row(tuple(fields), f"{path}, line {reader.line_num}", columns, optional)
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
+
+
+def _treebank_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
+    """Sentences of CoNLL-U: words, and their universal parts of speech, with spaces between."""
+    words: list[tuple[str, str]] = []
+    start = 0
+    for number, line in (*_lines(path, digest), (0, "")):
+        if not line.strip():
+            if words:
+                fields = tuple(" ".join(column) for column in zip(*words, strict=True))
+                yield _row(fields, f"{path}, line {start}", columns, optional)
+            words = []
+        elif not line.startswith("#"):
+            parts = line.split("\t")
+            if len(parts) != CONLLU_COLUMNS:
+                raise DataError(f"{path}, line {number}: {len(parts)} columns, expected CoNLL-U's {CONLLU_COLUMNS}")
+            start = start if words else number
+            if parts[0].isdigit():  # else a span of words, or a word that is not in the text
+                words.append(("".join(parts[1].split()), parts[3]))
+
+
+def _row(fields: tuple[str, ...], place: str, columns: Sequence[str], optional: Sequence[str]) -> Row:
+    if not len(columns) <= len(fields) <= len(columns) + len(optional):
+        more = f" and at most {len(optional)} more" if optional else ""
+        raise DataError(f"{place}: {len(fields)} columns; expected {', '.join(columns)}{more}, without a header")
+    if empty := [name for name, text in zip(columns, fields, strict=False) if not text.strip()]:
+        raise DataError(f"{place}: {empty[0]} is empty")
+    return Row(fields, place)
