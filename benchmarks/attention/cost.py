@@ -1,13 +1,13 @@
 """What does each form of attention cost against the embedding alone, in latency and in bytes?
 
 One service, one connection, one text at a time, every form alternately: layers, rows, formats, reductions, statistics,
-norms, a head mask, and two texts explained. Then the writing of the weights alone, without HTTP and network.
+norms, a head mask, and two texts explained.
 """
 
 import argparse
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
@@ -23,17 +23,12 @@ from benchmarks.lib.report import Spread, Table, emit, in_turns, percentiles
 from benchmarks.lib.server import Server, add_server_arguments, open_server
 from benchmarks.lib.texts import fingerprint, load_texts, load_tokenizer, text_of_tokens
 from model.artifact import TOKENIZER, Artifact
-from service.answers.packing import pack_base64, pack_safetensors
-from service.answers.serialize import serialize_in_pieces
 from service.http.response import SAFETENSORS
-from service.inference.backend import Float32Array
-from service.wire import Piece
 
 CORPUS_TEXTS = 200  # whose words fill the texts
 PLAIN = "embedding alone"
 AGAIN = "embedding alone, again"  # the same request at a round's end: its ratio says how far to trust the others
 COLUMNS = ("tokens", "form", "p50_ms", "p95_ms", "ratio", "spread", "body_bytes", "requests")
-WRITING_SHARE = 0.2  # of the seconds
 # All layers of a large network at 512 tokens are 151 MB; a server of one's own, given by --url, keeps its limits.
 ROOM = ("POLYHEAD_MAX_ATTENTION_BYTES=1073741824", "POLYHEAD_MAX_ATTENTION_WORK_BYTES=1073741824")
 WRITTEN: Mapping[str, tuple[str, str | None]] = {  # encoding_format and Accept
@@ -191,7 +186,7 @@ def latency_table(found: Mapping[Key, Sequence[Sequence[float]]], body_bytes: Ma
 
 @program
 def main() -> None:
-    """Asks for every form once, measures them alternately, then their writing alone, prints."""
+    """Asks for every form once, measures them alternately, prints."""
     arguments = _parse()
     if not arguments.url:
         arguments.set = [*ROOM, *arguments.set]
@@ -199,12 +194,11 @@ def main() -> None:
     texts = make_texts(artifact, arguments.lengths)
     with open_server(arguments) as server:
         forms = ask_once(server, texts)
-        print(f"{len(forms.requests)} forms, {arguments.rounds} rounds and one of warm-up, then writing", flush=True)
-        found = measure(server, forms, arguments.rounds, (1 - WRITING_SHARE) * arguments.seconds)
-    writing = writing_costs(arguments.lengths, arguments.rounds, WRITING_SHARE * arguments.seconds)
+        print(f"{len(forms.requests)} forms, {arguments.rounds} rounds and one of warm-up", flush=True)
+        found = measure(server, forms, arguments.rounds, arguments.seconds)
     settings = {"server_settings": arguments.set, "precision": artifact.manifest.precision, "refused": forms.refused}
     of_texts = fingerprint(chain.from_iterable(texts.values()))
-    emit("attention cost", [latency_table(found, forms.body_bytes), writing], texts=of_texts, **settings)
+    emit("attention cost", [latency_table(found, forms.body_bytes)], texts=of_texts, **settings)
 
 
 def _attention(text: str, asked: Mapping[str, Any], written: str) -> Request:
@@ -228,91 +222,6 @@ def _parse() -> argparse.Namespace:
         nargs="+",
         default=[128, 512],
         metavar="N",
-        help="tokens of the texts (at most the model's longest) and of the weights written alone",
+        help="tokens of the texts, at most the model's longest",
     )
     return parser.parse_args()
-
-
-LAYERS = HEADS = 12  # of the networks that most encoders are
-HIDDEN_SIZE = 768
-SHARPNESS = 2.0  # standard deviation of the scores: a few weights of a row are large, most are small, as in real heads
-WRITING_COLUMNS = ("tokens", "form", "ms", "spread", "MB", "MB_per_s")
-
-Write = Callable[[], Sequence[Piece]]
-
-
-def writing_costs(lengths: Sequence[int], rounds: int, seconds: float) -> Table:
-    """Every form of every length, alternately: milliseconds by the median round, megabytes, and float32 MB a second.
-
-    Args:
-        lengths: tokens of a text.
-        rounds: measured rounds; one more warms up.
-        seconds: that all of them take together, more where a single writing takes longer.
-    """
-    title = f"writing the weights of {LAYERS} x {HEADS} heads, without HTTP and network; MB_per_s of float32 weights"
-    table = Table("writing", title, WRITING_COLUMNS)
-    with asyncio.Runner() as runner:
-        forms = {(n, name): write for n in lengths for name, write in _forms(make_answer(n), runner).items()}
-        share = seconds / (len(forms) * (rounds + 1))
-        sizes = {key: sum(map(len, write())) for key, write in forms.items()}
-        found = in_turns({key: partial(seconds_each, write, share) for key, write in forms.items()}, rounds)
-    for (tokens, name), each in found.items():
-        spread = Spread.of(each)
-        weights = 4e-6 * LAYERS * HEADS * tokens**2
-        cells = {"ms": 1000 * spread.median, "MB": sizes[tokens, name] / 1e6, "MB_per_s": weights / spread.median}
-        table.add(tokens=tokens, form=name, spread=str(spread), **cells)
-    return table
-
-
-def make_answer(tokens: int) -> dict[str, Any]:
-    """One text's answer with all weights of all heads, as the service builds it."""
-    generator = np.random.default_rng(0)
-    layers = list(range(LAYERS))
-    entry = {
-        "layers": layers,
-        "heads": [list(range(HEADS)) for _ in layers],
-        "weights": [_make_weights(generator, tokens) for _ in layers],
-    }
-    embeddings = generator.standard_normal((1, HIDDEN_SIZE), dtype=np.float32)
-    return {"embeddings": embeddings, "attention": [entry]}
-
-
-def seconds_each(write: Write, seconds: float) -> float:
-    """Mean duration of a writing, over as many as start within the given time, at least one."""
-    began, count = time.perf_counter(), 0
-    while count == 0 or time.perf_counter() - began < seconds:
-        write()
-        count += 1
-    return (time.perf_counter() - began) / count
-
-
-def _make_weights(generator: np.random.Generator, tokens: int) -> Float32Array:
-    """Random weights `[heads, queries, keys]`."""
-    scores = SHARPNESS * generator.standard_normal((HEADS, tokens, tokens), dtype=np.float32)
-    weights: Float32Array = np.exp(scores)
-    weights /= weights.sum(axis=-1, keepdims=True)
-    return weights
-
-
-def _listed_anew(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The same arrays in new lists."""
-    entries = [
-        {name: list(value) if isinstance(value, list) else value for name, value in entry.items()}
-        for entry in answer["attention"]
-    ]
-    return {**answer, "attention": entries}
-
-
-def _forms(answer: Mapping[str, Any], runner: asyncio.Runner) -> dict[str, Write]:
-    """What writes the answer, by form. Writing JSON empties the lists of an answer, so each gets lists of its own."""
-    floats = sum(layer.size for layer in answer["attention"][0]["weights"])
-
-    def as_json(make: Callable[[], Mapping[str, Any]]) -> Sequence[Piece]:
-        return runner.run(serialize_in_pieces(make(), floats=floats))
-
-    return {
-        "JSON": partial(as_json, lambda: _listed_anew(answer)),
-        "base64": partial(as_json, partial(pack_base64, answer)),
-        "safetensors float32": partial(pack_safetensors, answer, is_half=False),
-        "safetensors float16": partial(pack_safetensors, answer, is_half=True),
-    }

@@ -21,7 +21,8 @@ from tqdm import tqdm
 
 from benchmarks.lib.command import CannotMeasure, parser_of, positive, program, whole
 from benchmarks.lib.report import Table, emit
-from benchmarks.peers.xplainsim import token_scores
+from benchmarks.peers.peers import XPLAINSIM, start_worker
+from benchmarks.peers.worker import Task
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.heads.corpus import read_pairs
 from export.pruning.driver import PruningRequest, prune
@@ -204,7 +205,7 @@ def main() -> None:
     if encoder.config.pooling == "max" or (encoder.config.output_size != 1 and encoder.config.task != "embedding"):
         raise CannotMeasure("an embedder or a cross-encoder of one label is measured, without maximum pooling")
     pairs = _choose(checkpoint, arguments.pairs, arguments.count)
-    given = _of_xplainsim(checkpoint, arguments, [pair.texts for pair in pairs])
+    given = _of_xplainsim(checkpoint, arguments, pairs)
     measured = measure(encoder, [pair.rows for pair in pairs], given)
     table = Table("faithfulness", "faithful to leaving tokens out", ("method", *FIGURES))
     for name, figures in measured.items():
@@ -303,13 +304,19 @@ def _choose(checkpoint: Checkpoint, path: Path, count: int) -> list[_Pair]:
     return [fitting[place] for place in np.linspace(0, len(fitting) - 1, count).astype(int)]
 
 
-def _of_xplainsim(checkpoint: Checkpoint, arguments: argparse.Namespace, texts: list[tuple[str, str]]) -> Given:
+def _of_xplainsim(checkpoint: Checkpoint, arguments: argparse.Namespace, pairs: Sequence[_Pair]) -> Given:
     """Its scores, if they are asked for."""
     if arguments.xplainsim is None:
         return {}
     if not _is_embedder(checkpoint.encoder) or arguments.prune_heads is not None:
         raise CannotMeasure("--xplainsim reads a checkpoint's folder: an embedder, without --prune-heads")
-    return {"xplainsim": token_scores(arguments.xplainsim, find_folder(arguments.source).path, texts)}
+    left, right = zip(*(pair.texts for pair in pairs), strict=True)
+    task = Task(str(find_folder(arguments.source).path), 1, left, (), {}, queries=right)
+    with start_worker(XPLAINSIM.python(arguments.xplainsim), "xplainsim", task) as peer:
+        places = tqdm(range(len(pairs)), desc="xplainsim", leave=False, disable=None)
+        found = [peer.vectors([place])[0].astype(np.float64) for place in places]
+    halves = zip(found, pairs, strict=True)
+    return {"xplainsim": [np.split(scores, [len(pair.rows[0])]) for scores, pair in halves]}
 
 
 def _parse() -> argparse.Namespace:

@@ -15,10 +15,8 @@ import numpy as np
 from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.report import labels
 from benchmarks.lib.texts import TokenIds, make_batch
-from export.checkpoint import read_checkpoint
 from export.sources import Folder, find_folder
 from model.artifact import Artifact, hash_file
-from model.encoder import Encoder
 from service.inference.backend import Backend, Batch, Float32Array
 from service.inference.onnx_backend import OnnxBackend, ProviderUnavailable
 
@@ -189,8 +187,3 @@ def checkpoint_folder(model: str | None, artifact: Artifact) -> Folder:
     if found != expected:
         raise OtherWeights(f"{folder.path / WEIGHTS} has SHA-256 {found}, the artifact was made from {expected}")
     return folder
-
-
-def load_encoder(path: Path) -> Encoder:
-    """The PyTorch encoder with a checkpoint's weights, in evaluation mode."""
-    return read_checkpoint(Folder(path, path.name)).encoder

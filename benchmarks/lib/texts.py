@@ -159,12 +159,6 @@ def one_at_a_time(rows: Sequence[TokenIds]) -> Plan:
     return [[index] for index in range(len(rows))]
 
 
-def in_arrival_order(rows: Sequence[TokenIds], batch_size: int) -> Plan:
-    """Runs of a fixed number of texts as they come."""
-    indices = range(len(rows))
-    return [list(indices[start : start + batch_size]) for start in range(0, len(rows), batch_size)]
-
-
 def sorted_by_length(rows: Sequence[TokenIds], max_padded_tokens: int) -> Plan:
     """Longest texts first, as many a run as fit the budget of padded tokens (at least one)."""
     plan: Plan = []

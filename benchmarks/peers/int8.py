@@ -48,7 +48,7 @@ def candidate_ways(run: Run, name: str, vectors: dict[str, Vectors]) -> dict[str
     calibration = load_texts(run.arguments.corpus, run.arguments.calibration, run.arguments.seed + 1)
     rows = tokenize(run.engines[0].artifact, calibration) if precision == "int8" else []
     peer = run.start(run.peers.prepare(environment), engine, [precision], rows)
-    vectors[name] = peer.vectors(min(COMPARED_TEXTS, len(run.texts)))
+    vectors[name] = peer.vectors(range(min(COMPARED_TEXTS, len(run.texts))))
     return peer.ways(f"{name}:")
 
 

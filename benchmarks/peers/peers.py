@@ -159,9 +159,9 @@ class PeerProcess:
         """Everything it can measure, each under the peer's name."""
         return {f"{prefix} {name}": partial(self._measure, name) for name in self.names}
 
-    def vectors(self, count: int = 4) -> NDArray[np.float32]:
-        """Vectors `[count, D]` of the first texts."""
-        return np.array(_exchange(self.process, self.log, count), dtype=np.float32)
+    def vectors(self, places: Sequence[int] = range(4)) -> NDArray[np.float32]:
+        """Vectors `[texts, D]` of the texts at these places."""
+        return np.array(_exchange(self.process, self.log, list(places)), dtype=np.float32)
 
     def cpu_seconds(self, name: str) -> float:
         """Processor seconds of one way, once."""

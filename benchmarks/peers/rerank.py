@@ -124,7 +124,7 @@ class Rerankers:
         python = self.peers.prepare(SENTENCE_TRANSFORMERS)
         worker = start_worker(python, "cross_encoder", task)
         peer = self.peers.stack.enter_context(worker)
-        self.check(peer.vectors(size)[:, 0].tolist())
+        self.check(peer.vectors(range(size))[:, 0].tolist())
         return peer.ways("CrossEncoder")
 
     def _http_ways(self, name: str, server: Server, documents_field: str) -> dict[str, Way]:

@@ -1,7 +1,7 @@
 """The process that a peer encodes in: runs in the peer's own environment and encodes when told to.
 
 Standard library and numpy only, so that it can be imported there. One JSON object a line in both directions: first the
-task, then the name of a way, answered with seconds; or a number, answered with the vectors of so many texts.
+task, then the name of a way, answered with seconds; or places of texts, answered with their vectors.
 """
 
 import json
@@ -34,7 +34,7 @@ class Task:
         plans: which texts go into which run, by name.
         precisions: that the worker offers, in its own words.
         calibration: token ids of other texts, to choose the ranges of int8 by.
-        queries: what each text is scored against, where pairs are scored.
+        queries: what each text is scored against or compared with, if pairs are.
     """
 
     weights: str
@@ -122,8 +122,8 @@ def serve(make: Callable[[Task], Peer]) -> None:
     _say(answers, list(peer.ways))
     for line in sys.stdin:
         request = json.loads(line)
-        if isinstance(request, int):
-            _say(answers, peer.embed(range(request)).tolist())
+        if isinstance(request, list):
+            _say(answers, peer.embed(request).tolist())
             continue
         began, used = time.perf_counter(), time.process_time()
         latencies = list(peer.ways[request]())

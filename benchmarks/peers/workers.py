@@ -22,6 +22,7 @@ from benchmarks.peers.worker import Peer, Plan, Task, layouts, pad, pad_rows, pu
 Ways = dict[str, Callable[[], Sequence[float]]]
 ENCODE_BATCH = 32  # of sentence-transformers' `encode`, its default
 INT8 = "int8"  # of OpenVINO, quantized by NNCF; what stays in floating point runs in either of the others
+XPLAINSIM_STEPS = 10  # of the path
 HINTS = {"f32": ("f32",), "bf16": ("bf16",), INT8: ("f32", "bf16")}
 
 
@@ -65,25 +66,6 @@ def in_torch(task: Task, run: Callable[[Any], object], make_batch: Callable[[Seq
     for layout in layouts(task.cores):
         ways |= over_plans(task, infer, make_batch, layout, partial(torch.set_num_threads, layout[1]))
     return ways
-
-
-def pytorch(task: Task) -> Peer:
-    """This project's own encoder (sdpa attention), the network that the artifact was exported from."""
-    import torch  # noqa: PLC0415
-
-    from benchmarks.lib.engines import load_encoder  # noqa: PLC0415
-
-    encoder = load_encoder(Path(task.weights)).use("sdpa")
-
-    def batch(indices: Sequence[int]) -> tuple[Any, Any]:
-        input_ids, mask = pad(task, indices)
-        return torch.from_numpy(input_ids), torch.from_numpy(mask.sum(1))
-
-    def embed(indices: Sequence[int]) -> NDArray[np.float32]:
-        with torch.inference_mode():
-            return np.asarray(encoder(*batch(indices)).pooled)
-
-    return Peer(in_torch(task, lambda inputs: encoder(*inputs), batch), embed)
 
 
 def sentence_transformers(task: Task) -> Peer:
@@ -203,6 +185,27 @@ def openvino(task: Task) -> Peer:
     return Peer(ways, lambda indices: np.concatenate([first(_batch(task, [index]))[0] for index in indices]))
 
 
+def xplainsim(task: Task) -> Peer:
+    """Integrated Jacobians from the embedding layer on: instead of vectors, a score for each token of both texts.
+
+    It differentiates every dimension of a vector by itself, which takes half a minute of processor time a pair. The
+    library's default of 50 steps takes minutes.
+    """
+    import torch  # noqa: PLC0415
+    from xplain.attribution import ModelFactory  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    torch.set_num_threads(task.cores)
+    model = ModelFactory.build(task.weights, layer_idx=0, N_steps=XPLAINSIM_STEPS).eval()
+
+    def scores(indices: Sequence[int]) -> NDArray[np.float32]:
+        (index,) = indices
+        pair = task.texts[index], task.queries[index]
+        found, *_ = model.explain_similarity(*pair, move_to_cpu=True, verbose=False)
+        return np.concatenate([found.sum(1), found.sum(0)])[np.newaxis]
+
+    return Peer({}, scores)
+
+
 def _batch(task: Task, indices: Sequence[int]) -> dict[str, NDArray[np.int64]]:
     input_ids, mask = pad(task, indices)
     return {"input_ids": input_ids, "attention_mask": mask}
@@ -285,7 +288,7 @@ def _run_queue(queue: Any, batches: Sequence[dict[str, NDArray[np.int64]]]) -> l
 ENGINES: Mapping[str, Callable[[Task], Peer]] = MappingProxyType(
     {
         engine.__name__: engine
-        for engine in (pytorch, sentence_transformers, cross_encoder, ctranslate2, onnxruntime, openvino)
+        for engine in (sentence_transformers, cross_encoder, ctranslate2, onnxruntime, openvino, xplainsim)
     }
 )
 

@@ -109,7 +109,7 @@ def _weight(parameter: str) -> float:
 async def compress(pieces: Sequence[Piece], accept_encoding: bytes | None) -> tuple[Sequence[Piece], Mapping[str, str]]:
     """A body and its headers, compressed on a thread if it is large and the caller accepts gzip.
 
-    For attention weights as JSON numbers only. `python -m benchmarks http gzip` measures it: level 1 makes them 2.2 to
+    For attention weights as JSON numbers only. Level 1 makes them 2.2 to
     2.4 times smaller; level 6 takes six times as long for a tenth more. Base64 is as small as compressed numbers and
     costs nothing, so embeddings are left to it: nearly every client says that it takes gzip, and next to the server it
     would only cost throughput.

@@ -38,12 +38,12 @@ REQUIRED = {
     "quality pairs": ("DIR", "--pairs", "CSV"),
     "quality pruning": ("DIR", "--pairs", "CSV"),
     "service startup": ("DIR",),
-    **dict.fromkeys(("attention cost", "engine stages"), ("--model", "DIR")),
-    **{f"http {name}": ("--model", "DIR") for name in ("closed", "cost", "gzip", "open", "storm")},
+    "attention cost": ("--model", "DIR"),
+    **{f"http {name}": ("--model", "DIR") for name in ("closed", "cost", "open", "storm")},
     **{f"service {name}": ("--model", "DIR") for name in ("processes", "replicas", "soak")},
 }
 NUMBERS = [
-    *[(name, "--seconds", "0") for name in ("http closed", "engine stages", "peers encode")],
+    *[(name, "--seconds", "0") for name in ("http closed", "peers encode")],
     ("http closed", "--texts-per-request", "0"),
     ("http open", "--rate", "inf"),
     ("http open", "--share", "-1"),
@@ -56,12 +56,11 @@ NUMBERS = [
     ("service replicas", "--rate", "1"),
     ("service startup", "--rounds", "0"),
     ("service startup", "--set", "POLYHEAD_WORKERS"),
-    ("engine stages", "--url", "localhost:8000"),
+    ("http closed", "--url", "localhost:8000"),
     ("attention cost", "--lengths", "0"),
     ("attention claims", "--runs", "0"),
     ("attention claims", "--lengths", "512"),
     ("gpu rates", "--product", "0"),
-    ("http gzip", "--rounds", "0"),
     ("quality pruning", "--seconds", "-2"),
     ("peers encode", "--plot", "no/such/folder.svg"),
 ]
@@ -228,14 +227,6 @@ def test_startup(default_artifact: Path) -> None:
 
 
 @exhaustive
-def test_stages(default_artifact: Path) -> None:
-    options = ("--rounds", 1, "--texts", 16, "--texts-per-request", 1, 4, "--seconds", 0.5, "--connections", 2)
-    tables = run_script("engine stages", "--model", default_artifact, *options)
-    ways = {row["way"].split()[0] for row in tables["rates"]}
-    assert {"PyTorch", "sentence-transformers", "HTTP,"} < ways
-
-
-@exhaustive
 @pytest.mark.alone
 def test_replicas(default_artifact: Path) -> None:
     if shutil.which("nginx", path="/usr/sbin:/usr/bin") is None:
@@ -251,15 +242,6 @@ def test_replicas(default_artifact: Path) -> None:
 
 
 @exhaustive
-def test_compression(default_artifact: Path) -> None:
-    rows = run_script("http gzip", "--model", default_artifact, "--rounds", 1)["compression"]
-    ratios = {(row["answer"], row["level"]): row["ratio"] for row in rows}
-    assert ratios["attention, last, float", 1] > 2
-    assert ratios["attention, last, float", 1] > ratios["attention, last, base64", 1]
-    assert ratios["32 texts, base64", 1] < 1.5
-
-
-@exhaustive
 def test_attention_cost(default_artifact: Path) -> None:
     options = ("--rounds", 1, "--seconds", 0.1, "--lengths", 24)
     tables = run_script("attention cost", "--model", default_artifact, *options)
@@ -272,11 +254,6 @@ def test_attention_cost(default_artifact: Path) -> None:
     assert 0 < bodies["last layer, safetensors float32"] - 4 * weights < 4_000
     assert 0 < bodies["all layers, safetensors float16"] - 6 * 2 * weights < 4_000
     assert 0 < bodies["all layers, base64"] - 6 * 4 * weights * 4 / 3 < 4_000
-    assert [row["form"] for row in tables["writing"]] == [
-        "JSON",
-        "base64",
-        *(f"safetensors float{n}" for n in (32, 16)),
-    ]
 
 
 @exhaustive

@@ -38,7 +38,6 @@ from benchmarks.lib.texts import (
     LONGEST_WORDS,
     SHORTEST_WORDS,
     fingerprint,
-    in_arrival_order,
     load_texts,
     make_batch,
     make_batches,
@@ -225,7 +224,7 @@ ROWS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=12), min_size=1
 
 @given(rows=ROWS, budget=st.integers(1, 40))
 def test_every_plan_runs_every_text_once(rows: list[list[int]], budget: int) -> None:
-    for plan in (one_at_a_time(rows), in_arrival_order(rows, 4), sorted_by_length(rows, budget)):
+    for plan in (one_at_a_time(rows), sorted_by_length(rows, budget)):
         assert sorted(index for run in plan for index in run) == list(range(len(rows)))
         assert sum(int(batch.lengths.sum()) for batch in make_batches(rows, plan)) == sum(map(len, rows))
 
