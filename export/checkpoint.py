@@ -29,6 +29,7 @@ from export.pipeline import Pipeline, read_pipeline, refuse_other_tasks
 from export.sources import Folder, pickled_weights, read_json
 from export.tasks import yes_no
 from export.tasks.registry import read_task_layers
+from export.tasks.sparse import read_query_weights
 from export.tasks.vectors import read_token_outputs
 from export.tokenizer import prepare_pairs, read_tokenizer
 from export.weights import merge_adapter, read_weights
@@ -68,7 +69,8 @@ class Checkpoint:
         stated_length: the longest text that the original takes, where that is longer; else None.
         pairs: whether the network takes pairs of texts, as the tokenizer makes them.
         pair_wording: the text around the texts of a pair before the tokenizer reads them; None for nothing.
-        token_outputs: layers on the last hidden state for an embedder's further outputs, by name; empty for none.
+        further_outputs: arrays outside the graph, by name: layers on the last hidden state for an embedder's further
+            outputs, or a sparse model's weights of words in queries; empty for none.
     """
 
     name: str
@@ -80,7 +82,7 @@ class Checkpoint:
     stated_length: int | None = None
     pairs: bool = False
     pair_wording: PairWording | None = None
-    token_outputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    further_outputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 def read_checkpoint(
@@ -156,7 +158,8 @@ def read_checkpoint(
         stated_length=_beyond(pipeline, config) if max_length is None else None,
         pairs=pairs,
         pair_wording=wording,
-        token_outputs=read_token_outputs(pipeline, config.hidden_size),
+        further_outputs=read_token_outputs(pipeline, config.hidden_size)
+        | read_query_weights(pipeline, config.vocab_size),
     )
 
 

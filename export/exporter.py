@@ -205,9 +205,9 @@ def _make(
         checkpoint.tokenizer.save(str(directory / TOKENIZER))
         for name, content in pruning.files.items():
             (directory / name).write_bytes(content)
-        layers = checkpoint.token_outputs
-        if layers:
-            np.savez(directory / FURTHER_OUTPUTS, allow_pickle=False, **layers)
+        further = checkpoint.further_outputs
+        if further:
+            np.savez(directory / FURTHER_OUTPUTS, allow_pickle=False, **further)
         stages.enter("verifying")
         fused, parity = verify(graph, prepared.reference, tolerance=prepared.tolerance)
         stages.enter("judging")
@@ -241,7 +241,10 @@ def _make(
             vector_ranges=ranges,
             fits_16_bits=precision == "int8",
             engine=engine,
-            token_outputs={"sparse": 2, "multi_vector": len(layers["vector_bias"])} if layers else {},
+            token_outputs={"sparse": 2, "multi_vector": len(further["vector_bias"])}
+            if "vector_bias" in further
+            else {},
+            query_table="query_weights" in further,
             versions={"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         )
         write_manifest(directory, manifest)

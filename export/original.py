@@ -22,7 +22,7 @@ from torch import Tensor
 
 from export.checkpoint import RENAMED, Checkpoint
 from export.errors import ParityError
-from export.pipeline import find_network
+from export.pipeline import ROUTER, find_network
 from export.sources import COLBERT_LAYER, read_json
 from export.tasks import yes_no
 from model.config_parts import MultiVectorSettings, Task
@@ -208,11 +208,16 @@ def _load(checkpoint: Checkpoint, folder: Path) -> Original:
         is_t5 = config.model_type == "t5"
         auto = transformers.AutoModelForTextEncoding if is_t5 else transformers.AutoModel
         return Original(auto.from_pretrained(network, config=config, dtype=torch.float32, **eager).eval())
-    inner = whole[0].auto_model
+    inner = _reader(whole).auto_model
     # Without modules.json the library takes the mean, whatever the model's card says.
     answers = task != "embedding" or (folder / "modules.json").is_file() or checkpoint.defaults.pooling == "mean"
     answers = answers and not (task == "multi_vector" and (network / COLBERT_LAYER).is_file())  # it reads no such file
     return Original(inner.base_model if task == "sparse" else inner, whole if answers else None, whole.tokenizer)
+
+
+def _reader(whole: Any) -> Any:
+    """The library's module that runs the network: the first one, or the first on a router's way of documents."""
+    return whole[0].sub_modules["document"][0] if type(whole[0]).__name__ == ROUTER else whole[0]
 
 
 def _inputs(checkpoint: Checkpoint) -> Iterator[tuple[list[int], list[int], str]]:
@@ -245,7 +250,7 @@ def _compare_tokens(checkpoint: Checkpoint, original: Original) -> dict[str, str
             "tokens": f"not compared: tokenizer.json holds {kinds[0]}, and the library's class makes {kinds[1]} of it"
         }
     is_classifier = checkpoint.encoder.config.task in CLASSIFIERS
-    first = None if is_classifier or original.whole is None else original.whole[0]
+    first = None if is_classifier or original.whole is None else _reader(original.whole)
     lowers = getattr(first, "do_lower_case", False)  # before its tokenizer
     prompts = [prompt for prompt in checkpoint.defaults.prompts.values() if prompt]
     for text in (*TEXTS, *TOKENS_ONLY, *(prompt + text for prompt in prompts for text in TEXTS[:PROMPTED])):
@@ -335,6 +340,13 @@ def _compare_answers(checkpoint: Checkpoint, original: Original, found: Differen
         if checkpoint.defaults.normalize:
             ours = ours / np.maximum(np.linalg.norm(ours, axis=-1, keepdims=True), 1e-12)
         found.record(kind, "the answer", ours, expected, prompt + text)
+    if (table := checkpoint.further_outputs.get("query_weights")) is not None:
+        for text in TEXTS:
+            expected = original.whole.encode_query([text], convert_to_sparse_tensor=False, show_progress_bar=False)
+            ours = np.zeros(len(table), np.float32)
+            ids = checkpoint.tokenizer.encode(text, add_special_tokens=False).ids
+            ours[ids] = table[ids]
+            found.record("sparse", "the answer to a query", ours, expected.cpu().numpy()[0], text)
     return {}
 
 
@@ -354,7 +366,7 @@ def _their_answer(whole: Any, task: Task, text: str, prompt: str) -> tuple[str, 
     """What the task's output is called, and the library's for one text."""
     options: dict[str, Any] = {"show_progress_bar": False, "prompt": prompt}
     if task == "sparse":
-        return "sparse", whole.encode([text], convert_to_sparse_tensor=False, **options).cpu().numpy()[0]
+        return "sparse", whole.encode_document([text], convert_to_sparse_tensor=False, **options).cpu().numpy()[0]
     if task == "multi_vector":
         return "token_vectors", np.asarray(whole.encode_document([text], **options)[0])
     return "pooled", whole.encode([text], **options)[0]

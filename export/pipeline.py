@@ -68,7 +68,7 @@ MODULES: Mapping[Task, tuple[str, ...]] = {
     "embedding": ("Transformer", "Pooling", "Dense", "Normalize"),
     "classification": ("Transformer", "LogitScore"),
     "token_classification": ("Transformer",),
-    "sparse": ("Transformer", "MLMTransformer", "SpladePooling"),
+    "sparse": ("Transformer", "MLMTransformer", "SpladePooling", "Router"),
     "multi_vector": ("Transformer", "Dense", "MultiVectorMask", "Normalize"),
 }
 POOLING_MODES: Mapping[str, Pooling] = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
@@ -81,6 +81,8 @@ POOLING_FLAGS: Mapping[str, str] = {  # the names of releases before 6
     "pooling_mode_lasttoken": "lasttoken",
 }
 PYLATE_DENSE = "pylate.models.Dense.Dense"
+ROUTER = "Router"  # documents are read by a network, queries by a table of weights
+QUERY_TABLE = "SparseStaticEmbedding"
 ADAPTED = "custom_st.Transformer"
 DEFAULT_ACTIVATION = "torch.nn.Tanh"  # of a Dense module that names none
 DENSE_ACTIVATIONS: Mapping[str, LayerActivation] = {
@@ -306,6 +308,8 @@ def refuse_other_tasks(found: Found, wanted: Task | None, tensors: Iterable[str]
 def read_modules(folder: Path) -> list[Module]:
     """The modules in order; none without modules.json. Class names moved between packages over the years.
 
+    A `Router` becomes the modules that read documents, and behind them a `Router` with the folder of its query table.
+
     Raises:
         SourceError: modules.json is malformed, or leads out of the folder.
         UnsupportedModel: a module with code of its own, or several of a kind other than Dense.
@@ -315,7 +319,9 @@ def read_modules(folder: Path) -> list[Module]:
         return []
     try:
         named = [(entry["type"], os.fspath(entry["path"])) for entry in json.loads(path.read_bytes())]
-        kinds = [kind.rsplit(".", 1)[-1] for kind, _ in named]
+        routed = _read_routes(folder, named[0][1]) if named and _class(named[0][0]) == ROUTER else named[:1]
+        named = [*routed, *named[1:]]
+        kinds = [_class(kind) for kind, _ in named]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SourceError(f"{path} is malformed: {error!r:.200}") from error
     if outside := [place for _, place in named if Path(place).is_absolute() or ".." in Path(place).parts]:
@@ -325,6 +331,25 @@ def read_modules(folder: Path) -> list[Module]:
     if repeated := {kind for kind in kinds if kinds.count(kind) > 1 and kind != "Dense"}:
         raise UnsupportedModel(f"{path} has several modules {', '.join(sorted(repeated))}: one of a kind is supported")
     return [Module(kind, folder / place) for kind, (_, place) in zip(kinds, named, strict=True)]
+
+
+def _class(kind: str) -> str:
+    return kind.rsplit(".", 1)[-1]
+
+
+def _read_routes(folder: Path, place: str) -> list[tuple[str, str]]:
+    """Types and paths of the modules that a router sends documents through, and of itself at its table for queries."""
+    path = folder / place / "router_config.json"
+    said = read_json(path)
+    types, routes = said["types"], said["structure"]
+    found = {route: [_class(types[name]) for name in names] for route, names in routes.items()}
+    others = found.keys() - {"query", "document"}
+    if others or found["query"] != [QUERY_TABLE] or (said.get("parameters") or {}).get("route_mappings"):
+        raise UnsupportedModel(
+            f"{path} has the routes {found}: supported are a network for documents and a {QUERY_TABLE} for queries"
+        )
+    documents = [(types[name], os.path.join(place, name)) for name in routes["document"]]
+    return [*documents, (f"sentence_transformers.{ROUTER}", os.path.join(place, *routes["query"]))]
 
 
 def _is_known(kind: str, folder: Path) -> bool:

@@ -23,7 +23,7 @@ GRAPH_WEIGHTS = "model.onnx.data"
 EXPLAIN_GRAPH = "explain.onnx"
 PLAIN_GRAPH = "plain.onnx"  # the task's output alone, without branches, for engines that compute no `If`
 ONNX_RUNTIME, OPENVINO = "onnxruntime", "openvino"
-FURTHER_OUTPUTS = "further_outputs.npz"  # layers on the last hidden state of tokens, where an embedder has some
+FURTHER_OUTPUTS = "further_outputs.npz"  # small layers and tables outside the graph
 TOKENIZER = "tokenizer.json"
 HEADS = "heads.json"
 HEADS_PAGE = "heads.html"
@@ -178,6 +178,7 @@ class Manifest:
             where the processor can, and all other answers are ONNX Runtime's from a float32 `model.onnx`.
         token_outputs: what an embedder makes of each token besides a text's vector, with how many numbers a token:
             `sparse` and `multi_vector` (BGE-M3); empty for nothing.
+        query_table: whether a sparse model reads queries by a table of weights, without the network.
     """
 
     model: str
@@ -200,6 +201,7 @@ class Manifest:
     fits_16_bits: bool = False
     engine: str = ONNX_RUNTIME
     token_outputs: Mapping[str, int] = field(default_factory=dict)
+    query_table: bool = False
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -3,6 +3,7 @@
 It knows no HTTP. The order of loading is the order of trust: every file's hash is checked before one is opened.
 """
 
+import asyncio
 import logging
 import math
 import time
@@ -22,7 +23,7 @@ from service.errors import Overloaded, ServiceError
 from service.inference.backend import Backend, Float32Array
 from service.inference.onnx_backend import OnnxDecomposer
 from service.inference.openvino_backend import OpenVinoBackend, load_backend
-from service.inference.token_outputs import TokenOutputs
+from service.inference.token_outputs import QueryTable, TokenOutputs
 from service.machine import usable_cores
 from service.observability.stages import BatchRecord, note_stage
 from service.settings import Settings
@@ -83,6 +84,7 @@ class Runner:
         self.written = artifact.path(MANIFEST).stat().st_mtime  # now: another artifact may replace this one later
         self.head_report = artifact.path(HEADS).read_bytes() if HEADS in artifact.manifest.files else None
         self.token_outputs = TokenOutputs.load(artifact)
+        self._query_table = QueryTable.load(artifact, tokenizer.special_ends)
         self._batcher = batcher
         self._decompositions = decompositions
 
@@ -190,6 +192,7 @@ class Runner:
         wants_tokens: bool = False,
         wants_norms: bool = False,
         head_gates: Float32Array | None = None,
+        by_table: bool = False,
         deadline: float | None = None,
     ) -> list[JobResult]:
         """Runs the model on tokenised inputs; results in their order.
@@ -200,11 +203,16 @@ class Runner:
             wants_tokens: whether `last_hidden_state` is returned.
             wants_norms: whether the value norms of these layers are returned.
             head_gates: [sum of all layers' heads], factors on what each head adds to every input; None for none.
+            by_table: read the inputs as queries of a sparse model that has a table for them; the network does not run.
             deadline: `time.monotonic()` value after which the answer is worth nothing.
 
         Raises:
             ServiceError: Overloaded, DeadlineExceeded, InferenceFailed or NotReady.
         """
+        if by_table and (table := self._query_table) is not None:
+            ids = [item.input_ids for item in inputs]
+            words = await asyncio.to_thread(lambda: [table.words(row) for row in ids])
+            return [JobResult(found, None, {}, 0.0, 0.0) for found in words]
         jobs = [
             Job(item.input_ids, attention_layers, wants_tokens, wants_norms, head_gates, item.type_ids, item.seen)
             for item in inputs

@@ -1,5 +1,7 @@
 """One weight a word: reads SPLADE on `...ForMaskedLM`, alone or as sentence-transformers' SparseEncoder.
 
+Its `Router` reads documents so, and queries by a table that has one weight a word (OpenSearch's inference-free models).
+
 A lower precision is judged by the words that a search would read, and by what texts score with each other.
 """
 
@@ -14,8 +16,11 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families.family import require_settings
+from export.pipeline import ROUTER, Pipeline
 from export.sources import read_json
 from export.tasks.definition import Rows, TaskExport, TaskSource, Threshold
+from export.tokenizer import read_tokenizer
+from export.weights import read_weights
 from model.config import EncoderConfig
 from model.config_parts import SparseSettings
 
@@ -73,6 +78,28 @@ def _tie(state: dict[str, Tensor], source: TaskSource) -> bool:
         )
     state[TABLE] = decoder
     return False
+
+
+def read_query_weights(pipeline: Pipeline, vocab_size: int) -> dict[str, NDArray[Any]]:
+    """The table by which queries are read, for `FURTHER_OUTPUTS`: a weight a token; empty if the network reads them.
+
+    Raises:
+        UnsupportedModel: a table of another form, or with a tokenizer of its own.
+    """
+    folder = pipeline.modules.get(ROUTER)
+    if folder is None:
+        return {}
+    require_settings(read_json(folder / "config.json"), {"path": (None,)})
+    tokenizer = read_tokenizer(folder)
+    if tokenizer.to_str() != read_tokenizer(pipeline.transformer).to_str():
+        raise UnsupportedModel(f"{folder} reads queries with another tokenizer than documents: one is supported")
+    tensors, _ = read_weights(folder, allows_pickles=pipeline.allows_pickles)
+    weights = tensors.get("weight")
+    if weights is None or len(tensors) > 1 or weights.ndim > 1 or len(weights) > vocab_size:
+        raise UnsupportedModel(f"{folder}: expected one tensor, weight, of at most {vocab_size} numbers")
+    if max(tokenizer.get_vocab().values()) >= len(weights):
+        raise UnsupportedModel(f"{folder} has {len(weights)} weights, fewer than the tokenizer's ids")
+    return {"query_weights": weights.float().numpy()}
 
 
 def measure(found: Rows, expected: Rows) -> dict[str, float]:

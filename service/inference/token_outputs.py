@@ -1,7 +1,8 @@
-"""What some embedders make of each token besides a text's vector: BGE-M3's weights of words and vectors of tokens.
+"""What is computed outside the graph: further outputs of some embedders, and queries of some sparse models.
 
-Both are one dense layer on the last hidden state, small beside the network, and so no part of the graph: they are
-computed in float32 for those answers that want them (Chen et al. 2024, M3-Embedding, section 3.2).
+BGE-M3's weights of words and vectors of tokens are one dense layer each on the last hidden state, small beside the
+network: they are computed in float32 for those answers that want them (Chen et al. 2024, M3-Embedding, section 3.2).
+OpenSearch's inference-free models read a query by a table, which has one weight a word.
 """
 
 from dataclasses import dataclass
@@ -42,12 +43,7 @@ class TokenOutputs:
         sizes, hidden = artifact.manifest.token_outputs, artifact.manifest.config.hidden_size
         if not sizes:
             return None
-        path = artifact.path(FURTHER_OUTPUTS)
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                found = {name: file[name] for name in file.files}
-        except (OSError, ValueError) as error:
-            raise ArtifactError(f"{path} cannot be read: {error}") from error
+        found = _read(artifact)
         expected = {
             "sparse_weight": (hidden,),
             "sparse_bias": (1,),
@@ -56,7 +52,7 @@ class TokenOutputs:
         }
         ids = found.pop("unweighted_ids", np.empty(0, np.int64))
         if {name: array.shape for name, array in found.items()} != expected:
-            raise ArtifactError(f"{path} holds no layers of this network; export it again")
+            raise ArtifactError(f"{artifact.path(FURTHER_OUTPUTS)} holds no layers of this network; export it again")
         return cls(**found, unweighted_ids=ids)
 
     def words(self, hidden: Float32Array, ids: Int64Array) -> dict[str, NDArray[Any]]:
@@ -79,3 +75,47 @@ class TokenOutputs:
         """A vector for each token but the first, [n - 1, D], not normalised; `hidden` is [n, H]."""
         found: Float32Array = hidden[1:] @ self.vector_weight + self.vector_bias
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTable:
+    """A weight for each word of a query, whatever else it holds.
+
+    Attributes:
+        weights: [V].
+        ends: ids of the special tokens that begin and end every input, which do not count; None for none.
+    """
+
+    weights: Float32Array
+    ends: tuple[int | None, int | None]
+
+    @classmethod
+    def load(cls, artifact: Artifact, ends: tuple[int | None, int | None]) -> Self | None:
+        """Reads the artifact's table; None if the network reads its queries.
+
+        Raises:
+            ArtifactError: the file does not hold a table.
+        """
+        if not artifact.manifest.query_table:
+            return None
+        weights = _read(artifact).get("query_weights")
+        if weights is None or weights.ndim != 1 or len(weights) > artifact.manifest.config.vocab_size:
+            raise ArtifactError(f"{artifact.path(FURTHER_OUTPUTS)} holds no table of weights; export it again")
+        return cls(weights, ends)
+
+    def words(self, ids: Int64Array) -> Float32Array:
+        """The ids of a text's words, ascending, and their weights, [words, 2], in the form of the graph's output."""
+        begin, end = self.ends
+        own = np.unique(ids[begin is not None : len(ids) - (end is not None)])
+        weights = self.weights[own]
+        found: Float32Array = np.stack([own.astype(np.float32), weights], axis=1)[weights != 0]
+        return found
+
+
+def _read(artifact: Artifact) -> dict[str, NDArray[Any]]:
+    path = artifact.path(FURTHER_OUTPUTS)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{path} cannot be read: {error}") from error

@@ -5,7 +5,7 @@ It knows the model's manifest and tokenizer, neither HTTP nor threads; whoever r
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from model.artifact import NORM_LAYERS, Defaults, Manifest
 from model.config_parts import Task
@@ -57,6 +57,7 @@ class RunOptions(TypedDict):
     wants_tokens: bool
     wants_norms: bool
     head_gates: Float32Array | None
+    by_table: NotRequired[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ class EncodePlan:
         overlap: tokens that neighbouring windows share; None where texts are not read in windows.
         token_numbers: of each token in the answer's further outputs; 0 if none are asked for.
         hidden_size: of the network.
+        by_table: whether a table of weights reads the texts, instead of the network.
     """
 
     request: EncodeRequest
@@ -106,6 +108,7 @@ class EncodePlan:
     overlap: int | None = None
     token_numbers: int = 0
     hidden_size: int = 0
+    by_table: bool = False
 
     def of(self, place: slice) -> "EncodePlan":
         """The plan of some of the inputs, for what is made of their results."""
@@ -143,6 +146,7 @@ class EncodePlan:
             "wants_tokens": self.request.output == "tokens" or self.spans is not None or self.token_numbers > 0,
             "wants_norms": selection is not None and selection.options.form == "norms",
             "head_gates": self.head_gates,
+            "by_table": self.by_table,
         }
 
     def plan_attention(self, tokenized: Sequence[TokenizedInput], tokenizer: Tokenizer) -> AttentionPlan | None:
@@ -184,6 +188,7 @@ def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
         overlap=_plan_overlap(request, manifest),
         token_numbers=token_numbers,
         hidden_size=manifest.config.hidden_size,
+        by_table=manifest.query_table and request.role == "query",
     )
     _check_token_options(plan, manifest)
     return plan

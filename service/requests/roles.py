@@ -72,8 +72,8 @@ def role_of_request(request: EncodeRequest, inputs: Inputs, manifest: Manifest, 
     if request.role is None:
         return None
     role = text_role(request.role, manifest, added)
-    reads_alike = not any(name in manifest.defaults.prompts for names in PROMPTS.values() for name in names)
-    if manifest.task != "multi_vector" and reads_alike:
+    tells_apart = any(name in manifest.defaults.prompts for names in PROMPTS.values() for name in names)
+    if not (manifest.task == "multi_vector" or manifest.query_table or tells_apart):
         raise Invalid(f"role: {manifest.model} reads queries and documents alike; leave it out", param="role")
     if inputs.texts is None:
         raise Invalid("role: token ids and pairs are read as they are given; send texts", param="role")
@@ -84,6 +84,14 @@ def role_of_request(request: EncodeRequest, inputs: Inputs, manifest: Manifest, 
         raise Invalid(
             f"role: queries of {manifest.model} end in tokens that are no text; leave {what} out", param="role"
         )
+    if manifest.query_table and request.role == "query":
+        uses = {"attention": request.attention, "head_mask": request.head_mask, "output": request.output == "tokens"}
+        if asked := [name for name, use in uses.items() if use]:
+            raise Invalid(
+                f"role: queries of {manifest.model} are read by a table of weights, without the network; leave "
+                f"{asked[0]} out",
+                param="role",
+            )
     return role
 
 

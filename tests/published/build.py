@@ -133,7 +133,9 @@ def build(model: Published, folder: Path) -> Path:
         tokenizer.save(str(folder / "tokenizer.json"))
     length = min(model["tokens"], POSITIONS)
     _write(folder, "tokenizer_config.json", {**model["tokenizer_config"], "model_max_length": length})
-    if model["modules"] is not None:
+    if model["router"]:
+        _write_router(folder, model["router"], tokenizer.get_vocab_size())
+    elif model["modules"] is not None:
         _write_modules(model, folder)
     if around := _around(model):
         _write(folder, "config_sentence_transformers.json", around)
@@ -228,6 +230,27 @@ def _write_modules(model: Published, folder: Path) -> None:
             sizes.append(WIDTH if size == hidden else WIDTH // 2 if size < hidden else 2 * WIDTH)
             _write_dense(folder / place, sizes[-2], sizes[-1], settings[1:])
     _write(folder, "modules.json", entries)
+
+
+def _write_router(folder: Path, activation: str, vocabulary: int) -> None:
+    """Documents by the network, queries by a table that has a weight a word, with a tokenizer of the same files."""
+    places = {"query_0_SparseStaticEmbedding": "SparseStaticEmbedding", "": "MLMTransformer"}
+    places["document_1_SpladePooling"] = "SpladePooling"
+    package = "sentence_transformers.sparse_encoder.models"
+    structure = {"query": ["query_0_SparseStaticEmbedding"], "document": ["", "document_1_SpladePooling"]}
+    types = {place: f"{package}.{kind}.{kind}" for place, kind in places.items()}
+    parameters = {"default_route": "document", "allow_empty_key": True}
+    _write(folder, "router_config.json", {"types": types, "structure": structure, "parameters": parameters})
+    pooling = {"pooling_strategy": "max", "activation_function": activation, "word_embedding_dimension": None}
+    _write(folder, "document_1_SpladePooling/config.json", pooling)
+    _write(folder, "query_0_SparseStaticEmbedding/config.json", {"frozen": True})
+    weights = torch.rand(vocabulary, generator=torch.Generator().manual_seed(1)) * 8
+    weights[::5] = 0
+    save_file({"weight": weights}, folder / "query_0_SparseStaticEmbedding" / "model.safetensors")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(folder / name, folder / "query_0_SparseStaticEmbedding" / name)
+    entry = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router.Router"}
+    _write(folder, "modules.json", [entry])
 
 
 def _pooling(mode: str) -> dict[str, Any]:

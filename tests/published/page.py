@@ -42,7 +42,7 @@ which holds what their published folders say; `python -m tests.published.page` w
 def kind_of(row: Published) -> str:
     """Under which heading a row stands."""
     modules, architecture = str(row["modules"]), row["architecture"]
-    if "--task sparse" in " ".join(row["options"] or ()) or "Splade" in modules or "Router" in modules:
+    if "--task sparse" in " ".join(row["options"] or ()) or "Splade" in modules or row["router"]:
         return "sparse"
     if row["inline_dense"] or "PyLate" in modules:
         return "multi_vector"

@@ -10,7 +10,7 @@ sentence beside others to `/similarity`, and parameters with `candidate_labels` 
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, SkipValidation
 from starlette.requests import Request
@@ -92,7 +92,10 @@ async def answer_embed_all(request: Request, body: EmbedAllRequest) -> Response:
 
 
 class SparseRequest(EmbedAllRequest):
-    """TEI's request for weights of words."""
+    """TEI's request for weights of words; `role` is not TEI's."""
+
+    role: Literal["query", "document"] | None = None
+    """as of `POST /encode`"""
 
 
 class SparseValue(AnswerModel):
@@ -106,7 +109,11 @@ async def answer_embed_sparse(request: Request, body: SparseRequest) -> Response
     """For each text the words that have a weight, by their ids."""
     outputs = chosen_output(request, "sparse")
     wanted = EncodeRequest(
-        inputs=body.inputs, truncate=body.truncation(), prompt_name=body.prompt_name, outputs=outputs
+        inputs=body.inputs,
+        truncate=body.truncation(),
+        prompt_name=body.prompt_name,
+        role=body.role,
+        outputs=outputs,
     )
     encoded = await run_for(request, wanted)
     return await json_response(

@@ -1,4 +1,5 @@
-"""Dense, sparse and multi-vector outputs of one artifact, against BGE-M3's published formulas on the original network.
+"""Dense, sparse and multi-vector outputs of one artifact, against BGE-M3's published formulas on the original network;
+and queries of a sparse model that reads them by a table, against sentence-transformers' `Router`.
 
 The formulas are those of FlagEmbedding's `BGEM3Model`: weights of words are a layer on the last hidden state with a
 relu, the largest of equal tokens, none for special ones; vectors of tokens are a layer on all but the first, of length
@@ -6,6 +7,7 @@ relu, the largest of equal tokens, none for special ones; vectors of tokens are 
 """
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from safetensors.numpy import load
 from torch.nn.functional import normalize
 
 from export.checkpoint import read_checkpoint
+from export.errors import UnsupportedModel
 from export.exporter import export_artifact
 from export.sources import Folder
 from export.verify import Case
@@ -30,7 +33,7 @@ from service.errors import Invalid
 from service.inference.token_outputs import TokenOutputs
 from tests.service.routes.conftest import Client
 from tests.service.routes.test_rerank import post
-from tests.task_artifacts import LONGEST, SIZES, TaskArtifact
+from tests.task_artifacts import LONGEST, SIZES, TaskArtifact, export_folder
 
 HIDDEN, SIZE = int(SIZES["hidden_size"]), 12
 TEXTS = ["the cat", "the cats sat on the mats, the mats.", "lower newest wider: abc123 café!", "the cat sat " * LONGEST]
@@ -204,3 +207,69 @@ def test_layers_of_another_network_are_refused(served: TaskArtifact, tmp_path: P
     (tmp_path / FURTHER_OUTPUTS).write_bytes(b"no layers")
     with pytest.raises(ArtifactError, match="cannot be read"):
         TokenOutputs.load(Artifact(tmp_path, artifact.manifest))
+
+
+@pytest.fixture(scope="module")
+def routed(sparse_encoder: TaskArtifact, tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
+    """A sparse model that reads queries by a table, as sentence-transformers saves it."""
+    from sentence_transformers import SparseEncoder  # noqa: PLC0415 - seconds to import
+    from sentence_transformers.base.modules import Router  # noqa: PLC0415
+    from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding  # noqa: PLC0415
+
+    directory = tmp_path_factory.mktemp("routed")
+    network: Any = SparseEncoder(str(sparse_encoder.folder), device="cpu")
+    weights = torch.rand(SIZES["vocab_size"], generator=torch.Generator().manual_seed(5))
+    weights[::3] = 0
+    table = SparseStaticEmbedding(network.tokenizer, weight=weights, frozen=True)
+    router = Router.for_query_document(query_modules=[table], document_modules=list(network.children()))
+    SparseEncoder(modules=[router], device="cpu").save_pretrained(str(directory / "folder"))
+    return export_folder(directory / "folder", directory, explains=False)
+
+
+def test_queries_are_read_by_a_table(client: Client, routed: TaskArtifact) -> None:
+    from sentence_transformers import SparseEncoder  # noqa: PLC0415 - seconds to import
+
+    original: Any = SparseEncoder(str(routed.folder), device="cpu")
+    asked = client(routed.artifact)
+    texts = [*TEXTS[:3], "the [SEP] cat [CLS]", "zzz"]
+    for role, encode in (("query", original.encode_query), ("document", original.encode_document)):
+        rows = encode(texts, convert_to_sparse_tensor=False).numpy()
+        expected = [{int(word): float(row[word]) for word in row.nonzero()[0]} for row in rows]
+        answer = post(asked, "/encode", inputs=texts, role=role)["sparse"]
+        for found, words in zip(answer, expected, strict=True):
+            check_words(found, words)
+        values = post(asked, "/embed_sparse", inputs=texts, role=role)
+        assert [[word["index"] for word in words] for words in values] == [found["indices"] for found in answer]
+    assert post(asked, "/encode", inputs=texts)["sparse"] == answer
+    with Engine.load(routed.artifact) as engine:
+        assert [list(words["indices"]) for words in engine.encode(texts, role="query").sparse] == [
+            [word["index"] for word in words] for words in post(asked, "/embed_sparse", inputs=texts, role="query")
+        ]
+
+
+@pytest.mark.parametrize("change", [{"attention": {}}, {"head_mask": [[0, 0, 0]]}, {"output": "tokens"}])
+def test_a_table_has_no_network_to_ask(client: Client, routed: TaskArtifact, change: dict[str, Any]) -> None:
+    asked = client(routed.artifact)
+    refused = asked.post("/encode", json={"inputs": "the cat", "role": "query", **change})
+    message = f"read by a table of weights, without the network; leave {next(iter(change))} out"
+    assert (refused.status_code, message in refused.text) == (422, True), refused.text
+    assert asked.post("/encode", json={"inputs": "the cat", "role": "document", **change}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("router_config.json", {"structure": {"query": [], "document": []}}, "supported are a network for documents"),
+        ("router_config.json", {"parameters": {"route_mappings": {"('query', None)": "query"}}}, "has the routes"),
+        ("query_0_SparseStaticEmbedding/config.json", {"path": "idf.json"}, "path 'idf.json'"),
+        ("query_0_SparseStaticEmbedding/tokenizer_config.json", {"do_lower_case": False}, "another tokenizer"),
+    ],
+)
+def test_other_routes_are_refused(
+    routed: TaskArtifact, tmp_path: Path, file: str, change: dict[str, Any], message: str
+) -> None:
+    folder = tmp_path / "folder"
+    shutil.copytree(routed.folder, folder)
+    (folder / file).write_text(json.dumps({**json.loads((folder / file).read_text()), **change}))
+    with pytest.raises(UnsupportedModel, match=re.escape(message)):
+        read_checkpoint(Folder(folder, "routed"))
