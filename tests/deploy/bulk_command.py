@@ -5,9 +5,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from benchmarks.lib.server import free_port
 from tests.deploy.tools import ROOT
 
 CORES = 2
@@ -56,3 +57,31 @@ def node(*flags: str) -> Iterator[subprocess.Popen[bytes]]:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
     raise AssertionError(f"no Ray node began in {NODE_ATTEMPTS} attempts: {' '.join(words)}")
+
+
+class Cluster:
+    """A head that computes nothing, and one node that does. Use it in a `with` block.
+
+    Attributes:
+        address: of the head.
+    """
+
+    def __init__(self) -> None:
+        port = free_port()
+        self.address = f"127.0.0.1:{port}"
+        self._head = node("--head", "--num-cpus=0", f"--port={port}", "--include-dashboard=false")
+        self._node = ExitStack()
+
+    def __enter__(self) -> "Cluster":
+        self._head.__enter__()
+        self.replace_node(CORES)
+        return self
+
+    def replace_node(self, cores: int) -> None:
+        """Kills the node, and starts another one."""
+        self._node.close()
+        self._node.enter_context(node("--address", self.address, f"--num-cpus={cores}"))
+
+    def __exit__(self, *failure: object) -> None:
+        self._node.close()
+        self._head.__exit__(None, None, None)
