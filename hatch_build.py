@@ -22,7 +22,7 @@ class BelowPolyhead(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Makes the files of a wheel; those of an editable one are the checkout's."""
+        """Makes the files of a wheel; an editable one has the checkout's."""
         if version == "editable":
             return
         self._folder = TemporaryDirectory()

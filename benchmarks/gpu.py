@@ -274,7 +274,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--tokens", type=whole, nargs="+", default=[512, 2048, 8192, 32768, 131072], metavar="TOKENS", help="of a batch"
     )
-    parser.add_argument("--product", type=whole, default=8192, metavar="N", help="the peak is that of N x N by N x N")
+    parser.add_argument(
+        "--product", type=whole, default=8192, metavar="N", help="the peak is measured with N x N by N x N"
+    )
     parser.add_argument("--rounds", type=whole, default=5, help="measured rounds; one more warms up")
     parser.add_argument("--texts", type=whole, default=600, help="real texts that tokens come from")
     parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")

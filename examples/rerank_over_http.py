@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> list[str]:
         best = documents[found[0]["index"]]
         (entry,) = ask(options.url, {"query": options.query, "texts": [best], "attention": {"layers": "all"}})
         heads = strongest_heads(entry["attention"], options.heads)
-        lines += [f"layer {layer}, head {head} gives the document {mass:.1%}" for mass, layer, head in heads]
+        lines += [f"layer {layer}, head {head} gives documents {mass:.1%}" for mass, layer, head in heads]
     return lines
 
 

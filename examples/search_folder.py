@@ -29,7 +29,7 @@ def read_folder(folder: Path, pattern: str) -> Paragraphs:
 
 
 def update(engine: Engine, paragraphs: Paragraphs, index: Path) -> dict[str, NDArray[np.float32]]:
-    """Unit vectors [n, D] of each file's n paragraphs; those of files that did not change come from the index."""
+    """Unit vectors [n, D] of each file's n paragraphs; vectors of unchanged files come from the index."""
     vectors: dict[str, NDArray[np.float32]] = {}
     # Artifacts of one source differ in precision and pruning; a large network's weights stand outside its graph.
     made_by = f"{engine.manifest.source.sha256} {engine.manifest.files[GRAPH].sha256}"

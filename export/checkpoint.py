@@ -66,7 +66,7 @@ class Checkpoint:
         tokenizer: without truncation and padding.
         defaults: pooling, normalisation, prompts.
         max_sequence_length: tokens at most, special tokens included.
-        stated_length: the longest text that the original takes, where that is longer; else None.
+        stated_length: the longest text that the original accepts if that is longer; else None.
         pairs: whether the network takes pairs of texts, as the tokenizer makes them.
         pair_wording: the text around the texts of a pair before the tokenizer reads them; None for nothing.
         further_outputs: arrays outside the graph, by name: layers on the last hidden state for an embedder's further
@@ -100,7 +100,7 @@ def read_checkpoint(
     """Reads a folder whole.
 
     Args:
-        folder: where it is.
+        folder: of the checkpoint.
         name: name to serve it under; None for the folder's.
         max_length: the longest text to serve, in tokens; None for what the folder says.
         task: what to export; None for what the folder is for.
@@ -164,7 +164,7 @@ def read_checkpoint(
 
 
 def _read_lengths(pipeline: Pipeline, normalize: bool | None) -> dict[str, Any]:
-    """Whether vectors are answered at length 1, and what compares them: what was asked for, else what the folder says.
+    """Whether vectors are answered at length 1, and what compares them: the option, else what the folder says.
 
     A folder that neither normalises nor names a similarity is served at length 1, as other servers do.
 
@@ -203,7 +203,7 @@ def _hash_rest(folder: Folder, pipeline: Pipeline) -> dict[str, str]:
 
 
 def require_embedding(checkpoint: Checkpoint, purpose: str) -> None:
-    """Refuses another task than an embedding where embeddings are what is measured.
+    """Refuses another task than an embedding if embeddings are measured.
 
     Raises:
         UnsupportedModel: names the task.
@@ -258,7 +258,7 @@ def _longest(wanted: int | None, pipeline: Pipeline, tokenizer: Tokenizer, confi
 
 
 def _beyond(pipeline: Pipeline, config: EncoderConfig) -> int | None:
-    """The longest text that the folder states, where it is longer than the positions reproduced here."""
+    """The longest text that the folder states, if longer than the positions reproduced here."""
     stated = pipeline.max_sequence_length
     if stated is None or stated > LARGEST or config.positions != "none":  # tokenizers without a limit say 1e30
         return None

@@ -115,7 +115,7 @@ def _fetch(model: str, revision: str | None, *, allows_pickles: bool) -> Folder:
 
 
 def pickled_weights(files: Iterable[str]) -> list[str]:
-    """The pickles that hold weights which no safetensors beside them hold, the network's first."""
+    """The pickles that hold weights that no safetensors file of the folder holds, the network's first."""
     places = {name: name.rpartition("/")[::2] for name in sorted(files, key=lambda name: (name.count("/"), name))}
     saved = {place for place, name in places.values() if name.endswith(".safetensors")}
     networks = [

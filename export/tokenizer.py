@@ -298,7 +298,7 @@ def prepare_pairs(tokenizer: Tokenizer, folder: Path, *, has_types: bool) -> tup
 
     Args:
         tokenizer: made from the folder's files.
-        folder: where they are.
+        folder: of the files.
         has_types: whether the network has token types.
 
     Raises:

@@ -170,7 +170,7 @@ class Manifest:
         pruning: which heads were removed, by what, and what it cost; None where none were.
         pairs: whether the model takes pairs of texts, made as `tokenizer.json` makes them.
         pair_wording: what is put around the two texts before `tokenizer.json` reads them; None for nothing.
-        vector_ranges: what 8-bit vectors are scaled by; None where the task gives no such vectors, or they were not
+        vector_ranges: what 8-bit vectors are scaled by; None if the task has no such vectors, or they were not
             measured.
         fits_16_bits: int8 weights with which sums of two products never exceed 16 bits, whatever the input, so that
             processors without VNNI compute them exactly with their fastest kernel.

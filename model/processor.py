@@ -32,7 +32,7 @@ def session_entries(*, fits_16_bits: bool, cpuinfo: Path = CPUINFO) -> dict[str,
     """Entries of a session's configuration without which 8-bit products are not exact here.
 
     x86 without VNNI multiplies uint8 by int8 into sums of two in 16 bits, which saturate unless the weights are made
-    for it: vectors of MiniLM-L6 turn by as much again as int8 costs. uint8 by uint8 is summed in 32 bits and takes a
+    for it: vectors of MiniLM-L6 turn by as much again as int8 costs. uint8 by uint8 is summed in 32 bits and needs a
     third longer; ONNX Runtime then shifts the weights, which changes no product.
 
     Args:

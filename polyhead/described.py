@@ -62,7 +62,7 @@ class Described(TyperCommand):
 
 
 class Training(TyperGroup):
-    """`train`, whose commands are those of its parser."""
+    """`train`, whose commands are its parser's."""
 
     def __init__(self, name: str, short: str) -> None:
         super().__init__(name=name, help=short, short_help=short, rich_markup_mode=None)

@@ -1,4 +1,4 @@
-"""The public names, from where they are."""
+"""The public names, imported from their modules."""
 
 from model.artifact import ArtifactError
 from service.answers.explained import Explained

@@ -20,7 +20,7 @@ WRONG_SETTINGS = 2
 
 
 def parser() -> argparse.ArgumentParser:
-    """Every flag, described: the service's and those of an export."""
+    """Every flag, described: the service's and an export's."""
     made = cli_source(Settings, PROGRAM).root_parser
     made.description = (
         "Serves models over HTTP: each a Hugging Face id, a checkpoint's folder, or an artifact. What is no artifact\n"

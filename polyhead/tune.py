@@ -167,7 +167,7 @@ def most_throughput(measured: Sequence[Measurement]) -> Layout:
 
 
 def least_latency(measured: Sequence[Measurement]) -> Layout:
-    """The layout that answers a request that comes alone soonest; likewise."""
+    """The layout with the shortest wait for a request that comes alone; likewise."""
     best = min(one.latency_p50 for one in measured)
     return _simplest(one.layout for one in measured if one.latency_p50 <= best * (1 + NOISE))
 
@@ -207,7 +207,7 @@ def served(model: Path, layout: Layout, cores: frozenset[int] | None = None) -> 
 
 def _environment(variables: Mapping[str, str], layout: Layout) -> dict[str, str]:
     left_out = {f"POLYHEAD_{name}" for name in NOT_MEASURED}
-    # Measuring refuses nothing: however long the queue, its work is to be done.
+    # Measuring refuses nothing: however long the queue, its work must be done.
     patient = {"POLYHEAD_MAX_QUEUE_DELAY": "3600", "POLYHEAD_REQUEST_TIMEOUT": "3600"}
     return {**{name: value for name, value in variables.items() if name not in left_out}, **layout.variables, **patient}
 
@@ -215,7 +215,7 @@ def _environment(variables: Mapping[str, str], layout: Layout) -> dict[str, str]
 def _started(
     command: list[str], environment: Mapping[str, str], cores: frozenset[int] | None
 ) -> "subprocess.Popen[str]":
-    """The process on these cores: it has those of who starts it."""
+    """The process on these cores: it inherits its parent's."""
     own = os.sched_getaffinity(0) if cores is not None else frozenset[int]()
     try:
         if cores is not None:
@@ -237,7 +237,7 @@ def _address(process: "subprocess.Popen[str]") -> tuple[str, int]:
 
 
 def _message(line: str) -> str:
-    """What a line of the log says; the line itself where it is none of the log's, as the last one of a failure."""
+    """What a line of the log says; the line itself if it is none of the log's, as the last one of a failure."""
     with suppress(ValueError, KeyError, TypeError):
         return str(json.loads(line)["message"])
     return line.strip()

@@ -140,7 +140,7 @@ class Engine(Runner):
             pairs: instead of inputs, for models that read two texts together: two texts, or two lists of token ids,
                 each.
             progress: called now and then with how many more inputs are done, on another thread.
-            **options: those of `POST /encode`. With `output="tokens"`, `spans`, and of a multi-vector model, the
+            **options: as of `POST /encode`. With `output="tokens"`, `spans`, and of a multi-vector model, the
                 embeddings are a list of arrays.
         """
         return self._encode(*read_call(inputs, pairs, options), progress)

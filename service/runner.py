@@ -46,7 +46,7 @@ class Runtime:
         workers: runs at the same time.
         intra_op_threads: of one run.
         engine: what computes plain answers: `onnxruntime` or `openvino`.
-        computes_in: the arithmetic of these; empty where it is the artifact's precision.
+        computes_in: the arithmetic of these; empty if it is the artifact's precision.
         instructions: of the processor, those that decide its speed.
     """
 

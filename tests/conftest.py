@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-# Read when torch is imported. Its threads would spin while they wait for each other, and those of ONNX Runtime in the
+# Read when torch is imported. Its threads would spin while they wait for each other, and ONNX Runtime's in the
 # same process take the cores from them: verifying a tiny network takes ten times as long so, on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 

@@ -167,7 +167,7 @@ def draw(model: FamilyModel, seed: int = 0, *, auto: Any = None, **settings: Any
     Args:
         model: which network.
         seed: of its weights.
-        auto: the class of `transformers` that builds it, where it is to have the layers of a task.
+        auto: the class of `transformers` that builds it if it must have the layers of a task.
         settings: of config.json, besides the network's own.
     """
     config = AutoConfig.for_model(model.model_type, **{**model.settings, **settings})

@@ -37,7 +37,7 @@ def anchors(text: str) -> set[str]:
 
 
 def anchor_of(heading: str) -> str:
-    """A heading's anchor: what is rendered, lower case, without punctuation but `-` and `_`, spaces as hyphens."""
+    """A heading's anchor: the rendered text, lower case, without punctuation but `-` and `_`, spaces as hyphens."""
     rendered = _LINK.sub(lambda match: match["text"], heading)
     rendered = re.sub(r"(?<!\w)(\*{1,3}|_{1,3})(\S.*?\S|\S)\1(?!\w)", r"\2", rendered)
     return re.sub(r"[^\w\- ]", "", rendered.strip().lower()).replace(" ", "-")

@@ -1,4 +1,4 @@
-"""The reader of Markdown that the tests of documents stand on."""
+"""The reader of Markdown that the tests of documents use."""
 
 import pytest
 

@@ -25,7 +25,7 @@ def draw_bert() -> BertModel:
 
 @contextmanager
 def scale_heads(network: BertModel, gated: Mapping[tuple[int, int], float]) -> Iterator[None]:
-    """Multiplies the context of (layer, head) by a factor, where it enters the output projection."""
+    """Multiplies the context of (layer, head) by a factor before the output projection."""
     size = network.config.hidden_size // network.config.num_attention_heads
     hooks = []
     for (layer, head), gate in gated.items():

@@ -74,7 +74,7 @@ def layer_outputs(encoder: Encoder) -> Iterator[list[Tensor]]:
 
 
 DEPTH = 10
-ROUNDING = 1e-6  # two equal vectors differ by less in a product, by where they stand in the matrix
+ROUNDING = 1e-6  # two equal vectors differ by less in a product, by their place in the matrix
 
 
 def cosine_figures(found: Tensor, expected: Tensor) -> dict[str, float]:

@@ -219,7 +219,7 @@ def measure(encoder: Encoder, pairs: Sequence[Sequence[list[int]]], given: Given
 
     Args:
         encoder: an embedder or a cross-encoder.
-        pairs: ids of both texts, whose figures are averaged; of a cross-encoder those of both together.
+        pairs: ids of both texts, whose figures are averaged; of a cross-encoder the ids of both together.
         given: by method, for each pair and text, scores of its tokens that were computed elsewhere.
     """
     methods = {name: method for name, method in METHODS.items() if name != POOLING or _is_embedder(encoder)}
@@ -286,7 +286,7 @@ def _with_interval(values: Scores) -> str:
 
 class _Pair(NamedTuple):
     texts: tuple[str, str]
-    rows: list[list[int]]  # ids of both texts; of a cross-encoder those of both together
+    rows: list[list[int]]  # ids of both texts; of a cross-encoder, of both together
 
 
 def _choose(checkpoint: Checkpoint, path: Path, count: int) -> list[_Pair]:

@@ -32,7 +32,7 @@ def explaining() -> None:
     """What does explaining through the network cost? Processor time of a text, by its tokens, on one thread.
 
     Random token ids, in the runs that the service cuts a text into. Two texts are explained side by side where there
-    are two cores. Several artifacts are measured alternately, such as those of two versions of the exporter.
+    are two cores. Several artifacts are measured alternately, such as two versions' artifacts of of the exporter.
     """
     parser = parser_of(explaining.__doc__, takes="a minute an artifact")
     parser.add_argument("artifacts", nargs="+", type=Path, metavar="ARTIFACT", help="artifacts in fp32")

@@ -84,7 +84,7 @@ def peak(folder: Path, way: str, tokens: int) -> float:
 
 
 def runner(folder: Path, way: str) -> Run:
-    """What runs one text of a number of tokens."""
+    """A function that runs one text of a number of tokens."""
     if way in ("sdpa", "eager"):
         import torch  # noqa: PLC0415
 

@@ -67,7 +67,7 @@ def closed() -> None:
 
 @program
 def versions() -> None:
-    """Is the service of one checkout faster than that of another? Both alternately, under the same closed loop.
+    """Is the service of one checkout faster than another checkout's? Both alternately, under the same closed loop.
 
     Each checkout is a folder with a version of this project; its service is run from there, by this Python, and paused
     while another one is measured. Ratios are to the first checkout's. Name the first one twice to see how far runs
@@ -98,7 +98,7 @@ def versions() -> None:
         for name in names[1:]
         for count in arguments.texts_per_request
     ]
-    ratio = ratios("ratios", "tokens/s over those of the first checkout", pairs, table)
+    ratio = ratios("ratios", "tokens/s over the first checkout's", pairs, table)
     emit("http versions", [table, ratio], texts=fingerprint(texts), server_settings=arguments.set)
 
 

@@ -173,7 +173,7 @@ def read_definitions(path: Path, documents: int) -> list[tuple[str, str]]:
 
 
 def add_rows(table: Table, manifest: Manifest, sides: tuple[Vectors, Vectors], ratings: Any, found: Any) -> None:
-    """A row a form; `sides` are the rated pairs' vectors, `found` those of the queries and the documents."""
+    """A row a form; `sides` are the rated pairs' vectors, `found` the vectors of queries and documents."""
     for name, compared_by, scores in FORMS:
         (left, size), (right, _) = (in_form(side, name, manifest) for side in sides)
         similarity = scores(left[:, np.newaxis], right[:, np.newaxis])[:, 0, 0]

@@ -201,7 +201,7 @@ def _parse() -> argparse.Namespace:
         "--workers", type=whole, nargs="+", default=[4, 8, 16], help="workers of all processes together"
     )
     parser.add_argument("--clients", type=whole, nargs="+", default=[2, 4, 16], help="connections that stay")
-    parser.add_argument("--text-seconds", type=positive, default=0.002, help="what a text takes a worker")
+    parser.add_argument("--text-seconds", type=positive, default=0.002, help="seconds of a worker for each text")
     parser.add_argument("--connections", type=whole, default=64, help="requests under way at any time")
     parser.add_argument("--seconds", type=positive, default=4.0, help="length of each measurement")
     parser.add_argument("--rounds", type=whole, default=3, help="measured rounds; one more warms up")

@@ -57,7 +57,7 @@ def configuration(port: int, replicas: Sequence[int], *, retry: bool = False, pa
     """The file as it stands, on these ports.
 
     Raises:
-        ValueError: the file no longer names what is to be replaced.
+        ValueError: the file lacks a name that must be replaced.
     """
     text = path.read_text()
     swaps = {"127.0.0.1:8000": f"127.0.0.1:{port}"}

@@ -96,7 +96,7 @@ class Machine:
 
 
 CPU = Machine(workers=2, tokens_per_second=11_000, run_seconds=0.0003, start_seconds=15)
-"""fp32 on two cores, one text a request (deploy/README.md, Sizing). A start takes 2.5 s, the node takes the rest."""
+"""fp32 on two cores, one text a request (deploy/README.md, Sizing). A start needs 2.5 s, the node the rest."""
 GPU = Machine(1, 230_000, run_seconds=0.003, start_seconds=45, run_tokens=16_384, texts=20, is_measured=False)
 """A card that encodes 230,000 tokens a second in full batches, and a start with CUDA."""
 

@@ -129,7 +129,7 @@ def encode(address: str) -> Resource:
 
 
 def container_name(resources: Sequence[Resource]) -> str:
-    """The name that podman gives the first container of the Deployment's one pod."""
+    """The name of the first container of the Deployment's one pod, as podman calls it."""
     (deployment,) = (resource for resource in resources if resource["kind"] == "Deployment")
     (container, *_) = deployment["spec"]["template"]["spec"]["containers"]
     return f"{deployment['metadata']['name']}-pod-0-{container['name']}"

@@ -113,7 +113,7 @@ def _budgets() -> list[Panel]:
         ),
         _budget_left(
             "Latency budget left",
-            f"Of 30 days: {1 - LATENCY:.0%} of the answers may take longer than those of their size should.",
+            f"Of 30 days: {1 - LATENCY:.0%} of the answers may take longer than their size allows.",
             f"{recorded(slow(BUDGET))} / {1 - LATENCY:.6g}",
             alert="PolyheadLatencyBudgetBurn",
         ),

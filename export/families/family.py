@@ -168,8 +168,7 @@ class Family:
 
     Attributes:
         model_types: what config.json calls the family.
-        settings: what is reproduced of config.json, by name: what `transformers` takes if config.json does not say, or
-            `REQUIRED`.
+        settings: the reproduced settings of config.json, by name: the default of `transformers`, or `REQUIRED`.
         requires: settings that must have one of these values, the first of them if config.json does not say.
         unread: settings of the family that change no number, besides `UNREAD`.
         aliases: other names of settings.

@@ -114,7 +114,7 @@ def embed_without_each(encoder: Encoder, texts: Sequence[TokenizedText]) -> Iter
 
 def drift(without: Float64Array, whole: Float64Array) -> Float64Array:
     """1 - cosine of rows of unit length, [texts]; never below 0."""
-    half_squared: Float64Array = 0.5 * ((without - whole) ** 2).sum(axis=-1)  # = 1 - cos, and exact where it is tiny
+    half_squared: Float64Array = 0.5 * ((without - whole) ** 2).sum(axis=-1)  # = 1 - cos, and exact for tiny ones
     return half_squared
 
 

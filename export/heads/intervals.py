@@ -1,4 +1,4 @@
-"""Means over texts with their uncertainty, taken as texts go by: memory does not grow with the corpus.
+"""Means over texts with their uncertainty, taken text by text: memory does not grow with the corpus.
 
 Texts are the independent unit: tokens of one text are not, so nothing here counts them as such.
 """

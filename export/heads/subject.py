@@ -1,4 +1,4 @@
-"""The network of a report: a checkpoint's, or that of the weights an artifact was made from.
+"""The network of a report: a checkpoint's, or the weights that an artifact was made from.
 
 Gradients need the PyTorch encoder. The artifact holds a graph, so its weights are looked up where the manifest says
 they came from, and must have the hash that it says.

@@ -42,7 +42,7 @@ def check_options(made: argparse.ArgumentParser, options: argparse.Namespace) ->
         if options.calibration and options.precision != "int8":
             made.error("--calibration goes with --precision int8, --prune-heads or --prune-to-quality")
     if options.prune_by == "loss_gradient" and not options.pairs:
-        made.error("--prune-by loss_gradient needs --pairs: the loss is that of rated pairs")
+        made.error("--prune-by loss_gradient needs --pairs: the loss needs rated pairs")
 
 
 def prune_as_asked(options: argparse.Namespace, checkpoint: "Checkpoint") -> "tuple[Checkpoint, PruningRecord | None]":

@@ -25,7 +25,7 @@ from export.weights import read_file
 from model.config import EncoderConfig
 from model.config_parts import MultiVectorSettings, Projection
 
-SPECIALS = {"cls": "<s>", "eos": "</s>", "pad": "<pad>", "unk": "<unk>"}  # which BGE-M3 gives no weight
+SPECIALS = {"cls": "<s>", "eos": "</s>", "pad": "<pad>", "unk": "<unk>"}  # without a weight in BGE-M3
 
 
 def _thresholds(mean: float, worst: float) -> tuple[Threshold, ...]:

@@ -4,7 +4,7 @@ Pooling writes a text's vector as a sum of one part a token: p = sum_i p_i. A do
 all p_i . q_j, so the matrix of those is an exact account of the similarity; for the cosine all are divided by |p| |q|.
 
     mean    p_i = a_i / n                                       every cell may differ from 0
-    max     p_i = a_i in the dimensions where it is largest     (the first of equals), else 0
+    max     p_i = a_i in the dimensions of its maximum          (the first of equals), else 0
     cls     p_0 = a_0, the others 0                             one cell holds the whole similarity
     last    p_n-1 = a_n-1, the others 0                         likewise
 
@@ -103,7 +103,7 @@ def _refuse_projections(projections: Sequence[Projection]) -> None:
     if projections:
         raise ValueError(
             f"the model projects its pooled vector to {projections[-1].size} dimensions "
-            f"({projections[-1].activation}): the similarity of what comes out is no sum over pairs of tokens"
+            f"({projections[-1].activation}): their similarity is no sum over pairs of tokens"
         )
 
 

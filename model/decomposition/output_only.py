@@ -134,7 +134,7 @@ class LastLayer(NamedTuple):
     sources: Sources
 
     def pooled_and_own(self, parts: Tensor, first_values: Tensor | None, pooling: Pooling) -> tuple[Tensor, Tensor]:
-        """Parts before the layer, [S, N, D] -> those of the pooled vector [N, D], and own parts [N, D]."""
+        """Parts before the layer, [S, N, D] -> parts of the pooled vector [N, D], and own parts [N, D]."""
         layer, fixed, sources = self.layer, self.frozen.layers[-1], self.sources
         if pooling == "max":
             whole, _ = sources.layer(layer, fixed, parts, first_values)
@@ -152,7 +152,7 @@ class LastLayer(NamedTuple):
     def _mean_and_own(self, middle: Tensor) -> Tensor:
         """The mean over all tokens, and own parts, [2, N, D]; from the parts behind attention, [S, N, D].
 
-        What follows the feed-forward's first product is linear and, but for deviations of norms, alike for each token.
+        All after the feed-forward's first product is linear and, but for deviations of norms, alike for each token.
         """
         layer, fixed, sources = self.layer, self.frozen.layers[-1], self.sources
         factors = self.frozen.final_norm.times_reciprocal(middle.new_ones(middle.shape[0]))  # [S]

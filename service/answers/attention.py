@@ -82,7 +82,7 @@ def make_maps(
         value_norms: by layer, [H_l, n]; what weights are multiplied by where the norm-weighted view is asked for.
 
     Returns:
-        `weights` [maps, queries, keys] of each layer; with `top_k` [maps, queries, k], and beside them `indices`
+        `weights` [maps, queries, keys] of each layer; with `top_k` [maps, queries, k], and with them `indices`
         [maps, queries, k] and `left_out` [maps, queries].
     """
     options = selection.options
@@ -177,7 +177,7 @@ def _side_by_side(words: tuple[Span, ...]) -> list[Span]:
 
 
 def add_blocks(entries: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """Entries of pairs with the blocks of their maps beside these.
+    """Entries of pairs with the blocks of their maps added.
 
     `query_to_document` [layer][head][query's token][document's token] and `document_to_query` are parts of `weights`.
     `query_to_document_mass` [layer][head] is the mean over the query's tokens of what each gives to the document;
@@ -210,7 +210,7 @@ def _mass(block: Float32Array) -> Float32Array:
 
 
 def sum_words(cells: NDArray[Number], words: Sequence[Span] | None, axis: int) -> NDArray[Number]:
-    """Contributions of tokens along an axis as those of words; entries behind the words' tokens stay as they are.
+    """Contributions of tokens along an axis, added up by word; entries behind the words' tokens stay as they are.
 
     Args:
         cells: any shape, with the tokens along the axis and perhaps the biases' entry behind them.

@@ -157,7 +157,7 @@ def _encoded(array: Array) -> bytes:
 
 
 def write_safetensors(tensors: Mapping[str, Sequence[NDArray[Any]]], metadata: Mapping[str, str]) -> list[Piece]:
-    """Arrays and texts as one safetensors body, in pieces: megabytes are not copied, but sent from where they are.
+    """Arrays and texts as one safetensors body, in pieces: megabytes are sent without a copy.
 
     Args:
         tensors: each as its rows: one or several arrays of one type, joined along their first axis.
@@ -187,7 +187,7 @@ def _quoted(text: str) -> orjson.Fragment:
 
 
 def bytes_of(array: NDArray[Any]) -> memoryview:
-    """The numbers row by row, little-endian: the array's own memory, where they lie in it like that."""
+    """The numbers row by row, little-endian: the array's own memory if it has that order."""
     little_endian = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     return little_endian.reshape(-1).view(np.uint8).data
 

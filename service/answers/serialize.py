@@ -73,7 +73,7 @@ async def _write(value: Any, pieces: list[Piece]) -> None:
                 pieces.append(_dump(group)[1:-1])
         pieces.append(b"]")
     elif isinstance(value, memoryview):
-        pieces.append(value)  # a megabyte of base64, say: sent from where it is
+        pieces.append(value)  # a megabyte of base64, say: sent without a copy
     else:
         pieces.append(_dump(value))
 
@@ -110,7 +110,7 @@ def _size(value: Any) -> int:
 
 
 async def _write_array(array: Float32Array, pieces: list[Piece]) -> None:
-    """Adds an array, by blocks of rows, or of numbers, where it is large."""
+    """Adds an array, in blocks of rows or numbers if it is large."""
     if array.size <= PIECE_FLOATS:
         await asyncio.sleep(0)
         pieces.append(_dump(array))

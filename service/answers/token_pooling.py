@@ -35,7 +35,7 @@ def pool_tokens(vectors: Float32Array, factor: float) -> tuple[Float32Array, Int
 
 
 def ward_clusters(distances: NDArray[np.float64], most: int) -> Int64Array:
-    """The cluster of each point, [n], numbered in the order of their first points; at most so many.
+    """The cluster of each point, [n], numbered in the order of their first points; at most `count`.
 
     Args:
         distances: [n, n], symmetric; they are overwritten.

@@ -399,5 +399,5 @@ class BoundedProtocol(HttpProtocol):
 
     def _read_again(self) -> None:
         self._pause = None
-        self._may_ask_again = self.loop.time() + self._retry_after  # what comes sooner may be older
+        self._may_ask_again = self.loop.time() + self._retry_after  # a sooner one may be older
         self.flow.resume_reading()

@@ -17,7 +17,7 @@ from service.inference.backend import Float32Array, Int64Array
 
 @dataclass(frozen=True, slots=True)
 class TokenOutputs:
-    """The layers of an artifact. H is the hidden size, D that of a token's vector.
+    """The layers of an artifact. H is the hidden size, D the size of a token's vector.
 
     Attributes:
         sparse_weight: [H].

@@ -60,7 +60,7 @@ class CallLoop:
     def _start(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         if not self.is_of_this_process:  # a call would wait forever for threads that stayed behind
             raise NotReady("the engine was loaded before a fork, and its threads are the parent's: load it here")
-        with self._starting:  # `stop` ends the loop after what was started before
+        with self._starting:  # `stop` ends the loop after calls that began before
             if self._is_closed:
                 raise NotReady("the engine is closed")
             if self._loop is None:

@@ -156,7 +156,7 @@ class EncodeCall:
         keeps_ids: whether `input_ids` are wanted.
 
     Attributes:
-        input_ids: of each input, once it is done; empty where they are not wanted.
+        input_ids: of each input, once it is done; empty if they are not wanted.
     """
 
     def __init__(

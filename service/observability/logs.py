@@ -235,7 +235,7 @@ def _to_the_second(seconds: int) -> str:
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """An exception for the log: its type, where it was raised, and its cause; its message only if that is safe."""
+    """An exception for the log: its type, the place that raised it, and its cause; its message only if that is safe."""
     places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
     described: dict[str, Any] = {"type": type(error).__qualname__, "at": places}
     if isinstance(error, ServiceError):

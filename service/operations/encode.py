@@ -61,7 +61,7 @@ class EncodeResult:
 async def encode(
     services: Services, context: RequestContext, request: EncodeRequest, *, as_safetensors: bool = False
 ) -> Sequence[Piece]:
-    """Answers one encode request, as JSON unless told otherwise; in pieces, where that is megabytes.
+    """Answers one encode request, as JSON unless told otherwise; in pieces if it is megabytes.
 
     Raises:
         ServiceError: whatever keeps it from being answered.
@@ -278,7 +278,7 @@ def observe_results(metrics: ModelMetrics, results: Sequence[JobResult], decompo
 def count(
     metrics: ModelMetrics, context: RequestContext, tokenized: Sequence[TokenizedInput], *, attention_bytes: int | None
 ) -> None:
-    """Counts an answered request: its texts and tokens, and its attention where it has any."""
+    """Counts an answered request: its texts and tokens, and its attention, if any."""
     lengths = [len(item.input_ids) for item in tokenized]
     context.texts = len(lengths)
     context.tokens = sum(lengths)

@@ -33,9 +33,9 @@ class Scored:
         scores: [N], one a document, in their order.
         tokens: that were read.
         items: what became of each text or pair.
-        attention: of each pair, where it was asked for.
+        attention: of each pair, if wanted.
         encoded: sizes of the computed rows.
-        matches: of the documents that are answered, by their place, where they were asked for.
+        matches: of the documents that are answered, by their place, if wanted.
     """
 
     model: str
@@ -127,7 +127,7 @@ async def _compare_vectors(services: Services, context: RequestContext, wanted: 
 
 
 def _match_bytes(wanted: Scoring, lengths: Sequence[int], most: int) -> int:
-    """What the matches of the documents that are answered take; `lengths` are those of each document's query.
+    """What the matches of the documents that are answered take; `lengths` are of each document's query.
 
     Raises:
         TooLarge: more than is allowed.

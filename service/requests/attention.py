@@ -33,7 +33,7 @@ class Axes:
 
     Attributes:
         num_tokens: n, rows and columns of the model's own maps.
-        rows: how many of their rows are read, from the first on: all n, or those of the first token or word.
+        rows: how many of their rows are read, from the first on: all n, or the first token's or word's.
         queries: rows of the answer's maps.
         keys: columns of the answer's maps.
         special: [n], which tokens the tokenizer added.
@@ -216,7 +216,7 @@ def check_attention_size(
     """Bytes of the numbers in the answer; refuses what is too large, before anything runs.
 
     Raises:
-        TooLarge: naming the size, the limit and what makes it smaller.
+        TooLarge: naming the size, the limit and how to make it smaller.
     """
     size = selection.answer_bytes(inputs, is_half=is_half) + FLOAT_BYTES * block_floats
     if size > max_bytes:

@@ -43,7 +43,7 @@ ENTITY_FLOATS = 64  # numbers that take as much space and time as one entity, ab
 
 POOLED_TOKENS = 2048  # of a document whose tokens share vectors: time and memory grow with the square
 
-TOKEN_NUMBERS = 4  # said of each token beside its vector: id, offsets, row
+TOKEN_NUMBERS = 4  # for each token besides its vector: id, offsets, row
 
 FEWER_BITS = frozenset({"int8", "uint8", "binary", "ubinary"})
 
@@ -89,7 +89,7 @@ class EncodePlan:
         dimensions: of the answer's vectors; labels, or words of the vocabulary.
         task: the model's.
         spans: what has a vector instead of each text, or None.
-        decomposition: what is answered of each input token's part of the vectors, or None.
+        decomposition: the form in which each input token's part of the vectors is answered, or None.
         overlap: tokens that neighbouring windows share; None where texts are not read in windows.
         token_numbers: of each token in the answer's further outputs; 0 if none are asked for.
         hidden_size: of the network.
@@ -216,7 +216,7 @@ def _check_outputs(request: EncodeRequest, manifest: Manifest) -> int:
 
 
 def _check_token_options(plan: EncodePlan, manifest: Manifest) -> None:
-    """Refuses what is for vectors of tokens where there are none."""
+    """Refuses options for vectors of tokens if there are none."""
     request = plan.request
     if request.return_tokens and not plan.answers_tokens:
         raise Invalid(

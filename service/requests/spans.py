@@ -22,7 +22,7 @@ HIDDEN_BYTES = 4  # of a number of the last hidden state
 
 @dataclass(frozen=True, slots=True)
 class SpanPlan:
-    """Spans whose ranges are those of their texts.
+    """Spans whose ranges refer to their texts.
 
     Attributes:
         spans: [start, end) in characters of the text as it was sent, by input.

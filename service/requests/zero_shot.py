@@ -20,7 +20,7 @@ SLOT = "{}"
 TEMPLATES = {"entailment": "This example is {}.", "cosine": SLOT}  # the first is the pipeline's of `transformers`
 LONGEST_TEMPLATE = 1024  # characters; every pair holds it
 MOST_LABEL_CHARACTERS = 1024
-LABEL_BYTES = 48  # of a label in an answer, beside its own: its score, and what stands around both
+LABEL_BYTES = 48  # of a label in an answer, besides its own: its score, and the JSON around both
 Method = Literal["entailment", "cosine"]
 
 

@@ -36,7 +36,7 @@ async def run_for(
     Args:
         request: that asks for it.
         wanted: what to encode.
-        names: those of `inputs` in the API that it speaks.
+        names: of `inputs` in the API that it speaks.
         beside_bytes: what the answer will hold beside what is made here.
     """
     return await run(services_of(request), context_of(request.scope), wanted, names=names, beside_bytes=beside_bytes)

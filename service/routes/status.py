@@ -54,7 +54,7 @@ async def answer_info(request: Request) -> Response:
 
 
 async def answer_heads(request: Request) -> Response:
-    """The report on each head that the export wrote, where it wrote one."""
+    """The report on each head that the export wrote, if any."""
     report = choose_model(request, request.query_params.get("model")).runner().head_report
     if report is None:
         raise NotFound("this artifact has no head report; `python -m export heads ARTIFACT --corpus FILE` writes one")

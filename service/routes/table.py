@@ -42,7 +42,7 @@ UNMATCHED = Route("GET", "unmatched", refuse_unmatched)
 
 
 def make_handler(route: Route, services: Services) -> Handler:
-    """The endpoint itself, or, where it takes a validated body, one that reads that first."""
+    """The endpoint itself; for a validated body, one that reads that first."""
     model = route.body_model
     if model is None:
         return route.endpoint

@@ -39,7 +39,7 @@ def _write_results(plan: ZeroShotPlan, found: Float32Array, *, as_objects: bool)
     """Each text's labels as JSON; lists of a million scores would hold the event loop even when they are freed.
 
     Args:
-        plan: what was asked.
+        plan: of the request.
         found: what the model answered.
         as_objects: each label with its score, as huggingface_hub wants them.
     """

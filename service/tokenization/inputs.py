@@ -86,7 +86,7 @@ class InputNames:
         return self.listed or self.singles[0]
 
     def after(self, count: int) -> "InputNames":
-        """The names of those behind so many."""
+        """The names of the inputs behind the first `count`."""
         if not count:
             return self
         places = None if self.places is None else self.places[count:]

@@ -116,7 +116,7 @@ class PlainText:
         return found
 
     def encode(self, prepared: Sequence[str]) -> list[Encoding]:
-        """Texts that `prepare` gave; only their ids are those of the text, offsets are not kept."""
+        """Texts that `prepare` gave; only their ids match the text, offsets are not kept."""
         return self._tokenizer.encode_batch_fast(prepared)
 
 

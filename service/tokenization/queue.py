@@ -1,4 +1,4 @@
-"""The queue of texts that are long enough to hold the event loop; short ones are tokenised where they are.
+"""The queue of texts that are long enough to hold the event loop; short ones are tokenised on the loop.
 
 It counts characters. Requests take turns, a part of their texts at a time, by the rule of the batcher's queue, and what
 would wait too long is refused. It knows no tokenizer.

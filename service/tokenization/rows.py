@@ -24,11 +24,11 @@ PairTruncation = Literal["longest_first", "only_first", "only_second"]
 """Which text of a pair is cut, by the names of `transformers`: the longer one until both are as long, or one alone."""
 
 RowTruncation = PairTruncation | Literal["as_one"]
-"""How rows are cut: also as if both texts were one, the second and, where it is gone, the first."""
+"""How rows are cut: also as if both texts were one: the second, and once it is gone the first."""
 
 
 SEPARATOR = "\n"
-"""Between the two texts of a pair, where they are kept as one: no word of the first goes on in the second."""
+"""Between the two texts of a pair if they are kept as one: no word of the first goes on in the second."""
 
 
 @dataclass(frozen=True, slots=True)

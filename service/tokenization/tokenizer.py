@@ -36,7 +36,7 @@ from service.tokenization.rows import (
 MAX_FILE_BYTES = 256 << 20  # the largest vocabularies in use take about 35 MB
 TEXT_CHARACTERS = 16  # a text costs at least as much as this many characters; 256 of one character take 4 to 10 ms
 # In one call of the library, whose results hold all that was cut off: of 2,048 texts they took 260 MB at once.
-IDS_A_CHARACTER = 4  # checking an id and copying it takes a quarter of a microsecond
+IDS_A_CHARACTER = 4  # checking an id and copying it costs a quarter of a microsecond
 TEXTS_AT_ONCE = 64
 CHARACTERS_AT_ONCE = 16_384  # 4 to 20 ms; a longer text has a call of its own
 

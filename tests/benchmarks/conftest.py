@@ -12,7 +12,7 @@ from service.server import watch_loop_lag
 
 Handler = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 MakeRun = Callable[[], Coroutine[Any, Any, Any]]
-MOST_LAG = 0.04  # seconds; what is measured undisturbed is asserted to 0.06 and more
+MOST_LAG = 0.04  # seconds; undisturbed measurements are asserted to 0.06 and more
 ATTEMPTS = 5  # then a run counts as it is
 
 
@@ -58,7 +58,7 @@ def unused_port() -> int:
 
 @pytest.fixture
 def undisturbed(in_loop: Callable[[Coroutine[Any, Any, Any]], Any]) -> Callable[[MakeRun], Any]:
-    """Runs what takes a second again where the machine held it up meanwhile: such times say nothing about the code."""
+    """Repeats a run of a second if the machine held it up meanwhile: such times say nothing about the code."""
 
     async def watched(make_run: MakeRun, lags: list[float]) -> Any:
         watcher = asyncio.create_task(watch_loop_lag(lags.append, interval=0.01))

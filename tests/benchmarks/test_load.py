@@ -178,7 +178,7 @@ def test_a_closed_loop_is_exact_where_a_window_holds_a_few_slow_requests(
             return await closed_loop(address, [REQUEST], connections=4, seconds=1.0, warmup=0.1)
 
     # Answers come 4 at a time, at 0.4 s, 0.8 s, ...: whole requests would count as 8 or 12. On a busy machine they come
-    # later, and the rate is that of the answers that came.
+    # later, and the rate counts the answers that came.
     tally = undisturbed(run)
     took = sum(tally.latencies) / len(tally.latencies)
     assert took >= 0.398  # uvloop sleeps in whole milliseconds

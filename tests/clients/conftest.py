@@ -30,7 +30,7 @@ DOCUMENTS = ("It rained all day.", "The cat sat on the mat.", "A dog ran across 
 
 @dataclass(frozen=True)
 class Ranking:
-    """A query, documents, and what they are to be ranked by.
+    """A query, documents, and what they must be ranked by.
 
     Attributes:
         scores: the cosine of the query with each document.
@@ -78,7 +78,7 @@ def model(url: str) -> str:
 
 @pytest.fixture(scope="session")
 def same(encode: Any, texts: list[str]) -> Any:
-    """Compares a client's vectors with those of `POST /encode`."""
+    """Compares a client's vectors with `POST /encode`."""
     expected = encode(texts)
 
     def check(got: Any) -> None:

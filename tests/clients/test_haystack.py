@@ -1,4 +1,4 @@
-"""Haystack's embedders over OpenAI's API, and its rankers over those of TEI, Jina and Cohere."""
+"""Haystack's embedders over OpenAI's API, and its rankers over TEI's, Jina's and Cohere's."""
 
 from contextlib import closing
 from typing import Any

@@ -55,7 +55,7 @@ def test_openai_token_ids_as_it_sends_by_default_are_refused(
 
 
 def test_huggingface(url: str, same: Any, texts: list[str]) -> None:
-    """Since 1.2 it takes no URL for a model, so its clients are set."""
+    """Since 1.2 it accepts no URL for a model, so its clients are set."""
     embeddings = HuggingFaceEndpointEmbeddings(model="any/name", huggingfacehub_api_token="none")  # noqa: S106 - no secret
     embeddings.client = InferenceClient(model=url)
     same(embeddings.embed_documents(texts))

@@ -188,7 +188,7 @@ def test_scales_on_metrics_that_the_service_has_in_its_own_namespace(name: str, 
     text = component(name, namespace)
     spec = one(text, "ScaledObject")["spec"]
     names = {value for value in vars(metric_names).values() if isinstance(value, str)}
-    assert spec["fallback"]["behavior"] == "currentReplicasIfHigher"  # KEDA's default takes the others away
+    assert spec["fallback"]["behavior"] == "currentReplicasIfHigher"  # KEDA's default removes the others
     for trigger in spec["triggers"]:
         assert trigger["metadata"]["ignoreNullValues"] == "false"  # its default reads an empty answer as 0
         query = trigger["metadata"]["query"]

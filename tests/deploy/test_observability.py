@@ -157,7 +157,7 @@ def test_panels_are_described_and_named_once(panels: list[ShownPanel]) -> None:
 
 
 def every_panel() -> list[dict[str, Any]]:
-    """Rows and panels, those of collapsed rows too."""
+    """Rows and panels, of collapsed rows too."""
     top = json.loads(DASHBOARD.read_text())["panels"]
     return [panel for one in top for panel in (one, *one.get("panels", ()))]
 

@@ -17,7 +17,7 @@ VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["
 
 
 def tool(name: str, hint: str = "`make tools` installs it") -> str:
-    """Its path; skips the test where it is not there."""
+    """Its path; skips the test if it is missing."""
     found = shutil.which(name, path=str(ROOT / ".tools" / "bin")) or shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not there: {hint}")

@@ -20,7 +20,7 @@ expect.set_options(timeout=30_000)  # machines that run tests are busy, and a fi
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[BrowserContext]:
-    """One for all tests of a module: its pages share what is loaded, as a reader's do.
+    """One for all tests of a module: its pages share loaded files, as a reader's do.
 
     Not for longer: while Playwright is open its event loop runs in this thread, and no other could.
     """

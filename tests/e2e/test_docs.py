@@ -1,4 +1,4 @@
-"""The page at /docs in a real browser: routes are tried where they are, and only there."""
+"""The page at /docs in a real browser: routes are tried in their own section, and only there."""
 
 import re
 from pathlib import Path

@@ -133,7 +133,7 @@ def test_a_gateway_that_answers_in_json_of_its_own_is_heard(open_viewer: OpenVie
 
 
 def test_an_answer_that_breaks_off_is_a_failure_as_any_other(open_viewer: OpenViewer) -> None:
-    """Or nothing would be said of it; nor of a sign-in page that stands in a network's way and says 200."""
+    """Or nothing would be said of it; nor of a network's sign-in page that says 200."""
     viewer = open_viewer()
     body = """
     const real = window.fetch;

@@ -14,7 +14,7 @@ from model.artifact import EXPLAIN_GRAPH, GRAPH, GRAPH_WEIGHTS, MANIFEST, TOKENI
 
 @pytest.fixture
 def traced_before(tiny_graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exports of the tiny network take the graph that it was traced to once: the tests look at what follows."""
+    """Exports of the tiny network take the graph that it was traced to once: the tests look at the later steps."""
     monkeypatch.setattr(export.exporter, "trace", lambda _: onnx_ir.load(tiny_graph))
 
 

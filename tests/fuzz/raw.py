@@ -69,7 +69,7 @@ def _break(message: bytearray, chance: random.Random) -> None:
 
 
 def send(address: tuple[str, int], message: bytes, *, patience: float) -> bytes:
-    """What comes back until the server closes or has nothing more to say for `patience` seconds."""
+    """All bytes that come back until the server closes or has nothing more to say for `patience` seconds."""
     answer = b""
     with socket.create_connection(address, timeout=10) as client:
         try:

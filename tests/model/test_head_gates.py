@@ -95,7 +95,7 @@ def test_layers_that_differ_in_heads_read_their_own_columns(encoder: Encoder) ->
     gates[:, 7] = 0.0
     found = encoder.use("eager")(IDS, LENGTHS, head_gates=gates)
     expected = encoder(IDS, LENGTHS)
-    for layer in (0, 1, 3):  # what comes before the closed head, and its own weights, are as they were
+    for layer in (0, 1, 3):  # layers before the closed head, and its own weights, are as they were
         assert torch.equal(found.attentions[layer], expected.attentions[layer])
     assert (found.pooled - expected.pooled).abs().max() > 1e-3
 

@@ -54,7 +54,7 @@ def kind_of(row: Published) -> str:
 
 
 def network(row: Published) -> EncoderConfig | None:
-    """The network at its real size; None where it is not read."""
+    """The network at its real size; None if it is not read."""
     config = row.config
     kind = str(config.get("model_type")), str(config.get("position_embedding_type"))
     family = RENAMED.get(kind) or FAMILIES.get(kind[0])

@@ -189,7 +189,7 @@ class Case:
         name: the field that grows, and with what.
         body: of a share of the whole size.
         model: which kind of model answers; a key of `TASKS`.
-        headers: of a share of the whole size, beside those of every request.
+        headers: of a share of the whole size, besides every request's.
         is_answered: whether it is within all limits, so that it must be answered with 200.
     """
 

@@ -1,4 +1,4 @@
-"""What runs in the background of a server: it loads the model, looks at connections, measures the loop."""
+"""A server's background work: it loads the model, looks at connections, measures the loop."""
 
 import asyncio
 import socket

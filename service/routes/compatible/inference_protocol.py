@@ -44,7 +44,7 @@ BINARY = "application/octet-stream"  # JSON followed by binary tensors
 
 BINARY_LAYOUT = """\
 JSON, then one tensor's bytes: a BYTES tensor is for each text its length in 4 bytes, little-endian, and its UTF-8.
-`Inference-Header-Content-Length` is the length of the JSON, `binary_data_size` that of the bytes."""
+`Inference-Header-Content-Length` is the length of the JSON, `binary_data_size` the length of the bytes."""
 
 _LENGTH_BYTES = 4
 
@@ -158,7 +158,7 @@ class InferenceOutput(AnswerModel):
     data: list[float] | None = None
     """row by row; absent if they are binary"""
     parameters: BinaryParameters | None = None
-    """only where they are"""
+    """only if they are"""
 
 
 class InferenceAnswer(AnswerModel):

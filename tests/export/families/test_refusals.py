@@ -177,7 +177,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def changed(folder: Path, change: dict[str, Any], to: Path) -> Path:
-    """The same files with another config.json; None takes a setting away."""
+    """The same files with another config.json; None removes a setting."""
     settings = {**json.loads((folder / "config.json").read_text()), **change}
     (to / "config.json").write_text(json.dumps({name: value for name, value in settings.items() if value is not None}))
     for name in ("model.safetensors", "tokenizer.json"):

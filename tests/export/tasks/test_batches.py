@@ -1,4 +1,4 @@
-"""A text's output of every task has the same bits alone, in any batch, and however much padding stands behind it."""
+"""A text's output of every task has the same bits alone, in any batch, and with any padding behind it."""
 
 from collections.abc import Sequence
 

@@ -74,7 +74,7 @@ def stanford(name: str, folder: Path, *, attend: bool) -> Path:
 
 
 def pylate(name: str, folder: Path, *, attend: bool) -> Path:
-    """As GTE-ModernColBERT and mxbai-edge-colbert: a chain of dense layers with residuals, settings beside them."""
+    """As GTE-ModernColBERT and mxbai-edge-colbert: a chain of dense layers with residuals and their settings."""
     draw_folder(name, folder)
     modules = [("", "sentence_transformers.models.Transformer")]
     modules += [(f"{index}_Dense", "pylate.models.Dense.Dense") for index in (1, 2, 3)]

@@ -1,4 +1,4 @@
-"""A network made linear by detaching from autograd what is to be fixed; its directional derivatives are the parts.
+"""A network made linear by detaching fixed parts from autograd; its directional derivatives are the parts.
 
 It shares the encoder's forward pass, and no line of `model.decomposition`.
 """
@@ -72,7 +72,7 @@ def fixed(encoder: Encoder) -> Encoder:
         if name.startswith("embeddings"):
             continue
         if attribute in {"query_norm", "key_norm"}:
-            continue  # behind what is fixed already
+            continue  # behind a fixed part already
         if isinstance(module, nn.LayerNorm | nn.RMSNorm):
             setattr(made.get_submodule(parent), attribute, FixedNorm(module))
         elif attribute in {"query", "key", "gate"}:

@@ -1,4 +1,4 @@
-"""What of an answer's arrays is shared with what is sent, and what is copied."""
+"""Which of an answer's arrays are sent without a copy."""
 
 from pathlib import Path
 from typing import Any

@@ -162,7 +162,7 @@ def test_a_file_that_is_missing_or_too_large_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_key_is_found_as_quickly_among_many() -> None:
-    """Comparing each of 50,000 keys takes a thousand times as long as one look-up."""
+    """Comparing each of 50,000 keys lasts a thousand times as long as one look-up."""
 
     def seconds(ring: KeyRing) -> float:
         return min(timeit.repeat(lambda: check(ring, FIRST), number=5, repeat=20))

@@ -13,7 +13,7 @@ from service.http.body import CHECKED_BYTES, PER_TEXT, SPARE, WINDOW_BYTES, chec
 from service.settings import Settings
 
 MOST = PER_TEXT * 16 + SPARE  # lists and objects, or names, of 16 texts
-MANY = b":" * (MOST + 1)  # so many that strings are told from what is between them
+MANY = b":" * (MOST + 1)  # enough that strings are told from what is between them
 
 
 def check(raw: bytes) -> None:

@@ -63,7 +63,7 @@ def test_the_admin_port_has_slots_of_its_own(fake_artifact: Path) -> None:
 
 
 def test_refused_clients_that_hold_on_keep_no_probe_out(fake_artifact: Path) -> None:
-    """Each of them takes a descriptor, of which there are few."""
+    """Each of them costs a descriptor, of which there are few."""
     flags, descriptors = ("--max-connections", "4", "--admin-port", "0"), 32 + 4 + 64 + 64
     with fake_server(fake_artifact, *flags, FAKE_DESCRIPTORS=str(descriptors)).wait_until_ready() as server:
         admin = admin_address(server)

@@ -76,7 +76,7 @@ class Storm:
         return Mock()
 
     def ask(self, data: bytes = REQUEST) -> bytes:
-        """Sends; what was answered at once."""
+        """Sends; returns the immediate answer."""
         self.transport.write.reset_mock()
         self.protocol.data_received(data)
         return b"".join(call.args[0] for call in self.transport.write.call_args_list)

@@ -247,7 +247,7 @@ def test_a_url_without_a_path_is_the_front_page(server: ServerProcess, target: s
 
 @pytest.mark.parametrize("waiting", [0, 2])
 def test_what_follows_a_request_is_refused_after_its_answer(slow_server: ServerProcess, waiting: int) -> None:
-    """A body longer than its Content-Length is one; what waits between the two is answered no more."""
+    """A body longer than its Content-Length is one; bytes between the two are answered no more."""
     with slow_server.connect() as connection:
         connection.sendall(request_bytes({"inputs": "cat"}) * (1 + waiting) + b"nonsense\r\n\r\n")
         assert [read_answer(connection)[0] for _ in range(2)] == [200, 400]

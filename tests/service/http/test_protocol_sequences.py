@@ -241,7 +241,7 @@ def test_answer_arrives_whole_where_the_end_of_the_process_leaves_others_out(slo
         connection.connect(slow_server.address)
         connection.sendall(request_bytes(body) * 12)
         wait_until(lambda: metric(slow_server, "polyhead_requests_in_flight") == 2)
-        connection.sendall(request_bytes(body))  # what waits behind is not answered
+        connection.sendall(request_bytes(body))  # bytes behind it are not answered
         slow_server.signal(signal.SIGTERM)
         connection.settimeout(10)
         status, headers, answer = read_answer(connection)

@@ -126,7 +126,7 @@ def test_large_arrays_are_sent_from_where_they_are() -> None:
 
 
 def test_nothing_more_is_sent_once_a_write_finds_the_client_gone() -> None:
-    """Such a write does not wait, and the connection is told in the loop's next turn, where it ends the request."""
+    """Such a write does not wait, and the connection is told in the loop's next turn, which ends the request."""
     bodies: list[Any] = []
 
     async def send(message: Any) -> None:

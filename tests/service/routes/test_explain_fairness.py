@@ -1,4 +1,4 @@
-"""Many requests to explain at once: `POST /encode` goes on, what waits is bounded, and refusals say what to do.
+"""Many requests to explain at once: `POST /encode` goes on, the queue is bounded, and refusals say what to do.
 
 The decomposer stands still meanwhile, so nothing here depends on speed.
 """

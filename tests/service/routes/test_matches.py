@@ -32,7 +32,7 @@ def reference(folder: str, query: str, document: str) -> list[tuple[tuple[int, i
 def read(
     original: Any, prompt: str | None, text: str, count: int, *, skipped: str
 ) -> list[tuple[str, tuple[int, int]]]:
-    """Each token that counts, with its place in the text: cut to so many, or with the mask behind them."""
+    """Each token that counts, with its place in the text: cut to a number, or with the mask behind them."""
     prompt = prompt or ""
     encoding = original.tokenizer(prompt + text, return_offsets_mapping=True)
     names = original.tokenizer.convert_ids_to_tokens(encoding["input_ids"])

@@ -52,7 +52,7 @@ class Original:
 
 @pytest.fixture(scope="module")
 def served(embedder: TaskArtifact, tmp_path_factory: pytest.TempPathFactory) -> TaskArtifact:
-    """An embedder with BGE-M3's two files beside its weights."""
+    """An embedder with BGE-M3's two files next to its weights."""
     directory = tmp_path_factory.mktemp("outputs")
     folder = directory / "folder"
     shutil.copytree(embedder.folder, folder)

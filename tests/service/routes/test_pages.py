@@ -1,4 +1,4 @@
-"""The pages stand on their own: every byte from this process, nothing inline, under the strictest policy."""
+"""The pages need nothing else: every byte from this process, nothing inline, under the strictest policy."""
 
 import re
 from html.parser import HTMLParser
