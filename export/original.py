@@ -209,7 +209,7 @@ def _load(checkpoint: Checkpoint, folder: Path) -> Original:
         auto = transformers.AutoModelForTextEncoding if is_t5 else transformers.AutoModel
         return Original(auto.from_pretrained(network, config=config, dtype=torch.float32, **eager).eval())
     inner = _reader(whole).auto_model
-    # Without modules.json the library takes the mean, whatever the model's card says.
+    # Without modules.json the library uses the mean, whatever the model's card says.
     answers = task != "embedding" or (folder / "modules.json").is_file() or checkpoint.defaults.pooling == "mean"
     answers = answers and not (task == "multi_vector" and (network / COLBERT_LAYER).is_file())  # it reads no such file
     return Original(inner.base_model if task == "sparse" else inner, whole if answers else None, whole.tokenizer)
