@@ -5,7 +5,6 @@ are shown and completed here (`polyhead.described`). Nothing heavy is imported b
 """
 
 import math
-import re
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -25,7 +24,6 @@ a first embedding:
   polyhead serve                               the default model over HTTP, on port 8000; a viewer of its heads at /
   polyhead serve BAAI/bge-small-en-v1.5        another one, exported first"""
 
-MODEL_ID = re.compile(r"[\w.-]+/[\w.-]+")  # of the hub
 SERVER = ("fastapi", "httptools", "prometheus_client", "uvicorn")  # what the extra brings
 app = typer.Typer(
     name="polyhead",
@@ -125,7 +123,7 @@ def encode(
             "prompt": prompt,
             "aggregation": aggregation,
         }
-        run(chosen, _artifact(context, None, model), output, options, shows_bar=not quiet)
+        run(chosen, _model(model), output, options, shows_bar=not quiet)
 
 
 @app.command(
@@ -136,7 +134,6 @@ examples:
   polyhead explain --json "A cat sat down." "The kitten is resting."    all of it, as `POST /explain` answers"""
 )
 def explain(
-    context: typer.Context,
     a: Annotated[str, typer.Argument(metavar="A", help="a text")],
     b: Annotated[str, typer.Argument(metavar="B", help="another")],
     *,
@@ -152,7 +149,7 @@ def explain(
     with one_line_failures("polyhead explain"):
         from polyhead.explain import explain as run  # noqa: PLC0415 - imported when it is wanted
 
-        run(a, b, _artifact(context, None, model), top=top, as_json=as_json)
+        run(a, b, _model(model), top=top, as_json=as_json)
 
 
 @app.command()
@@ -236,16 +233,20 @@ def _clear_cache(
 def _artifact(context: typer.Context, argument: Path | None, flag: Path | None) -> Path:
     """The artifact that the command line names, or the default one."""
     from model.artifact import ArtifactError  # noqa: PLC0415 - imported when it is wanted
-    from polyhead.models import default_artifact  # noqa: PLC0415 - likewise
+    from polyhead.models import is_hub_id  # noqa: PLC0415 - likewise
 
+    named = _model(flag if argument is None else argument)
     if argument is not None and flag is not None:
         context.fail("--model: not allowed with argument ARTIFACT")
-    named = argument or flag
-    if named is not None and not named.exists() and MODEL_ID.fullmatch(str(named)) and not named.parent.exists():
-        raise ArtifactError(
-            f"{named} is no folder here: `polyhead serve {named}` exports and serves a model of the hub, "
-            f"`polyhead export {named}` makes an artifact of it"
-        )
+    if is_hub_id(named):
+        raise ArtifactError(f"{named} is no folder here: `polyhead export {named}` makes an artifact of it")
+    return named
+
+
+def _model(named: Path | None) -> Path:
+    """The model that the command line names, or the default artifact."""
+    from polyhead.models import default_artifact  # noqa: PLC0415 - imported when it is wanted
+
     return named or default_artifact()
 
 

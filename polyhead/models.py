@@ -20,9 +20,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from urllib.parse import quote
 
-from export.errors import SourceError
+from export.errors import ExportError, SourceError
 from export.sources import ALLOW_PICKLES, DEFAULT_MODEL, DEFAULT_SHA256, Folder, find_folder
-from model.artifact import MANIFEST, OPENVINO, ArtifactError
+from model.artifact import MANIFEST, OPENVINO, ArtifactError, read_manifest
 from polyhead import Engine
 from polyhead.output import say
 from service.errors import one_line
@@ -31,6 +31,7 @@ from service.versions import own_version
 DEFAULT_ARTIFACT = Path("artifacts/all-MiniLM-L6-v2")
 VARIABLE = "POLYHEAD_MODEL"  # what the service reads the same setting from
 CACHE_VARIABLE = "POLYHEAD_CACHE"
+MODEL_ID = re.compile(r"[\w.-]+/[\w.-]+")  # of the hub
 COMMIT = re.compile(r"[0-9a-f]{40}")
 REFERENCES = ".revisions"  # of branches on the hub, as they were when a model was exported
 EXPORTERS = ("torch", "onnx", "onnxscript", "onnx-ir")  # whose versions an artifact depends on
@@ -44,18 +45,18 @@ def default_artifact() -> Path:
     return cached if cached.is_dir() and not DEFAULT_ARTIFACT.is_dir() else DEFAULT_ARTIFACT
 
 
-def load_engine(directory: Path) -> Engine:
-    """The engine of an artifact.
+def load_engine(model: Path) -> Engine:
+    """The engine of an artifact, or of a model that is exported first.
 
     Raises:
-        ArtifactError: it cannot be loaded; the message names it.
+        ArtifactError, ExportError: it cannot be had; the message names it.
     """
     try:
-        return Engine.load(directory)
-    except ArtifactError:
+        return Engine.load(model)
+    except (ArtifactError, ExportError):
         raise
     except Exception as error:  # whatever it is, nothing can be encoded; an OSError is none of the output's
-        raise ArtifactError(f"cannot load {directory}: {one_line(error)}") from error
+        raise ArtifactError(f"cannot load {model}: {one_line(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,26 @@ def is_artifact(model: Path) -> bool:
     return (model / MANIFEST).is_file()
 
 
+def is_hub_id(model: Path) -> bool:
+    """Whether a name can only be a model's on the hub: `owner/name`, and no such folder is here."""
+    is_named_so = model != DEFAULT_ARTIFACT and MODEL_ID.fullmatch(str(model)) is not None
+    return is_named_so and not model.exists() and not model.parent.exists()
+
+
+def artifact_to_load(model: Path, precision: str | None) -> Path:
+    """The artifact of what `Engine.load` is given: a hub id and a checkpoint's folder are exported first.
+
+    Raises:
+        SourceError: the model cannot be had, or its export failed.
+        ArtifactError: the artifact that is there has another precision.
+    """
+    if is_hub_id(model) or (not is_artifact(model) and (model / "config.json").is_file()):
+        return exported(Wanted(str(model), precision=precision or "fp32"))
+    if precision is not None and (found := read_manifest(model).precision) != precision:
+        raise ArtifactError(f"{model} is an artifact in {found}, not in {precision}")
+    return model
+
+
 def artifact_to_serve(model: Path, wanted: Wanted) -> Path:
     """The artifact of what `polyhead serve` names: one that is there, else an export from the cache.
 
@@ -130,7 +151,7 @@ def exported(wanted: Wanted) -> Path:
     target = _place(wanted, source)
     with _alone(target):
         if not target.is_dir():
-            say(f"polyhead serve: exporting {folder.id} ({wanted.precision}) into {target}")
+            say(f"polyhead: exporting {folder.id} ({wanted.precision}) into {target}")
             _export(wanted, folder, target)
     if folder.revision is not None:
         _reference(wanted).parent.mkdir(parents=True, exist_ok=True)
@@ -214,7 +235,7 @@ def _alone(target: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"polyhead serve: waiting for another process that exports {target.name}")
+            say(f"polyhead: waiting for another process that exports {target.name}")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -1,10 +1,10 @@
 """The public names, imported from their modules."""
 
 from model.artifact import ArtifactError
+from polyhead.engine import Engine, Tokens
 from service.answers.explained import Explained
 from service.answers.scores import Ranked
-from service.engine import Engine
-from service.errors import ServiceError
+from service.errors import Invalid, ServiceError
 from service.local.calls import Encoded
 
-__all__ = ["ArtifactError", "Encoded", "Engine", "Explained", "Ranked", "ServiceError"]
+__all__ = ["ArtifactError", "Encoded", "Engine", "Explained", "Invalid", "Ranked", "ServiceError", "Tokens"]

@@ -147,6 +147,11 @@ class Runner:
         return self.artifact.manifest.config
 
     @property
+    def max_queue_tokens(self) -> int:
+        """Tokens that may wait, of all requests together."""
+        return self._batcher.max_queue_tokens
+
+    @property
     def queued_texts(self) -> int:
         """Texts waiting for a worker."""
         return self._batcher.queued_texts

@@ -17,10 +17,9 @@ from starlette.types import Receive, Scope, Send
 
 from model.artifact import TOKENIZER, Artifact
 from service.__main__ import main as serve
-from service.engine import Engine
 from service.inference.backend import Backend, Batch, BatchOutput
 from service.observability.stages import BatchRecord
-from service.runner import make_batcher, plan_runtime
+from service.runner import Runner, make_batcher, plan_runtime
 from service.settings import Settings
 from service.tokenization.tokenizer import Tokenizer
 
@@ -56,23 +55,23 @@ class WaitingModel(NoModel):
         return super().run(batch)
 
 
-def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
+def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Runner:
     """The engine of `no-model`."""
     return _engine_with(NoModel(), settings, on_batch)
 
 
-def load_waiting(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
+def load_waiting(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Runner:
     """The engine of `waiting`."""
     return _engine_with(WaitingModel(float(os.environ["TEXT_SECONDS"])), settings, on_batch)
 
 
-def _engine_with(backend: Backend, settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
+def _engine_with(backend: Backend, settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Runner:
     artifact, runtime = Artifact.open(settings.model), plan_runtime(settings)
     path, longest = artifact.path(TOKENIZER), artifact.manifest.max_sequence_length
     tokenizer = Tokenizer.load(path, longest, threads=runtime.workers)
     batcher = make_batcher(backend, settings, workers=runtime.workers, on_batch=on_batch)
     batcher.start()
-    return Engine(artifact, tokenizer, batcher, runtime)
+    return Runner(artifact, tokenizer, batcher, runtime)
 
 
 def serve_bare() -> None:

@@ -12,6 +12,7 @@ from polyhead import Engine
 from service.errors import InferenceFailed
 from service.inference.backend import Float32Array
 from service.requests.plan import choose_prompt
+from service.runner import Runner
 from service.settings import Settings
 
 TEXTS = 1024  # given to the engine at once: enough to find texts of equal length
@@ -69,11 +70,11 @@ class TextEncoder:
             max_batch_tokens=max_batch_tokens,
             max_queue_delay=math.inf,
         )
-        engine = Engine.load(directory, settings)
+        engine = Engine(Runner.load(directory, settings))
         try:
             return cls(
                 engine,
-                dimensions=_check_dimensions(dimensions, engine.config.embedding_size),
+                dimensions=_check_dimensions(dimensions, engine.manifest.config.embedding_size),
                 normalize=normalize,
                 prompt_name=_check_prompt(prompt_name, engine),
             )

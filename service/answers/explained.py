@@ -15,6 +15,7 @@ from model.analysis.arrays import Float64Array
 from model.analysis.contributions import contributions, token_shares
 from model.analysis.reductions import saliency as rollout_saliency
 from service.answers.attention import sum_words, with_biases
+from service.answers.picture import picture
 from service.answers.vectors import make_vectors, token_vectors
 from service.batching.jobs import JobResult
 from service.errors import Invalid
@@ -78,6 +79,12 @@ class Explained:
     model: str
     num_tokens: int
     through: Literal["pooling", "network"] = "pooling"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what each pair of tokens adds, blue above 0 and red below."""
+        rows, columns = self.contributions.shape
+        named = [[*text.tokens, "biases"][:count] for text, count in ((self.a, rows), (self.b, columns))]
+        return picture([(f"Similarity {self.similarity:.4f}, by pairs of tokens", self.contributions)], *named)
 
     def document(self) -> dict[str, Any]:
         """What `POST /explain` answers, arrays still arrays."""

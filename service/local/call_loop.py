@@ -44,6 +44,10 @@ class CallLoop:
             running.cancel()
             raise
 
+    async def awaited(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """As `result`, on the caller's own event loop; a call whose caller is cancelled is cancelled too."""
+        return await asyncio.wrap_future(self._start(call))
+
     def refuse_more(self) -> None:
         """Takes no more calls; those that run go on."""
         with self._starting:

@@ -15,6 +15,7 @@ from model.config_parts import Task
 from service.answers.answer import build_answer
 from service.answers.attention import add_blocks
 from service.answers.explained import Explained, ExplainedScore, compare, compare_through_network, explain_score
+from service.answers.picture import attention_picture
 from service.answers.scores import similarities
 from service.answers.vectors import empty_vectors, is_quantized, refuse_format
 from service.batching.admission import TokenSemaphore
@@ -99,6 +100,11 @@ class Encoded(Generic[V, A]):
         found: Any = self._of("entities")
         return list(found)
 
+    def _repr_html_(self) -> str | None:
+        """In a notebook: the first head of the first text's attention, and all heads small; None without attention."""
+        entries: Any = self.attention
+        return attention_picture(entries[0]) if entries else None
+
     def _of(self, kind: Kind) -> V:
         if self.kind != kind:
             raise AttributeError(f"this model returns no {kind}: read .{self.kind}")
@@ -137,9 +143,9 @@ class Queueing:
     tokens: int
 
     @classmethod
-    def of(cls, runner: Runner, max_queue_tokens: int) -> "Queueing":
+    def of(cls, runner: Runner) -> "Queueing":
         """Space for the calls of one engine."""
-        tokens = min(QUEUED_TOKENS, max_queue_tokens)
+        tokens = min(QUEUED_TOKENS, runner.max_queue_tokens)
         return cls(runner, TokenSemaphore(tokens), tokens)
 
 

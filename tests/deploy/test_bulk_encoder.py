@@ -28,7 +28,7 @@ WORDS = ("a", "cat", "sat", "on", "the", "mat")
 @pytest.fixture
 def encoder(tmp_path: Path) -> Iterator[TextEncoder]:
     settings = Settings.model_construct(model=write_fake_artifact(tmp_path / "artifact"), workers=1)
-    with closing(TextEncoder(load_fake_engine(settings, None, FakeBackend()), dimensions=3)) as made:
+    with closing(TextEncoder(load_fake_engine(settings, FakeBackend()), dimensions=3)) as made:
         yield made
 
 

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BEGINNING = """
 import signal, sys, threading, time
-from service.engine import Engine
+from polyhead import Engine
 
 class Slow:
     def __del__(self):
@@ -20,7 +20,7 @@ engine = Engine.load(sys.argv[1])
 texts = ["the cat sat on the mat and looked at the dog " * 30] * 400
 
 def wait_for_runs():
-    while not engine.queued_texts:
+    while not engine._runner.queued_texts:
         time.sleep(0.01)
     time.sleep(0.1)
 """

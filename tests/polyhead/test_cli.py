@@ -81,13 +81,20 @@ def test_an_artifact_that_is_not_there_is_said_with_how_to_make_one(
     assert f"{tmp_path / 'nothing'} holds no manifest.json: make an artifact with" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("given", [["info", "owner/model"], ["encode", "cat", "--model", "owner/model"]])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["info", "owner/model"], "owner/model is no folder here: `polyhead export owner/model` makes an artifact"),
+        (["encode", "cat", "--model", "owner/model"], "owner/model could not be fetched"),
+    ],
+)
 def test_an_id_of_the_hub_is_told_from_a_folder(
-    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    given: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert main(given) == 1
-    assert "owner/model is no folder here: `polyhead serve owner/model`" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", [["encode", "cat"], ["tune"]])

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from pyarrow import Table, parquet
 
+from polyhead import Engine
 from polyhead import encode as command
 from polyhead.cli import main
-from service.engine import Engine
 from service.settings import Settings
 from tests.service.fake_engine import HIDDEN_SIZE, FakeBackend, load_fake_engine, write_fake_artifact
 from tests.service.routes.test_encode import expected_vector, ids_of
@@ -31,7 +31,7 @@ TEXTS = ["the cat sat", "", "a dog on the mat"]
 def artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = write_fake_artifact(tmp_path / "artifacts" / "all-MiniLM-L6-v2")
     settings = Settings.model_construct(model=made, workers=1)
-    monkeypatch.setattr(Engine, "load", lambda _: load_fake_engine(settings, None, FakeBackend()))
+    monkeypatch.setattr(Engine, "load", lambda _: load_fake_engine(settings, FakeBackend()))
     monkeypatch.setattr(command, "PORTION", 2)  # several portions
     monkeypatch.chdir(tmp_path)
     return made

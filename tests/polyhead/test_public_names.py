@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import polyhead
-import service.engine
+import polyhead.engine
 import service.errors
 import service.local.calls
 from model.artifact import ArtifactError
@@ -14,7 +14,7 @@ from polyhead import Engine
 
 
 def test_public_names_are_those_of_the_packages_below() -> None:
-    assert Engine is service.engine.Engine
+    assert Engine is polyhead.engine.Engine
     assert polyhead.Encoded is service.local.calls.Encoded
     assert polyhead.ServiceError is service.errors.ServiceError
     assert polyhead.ArtifactError is ArtifactError

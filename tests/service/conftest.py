@@ -13,7 +13,7 @@ from service.observability.tracing import OpenTelemetryTracing
 from service.routes.table import ROUTES
 from service.services import Readiness, Services
 from service.settings import Settings, read_settings
-from tests.service.fake_engine import FakeBackend, FakeDecomposer, load_fake_engine, write_fake_artifact
+from tests.service.fake_engine import FakeBackend, FakeDecomposer, load_fake_runner, write_fake_artifact
 
 Serve = Callable[..., "Served"]
 
@@ -32,7 +32,7 @@ class Served:
         self.readiness = Readiness()
         app, self.services = create_app(settings, self.readiness, tracing, routes)
         self.model = self.services.model
-        self.engine = load_fake_engine(settings, self.model.observe_batch, backend, decomposer=decomposer)
+        self.engine = load_fake_runner(settings, self.model.observe_batch, backend, decomposer=decomposer)
         self.backend = backend
         self.client = TestClient(app)
 

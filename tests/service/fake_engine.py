@@ -25,9 +25,9 @@ from model.artifact import (
     write_manifest,
 )
 from model.config import EncoderConfig
+from polyhead import Engine
 from service.batching.batcher import Batcher
 from service.batching.decompositions import DecompositionQueue
-from service.engine import Engine
 from service.inference.backend import (
     Backend,
     Batch,
@@ -39,7 +39,7 @@ from service.inference.backend import (
     TokenParts,
 )
 from service.observability.stages import BatchRecord
-from service.runner import plan_runtime
+from service.runner import Runner, plan_runtime
 from service.settings import Settings
 from service.tokenization.tokenizer import Tokenizer
 
@@ -207,15 +207,15 @@ def make_tokenizer() -> FastTokenizer:
     return made
 
 
-def load_fake_engine(
+def load_fake_runner(
     settings: Settings,
     on_batch: Callable[[BatchRecord], None] | None = None,
     backend: Backend | None = None,
     max_queue_delay: float = math.inf,
     decomposer: Decomposer | None = None,
     max_length: int = MAX_LENGTH,
-) -> Engine:
-    """As `Engine.load`, but for backend and decomposer, and for a queue that refuses no one unless told to."""
+) -> Runner:
+    """As `Runner.load`, but for backend and decomposer, and for a queue that refuses no one unless told to."""
     artifact = Artifact.open(settings.model)
     runtime = plan_runtime(settings)
     tokenizer = Tokenizer.load(artifact.path(TOKENIZER), max_length, threads=1)
@@ -231,4 +231,9 @@ def load_fake_engine(
     decompositions = DecompositionQueue(
         lambda: decomposer or FakeDecomposer(), threads=runtime.workers, max_delay=max_queue_delay
     )
-    return Engine(artifact, tokenizer, batcher, runtime, decompositions)
+    return Runner(artifact, tokenizer, batcher, runtime, decompositions)
+
+
+def load_fake_engine(settings: Settings, backend: Backend | None = None) -> Engine:
+    """As `Engine.load`, over a fake backend."""
+    return Engine(load_fake_runner(settings, None, backend))

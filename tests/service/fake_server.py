@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from service.__main__ import main
-from service.engine import Engine
 from service.observability.stages import BatchRecord
+from service.runner import Runner
 from service.settings import Settings
-from tests.service.fake_engine import FakeBackend, load_fake_engine
+from tests.service.fake_engine import FakeBackend, load_fake_runner
 
 
-def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
+def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Runner:
     time.sleep(float(os.environ.get("FAKE_LOAD_SECONDS", "0")))
     while (awaited := os.environ.get("FAKE_LOAD_UNTIL")) and not Path(awaited).exists():
         time.sleep(0.01)
@@ -29,7 +29,7 @@ def load(settings: Settings, on_batch: Callable[[BatchRecord], None]) -> Engine:
         raise ValueError(error)
     backend = FakeBackend()
     backend.seconds = float(os.environ.get("FAKE_RUN_SECONDS", "0"))
-    return load_fake_engine(settings, on_batch, backend, float(os.environ.get("FAKE_QUEUE_DELAY", "inf")))
+    return load_fake_runner(settings, on_batch, backend, float(os.environ.get("FAKE_QUEUE_DELAY", "inf")))
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ from service.routes.similarity import SimilarityRequest
 from service.routes.table import ROUTES
 from service.services import Readiness
 from service.settings import read_settings
-from tests.service.fake_engine import load_fake_engine
+from tests.service.fake_engine import load_fake_runner
 
 LONGEST = 0.02
 """Seconds that no request within the limits may hold the loop for, on a quiet machine."""
@@ -142,7 +142,7 @@ def app_for(name: str) -> ASGIApp:
     app, services = create_app(settings, readiness, None, ROUTES)
     services.models.start(
         services.model,
-        load_fake_engine(settings, None, ShapesBackend(manifest), decomposer=ShapesDecomposer(), max_length=MAX_LENGTH),
+        load_fake_runner(settings, None, ShapesBackend(manifest), decomposer=ShapesDecomposer(), max_length=MAX_LENGTH),
     )
     readiness.start()
     return app

@@ -12,8 +12,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from polyhead import Engine
 from service.batching.jobs import JobResult
-from service.engine import Engine
 from service.errors import InferenceFailed, Invalid, NotReady, ServiceError, TooLarge, WrongTask
 from service.local.calls import PORTION_TEXTS, QUEUED_TOKENS
 from service.local.options import AttentionOptions
@@ -33,7 +33,7 @@ def backend() -> FakeBackend:
 
 @pytest.fixture
 def engine(settings: Settings, backend: FakeBackend) -> Iterator[Engine]:
-    with load_fake_engine(settings, None, backend) as loaded:
+    with load_fake_engine(settings, backend) as loaded:
         yield loaded
 
 
@@ -146,10 +146,10 @@ def test_the_queue_never_holds_more_than_its_share(engine: Engine, backend: Fake
     texts = ["cat " * MAX_LENGTH] * (2 * QUEUED_TOKENS // MAX_LENGTH)
     thread = threading.Thread(target=lambda: engine.encode(texts))
     thread.start()
-    while engine.queued_tokens < QUEUED_TOKENS // 2:
+    while engine._runner.queued_tokens < QUEUED_TOKENS // 2:
         assert thread.is_alive()
     for _ in range(50):
-        most.append(engine.queued_tokens)
+        most.append(engine._runner.queued_tokens)
         threading.Event().wait(0.002)
     backend.gate.set()
     thread.join(30)
@@ -162,7 +162,7 @@ def test_long_texts_are_cut_into_runs_that_the_queue_takes(settings: Settings, b
     texts = [*random_texts(30), "cat " * (MAX_LENGTH - 2), *random_texts(PORTION_TEXTS)]
     expected = np.array([expected_vector(ids_of(text)) for text in texts])
     done: list[int] = []
-    with load_fake_engine(settings.model_copy(update={"max_queue_tokens": MAX_LENGTH}), None, backend) as engine:
+    with load_fake_engine(settings.model_copy(update={"max_queue_tokens": MAX_LENGTH}), backend) as engine:
         encoded = engine.encode(texts, progress=done.append)
     np.testing.assert_allclose(encoded.embeddings, expected, rtol=1e-5, atol=1e-6)
     assert sum(done) == len(texts)
@@ -229,7 +229,7 @@ def test_half_a_surrogate_pair_is_refused_by_its_place(engine: Engine) -> None:
 
 
 def test_a_closed_engine_says_so(settings: Settings, backend: FakeBackend) -> None:
-    engine = load_fake_engine(settings, None, backend)
+    engine = load_fake_engine(settings, backend)
     engine.encode(TEXT)
     engine.close()
     engine.close()
@@ -272,7 +272,7 @@ def test_a_call_for_which_the_system_has_no_thread_fails_and_the_next_one_runs(
 
 
 def test_closing_ends_calls_that_wait(settings: Settings, backend: FakeBackend) -> None:
-    engine = load_fake_engine(settings, None, backend)
+    engine = load_fake_engine(settings, backend)
     backend.gate.clear()
     with ThreadPoolExecutor(1) as threads:
         call = threads.submit(engine.encode, random_texts(3000))
@@ -285,7 +285,7 @@ def test_closing_ends_calls_that_wait(settings: Settings, backend: FakeBackend) 
 
 
 def test_closing_ends_a_call_that_still_tokenises(settings: Settings, backend: FakeBackend) -> None:
-    engine = load_fake_engine(settings, None, backend)
+    engine = load_fake_engine(settings, backend)
     backend.seconds = 0.01
     texts = ["the cat sat on the mat " * 8] * (2 * QUEUED_TOKENS // MAX_LENGTH)
     with ThreadPoolExecutor(1) as threads:
@@ -298,14 +298,14 @@ def test_closing_ends_a_call_that_still_tokenises(settings: Settings, backend: F
 
 
 def test_nothing_is_begun_while_the_engine_closes(settings: Settings, backend: FakeBackend) -> None:
-    engine = load_fake_engine(settings, None, backend)
+    engine = load_fake_engine(settings, backend)
     backend.gate.clear()
     with ThreadPoolExecutor(2) as threads:
         call = threads.submit(engine.encode, TEXT)
         while not backend.batches:
             threading.Event().wait(0.002)
         closing = threads.submit(engine.close)
-        while engine.is_alive():
+        while engine._runner.is_alive():
             threading.Event().wait(0.002)
         with pytest.raises(NotReady, match="the engine is closed"):
             engine.encode(TEXT)
@@ -315,17 +315,17 @@ def test_nothing_is_begun_while_the_engine_closes(settings: Settings, backend: F
 
 
 def test_closing_answers_every_call_that_was_queued(settings: Settings, backend: FakeBackend) -> None:
-    engine = load_fake_engine(settings, None, backend)
+    engine = load_fake_engine(settings, backend)
     backend.gate.clear()
     with ThreadPoolExecutor(5) as threads:
         calls = [
             threads.submit(lambda count=count: engine.encode([TEXT] * count, attention={}))  # type: ignore[misc]
             for count in (1, 20, 50)
         ]
-        while sum(len(batch.lengths) for batch in backend.batches) + engine.queued_texts < 71:
+        while sum(len(batch.lengths) for batch in backend.batches) + engine._runner.queued_texts < 71:
             threading.Event().wait(0.002)
         closing = [threads.submit(engine.close) for _ in range(2)]  # the second does not cut the first short
-        while engine.is_alive():
+        while engine._runner.is_alive():
             threading.Event().wait(0.002)
         backend.gate.set()
         assert all(close.result(30) for close in closing)
@@ -372,10 +372,10 @@ def test_an_interrupted_call_leaves_nothing_in_the_queue(engine: Engine, backend
         engine.encode(random_texts(3 * PORTION_TEXTS))
     thread.join(30)
     for _ in range(500):
-        if not engine.queued_texts:
+        if not engine._runner.queued_texts:
             break
         threading.Event().wait(0.01)
-    left = engine.queued_texts
+    left = engine._runner.queued_texts
     backend.gate.set()
     assert not left
 

@@ -170,7 +170,7 @@ def test_vectors_in_fewer_bits(embedder: TaskArtifact) -> None:
     from sentence_transformers.util import quantize_embeddings  # noqa: PLC0415 - seconds to import
 
     with Engine.load(embedder.artifact) as engine:
-        vectors, ranges = np.asarray(engine.encode(DOCUMENTS).embeddings), engine.artifact.manifest.vector_ranges
+        vectors, ranges = np.asarray(engine.encode(DOCUMENTS).embeddings), engine.manifest.vector_ranges
         assert ranges is not None
         bounds = np.array([ranges.minimum, ranges.maximum], np.float32)
         for name in ("int8", "uint8", "binary", "ubinary"):
@@ -188,7 +188,7 @@ def test_long_texts_are_read_in_windows_that_the_queue_takes(embedder: TaskArtif
     long = "the cat sat on the mat. a dog " * 3000  # more tokens than one engine may have in the queue
     with Engine.load(embedder.artifact) as engine:
         whole = engine.encode([long, "a dog"], long_texts="mean", normalize=False)
-        (text,) = asyncio.run(engine.tokenizer.encode_windows([long]))
+        (text,) = asyncio.run(engine._runner.tokenizer.encode_windows([long]))
         windows = engine.encode([window.input_ids.tolist() for window in text.windows], normalize=False)
         alone = engine.encode("a dog", normalize=False)
     lengths = [len(window.input_ids) for window in text.windows]
@@ -206,7 +206,7 @@ def test_spans_of_more_texts_than_a_portion(embedder: TaskArtifact) -> None:
         found = engine.encode(texts, spans=spans, normalize=False).embeddings
         for place in (0, 1, 2, 299):
             hidden = engine.encode([texts[place]], output="tokens", normalize=False).embeddings[0]
-            ends = np.array([end for _, end in engine.tokenizer.encode_now([texts[place]])[0].offsets or ()])
+            ends = np.array([end for _, end in engine._runner.tokenizer.encode_now([texts[place]])[0].offsets or ()])
             for vector, (start, end) in zip(found[place], spans[place], strict=True):
                 expected = hidden[(ends > start) & (ends <= end)].mean(axis=0)
                 np.testing.assert_allclose(vector, expected, atol=TOLERANCE)

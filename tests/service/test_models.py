@@ -11,12 +11,12 @@ from starlette.testclient import TestClient
 
 from model.artifact import ArtifactError
 from service.app import create_app
-from service.engine import Engine
 from service.errors import Overloaded
 from service.models import ServedModel
+from service.runner import Runner
 from service.services import Readiness
 from service.settings import SettingsError, read_settings
-from tests.service.fake_engine import FakeBackend, load_fake_engine, write_fake_artifact
+from tests.service.fake_engine import FakeBackend, load_fake_runner, write_fake_artifact
 from tests.service.process import ServerProcess
 
 TEXT = "the cat sat"
@@ -54,14 +54,14 @@ class Both:
         self.readiness = Readiness()
         app, self.services = create_app(self.settings, self.readiness)
         self.backends = {name: FakeBackend() for name in ("one", "two")}
-        self.engines: dict[str, Engine] = {}
+        self.engines: dict[str, Runner] = {}
         self.client = TestClient(app)
 
     def start(self, *names: str, max_queue_delay: float = float("inf")) -> None:
         for model in self.services.models:
             if model.alias in names:
                 settings = self.settings.model_copy(update={"model": model.directory})
-                engine = load_fake_engine(settings, model.observe_batch, self.backends[model.alias], max_queue_delay)
+                engine = load_fake_runner(settings, model.observe_batch, self.backends[model.alias], max_queue_delay)
                 self.engines[model.alias] = engine
                 self.services.models.start(model, engine)
         self.readiness.start()
@@ -173,7 +173,7 @@ def test_two_models_of_one_name_are_refused(both: Both) -> None:
     for model in both.services.models:
         model.alias = ""
     first, second = both.services.models
-    engine = load_fake_engine(both.settings.model_copy(update={"model": first.directory}))
+    engine = load_fake_runner(both.settings.model_copy(update={"model": first.directory}))
     both.services.models.start(first, engine)
     with pytest.raises(
         ValueError, match=f"another model is called tests/fake: name this one, as NAME={second.directory}"
@@ -223,7 +223,7 @@ def operated(both: Both, tmp_path: Path) -> Iterator[Both]:
     async def load(model: ServedModel) -> None:
         try:
             settings = made.settings.model_copy(update={"model": model.directory})
-            made.engines["third"] = load_fake_engine(settings, model.observe_batch, made.backends["third"])
+            made.engines["third"] = load_fake_runner(settings, model.observe_batch, made.backends["third"])
             made.services.models.start(model, made.engines["third"])
         except ArtifactError as error:
             model.fail(str(error))

@@ -10,10 +10,10 @@ import pytest
 
 import service.runner
 from model.artifact import read_manifest
+from polyhead import Engine
 from service import runner as runtime
-from service.engine import Engine
 from service.errors import InferenceFailed
-from service.runner import Runtime, plan_runtime, warn_of_slow_precision
+from service.runner import Runner, Runtime, plan_runtime, warn_of_slow_precision
 from service.settings import read_settings
 from tests.service.fake_engine import FakeBackend
 from tests.service.monitor_clock import MonitorClock
@@ -54,7 +54,7 @@ def test_a_run_hangs_once_no_deadline_can_be_left(
         except InferenceFailed as error:
             failures.append(error)
 
-    with Engine.load(fake_artifact, settings) as engine:
+    with Engine(Runner.load(fake_artifact, settings)) as engine:
         caller = threading.Thread(target=encode)
         caller.start()
         assert backend.has_begun.wait(30)

@@ -14,7 +14,7 @@ from export.exporter import export_artifact
 from export.sources import Folder
 from model.artifact import HEADS, HEADS_PAGE, Artifact
 from service.app import create_app
-from service.engine import Engine
+from service.runner import Runner
 from service.services import Readiness
 from service.settings import read_settings
 from tests.export.conftest import write_artifact
@@ -69,7 +69,7 @@ def test_reports_on_an_artifact_which_then_serves_it(
 
     settings, readiness = read_settings(["--model", str(artifact), "--workers", "1"]), Readiness()
     app, services = create_app(settings, readiness)
-    engine = Engine.load(artifact, settings)
+    engine = Runner.load(artifact, settings)
     services.models.start(services.model, engine)
     readiness.start()
     answer = TestClient(app).get("/heads")

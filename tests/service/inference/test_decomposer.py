@@ -12,7 +12,7 @@ from export.checkpoint import read_checkpoint
 from export.sources import Folder
 from model.artifact import EXPLAIN_GRAPH, Artifact, ArtifactError, write_manifest
 from model.decomposition.decompose import decompose
-from service.engine import Engine
+from polyhead import Engine
 from service.errors import Invalid, NotFound, WrongTask
 from service.inference.backend import Cancellation
 from service.inference.onnx_backend import OnnxDecomposer
@@ -61,7 +61,7 @@ def test_encode_says_how_much_of_the_vector_each_token_gives(embedder: TaskArtif
         encoded = engine.encode([A, B], attention={"form": "decomposition"})
         assert encoded.attention is not None
         for text, entry, vector in zip((A, B), encoded.attention, encoded.embeddings, strict=True):
-            ids = torch.from_numpy(engine.tokenizer.encode_now([text])[0].input_ids)
+            ids = torch.from_numpy(engine._runner.tokenizer.encode_now([text])[0].input_ids)
             with torch.no_grad():
                 parts = decompose(encoder, ids[None]).output  # the biases' is the last
             whole = parts.sum(dim=0)
@@ -93,7 +93,7 @@ def test_an_older_artifact_serves_on_and_says_how_to_get_the_graph(embedder: Tas
         with pytest.raises(NotFound, match="no explain.onnx"):
             engine.explain(A, B, through="network")
         with pytest.raises(ValueError, match="has no explain.onnx"):
-            asyncio.run(engine.decompose([]))
+            asyncio.run(engine._runner.decompose([]))
 
 
 def test_a_graph_that_uses_a_file_of_nobodys_is_refused(embedder: TaskArtifact, tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from export.explain import share_weights
 from export.openvino import plain_graph
 from model.artifact import GRAPH, OPENVINO, PLAIN_GRAPH, Artifact, ArtifactError, describe_files, write_manifest
 from model.processor import openvino_settings
+from polyhead import Engine
 from service.batching.batcher import Batcher
 from service.batching.jobs import Job
-from service.engine import Engine
 from service.inference.backend import Batch, Cancellation
 from service.inference.onnx_backend import OnnxBackend, ProviderUnavailable
 from service.inference.openvino_backend import OpenVinoBackend, _CancellableRun, load_backend
@@ -160,8 +160,8 @@ def test_the_service_loads_it_and_says_what_computes(artifact: Artifact, embedde
     with Engine.load(artifact.directory) as engine, Engine.load(embedder.artifact) as other:
         texts = ["the cat sat on the mat", "a dog ran"]
         np.testing.assert_allclose(engine.encode(texts).embeddings, other.encode(texts).embeddings, atol=TOLERANCE)
-        assert (engine.runtime.engine, engine.runtime.computes_in) == ("openvino", "f32")
-        assert (other.runtime.engine, other.runtime.computes_in) == ("onnxruntime", "")
+        assert (engine._runner.runtime.engine, engine._runner.runtime.computes_in) == ("openvino", "f32")
+        assert (other._runner.runtime.engine, other._runner.runtime.computes_in) == ("onnxruntime", "")
         assert engine.encode(texts, attention={"layers": "all"}).attention is not None
 
 

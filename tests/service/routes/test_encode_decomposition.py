@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from model.artifact import EXPLAIN_GRAPH
+from polyhead import Engine
 from service.requests.schemas import EncodeAnswer, TokenContributions
 from tests.service.answers.test_attention import SAFETENSORS, read_tensors
 from tests.service.conftest import Serve, Served
@@ -128,7 +129,7 @@ def test_a_deadline_ends_it(serve: Serve) -> None:
 
 def test_python_answers_as_http_does(served: Served) -> None:
     inputs = [TEXT, "dog"]
-    encoded = served.engine.encode(inputs, attention={"form": "decomposition"}, dimensions=5)
+    encoded = Engine(served.engine).encode(inputs, attention={"form": "decomposition"}, dimensions=5)
     answer = encode(served, inputs, dimensions=5).json()
     assert encoded.attention is not None
     for entry, plain in zip(encoded.attention, answer["attention"], strict=True):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.service.conftest import Serve, Served
-from tests.service.fake_engine import FakeDecomposer, load_fake_engine
+from tests.service.fake_engine import FakeDecomposer, load_fake_runner
 from tests.service.loop_hold import collect_answer
 
 EXPLAIN = {"a": "the cat sat", "b": "a dog", "through": "network"}
@@ -36,7 +36,7 @@ def decomposer() -> FakeDecomposer:
 def impatient(serve: Serve, decomposer: FakeDecomposer) -> Served:
     """A service whose requests may wait for nothing but 16 times their own run."""
     served: Served = serve("--max-explained-tokens", "6", ready=False)
-    engine = load_fake_engine(
+    engine = load_fake_runner(
         served.services.settings, backend=served.backend, max_queue_delay=0.0, decomposer=decomposer
     )
     served.engine.close(5)

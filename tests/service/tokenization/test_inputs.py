@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from polyhead import Engine
 from service.errors import Invalid
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import write_fake_artifact
@@ -40,7 +41,7 @@ def test_a_text_of_no_token_is_refused_by_its_name(bare: Served, path: str, body
 
 def test_the_python_object_says_so_too(bare: Served) -> None:
     with pytest.raises(Invalid) as failed:
-        bare.engine.encode(["the cat", ""])
+        Engine(bare.engine).encode(["the cat", ""])
     assert str(failed.value) == f"inputs[1]: {NO_TOKENS}"
 
 

@@ -12,19 +12,22 @@ The same validation, scheduling and arithmetic as `POST /encode`, so the same bi
 may ask for: long lists go through the queue in portions.
 """
 
+import asyncio
 import atexit
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
+from weakref import WeakValueDictionary
 
 from numpy.typing import NDArray
 
-from model.artifact import Artifact
+from model.artifact import Manifest
 from service.answers.explained import Explained, ExplainedScore
 from service.answers.scores import Ranked, labelled, rank
 from service.answers.zero_shot import Labelled, zero_shot_labels
-from service.batching.batcher import Batcher
-from service.batching.decompositions import DecompositionQueue
 from service.inference.backend import Float32Array
 from service.local.call_loop import CallLoop
 from service.local.calls import (
@@ -52,42 +55,114 @@ from service.local.options import (
     read_score_call,
     read_zero_shot_call,
 )
+from service.machine import trim_heap
 from service.requests.explain import plan_explaining
 from service.requests.plan import plan_encoding
 from service.requests.roles import role_of_request
 from service.requests.schemas import EncodeRequest
-from service.runner import Runner, Runtime
+from service.runner import Runner
+from service.settings import Settings
 from service.tokenization.inputs import INPUTS, PAIRS, Truncate
 from service.tokenization.inputs import Inputs as ReadInputs
-from service.tokenization.tokenizer import Tokenizer
 
 CLOSE_SECONDS = 30.0
+
+Provider = Literal["cpu", "cuda"]
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
+Origin = tuple[str, int, Provider]
+"""What an engine was loaded from, and how."""
 
 Texts = str | Iterable[str]
 Inputs = str | Iterable[str] | Iterable[int] | Iterable[Sequence[int]]
 Pairs = Iterable[Sequence[str]] | Iterable[Sequence[Sequence[int]]]
 
 
-class Engine(Runner):
-    """A loaded artifact. Its methods may be called from any number of threads at once, but not on an event loop.
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """How the model reads a text, special tokens included.
 
-    Each raises a `ServiceError`: options or inputs are not what the model takes (`Invalid`, `TooLarge`), another task's
-    model would be needed (`WrongTask`), it failed (`InferenceFailed`), or the engine is closed or of the process that
-    this one was forked from (`NotReady`).
+    Attributes:
+        ids: of the vocabulary.
+        tokens: the same as text.
+        offsets: where each is in the text, [start, end) in characters; (0, 0) for special tokens.
     """
 
-    def __init__(
-        self,
-        artifact: Artifact,
-        tokenizer: Tokenizer,
-        batcher: Batcher,
-        runtime: Runtime,
-        decompositions: DecompositionQueue | None = None,
-    ) -> None:
-        super().__init__(artifact, tokenizer, batcher, runtime, decompositions)
+    ids: list[int]
+    tokens: list[str]
+    offsets: list[tuple[int, int]]
+
+
+class Engine:
+    """A loaded artifact. Its methods may be called from any number of threads at once; on an event loop call `aencode`.
+
+    Each raises a `ServiceError`: options or inputs are not what the model takes (`Invalid`, a `ValueError` too, and
+    `TooLarge`), another task's model would be needed (`WrongTask`), it failed (`InferenceFailed`), or the engine is
+    closed or of the process that this one was forked from (`NotReady`).
+
+    A pickled engine is the folder and how it was loaded: another process loads it once, however often it is sent.
+
+    Args:
+        runner: runs the model.
+        origin: what `load` takes to load the same once more; None for an engine that cannot be pickled.
+    """
+
+    def __init__(self, runner: Runner, origin: Origin | None = None) -> None:
+        self._runner = runner
+        self._origin = origin
         self._calls = CallLoop()
-        self._queueing = Queueing.of(self, batcher.max_queue_tokens)
+        self._queueing = Queueing.of(runner)
+        if origin is not None:
+            _opened[origin] = self
         atexit.register(self.close, 0.0)  # where no one closed it, as after Ctrl-C: see `BatchExecutor.close`
+
+    @classmethod
+    def load(
+        cls,
+        model: Path | str,
+        *,
+        workers: int = 0,
+        provider: Provider = "cpu",
+        precision: Precision | None = None,
+    ) -> Self:
+        """Verifies, loads and warms up a model. Blocks for as long as that takes.
+
+        Args:
+            model: an artifact. A checkpoint's folder or a Hugging Face id is exported first, into the cache of
+                `polyhead serve`.
+            workers: runs at the same time; 0 is one for each usable core, or one for a GPU.
+            provider: where it runs.
+            precision: of the export; of an artifact, what it has to be.
+
+        Raises:
+            ArtifactError: there is no such artifact, or a file is not the one its manifest describes.
+            SourceError: a model cannot be had, or its export failed.
+        """
+        from polyhead.models import artifact_to_load  # noqa: PLC0415 - it knows the exporter, which few calls need
+
+        directory = artifact_to_load(Path(model), precision)
+        settings = Settings.model_construct(
+            model=directory,
+            workers=workers,
+            provider=provider,
+            max_queue_delay=math.inf,  # nothing is refused for having to wait
+            request_timeout=math.inf,  # no run counts as hanging, however slow the machine
+        )
+        return cls(Runner.load(directory, settings), (str(directory.resolve()), workers, provider))
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the artifact says of itself."""
+        return self._runner.manifest
+
+    @property
+    def dimensions(self) -> int:
+        """Numbers of a text's vector, or of a token's of a multi-vector model; of other models labels or words."""
+        return self.manifest.config.output_size
+
+    @property
+    def max_tokens(self) -> int:
+        """The longest text that the model reads, special tokens included."""
+        return self.manifest.max_sequence_length
 
     @overload
     def encode(
@@ -145,6 +220,22 @@ class Engine(Runner):
         """
         return self._encode(*read_call(inputs, pairs, options), progress)
 
+    async def aencode(self, inputs: Any = None, *, pairs: Any = None, **options: Any) -> Encoded[Any, Any]:
+        """As `encode`, on an event loop, which goes on meanwhile. A cancelled call runs no further."""
+        request, given = await asyncio.to_thread(read_call, inputs, pairs, options)
+        return await self._calls.awaited(self._encode_call(request, given, None).run)
+
+    def tokenize(self, texts: Texts) -> list[Tokens]:
+        """How the model reads texts: their tokens, special ones included, and the ids that `encode` takes instead.
+
+        Args:
+            texts: a text, or any number of texts; what the model does not read of a long one is cut off.
+        """
+        _, given = read_call(texts, None, {})
+        name_tokens = self._runner.tokenizer.tokens
+        read = self._calls.result(lambda: self._runner.tokenize(given))
+        return [Tokens(one.input_ids.tolist(), name_tokens(one), list(one.offsets or ())) for one in read]
+
     def explain(self, a: str, b: str, **options: Unpack[ExplainOptions]) -> Explained:
         """Says why two texts are similar: what each pair of their tokens adds to it.
 
@@ -157,7 +248,7 @@ class Engine(Runner):
         if request.through == "network":
             require_task(self.manifest, "embedding")
         plan = plan_explaining(request, self.manifest)
-        return self._calls.result(lambda: explain_texts(self, plan))
+        return self._calls.result(lambda: explain_texts(self._runner, plan))
 
     def explain_score(self, a: str, b: str | None = None, **options: Unpack[ExplainScoreOptions]) -> ExplainedScore:
         """Says what each input token adds to a classifier's logits, through every layer.
@@ -169,7 +260,7 @@ class Engine(Runner):
         """
         require_task(self.manifest, "classification")
         plan = plan_explaining(read_explain_call(a, b, {**options, "through": "network"}), self.manifest)
-        return self._calls.result(lambda: explain_logits(self, plan))
+        return self._calls.result(lambda: explain_logits(self._runner, plan))
 
     def score(
         self, queries: Texts, documents: Texts, *, progress: Progress | None = None, **options: Unpack[ScoreOptions]
@@ -273,7 +364,9 @@ class Engine(Runner):
         return list(zero_shot_labels(plan, self._encode(request, given, progress).values))
 
     def close(self, timeout: float = CLOSE_SECONDS) -> bool:
-        """As `Runner.close`; ends the engine's own thread too. A call not wholly queued yet fails with `NotReady`.
+        """Finishes queued texts and ends the threads; False if that took longer than `timeout` seconds.
+
+        A call not wholly queued yet fails with `NotReady`.
 
         In a forked process it does nothing: the threads, and whatever they hold, are the parent's.
         """
@@ -281,9 +374,18 @@ class Engine(Runner):
             return True
         atexit.unregister(self.close)
         self._calls.refuse_more()
-        done = super().close(timeout)
+        if self._origin is not None:
+            _opened.pop(self._origin, None)
+        done = self._runner.close(timeout)
         self._calls.stop()
+        trim_heap()  # glibc keeps some of each model's memory: a thousand loads would come to half a gigabyte
         return done
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its folder."""
+        if self._origin is None:
+            raise TypeError("only an engine that `Engine.load` made can be pickled")
+        return _reopened, self._origin
 
     def __enter__(self) -> Self:
         """The engine itself."""
@@ -294,9 +396,22 @@ class Engine(Runner):
         self.close()
 
     def _encode(self, request: EncodeRequest, given: ReadInputs, progress: Progress | None) -> Encoded[Any, Any]:
-        role = role_of_request(request, given, self.manifest, self.tokenizer.num_special_tokens)
+        return self._calls.result(self._encode_call(request, given, progress).run)
+
+    def _encode_call(self, request: EncodeRequest, given: ReadInputs, progress: Progress | None) -> EncodeCall:
+        role = role_of_request(request, given, self.manifest, self._runner.tokenizer.num_special_tokens)
         if role is not None:
             request = request.model_copy(update={"prompt_name": role.prompt_name})
         plan = plan_encoding(request, given, self.manifest)
-        call = EncodeCall(self._queueing, plan, PAIRS if given.is_paired else INPUTS, progress, role=role)
-        return self._calls.result(call.run)
+        return EncodeCall(self._queueing, plan, PAIRS if given.is_paired else INPUTS, progress, role=role)
+
+
+_opened: WeakValueDictionary[Origin, Engine] = WeakValueDictionary()
+
+
+def _reopened(model: str, workers: int, provider: Provider) -> Engine:
+    """The engine that this process has open already, as scikit-learn's clones ask for, else one that is loaded now."""
+    engine = _opened.get((model, workers, provider))
+    if engine is None or not engine._calls.is_of_this_process:
+        engine = Engine.load(model, workers=workers, provider=provider)
+    return engine

@@ -1,0 +1,122 @@
+"""The engine as programs use it: loaded by folder, on event loops, sent to other processes, seen in notebooks."""
+
+import asyncio
+import pickle
+import re
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from copy import deepcopy
+from multiprocessing import get_context
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from model.artifact import ArtifactError
+from polyhead import Engine
+from service.local.options import AttentionOptions
+from tests.task_artifacts import TaskArtifact
+
+A, B = "a 1 b", "9 b c a"
+
+
+@pytest.fixture(scope="module")
+def engine(embedder: TaskArtifact) -> Iterator[Engine]:
+    with Engine.load(embedder.artifact, workers=1) as loaded:
+        yield loaded
+
+
+def test_a_checkpoint_is_exported_once_into_the_cache(
+    embedder: TaskArtifact, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYHEAD_CACHE", str(tmp_path))
+    for _ in range(2):
+        with Engine.load(str(embedder.folder), workers=1, precision="fp32") as exported:
+            np.testing.assert_allclose(
+                exported.encode([A]).embeddings, engine.encode([A]).embeddings, rtol=0, atol=1e-6
+            )
+        assert len([folder for folder in tmp_path.iterdir() if folder.is_dir()]) == 1
+
+
+def test_an_artifact_has_the_precision_that_it_has(embedder: TaskArtifact) -> None:
+    with pytest.raises(ArtifactError, match="is an artifact in fp32, not in int8"):
+        Engine.load(embedder.artifact, precision="int8")
+
+
+def test_it_says_how_texts_are_read(engine: Engine) -> None:
+    (read,) = engine.tokenize(A)
+    assert (read.tokens[1:-1], len(read.ids)) == (A.split(), len(read.tokens))
+    assert [A[start:end] for start, end in read.offsets[1:-1]] == A.split()
+    np.testing.assert_array_equal(engine.encode([read.ids]).embeddings, engine.encode([A]).embeddings)
+    assert engine.encode([A]).embeddings.shape == (1, engine.dimensions)
+    assert engine.encode(["a " * 1000]).items[0]["tokens"] == engine.max_tokens
+
+
+def test_what_it_shows_are_its_calls(engine: Engine) -> None:
+    shown = {name for name in dir(engine) if not name.startswith("_")}
+    calls = {
+        "aencode",
+        "classify",
+        "close",
+        "encode",
+        "entities",
+        "explain",
+        "explain_score",
+        "load",
+        "rerank",
+        "score",
+    }
+    assert shown == calls | {"dimensions", "manifest", "max_tokens", "tokenize", "zero_shot"}
+
+
+def test_an_event_loop_goes_on_meanwhile(engine: Engine) -> None:
+    async def both() -> None:
+        found = await asyncio.gather(*(engine.aencode([text], dimensions=3) for text in (A, B)))
+        for text, encoded in zip((A, B), found, strict=True):
+            np.testing.assert_array_equal(encoded.embeddings, engine.encode([text], dimensions=3).embeddings)
+        with pytest.raises(ValueError, match=r"inputs\[1\]: expected a text"):
+            await engine.aencode([A, None])
+
+    asyncio.run(both())
+
+
+def vectors_of(engine: Engine, text: str) -> list[list[float]]:
+    vectors: list[list[float]] = np.asarray(engine.encode([text]).embeddings).tolist()
+    return vectors
+
+
+def test_another_process_loads_it_by_its_folder(engine: Engine) -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        for text in (A, B):
+            assert pool.submit(vectors_of, engine, text).result() == vectors_of(engine, text)
+
+
+def test_a_copy_in_this_process_is_the_engine_itself(embedder: TaskArtifact) -> None:
+    engine = Engine.load(embedder.artifact, workers=2)
+    assert deepcopy(engine) is engine
+    sent = pickle.dumps(engine)
+    engine.close()
+    with pickle.loads(sent) as other:  # noqa: S301 - our own
+        assert other is not engine
+        assert len(vectors_of(other, A)) == 1
+
+
+@pytest.mark.parametrize("attention", [{"layers": [0]}, {"reduce": "rollout"}, {"queries": "cls", "level": "word"}])
+def test_a_notebook_shows_a_head(engine: Engine, attention: AttentionOptions) -> None:
+    encoded = engine.encode(["a <b> 1"], attention=attention)
+    drawn = ElementTree.fromstring(encoded._repr_html_() or "")  # noqa: S314 - our own
+    texts = ["".join(text.itertext()) for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert re.match("Attention", texts[0])
+    entry = encoded.attention[0]
+    labels = entry["words"] if "words" in entry else entry["tokens"]
+    assert texts[-len(labels) :] == list(labels)
+    images = [image.attrib["href"] for image in drawn.iter("{http://www.w3.org/2000/svg}image")]
+    assert images
+    assert all(image.startswith("data:image/png;base64,") for image in images)
+
+
+def test_a_notebook_shows_a_comparison_and_nothing_without_attention(engine: Engine) -> None:
+    assert "Similarity" in engine.explain(A, B)._repr_html_()
+    assert engine.encode([A])._repr_html_() is None
+    assert engine.encode([A], attention={"form": "stats"})._repr_html_() is None
