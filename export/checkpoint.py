@@ -5,7 +5,7 @@ It brings together where the files are, what surrounds the network, the family's
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +129,11 @@ def read_checkpoint(
     tokenizer = keep_markers_whole(tokenizer, pipeline.late.markers)
     pairs, wording = False, None
     if config.task == "classification" and yes_no.is_language_model(described):
-        (tokenizer, wording), pairs = yes_no.word_pairs(tokenizer, instruction), True
-        pipeline = yes_no.limit_length(pipeline)
+        question = yes_no.question_of(described)
+        yes_no.require_same_question(question, pipeline, tokenizer, instruction)
+        tokenizer, wording, longest = yes_no.word_pairs(question, tokenizer, instruction)
+        stated, pairs = pipeline.max_sequence_length, True
+        pipeline = replace(pipeline, max_sequence_length=min(stated or longest, longest))
     elif instruction is not None:
         raise UnsupportedModel("an instruction is for language models that judge pairs of texts: this is none")
     elif config.task == "classification":

@@ -316,7 +316,8 @@ def _compare_answers(checkpoint: Checkpoint, original: Original, found: Differen
             with torch.inference_mode():
                 logits = original.whole(input_ids=row, attention_mask=torch.ones_like(row), **given).logits[0]
             if checkpoint.pair_wording is not None:
-                tokens = [checkpoint.tokenizer.token_to_id(word) for word in (yes_no.YES, yes_no.NO)]
+                question = yes_no.question_of(original.whole.config.to_dict())
+                tokens = [checkpoint.tokenizer.token_to_id(word) for word in (question.yes, question.no)]
                 logits = (logits[-1, tokens[0]] - logits[-1, tokens[1]])[None]
             found.record("logits", "the logits", _answer(checkpoint, ids, types), logits.numpy(), text)
         return {}

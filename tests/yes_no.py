@@ -1,4 +1,4 @@
-"""Drawn language models that judge pairs by saying yes or no, and the code of Qwen3-Reranker's model card."""
+"""Drawn language models that judge pairs, and how Qwen3-Reranker's card and mxbai-rerank-v2's package ask them."""
 
 import json
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ WEB = "Given a web search query, retrieve relevant passages that answer the quer
 LONGEST = 500
 
 
-def build(folder: Path, *, tied: bool, ends: bool = False) -> Path:
+def build(folder: Path, *, tied: bool, ends: bool = False, family: str = "qwen3") -> Path:
     """A folder of `Qwen3ForCausalLM`; `ends`: whether its tokenizer puts a token behind each text."""
-    model = replace(next(model for model in MODELS if model.name == "qwen3"), tokenizer="qwen-chat")
-    sizes = {"vocab_size": qwen_chat().get_vocab_size(), "max_position_embeddings": LONGEST, "hidden_size": 20}
+    model = replace(next(model for model in MODELS if model.name == family), tokenizer="qwen-chat")
+    sizes = {"vocab_size": qwen_chat().get_vocab_size(), "max_position_embeddings": LONGEST, "hidden_size": 24}
     theirs = draw(model, auto=AutoModelForCausalLM, tie_word_embeddings=tied, **sizes)
     save(theirs, model, folder)
     settings = {"tokenizer_class": "Qwen2Tokenizer", "pad_token": "<|endoftext|>", "model_max_length": 9999}
@@ -63,6 +63,41 @@ def ask(
     true, false = logits[:, tokenizer.convert_tokens_to_ids("yes")], logits[:, tokenizer.convert_tokens_to_ids("no")]
     chosen = torch.nn.functional.log_softmax(torch.stack([false, true], dim=1), dim=1)
     return ids, chosen[:, 1].exp().tolist()
+
+
+def ask_mxbai(
+    folder: Path, pairs: Sequence[tuple[str, str]], instruction: str | None, longest: int
+) -> tuple[list[list[int]], list[float]]:
+    """Token ids and scores, by the steps of `MxbaiRerankV2` in https://github.com/mixedbread-ai/mxbai-rerank.
+
+    Prefix, query, line's end, document, line's end, task and suffix are tokenised one by one; `longest` is of query,
+    line's end and document, and the document is cut. The score is the sigmoid of one logit less the other.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder).train(False)
+    told = "" if instruction is None else f"instruction: {instruction}\n"
+    prefix, line, task, suffix = (
+        tokenizer.encode(text, add_special_tokens=False)
+        for text in (
+            "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+            "<|im_start|>user\n",
+            "\n",
+            "You are a search relevance expert who evaluates how well documents match search queries. For each "
+            "query-document pair, carefully analyze the semantic relationship between them, then provide your binary "
+            "relevance judgment (0 for not relevant, 1 for relevant).\nRelevance:",
+            "<|im_end|>\n<|im_start|>assistant\n",
+        )
+    )
+    ids, scores = [], []
+    one, zero = (tokenizer.encode(answer, add_special_tokens=False)[0] for answer in "10")
+    for query, document in pairs:
+        query_ids = tokenizer.encode(f"{told}query: {query}", add_special_tokens=False)
+        document_ids = tokenizer.encode(f"document: {document}", add_special_tokens=False)
+        ids.append([*prefix, *[*query_ids, *line, *document_ids][:longest], *line, *task, *suffix])
+        with torch.inference_mode():
+            logits = model(torch.tensor(ids[-1:])).logits[0, -1]
+        scores.append(torch.sigmoid(logits[one] - logits[zero]).item())
+    return ids, scores
 
 
 def make_yes_no(directory: Path) -> TaskArtifact:

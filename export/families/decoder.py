@@ -177,7 +177,6 @@ QWEN3 = Family(
     requires=WHOLE_ROTATION,
     names=NAMES,
     prefixes=PREFIXES,
-    language_model_head="lm_head.weight",
     ignored=("lm_head.", "score.", "rotary_emb."),
     classifier=TaskLayers({"score": OUTPUT}, fixed(dense_activation=None, pooling="last")),
     token_classifier=TaskLayers({"score": OUTPUT}, fixed(dense_activation=None)),

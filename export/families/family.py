@@ -182,7 +182,6 @@ class Family:
         classifier: the layers of the family's class for classification; None if it is not reproduced.
         token_classifier: the layers of its class for labels on tokens; None if it has none.
         masked_lm: the layers of its class for masked language models.
-        language_model_head: the tensor that predicts the next token.
         remote_classes: beginnings of the names of classes, of a model's own code, that compute the same.
     """
 
@@ -200,7 +199,6 @@ class Family:
     classifier: TaskLayers | None = None
     token_classifier: TaskLayers | None = TOKEN_CLASSIFIER
     masked_lm: TaskLayers | None = None
-    language_model_head: str | None = None
     remote_classes: tuple[str, ...] = ()
 
     def settle(self, config: Mapping[str, Any], *, compared: bool) -> dict[str, Any]:

@@ -1,13 +1,15 @@
-"""Language models as rerankers: asked whether a document answers a query, they say yes or no (Qwen3-Reranker).
+"""Language models as rerankers: asked whether a document answers a query, they say yes or no, or 1 or 0.
 
 The score is the softmax of the two words' logits behind the last token: a classifier with one label, whose weights are
-the difference of two rows of the language model's head. The words around a pair are those of the model's card,
-https://huggingface.co/Qwen/Qwen3-Reranker-0.6B.
+the difference of two rows of the language model's head. Each network has its own words around a pair: those of
+Qwen3-Reranker's card (https://huggingface.co/Qwen/Qwen3-Reranker-0.6B), and of mxbai-rerank-v2's package
+(https://github.com/mixedbread-ai/mxbai-rerank).
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -22,20 +24,85 @@ from model.artifact import PairWording
 from model.config import EncoderConfig
 from model.config_parts import ClassificationSettings, ScoreActivation
 
-YES, NO = "yes", "no"
-INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
-BEFORE = (
-    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
-    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+LONGEST = 8192  # tokens of a row; both codes cut there
+HEAD, EMBEDDINGS = "lm_head.weight", "embeddings.token.weight"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a language model is asked, and what it answers.
+
+    Attributes:
+        model: that is asked so, for messages.
+        yes: the answer that counts for a document.
+        no: the answer against it.
+        before: in front of a pair, tokenised by itself.
+        between: the two texts, likewise.
+        behind: a pair, each part tokenised by itself.
+        query: in front of a query, tokenised with it.
+        instructed: in front of a query when there is an instruction.
+        document: in front of a document, tokenised with it.
+        after_query: behind a query, tokenised with it.
+        instruction: if the caller gives none.
+        needed: tokens of their own, besides the answers.
+        asked: parts of the words, as a chat template has them.
+        adds_words: whether the longest row is that of the two texts, the words around them not counted.
+    """
+
+    model: str
+    yes: str
+    no: str
+    before: str
+    behind: tuple[str, ...]
+    query: str
+    instructed: str
+    document: str
+    between: str = ""
+    after_query: str = ""
+    instruction: str = ""
+    needed: tuple[str, ...] = ("<|im_start|>", "<|im_end|>")
+    asked: tuple[str, ...]
+    adds_words: bool = False
+
+
+QWEN3_RERANKER = Question(
+    model="Qwen3-Reranker",
+    yes="yes",
+    no="no",
+    before="<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n',
+    behind=("<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",),
+    query="<Query>: ",
+    instructed="<Instruct>: {}\n<Query>: ",
+    after_query="\n<Document>:",
+    document=" ",
+    instruction="Given a web search query, retrieve relevant passages that answer the query",
+    needed=("<|im_start|>", "<|im_end|>", "<think>", "</think>"),
+    asked=(
+        "Judge whether the Document meets the requirements based on the Query and the Instruct provided.",
+        *("<Instruct>: ", "<Query>: ", "<Document>: ", "<think>"),
+    ),
 )
-BEHIND = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-ASKED = (  # parts of the words, as a chat template has them
-    "Judge whether the Document meets the requirements based on the Query and the Instruct provided.",
-    *("<Instruct>: ", "<Query>: ", "<Document>: ", "<think>"),
+MXBAI_TASK = (
+    "You are a search relevance expert who evaluates how well documents match search queries. For each query-document "
+    "pair, carefully analyze the semantic relationship between them, then provide your binary relevance judgment "
+    "(0 for not relevant, 1 for relevant).\nRelevance:"
 )
-NEEDED = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", YES, NO)  # tokens of their own
-LONGEST = 8192  # tokens of a row; the card cuts there
-EMBEDDINGS = "embeddings.token.weight"
+MXBAI_RERANK = Question(
+    model="mxbai-rerank-v2",
+    yes="1",
+    no="0",
+    before="<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+    "<|im_start|>user\n",
+    between="\n",
+    behind=("\n", MXBAI_TASK, "<|im_end|>\n<|im_start|>assistant\n"),
+    query="query: ",
+    instructed="instruction: {}\nquery: ",
+    document="document: ",
+    asked=(MXBAI_TASK.partition(",")[0], "query: ", "document: "),
+    adds_words=True,
+)
+QUESTIONS: Mapping[str, Question] = {"qwen3": QWEN3_RERANKER, "qwen2": MXBAI_RERANK}  # by model_type
 
 
 def is_language_model(described: Mapping[str, Any]) -> bool:
@@ -44,103 +111,122 @@ def is_language_model(described: Mapping[str, Any]) -> bool:
     return isinstance(classes, list) and bool(classes) and str(classes[0]).endswith("ForCausalLM")
 
 
+def question_of(described: Mapping[str, Any]) -> Question:
+    """What a network of this config.json is asked.
+
+    Raises:
+        UnsupportedModel: a family without such models.
+    """
+    kind = str(described.get("model_type"))
+    if kind not in QUESTIONS:
+        known = " and ".join(question.model for question in QUESTIONS.values())
+        raise UnsupportedModel(f"language models of model_type {kind!r} are not read as rerankers: {known} are")
+    return QUESTIONS[kind]
+
+
 def read(
     source: TaskSource, config: EncoderConfig, activation: ScoreActivation
 ) -> tuple[EncoderConfig, dict[str, Tensor]]:
     """The network as a classifier with one label, and its weights: the row of yes less the row of no.
 
     Raises:
-        UnsupportedModel: a family without such models, a tokenizer without their tokens, no weights of the head, or a
-            LogitScore module that scores other tokens or asks in other words.
+        UnsupportedModel: a family without such models, a tokenizer without their tokens, or no weights of the head.
     """
-    head = source.family.language_model_head
-    if head is None:
-        kind = source.described.get("model_type")
-        raise UnsupportedModel(f"language models of model_type {kind!r} are not read as rerankers: only Qwen3's are")
+    question = question_of(source.described)
     tokenizer = read_tokenizer(source.pipeline.transformer)
-    _require_tokens(tokenizer)
-    _require_same_question(source, tokenizer)
-    rows = _head_rows(source, head)
-    weight = rows[tokenizer.token_to_id(YES)] - rows[tokenizer.token_to_id(NO)]  # [D]
-    settings = ClassificationSettings(labels=(YES,), activation=activation, dense_activation=None, output_bias=False)
+    needed = (*question.needed, question.yes, question.no)
+    if missing := [token for token in needed if tokenizer.token_to_id(token) is None]:
+        raise UnsupportedModel(
+            f"the tokenizer has no token {' or '.join(missing)}: a language model of this type is read as a reranker "
+            f"of {question.model}'s kind, which is asked in these"
+        )
+    rows = _head_rows(source)
+    weight = rows[tokenizer.token_to_id(question.yes)] - rows[tokenizer.token_to_id(question.no)]  # [D]
+    settings = ClassificationSettings(
+        labels=(question.yes,), activation=activation, dense_activation=None, output_bias=False
+    )
     read_config = replace(config, task="classification", task_settings=settings, pooling="last")
     return read_config, {"task_layers.output.weight": weight[None]}
 
 
-def _head_rows(source: TaskSource, head: str) -> Tensor:
+def _head_rows(source: TaskSource) -> Tensor:
     """The head's weights [vocabulary, D], which are the token embeddings if they are tied."""
     if source.described.get("tie_word_embeddings", False):
         state: Mapping[str, Tensor] = source.family.read_state(source.tensors, source.described)
         return state[EMBEDDINGS]
-    if head not in source.tensors:
-        raise UnsupportedModel(f"the checkpoint has no {head}, and tie_word_embeddings does not say that it needs none")
-    return source.tensors[head]
+    if HEAD not in source.tensors:
+        raise UnsupportedModel(f"the checkpoint has no {HEAD}, and tie_word_embeddings does not say that it needs none")
+    return source.tensors[HEAD]
 
 
-def _require_tokens(tokenizer: Tokenizer) -> None:
-    if missing := [token for token in NEEDED if tokenizer.token_to_id(token) is None]:
-        raise UnsupportedModel(
-            f"the tokenizer has no token {' or '.join(missing)}: a language model is read as a reranker of "
-            "Qwen3-Reranker's kind, which is asked in these"
-        )
+def require_same_question(
+    question: Question, pipeline: Pipeline, tokenizer: Tokenizer, instruction: str | None
+) -> None:
+    """Refuses what sentence-transformers' files say of the tokens and the words, unless it is what is asked here.
 
+    Args:
+        question: what is asked.
+        pipeline: of the checkpoint.
+        tokenizer: of the checkpoint.
+        instruction: the caller's; None for none.
 
-def _require_same_question(source: TaskSource, tokenizer: Tokenizer) -> None:
-    """Refuses what sentence-transformers' files say of the tokens and the words, unless it is what the card has."""
-    folder = source.pipeline.modules.get("LogitScore")
+    Raises:
+        UnsupportedModel: a LogitScore module that scores other tokens or asks in other words.
+    """
+    folder = pipeline.modules.get("LogitScore")
     if folder is None:
         return
     said = read_json(folder / "config.json")
     found = tuple(said.get(name) for name in ("true_token_id", "false_token_id"))
-    expected = tokenizer.token_to_id(YES), tokenizer.token_to_id(NO)
+    expected = tokenizer.token_to_id(question.yes), tokenizer.token_to_id(question.no)
     if found != expected or said.get("module_input_name", "causal_logits") != "causal_logits":
         named = [None if index is None else tokenizer.id_to_token(index) for index in found]
         raise UnsupportedModel(
-            f"{folder} scores by the tokens {named[0]!r} and {named[1]!r}: only {YES!r} less {NO!r}, as Qwen3-Reranker "
-            "does, is reproduced"
+            f"{folder} scores by the tokens {named[0]!r} and {named[1]!r}: only {question.yes!r} less {question.no!r}, "
+            f"as {question.model} does, is reproduced"
         )
-    prompts, default = source.pipeline.around.get("prompts") or {}, source.pipeline.default_prompt_name
-    if default is not None and prompts.get(default) != INSTRUCTION:
+    prompts, default = pipeline.around.get("prompts") or {}, pipeline.default_prompt_name
+    if instruction is None and default is not None and prompts.get(default) != question.instruction:
         raise UnsupportedModel(
             f"{folder.parent} has the default prompt {prompts.get(default)!r:.80}: name it as --instruction"
         )
-    place = source.pipeline.transformer
+    place = pipeline.transformer
     template = read_json(place / "tokenizer_config.json", optional=True).get("chat_template")
     if (place / "chat_template.jinja").is_file():
         template = (place / "chat_template.jinja").read_text(encoding="utf-8")
-    if missing := [part for part in ASKED if part not in str(template)]:
+    if missing := [part for part in question.asked if part not in str(template)]:
         raise UnsupportedModel(
-            f"the chat template of {place} does not say {missing[0]!r}: only Qwen3-Reranker's words around a pair are "
-            "reproduced"
+            f"the chat template of {place} does not say {missing[0]!r}: only {question.model}'s words around a pair "
+            "are reproduced"
         )
 
 
-def limit_length(pipeline: Pipeline) -> Pipeline:
-    """The pipeline of texts that are no longer than the card has them."""
-    longest = pipeline.max_sequence_length
-    return replace(pipeline, max_sequence_length=min(longest or LONGEST, LONGEST))
+def word_pairs(question: Question, tokenizer: Tokenizer, instruction: str | None) -> tuple[Tokenizer, PairWording, int]:
+    """The tokenizer with the words around a pair in its template, the words next to the texts, and the longest row.
 
-
-def word_pairs(tokenizer: Tokenizer, instruction: str | None) -> tuple[Tokenizer, PairWording]:
-    """Returns the tokenizer with the words before and after the texts in its template, and the words next to the texts.
-
-    The words before and after are tokenised by themselves, as on the card; the rest together with the texts. A text
-    begins with the space before it, where a byte-level tokenizer parts words anyway, so both are the card's tokens.
+    Words that the original tokenises by themselves are in the template, the rest is tokenised together with the texts.
+    A text of Qwen3-Reranker begins with the space before it, where a byte-level tokenizer parts words anyway, so both
+    are the original's tokens.
 
     Args:
+        question: what is asked.
         tokenizer: of the checkpoint.
-        instruction: what the documents are judged by; None for the card's.
+        instruction: what the documents are judged by; None for the usual one.
     """
     around = tokenizer.encode("a", add_special_tokens=True)
     place = next(place for place, special in enumerate(around.special_tokens_mask) if not special)
     single = tokenizer.encode("a", add_special_tokens=False)
     first, last = around.ids[:place], around.ids[place + len(single.ids) :]
-    before, behind = (tokenizer.encode(text, add_special_tokens=False).ids for text in (BEFORE, BEHIND))
-    parts = {"before": [*before, *first], "behind": [*last, *behind]}
-    wording = PairWording(
-        before=(f"<Instruct>: {instruction or INSTRUCTION}\n<Query>: ", " "), after=("\n<Document>:", "")
+    before, between, *behind = (
+        tokenizer.encode(text, add_special_tokens=False).ids
+        for text in (question.before, question.between, *question.behind)
     )
-    return _with_template(tokenizer, parts), wording
+    parts = {"before": [*before, *first], "between": between, "behind": [*last, *chain(*behind)]}
+    instruction = instruction or question.instruction
+    query = question.instructed.format(instruction) if instruction else question.query
+    wording = PairWording(before=(query, question.document), after=(question.after_query, ""))
+    words = sum(map(len, parts.values())) - len(between) if question.adds_words else 0
+    return _with_template(tokenizer, parts), wording, LONGEST + words
 
 
 def _with_template(tokenizer: Tokenizer, parts: Mapping[str, list[int]]) -> Tokenizer:
@@ -153,12 +239,14 @@ def _with_template(tokenizer: Tokenizer, parts: Mapping[str, list[int]]) -> Toke
         for name, ids in parts.items()
         if ids
     }
-    before, behind = ([{"SpecialToken": {"id": name, "type_id": 0}}] if name in added else [] for name in parts)
+    before, between, behind = (
+        [{"SpecialToken": {"id": name, "type_id": 0}}] if name in added else [] for name in parts
+    )
     a, b = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
     template = {
         "type": "TemplateProcessing",
         "single": [*before, a, *behind],
-        "pair": [*before, a, b, *behind],
+        "pair": [*before, a, *between, b, *behind],
         "special_tokens": added,
     }
     described["post_processor"] = {"type": "Sequence", "processors": [*kept, template]}

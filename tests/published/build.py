@@ -23,7 +23,7 @@ from tests.family_models import FamilyModel, draw
 from tests.jina_bert_reference import draw_tensors
 from tests.tokenizers import TOKENIZERS
 
-WIDTH, VOCABULARY, POSITIONS = 32, 400, 160
+WIDTH, VOCABULARY, POSITIONS = 32, 400, 480
 SHAPE = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 WORDS: Mapping[str, Sequence[str]] = {  # what families call the four numbers of a shape
     "distilbert": ("dim", "n_layers", "n_heads", "hidden_dim"),

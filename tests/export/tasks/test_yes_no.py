@@ -1,4 +1,4 @@
-"""Language models that judge pairs by saying yes or no, against the code of Qwen3-Reranker's model card."""
+"""Language models that judge pairs, against the code of Qwen3-Reranker's card and the steps of mxbai-rerank-v2's."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from service.errors import Invalid
 from service.tokenization.rows import TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
 from tests.family_models import MODELS, draw, save
-from tests.yes_no import WEB, ask, build
+from tests.yes_no import WEB, ask, ask_mxbai, build
 
 TOLERANCE = 1e-5
 LONGEST = 400
@@ -69,6 +69,35 @@ def test_scores_are_those_of_the_card(tmp_path: Path, *, tied: bool, ends: bool,
     assert (settings.labels, settings.activation) == (("yes",), "sigmoid")
     torch.testing.assert_close(logits.sigmoid()[:, 0], torch.tensor(scores), atol=TOLERANCE, rtol=0)
     assert max(scores) - min(scores) > 1000 * TOLERANCE  # they tell pairs apart
+
+
+@pytest.mark.parametrize(("tied", "instruction"), [(True, None), (False, CODE)], ids=["tied", "own-head"])
+def test_scores_are_those_of_mxbai_rerank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, tied: bool, instruction: str | None
+) -> None:
+    folder, longest = build(tmp_path, tied=tied, family="qwen2-causal"), 120
+    monkeypatch.setattr("export.tasks.yes_no.LONGEST", longest)
+    checkpoint = read_checkpoint(Folder(folder, "drawn"), task="classification", instruction=instruction)
+    ids, scores = ask_mxbai(folder, PAIRS, instruction, longest)
+    found = rows(checkpoint, PAIRS)
+    assert [row.input_ids.tolist() for row in found] == ids
+    assert [row.truncated for row in found] == [False] * (len(PAIRS) - 1) + [True]
+    for own, score in zip(ids, scores, strict=True):
+        with torch.inference_mode():
+            logits = checkpoint.encoder(torch.tensor([own]), torch.tensor([len(own)])).task_output
+        assert logits.sigmoid().item() == pytest.approx(score, abs=TOLERANCE)
+    assert max(scores) - min(scores) > 1000 * TOLERANCE  # they tell pairs apart
+
+
+def test_a_default_prompt_is_named_as_the_instruction(tmp_path: Path) -> None:
+    folder = build_logit_score(tmp_path, ("yes", "no"), TEMPLATE)
+    around = {"prompts": {"code": CODE}, "default_prompt_name": "code"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(around))
+    with pytest.raises(UnsupportedModel, match="has the default prompt .* name it as --instruction"):
+        read_checkpoint(Folder(folder, "drawn"))
+    wording = read_checkpoint(Folder(folder, "drawn"), instruction=CODE).pair_wording
+    assert wording is not None
+    assert CODE in wording.before[0]
 
 
 def test_the_tokenizer_library_makes_the_same_rows_of_worded_texts(tmp_path: Path) -> None:
@@ -135,9 +164,20 @@ TEMPLATE = (
 def test_what_a_logit_score_module_says_is_never_skipped(
     tmp_path: Path, true: str, false: str | None, template: str | None, message: str
 ) -> None:
-    folder = build(tmp_path, tied=True)
+    folder = build_logit_score(tmp_path, (true, false), template)
+    for task in (None, "classification"):
+        if message:
+            with pytest.raises(UnsupportedModel, match=message):
+                read_checkpoint(Folder(folder, "drawn"), task=task)
+        else:
+            assert read_checkpoint(Folder(folder, "drawn"), task=task).pairs
+
+
+def build_logit_score(directory: Path, words: tuple[str, str | None], template: str | None) -> Path:
+    """A reranker in sentence-transformers' form, that scores by these words."""
+    folder = build(directory, tied=True)
     tokenizer = FastTokenizer.from_file(str(folder / "tokenizer.json"))
-    ids = [None if word is None else tokenizer.encode(word).ids[0] for word in (true, false)]
+    ids = [None if word is None else tokenizer.encode(word).ids[0] for word in words]
     kinds = {"": "base.modules.transformer.Transformer", "1_LogitScore": "cross_encoder.modules.logit_score.LogitScore"}
     entries = [{"path": path, "type": f"sentence_transformers.{kind}"} for path, kind in kinds.items()]
     (folder / "modules.json").write_text(json.dumps(entries))
@@ -147,12 +187,7 @@ def test_what_a_logit_score_module_says_is_never_skipped(
     (folder / "1_LogitScore" / "config.json").write_text(json.dumps(said))
     if template is not None:
         (folder / "chat_template.jinja").write_text(template)
-    for task in (None, "classification"):
-        if message:
-            with pytest.raises(UnsupportedModel, match=message):
-                read_checkpoint(Folder(folder, "drawn"), task=task)
-        else:
-            assert read_checkpoint(Folder(folder, "drawn"), task=task).pairs
+    return folder
 
 
 def test_texts_are_as_long_as_on_the_card(tmp_path: Path) -> None:
@@ -175,7 +210,7 @@ def test_a_tokenizer_without_the_two_answers_is_refused(tmp_path: Path) -> None:
     folder = build(tmp_path, tied=True)
     text = (folder / "tokenizer.json").read_text().replace("</think>", "</thought>")
     (folder / "tokenizer.json").write_text(text)
-    with pytest.raises(UnsupportedModel, match="no token </think>: a language model is read as a reranker of"):
+    with pytest.raises(UnsupportedModel, match="no token </think>: a language model of this type is"):
         read_checkpoint(Folder(folder, "chat"), task="classification")
 
 
@@ -192,5 +227,7 @@ def test_other_language_models_are_refused_by_their_type(tmp_path: Path) -> None
     folder = save(draw(model), model, tmp_path)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["Gemma3ForCausalLM"]}))
-    with pytest.raises(UnsupportedModel, match="model_type 'gemma3_text' are not read as rerankers: only Qwen3's"):
+    with pytest.raises(
+        UnsupportedModel, match="model_type 'gemma3_text' are not read as rerankers: Qwen3-Reranker and"
+    ):
         read_checkpoint(Folder(folder, "chat"), task="classification")
