@@ -31,7 +31,7 @@ WORDS: Mapping[str, Sequence[str]] = {  # what families call the four numbers of
     "t5": ("d_model", "num_layers", "num_heads", "d_ff"),
 }
 SMALL: Mapping[str, Callable[[int], int]] = {
-    **dict.fromkeys(("hidden_size", "dim", "n_embd", "d_model"), lambda _: WIDTH),
+    **dict.fromkeys(("hidden_size", "dim", "n_embd", "d_model", "pooler_hidden_size"), lambda _: WIDTH),
     **dict.fromkeys(("num_attention_heads", "n_heads", "n_head", "num_heads"), lambda _: 4),
     **dict.fromkeys(("intermediate_size", "hidden_dim", "n_inner", "d_ff"), lambda _: 64),
     **dict.fromkeys(("num_hidden_layers", "n_layers", "n_layer", "num_layers"), lambda layers: min(layers, 4)),
@@ -54,6 +54,7 @@ CLASS_OF = {
 }
 CLASSES = {"Model": "AutoModel", "ForMaskedLM": "AutoModelForMaskedLM", "ForCausalLM": "AutoModelForCausalLM"}
 CLASSES |= {"ForSequenceClassification": "AutoModelForSequenceClassification", "HF_ColBERT": "AutoModel"}
+CLASSES |= {"ForTokenClassification": "AutoModelForTokenClassification"}
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,9 @@ def _change_weights(model: Published, folder: Path) -> None:
         tensors["linear.weight"] = torch.randn(WIDTH // 2, WIDTH, generator=generator) * 0.3
     if model["adapters"]:
         tensors = _with_adapters(tensors)
+    if model["token_layers"]:
+        for name, size in (("sparse", 1), ("colbert", WIDTH)):
+            torch.save(torch.nn.Linear(WIDTH, size).state_dict(), folder / f"{name}_linear.pt")
     if model["weights"] == "pickle":
         path.unlink()
         torch.save(tensors, folder / "pytorch_model.bin")

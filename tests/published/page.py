@@ -17,6 +17,7 @@ HEADINGS = {
     "classifier": "Classifiers",
     "sparse": "Weights of words",
     "multi_vector": "A vector a token",
+    "tokens": "Labels of tokens",
 }
 INTRODUCTION = """\
 # Which model
@@ -46,8 +47,10 @@ def kind_of(row: Published) -> str:
         return "sparse"
     if row["inline_dense"] or "PyLate" in modules:
         return "multi_vector"
-    if "CausalLM" in architecture and row["modules"] is None:
+    if "CausalLM" in architecture and not row["modules"]:
         return "reranker"
+    if architecture.endswith("ForTokenClassification"):
+        return "tokens"
     if architecture.endswith("ForSequenceClassification"):
         return "reranker" if len(row["labels"]) == 1 else "classifier"
     return "embedding"
@@ -75,8 +78,8 @@ def parameters(config: EncoderConfig) -> tuple[int, int]:
 def dimensions(row: Published) -> str:
     """Of a vector, or what there is instead."""
     kind = kind_of(row)
-    if kind == "classifier":
-        return f"{len(row['labels'])} labels"
+    if kind in ("classifier", "tokens"):
+        return f"{row['real_labels'] or len(row['labels'])} labels"
     if kind == "reranker":
         return "1 score"
     if kind == "sparse":

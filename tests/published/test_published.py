@@ -44,6 +44,8 @@ def test_equals_its_original_or_is_refused(row: Published, tmp_path: Path) -> No
         assert row["message"] in str(caught.value)
         return
     checkpoint = read(row, folder)
+    assert ("vector_weight" in checkpoint.further_outputs) == bool(row["token_layers"])
+    assert ("query_weights" in checkpoint.further_outputs) == bool(row["router"])
     if row["written_out"]:
         _compare_with_publications(checkpoint, folder)
         return
