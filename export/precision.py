@@ -20,6 +20,7 @@ from export.quality import measure_quality
 from export.runtime import CUDA, Session
 from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
+from export.tasks.vectors import TOKEN_OUTPUT_THRESHOLDS
 from export.texts import HELD_OUT_TEXTS, TEXTS, task_batches
 from export.verify import Tolerance
 from model.encoder import Encoder
@@ -125,6 +126,8 @@ def judge(path: Path, checkpoint: Checkpoint, precision: Precision) -> dict[str,
     if thresholds is None:
         return {}
     batches = task_batches(HELD_OUT_TEXTS, checkpoint, with_weights=True)
-    quality = measure_quality(path, checkpoint.encoder, batches)
-    quality.check((*thresholds, *SHOWN_THRESHOLDS[precision]), OTHERWISE[precision])
+    layers = checkpoint.further_outputs if checkpoint.encoder.config.task == "embedding" else {}
+    quality = measure_quality(path, checkpoint.encoder, batches, layers)
+    further = TOKEN_OUTPUT_THRESHOLDS[precision] if layers else ()
+    quality.check((*thresholds, *SHOWN_THRESHOLDS[precision], *further), OTHERWISE[precision])
     return {"quality": quality.to_dict()}

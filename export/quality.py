@@ -20,6 +20,7 @@ from export.runtime import Session
 from export.similarity import row_cosines
 from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
+from export.tasks.vectors import measure_token_outputs
 from export.texts import TEXTS, TextBatch, batch_inputs, run_encoder, text_batches
 from model.analysis.arrays import Float64Array
 from model.artifact import LAST_HIDDEN_STATE, VectorRanges, attentions_name, value_norms_name
@@ -72,12 +73,22 @@ class PrecisionQuality:
             )
 
 
-def measure_quality(path: Path, encoder: Encoder, batches: Sequence[TextBatch]) -> PrecisionQuality:
-    """Compares the graph at a path with the float32 encoder over batches of held-out texts."""
+def measure_quality(
+    path: Path, encoder: Encoder, batches: Sequence[TextBatch], token_layers: Mapping[str, NDArray[Any]] | None = None
+) -> PrecisionQuality:
+    """Compares the graph at a path with the float32 encoder over batches of held-out texts.
+
+    Args:
+        path: of the graph.
+        encoder: float32's.
+        batches: of texts.
+        token_layers: as `Checkpoint.further_outputs` of an embedder has them; None for none.
+    """
     session, config = Session(path), encoder.config
     rows: tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]] = [], []
     divergences = [np.zeros(heads) for heads in config.num_heads]
     hidden, norms = [], np.zeros(2)  # cosines of tokens; sums of differences and of norms
+    states: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = []  # a text's last ones, float32's, and its tokens
     for batch in tqdm(batches, desc="judging", unit="batch", leave=False):
         inputs = batch_inputs(config, batch, layers=range(config.num_layers))
         found, expected = session.run(inputs), run_encoder(encoder.use("eager"), inputs)
@@ -89,8 +100,10 @@ def measure_quality(path: Path, encoder: Encoder, batches: Sequence[TextBatch]) 
             if config.num_heads[layer] and weights is not None:
                 divergences[layer] += _divergence(found[attentions_name(layer)], weights.numpy(), lengths)
         for row, length in enumerate(lengths):
-            own = found[LAST_HIDDEN_STATE][row, :length]
-            hidden.append(row_cosines(own, expected.last_hidden_state[row, :length].numpy()))
+            own, reference = found[LAST_HIDDEN_STATE][row, :length], expected.last_hidden_state[row, :length].numpy()
+            hidden.append(row_cosines(own, reference))
+            if token_layers:
+                states.append((own, reference, inputs["input_ids"][row, :length]))
             norms += _norm_sums(found, expected, row, length)
     queries = sum(int(batch.lengths.sum()) for batch in batches)
     figures = {
@@ -99,6 +112,8 @@ def measure_quality(path: Path, encoder: Encoder, batches: Sequence[TextBatch]) 
         "attention_kl_mean": float(np.concatenate(divergences).sum()) / queries / max(sum(config.num_heads), 1),
         "value_norm_difference": float(norms[0] / norms[1]) if norms[1] else 0.0,
     }
+    if token_layers:
+        figures |= measure_token_outputs(token_layers, *zip(*states, strict=True))
     return PrecisionQuality(len(rows[0]), figures, [(sums / queries).tolist() for sums in divergences])
 
 

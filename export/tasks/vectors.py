@@ -4,7 +4,7 @@ Vectors of tokens are read as sentence-transformers' MultiVectorEncoder stores t
 2024): a dense layer in a file of its own, for all tokens but the first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,3 +161,48 @@ MULTI_VECTOR = TaskExport(
     measure=measure_multi_vector,
     thresholds={"fp16": _thresholds(0.9995, 0.9995), "bf16": _thresholds(0.99, 0.98), "int8": _thresholds(0.99, 0.98)},
 )
+
+
+def measure_token_outputs(
+    layers: Mapping[str, NDArray[Any]], found: Rows, expected: Rows, ids: Sequence[NDArray[np.int64]]
+) -> dict[str, float]:
+    """How far BGE-M3's further outputs are from float32's: cosines of texts' weights of words, and of tokens' vectors.
+
+    Args:
+        layers: as `read_token_outputs` returns them.
+        found: the graph's last hidden states [n, H], a text each.
+        expected: float32's.
+        ids: the texts' tokens, [n] each.
+    """
+    known, places = np.unique(np.concatenate(ids), return_inverse=True)
+    texts = np.split(places, np.cumsum([len(tokens) for tokens in ids])[:-1])
+
+    def words(hidden: Rows) -> NDArray[np.float32]:
+        weights = np.zeros((len(texts), len(known)), np.float32)
+        for row, states, tokens in zip(weights, hidden, texts, strict=True):
+            np.maximum.at(row, tokens, states @ layers["sparse_weight"] + layers["sparse_bias"])
+        weights[:, np.isin(known, layers["unweighted_ids"])] = 0
+        return weights
+
+    def vectors(hidden: Rows) -> Rows:
+        return [states[1:] @ layers["vector_weight"] + layers["vector_bias"] for states in hidden if len(states) > 1]
+
+    ours, theirs = words(found), words(expected)
+    has_words = ours.any(axis=1) | theirs.any(axis=1)
+    tokens = measure_multi_vector(vectors(found), vectors(expected))
+    figures = {f"multi_vector_{name}": value for name, value in tokens.items()}
+    cosines = np.nan_to_num(row_cosines(ours[has_words], theirs[has_words]))  # 0 if only one side has words
+    return figures | {"sparse_cosine_mean": float(cosines.mean()) if len(cosines) else 1.0}
+
+
+TOKEN_OUTPUT_THRESHOLDS: Mapping[str, tuple[Threshold, ...]] = {
+    precision: tuple(
+        threshold._replace(figure=figure)
+        for threshold, figure in zip(
+            (thresholds[0], *thresholds),
+            ("sparse_cosine_mean", "multi_vector_cosine_mean", "multi_vector_cosine_worst"),
+            strict=True,
+        )
+    )
+    for precision, thresholds in MULTI_VECTOR.thresholds.items()
+}

@@ -26,6 +26,7 @@ from export.checkpoint import read_checkpoint
 from export.errors import UnsupportedModel
 from export.exporter import export_artifact
 from export.sources import Folder
+from export.tasks.vectors import TOKEN_OUTPUT_THRESHOLDS, measure_token_outputs
 from export.verify import Case
 from model.artifact import FURTHER_OUTPUTS, Artifact, ArtifactError
 from polyhead import Engine
@@ -195,6 +196,27 @@ def test_a_model_with_one_output_has_no_other(
     assert "it has none to choose from (its task is sparse)" in refused.text
     with Engine.load(served.artifact) as engine, pytest.raises(Invalid, match="outputs: only POST /encode"):
         engine.encode(["a"], outputs=["sparse"])  # type: ignore[call-overload]
+
+
+def test_int8_is_judged_by_every_output(
+    client: Client, served: TaskArtifact, originals: list[Original], tmp_path: Path
+) -> None:
+    checkpoint = read_checkpoint(Folder(served.folder, "m3", allows_pickles=True), name="m3")
+    with patch("export.verify.grid", lambda _: [Case((7, 3), 7, (0, 1))]):
+        manifest = export_artifact(checkpoint, tmp_path / "int8", precision="int8", explains=False)
+    quality = manifest.parity["quality"]
+    assert quality["multi_vector_cosine_mean"] >= 0.99
+    assert quality["sparse_cosine_mean"] >= 0.99
+    answer = post(client(tmp_path / "int8"), "/encode", inputs=TEXTS, outputs=["sparse", "multi_vector"])
+    for place, original in enumerate(originals):
+        found = np.array(answer["multi_vector"][place])
+        assert (found * original.vectors).sum(axis=1).mean() > 0.98
+    states = np.random.default_rng(0).standard_normal((20, HIDDEN)).astype(np.float32)
+    for found, passes in ((states, True), (states[::-1], False)):
+        figures = measure_token_outputs(checkpoint.further_outputs, [found], [states], [np.arange(5, 25)])
+        for name in ("sparse_cosine_mean", "multi_vector_cosine_mean", "multi_vector_cosine_worst"):
+            threshold = next(one for one in TOKEN_OUTPUT_THRESHOLDS["int8"] if one.figure == name)
+            assert threshold.holds(figures) == passes, figures
 
 
 def test_layers_of_another_network_are_refused(served: TaskArtifact, tmp_path: Path) -> None:
