@@ -44,6 +44,21 @@ ModelFlag = Annotated[
     Path | None, typer.Option("--model", metavar="DIR", help=f"artifact, made by `polyhead export` {_DEFAULT}")
 ]
 Aggregation = Literal["none", "simple", "first", "average", "max"]
+Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="texts; - is standard input")]
+SourceFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--input", metavar="FILE", help="file to read: .jsonl, .parquet, .csv, .tsv, else a text a line; also .gz"
+    ),
+]
+FieldFlag = Annotated[str, typer.Option(help="the text's name in .jsonl, its column in tables")]
+IdFlag = Annotated[str | None, typer.Option("--id", metavar="FIELD", help="name of ids, which are carried along")]
+FormatFlag = Annotated[
+    Literal["lines", "jsonl", "csv", "tsv"] | None,
+    typer.Option("--format", help="of the file, instead of its ending's, or of standard input"),
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="JSON lines")]
+TopFlag = Annotated[int | None, typer.Option(min=1, help="only the best N [default: all]")]
 SameAsFlag = Annotated[Path | None, typer.Option("--model", metavar="DIR", help="the same, as a flag")]
 
 
@@ -77,13 +92,12 @@ Exit code 0: everything is written; 1: no file is, and the last line on stderr s
 def encode(
     context: typer.Context,
     *,
-    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="texts; - is standard input")] = None,
+    texts: Texts = None,
     model: ModelFlag = None,
-    source: Annotated[
-        str | None,
-        typer.Option("--input", metavar="FILE", help="file to read: .jsonl, .parquet, .csv, .tsv, else a text a line"),
-    ] = None,
-    field: Annotated[str, typer.Option(help="the text's name in .jsonl, its column in tables")] = "text",
+    source: SourceFlag = None,
+    field: FieldFlag = "text",
+    id_field: IdFlag = None,
+    kind: FormatFlag = None,
     pairs: Annotated[
         bool, typer.Option("--pairs", help="read two texts together: arguments two by two, lines with a tab between")
     ] = False,
@@ -104,7 +118,7 @@ def encode(
     aggregation: Annotated[
         Aggregation | None, typer.Option(help="of a model that labels tokens: how they become entities")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar, no last line")] = False,
 ) -> None:
     """Encode texts, files or standard input, without a server.
 
@@ -114,7 +128,8 @@ def encode(
         from polyhead.encode import encode as run  # noqa: PLC0415 - imported when it is wanted
         from polyhead.encode import read_source  # noqa: PLC0415 - likewise
 
-        chosen = read_source(texts or [], source, field, pair_field if pairs else None, context.fail)
+        fields = _fields(field, pair_field if pairs else None, id_field)
+        chosen = read_source(texts or [], source, fields, kind, context.fail)
         options = {
             "dimensions": dimensions,
             "normalize": False if no_normalize else None,
@@ -123,7 +138,7 @@ def encode(
             "prompt": prompt,
             "aggregation": aggregation,
         }
-        run(chosen, _model(model), output, options, shows_bar=not quiet)
+        run(chosen, _model(model), output, options, is_quiet=quiet)
 
 
 @app.command(
@@ -150,6 +165,95 @@ def explain(
         from polyhead.explain import explain as run  # noqa: PLC0415 - imported when it is wanted
 
         run(a, b, _model(model), top=top, as_json=as_json)
+
+
+@app.command(
+    epilog="""\
+\b
+examples:
+  polyhead rerank "Where did the cat sit?" "It rained all day." "The cat sat on the mat."
+  polyhead rerank "Where did the cat sit?" --input docs.csv --field body --id key --top 10 --json"""
+)
+def rerank(
+    context: typer.Context,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="what documents are compared with")],
+    documents: Texts = None,
+    *,
+    model: ModelFlag = None,
+    source: SourceFlag = None,
+    field: FieldFlag = "text",
+    id_field: IdFlag = None,
+    kind: FormatFlag = None,
+    top: TopFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Order documents by how well they fit a query, best first, as `POST /rerank` does."""
+    with one_line_failures("polyhead rerank"):
+        from polyhead.encode import read_source  # noqa: PLC0415 - imported when it is wanted
+        from polyhead.score import rerank as run  # noqa: PLC0415 - likewise
+
+        chosen = read_source(documents or [], source, _fields(field, None, id_field), kind, context.fail)
+        run(query, chosen, _model(model), top=top, as_json=as_json)
+
+
+@app.command(
+    epilog="""\
+\b
+examples:
+  polyhead similar "A cat sat down." "The kitten rests." "It rained."
+  cat lines.txt | polyhead similar "A cat sat down." -"""
+)
+def similar(
+    context: typer.Context,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="a text")],
+    others: Annotated[list[str] | None, typer.Argument(metavar="OTHER", help="others; - is standard input")] = None,
+    *,
+    model: ModelFlag = None,
+    source: SourceFlag = None,
+    field: FieldFlag = "text",
+    id_field: IdFlag = None,
+    kind: FormatFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Score a text with each of others, in their order: cosines of an embedder, a reranker's own scores."""
+    with one_line_failures("polyhead similar"):
+        from polyhead.encode import read_source  # noqa: PLC0415 - imported when it is wanted
+        from polyhead.score import similar as run  # noqa: PLC0415 - likewise
+
+        chosen = read_source(others or [], source, _fields(field, None, id_field), kind, context.fail)
+        run(text, chosen, _model(model), as_json=as_json)
+
+
+@app.command(
+    epilog="""\
+\b
+examples:
+  polyhead classify --model artifacts/sentiment "I like it."
+  polyhead classify "The cat sat on the mat." --label animals --label weather    labels of your own, any model"""
+)
+def classify(
+    context: typer.Context,
+    texts: Texts = None,
+    *,
+    model: ModelFlag = None,
+    source: SourceFlag = None,
+    field: FieldFlag = "text",
+    id_field: IdFlag = None,
+    kind: FormatFlag = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option("--label", help="a label to choose from, any number of times, as POST /zero-shot"),
+    ] = None,
+    top: TopFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Name the labels of texts and their scores, best first: a classifier's own, or yours by --label."""
+    with one_line_failures("polyhead classify"):
+        from polyhead.encode import read_source  # noqa: PLC0415 - imported when it is wanted
+        from polyhead.score import classify as run  # noqa: PLC0415 - likewise
+
+        chosen = read_source(texts or [], source, _fields(field, None, id_field), kind, context.fail)
+        run(chosen, labels or [], _model(model), top=top, as_json=as_json)
 
 
 @app.command()
@@ -230,6 +334,12 @@ def _clear_cache(
             write(f"removed {path}\n")
 
 
+def _fields(text: str, pair: str | None, id_field: str | None) -> Any:
+    from polyhead.texts import Fields  # noqa: PLC0415 - imported when it is wanted
+
+    return Fields(text, pair, id_field)
+
+
 def _artifact(context: typer.Context, argument: Path | None, flag: Path | None) -> Path:
     """The artifact that the command line names, or the default one."""
     from model.artifact import ArtifactError  # noqa: PLC0415 - imported when it is wanted
@@ -308,7 +418,21 @@ def tree() -> Any:
     )
     for command in described:
         found.add_command(command)
-    order = ("serve", "encode", "explain", "export", "train", "info", "verify", "heads", "tune", "cache")
+    order = (
+        "serve",
+        "encode",
+        "rerank",
+        "similar",
+        "classify",
+        "explain",
+        "export",
+        "train",
+        "info",
+        "verify",
+        "heads",
+        "tune",
+        "cache",
+    )
     found.commands = {name: found.commands[name] for name in order}
     return found
 

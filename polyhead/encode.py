@@ -1,17 +1,18 @@
 """`polyhead encode`: texts in, embeddings out, on this machine and without a server."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polyhead import Engine
+import numpy as np
+
 from polyhead.models import load_engine
-from polyhead.output import say
-from polyhead.texts import STANDARD_INPUT, InputError, Row, as_they_come, count_texts, read_texts
-from polyhead.vectors import Write, open_output
+from polyhead.output import OutputError, say
+from polyhead.texts import STANDARD_INPUT, Fields, InputError, Row, as_they_come, count_texts, read_texts
+from polyhead.vectors import open_output
 from service.machine import bound_heap
 
 PORTION = 4096  # most texts in memory at once
@@ -24,23 +25,36 @@ class Source:
     Attributes:
         texts: of the command line; two by two where pairs are read.
         path: of a file, or `-`.
-        field: the text's name in tables and JSON lines.
-        pair_field: the same of a pair's second text; None for single texts.
+        fields: what tables and JSON lines call the texts.
+        kind: of the file, instead of its ending's; None for that.
     """
 
     texts: tuple[str, ...]
     path: str
-    field: str
-    pair_field: str | None
+    fields: Fields
+    kind: str | None = None
 
-    def rows(self) -> Iterable[Row]:
-        """Every text, or pair of texts."""
-        if not self.texts:
-            return read_texts(self.path, self.field, self.pair_field)
-        return self.texts if self.pair_field is None else zip(self.texts[::2], self.texts[1::2], strict=True)
+    def rows(self) -> Iterator[Row]:
+        """Every text, or pair of texts, that a tokenizer can read.
+
+        Raises:
+            InputError: bytes of another encoding (in arguments), halves of a character (in JSON), or as `read_texts`.
+        """
+        rows = self._of_arguments() if self.texts else read_texts(self.path, self.fields, self.kind)
+        for number, row in enumerate(rows, 1):
+            try:
+                (row.text if isinstance(row.text, str) else "\n".join(row.text)).encode()
+            except UnicodeEncodeError as error:
+                raise InputError(f"text {number}: not UTF-8 (character {error.start + 1} of the text)") from error
+            yield row
+
+    def _of_arguments(self) -> Iterator[Row]:
+        if self.fields.pair is None:
+            return map(Row, self.texts)
+        return map(Row, zip(self.texts[::2], self.texts[1::2], strict=True))
 
 
-def encode(source: Source, model: Path, output: str | None, options: Mapping[str, Any], *, shows_bar: bool) -> None:
+def encode(source: Source, model: Path, output: str | None, options: Mapping[str, Any], *, is_quiet: bool) -> None:
     """Encodes texts and writes them, a portion at a time; says at the end how many were cut.
 
     Args:
@@ -48,22 +62,31 @@ def encode(source: Source, model: Path, output: str | None, options: Mapping[str
         model: the artifact.
         output: a file; None for JSON lines on standard output.
         options: `Engine.encode`'s.
-        shows_bar: whether progress is shown, if standard error is a terminal.
+        is_quiet: whether neither a bar, if standard error is a terminal, nor the last line is shown.
 
     Raises:
         ArtifactError, InputError, OutputError, ServiceError: see there.
     """
     bound_heap()
+    if output is not None and output.lower().endswith(".npy") and source.fields.id is not None:
+        raise OutputError(f"{output}: an array has no place for ids; name a file that ends in .parquet or .jsonl")
     with open_output(output) as write, load_engine(model) as engine:
         options = _for_task(options, engine.manifest.task)
-        count = cut = 0
-        with _progress(source, shows_bar=shows_bar) as progress:
-            for portion in as_they_come(_checked(source.rows()), PORTION):
-                cut += _encode(engine, portion, write, {**options, "progress": progress}, source.pair_field)
+        name = "inputs" if source.fields.pair is None else "pairs"
+        count = cut = size = 0
+        with _progress(source, is_quiet=is_quiet) as progress:
+            for portion in as_they_come(source.rows(), PORTION):
+                given: dict[str, Any] = {name: [row.text for row in portion], "progress": progress}
+                encoded = engine.encode(**given, **options)
+                write(portion, encoded)
+                cut += sum(item["truncated"] for item in encoded.items)
                 count += len(portion)
+                size = encoded.values.shape[1] if isinstance(encoded.values, np.ndarray) else 0
         if not count:
             raise InputError("no texts were given")
         longest = engine.manifest.max_sequence_length
+    if output is not None and not is_quiet:
+        say(f"polyhead encode: wrote {count:,}{f' x {size:,}' if size else ''} to {output}, {cut:,} cut")
     if cut:
         say(f"polyhead encode: {cut} of {count} texts were cut to the {longest} tokens that the model reads")
 
@@ -78,28 +101,10 @@ def _for_task(options: Mapping[str, Any], task: str) -> dict[str, Any]:
     return given
 
 
-def _encode(engine: Engine, rows: list[Row], write: Write, options: dict[str, Any], pair_field: str | None) -> int:
-    """Writes a portion; returns how many texts were cut."""
-    given: dict[str, Any] = {"inputs" if pair_field is None else "pairs": rows}
-    encoded = engine.encode(**given, **options)
-    write(rows, encoded)
-    return sum(item["truncated"] for item in encoded.items)
-
-
-def _checked(rows: Iterable[Row]) -> Iterator[Row]:
-    """What tokenizers take: no bytes of another encoding (in arguments) and no halves of a character (in JSON)."""
-    for number, text in enumerate(rows, 1):
-        try:
-            (text if isinstance(text, str) else "\n".join(text)).encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"text {number}: not UTF-8 (character {error.start + 1} of the text)") from error
-        yield text
-
-
 @contextmanager
-def _progress(source: Source, *, shows_bar: bool) -> Iterator[Callable[[int], object] | None]:
+def _progress(source: Source, *, is_quiet: bool) -> Iterator[Callable[[int], object] | None]:
     """A bar on the terminal, if somebody is there to see it and waits for a file."""
-    is_seen = shows_bar and not source.texts and sys.stderr is not None and sys.stderr.isatty()
+    is_seen = not is_quiet and not source.texts and sys.stderr is not None and sys.stderr.isatty()
     try:
         from tqdm import tqdm  # noqa: PLC0415 - an extra; without it there is no bar
     except ImportError:
@@ -112,15 +117,17 @@ def _progress(source: Source, *, shows_bar: bool) -> Iterator[Callable[[int], ob
 
 
 def read_source(
-    texts: list[str], path: str | None, field: str, pair_field: str | None, complain: Callable[[str], None]
+    texts: list[str], path: str | None, fields: Fields, kind: str | None, complain: Callable[[str], None]
 ) -> Source:
     """The texts' source as the command line names it; `complain` ends a wrong one with its message."""
     if texts == [STANDARD_INPUT]:
         texts, path = [], STANDARD_INPUT
     if texts and (path or STANDARD_INPUT in texts):
         complain("give texts, or --input FILE, or - for standard input: not both")
-    if pair_field is not None and len(texts) % 2:
+    if texts and fields.id is not None:
+        complain("--id: texts of the command line have no ids")
+    if fields.pair is not None and len(texts) % 2:
         complain(f"--pairs: {len(texts)} texts are no pairs: give two for each")
     if not (texts or path) and (sys.stdin is None or sys.stdin.isatty()):  # None: it was closed
-        complain("nothing to encode: give texts, --input FILE, or pipe them in")
-    return Source(tuple(texts), path or STANDARD_INPUT, field, pair_field)
+        complain("no texts: give them as arguments, with --input FILE, or pipe them in")
+    return Source(tuple(texts), path or STANDARD_INPUT, fields, kind)

@@ -1,60 +1,96 @@
 """Texts from the command line, files and standard input, one at a time: a corpus need not fit into memory."""
 
 import csv
+import gzip
 import json
 import sys
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Semaphore, Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 STANDARD_INPUT = "-"
 PAIR_SEPARATOR = "\t"  # between the two texts of a line
 DELIMITERS = {".csv": ",", ".tsv": "\t"}  # of tables whose first line names the columns
 
+FORMATS = ("lines", "jsonl", "csv", "tsv")
 MOST_CELL_CHARACTERS = 1 << 30
 
-Row = str | tuple[str, str]
-"""A text, or a pair of texts."""
+
+class Row(NamedTuple):
+    """A text, or a pair of texts, and the id that its file has for it."""
+
+    text: str | tuple[str, str]
+    id: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What tables and JSON lines call what is read.
+
+    Attributes:
+        text: the text.
+        pair: a pair's second text; None for single texts. In lines the two have a tab between them.
+        id: carried along to the output; None for none.
+    """
+
+    text: str = "text"
+    pair: str | None = None
+    id: str | None = None
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """Each wanted name with the flag that gives another."""
+        named = {self.text: "--field", self.pair: "--pair-field", self.id: "--id"}
+        return {name: flag for name, flag in named.items() if name is not None}
 
 
 class InputError(Exception):
     """A file that holds no texts; the message names the file, the line and the expectation."""
 
 
-def read_texts(source: str, field: str, pair_field: str | None = None) -> Iterator[Row]:
-    """The texts of a file: `.jsonl`, `.parquet`, `.csv`, `.tsv`, else one text a line; `-` is standard input, likewise.
+def read_texts(source: str, fields: Fields, kind: str | None = None) -> Iterator[Row]:
+    """The texts of a file: `.jsonl`, `.parquet`, `.csv`, `.tsv`, else one text a line; `-` is standard input.
 
     Args:
-        source: path of the file.
-        field: name of the text in JSON lines, or of the column.
-        pair_field: the same of a pair's second text; in other files the two are in a line, a tab between them. None
-            for single texts.
+        source: path of the file; all but `.parquet` may be compressed, `.gz` behind the ending.
+        fields: what the file calls the texts.
+        kind: one of `FORMATS`, instead of the ending's; of standard input, which has none, lines.
 
     Raises:
         InputError: the file cannot be read, or holds something else.
     """
-    if source == STANDARD_INPUT:
-        if sys.stdin is None:  # closed before we came
-            raise InputError("standard input is closed")
-        yield from _rows(_standard_input(), "standard input", is_paired=pair_field is not None)
-        return
-    path = Path(source)
+    path, is_standard_input = Path(source), source == STANDARD_INPUT
+    name = "standard input" if is_standard_input else source
+    if is_standard_input and sys.stdin is None:  # closed before we came
+        raise InputError("standard input is closed")
+    ending = f".{kind}" if kind else _ending(path)
     try:
-        ending = path.suffix.lower()
         if ending == ".parquet":
-            yield from _columns(path, field, pair_field)
+            yield from _columns(path, fields)
             return
-        with path.open("rb") as file:
+        with _standard_input() if is_standard_input else _opened(path) as file:
             if ending in (".jsonl", ".ndjson"):
-                yield from _fields(file, source, field, pair_field)
+                yield from _fields(file, name, fields)
             elif ending in DELIMITERS:
-                yield from _cells(file, source, field, pair_field, DELIMITERS[ending])
+                yield from _cells(file, name, fields, DELIMITERS[ending])
+            elif fields.id is not None:
+                raise InputError(f"{name} is read as lines of text, which have no ids: name its --format")
             else:
-                yield from _rows(file, source, is_paired=pair_field is not None)
-    except OSError as error:
-        raise InputError(f"cannot read {source}: {error.strerror or error}") from error
+                yield from _rows(file, name, is_paired=fields.pair is not None)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _ending(path: Path) -> str:
+    return Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
+
+
+def _opened(path: Path) -> Any:
+    return gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")
 
 
 def _standard_input() -> Any:
@@ -76,94 +112,92 @@ def _lines(file: Any, name: str) -> Iterator[str]:
 
 def _rows(file: Any, name: str, *, is_paired: bool) -> Iterator[Row]:
     if not is_paired:
-        yield from _lines(file, name)
+        yield from map(Row, _lines(file, name))
         return
     for number, line in enumerate(_lines(file, name), 1):
         texts = line.split(PAIR_SEPARATOR)
         if len(texts) != 2:
             raise InputError(f"{name}, line {number}: expected two texts with a tab between them, got {len(texts)}")
-        yield texts[0], texts[1]
+        yield Row((texts[0], texts[1]))
 
 
-def _fields(file: Any, name: str, field: str, pair_field: str | None) -> Iterator[Row]:
+def _fields(file: Any, name: str, fields: Fields) -> Iterator[Row]:
     for number, line in enumerate(_lines(file, name), 1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{name}, line {number}: not JSON: {error}") from error
-        if isinstance(row, str) and pair_field is None:
-            yield row
-            continue
-        place = f"{name}, line {number}"
-        text = _text_of(row, field, place, "--field")
-        yield text if pair_field is None else (text, _text_of(row, pair_field, place, "--pair-field"))
+        if isinstance(record, str) and fields.pair is None and fields.id is None:
+            yield Row(record)
+        else:
+            yield _row(record, fields, f"{name}, line {number}")
 
 
-def _text_of(row: Any, field: str, place: str, flag: str) -> str:
-    text = row.get(field) if isinstance(row, dict) else None
+def _row(record: Any, fields: Fields, place: str) -> Row:
+    text = _text_of(record, fields.text, place, "--field")
+    if fields.id is not None and fields.id not in record:
+        raise InputError(f"{place}: has {', '.join(sorted(record))}; expected the id as {fields.id!r}")
+    found = None if fields.id is None else record[fields.id]
+    return Row(text if fields.pair is None else (text, _text_of(record, fields.pair, place, "--pair-field")), found)
+
+
+def _text_of(record: Any, field: str, place: str, flag: str) -> str:
+    text = record.get(field) if isinstance(record, dict) else None
     if not isinstance(text, str):
-        raise InputError(f"{place}: {_fault(row, field)}; name another with {flag}")
+        raise InputError(f"{place}: {_fault(record, field)}; name another with {flag}")
     return text
 
 
-def _fault(row: Any, field: str) -> str:
-    if not isinstance(row, dict):
-        return f"is {type(row).__name__}; expected the text as {field!r}"
-    if field in row:
-        return f"{field!r} holds {type(row[field]).__name__}, expected a text"
-    return f"has {', '.join(sorted(row)) or 'nothing'}; expected the text as {field!r}"
+def _fault(record: Any, field: str) -> str:
+    if not isinstance(record, dict):
+        return f"is {type(record).__name__}; expected the text as {field!r}"
+    if field in record:
+        return f"{field!r} holds {type(record[field]).__name__}, expected a text"
+    return f"has {', '.join(sorted(record)) or 'nothing'}; expected the text as {field!r}"
 
 
-def _cells(file: Any, name: str, field: str, pair_field: str | None, delimiter: str) -> Iterator[Row]:
+def _require_columns(name: str, columns: Sequence[str], fields: Fields) -> None:
+    for wanted, flag in fields.flags.items():
+        if wanted not in columns:
+            what = "ids" if flag == "--id" else "texts"
+            raise InputError(f"{name} has columns {', '.join(columns)}; name the one with the {what} with {flag}")
+
+
+def _cells(file: Any, name: str, fields: Fields, delimiter: str) -> Iterator[Row]:
     csv.field_size_limit(MOST_CELL_CHARACTERS)
-    rows = csv.DictReader((f"{line}\n" for line in _lines(file, name)), delimiter=delimiter, strict=True)
+    records = csv.DictReader((f"{line}\n" for line in _lines(file, name)), delimiter=delimiter, strict=True)
     try:
-        columns = rows.fieldnames or ()
-        for wanted, flag in ((field, "--field"), (pair_field, "--pair-field")):
-            if wanted is not None and wanted not in columns:
-                raise InputError(f"{name} has columns {', '.join(columns)}; name the one with the texts with {flag}")
-        for row in rows:
-            texts = [row[wanted] for wanted in (field, pair_field) if wanted is not None]
-            if None in texts:
-                raise InputError(f"{name}, line {rows.line_num}: expected {len(columns)} cells")
-            yield texts[0] if pair_field is None else (texts[0], texts[1])
+        columns = records.fieldnames or ()
+        _require_columns(name, columns, fields)
+        for record in records:
+            if any(record[wanted] is None for wanted in fields.flags):
+                raise InputError(f"{name}, line {records.line_num}: expected {len(columns)} cells")
+            yield _row(record, fields, f"{name}, line {records.line_num}")
     except csv.Error as error:
-        raise InputError(f"{name}, line {rows.line_num}: no table of its ending: {error}") from error
+        raise InputError(f"{name}, line {records.line_num}: no table of its ending: {error}") from error
 
 
-def _columns(path: Path, field: str, pair_field: str | None) -> Iterator[Row]:
+def _columns(path: Path, fields: Fields) -> Iterator[Row]:
     try:
         from pyarrow import ArrowException, parquet  # noqa: PLC0415 - an extra, needed for these files only
     except ImportError as error:
         raise InputError("reading Parquet needs pyarrow: install the cli extra, pip install '.[cli]'") from error
     try:
         with parquet.ParquetFile(path) as file:
-            if pair_field is None:
-                yield from _strings(file, path, field, "--field")
-            else:
-                seconds = _strings(file, path, pair_field, "--pair-field")
-                yield from zip(_strings(file, path, field, "--field"), seconds, strict=True)
+            _require_columns(str(path), file.schema_arrow.names, fields)
+            for batch in file.iter_batches(columns=list(fields.flags)):
+                for record in batch.to_pylist():
+                    yield _row(record, fields, str(path))
     except ArrowException as error:
         raise InputError(f"{path} cannot be read as Parquet: {error}") from error
-
-
-def _strings(file: Any, path: Path, field: str, flag: str) -> Iterator[str]:
-    if field not in file.schema_arrow.names:
-        columns = ", ".join(file.schema_arrow.names)
-        raise InputError(f"{path} has columns {columns}; name the one with the texts with {flag}")
-    for batch in file.iter_batches(columns=[field]):
-        for text in batch.column(0).to_pylist():
-            if not isinstance(text, str):
-                raise InputError(f"{path}: column {field!r} holds {type(text).__name__}, expected texts")
-            yield text
 
 
 def count_texts(source: str) -> int | None:
     """About how many texts a file holds, for a progress bar; None if only reading it tells."""
     path = Path(source)
-    if source == STANDARD_INPUT or not path.is_file() or path.suffix.lower() == ".parquet":
+    if source == STANDARD_INPUT or not path.is_file() or path.suffix.lower() in (".parquet", ".gz"):
         return None
     with path.open("rb") as file:
         return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))

@@ -76,12 +76,16 @@ def _to_lines(file: IO[bytes]) -> Iterator[Write]:
 
 def _lines(rows: Sequence[Row], encoded: Encoded) -> Iterator[bytes]:
     for row, item, value in zip(rows, encoded.items, encoded.values, strict=True):
-        line = {**_texts_of(row), "truncated": item["truncated"], **_named(value, encoded)}
+        line = {**_id_of(row), **_texts_of(row), "truncated": item["truncated"], **_named(value, encoded)}
         yield orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
 
 
+def _id_of(row: Row) -> dict[str, Any]:
+    return {} if row.id is None else {"id": row.id}
+
+
 def _texts_of(row: Row) -> dict[str, str]:
-    return {"text": row} if isinstance(row, str) else dict(zip(PAIR_COLUMNS, row, strict=True))
+    return {"text": row.text} if isinstance(row.text, str) else dict(zip(PAIR_COLUMNS, row.text, strict=True))
 
 
 def _named(value: Any, encoded: Encoded) -> dict[str, Any]:
@@ -118,6 +122,17 @@ def _to_npy(file: IO[bytes]) -> Iterator[Write]:
     write_header()
 
 
+def _ids(rows: Sequence[Row], schema: Any) -> Any:
+    """Whole numbers or texts, whichever the first portion has."""
+    import pyarrow  # noqa: PLC0415 - an extra
+
+    is_whole = all(isinstance(row.id, int) for row in rows)
+    kind = schema.field("id").type if schema is not None else pyarrow.int64() if is_whole else pyarrow.string()
+    if kind == pyarrow.int64() and not is_whole:
+        raise OutputError("ids are whole numbers first and texts later: name a file that ends in .jsonl")
+    return pyarrow.array([row.id if kind == pyarrow.int64() else str(row.id) for row in rows], kind)
+
+
 @contextmanager
 def _to_parquet(file: IO[bytes]) -> Iterator[Write]:
     try:
@@ -134,7 +149,8 @@ def _to_parquet(file: IO[bytes]) -> Iterator[Write]:
         named = [_texts_of(row) for row in rows]
         truncated = pyarrow.array([item["truncated"] for item in encoded.items], pyarrow.bool_())
         texts = {name: pyarrow.array([row[name] for row in named], pyarrow.string()) for name in named[0]}
-        table = pyarrow.table({**texts, "truncated": truncated, _COLUMNS[encoded.kind]: column})
+        ids = {} if rows[0].id is None else {"id": _ids(rows, opened[0].schema if opened else None)}
+        table = pyarrow.table({**ids, **texts, "truncated": truncated, _COLUMNS[encoded.kind]: column})
         if not opened:
             opened.append(parquet.ParquetWriter(file, table.schema))
         opened[0].write_table(table)

@@ -1,9 +1,11 @@
 """`polyhead encode`: every way in and out, and errors, over a fake backend."""
 
 import errno
+import gzip
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -75,6 +77,61 @@ def test_a_table_is_read_by_its_column(name: str, separator: str, capsysbinary: 
     assert found == ["cat", f'a "dog"{separator}\nand a mat']
     assert main(["encode", "--input", name]) == 1
     assert b"has columns id, body; name the one with the texts with --field" in capsysbinary.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.tsv.gz", "in.jsonl.gz", "in.parquet", "in.data"])
+def test_ids_are_carried_along(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ids: list[Any] = ["a", "b", "c"] if name in {"in.csv", "in.tsv.gz"} else [7, 8, 9]
+    separator = "\t" if "tsv" in name else ","
+    table = "".join(f"{separator.join(map(str, row))}\n" for row in [("key", "text"), *zip(ids, TEXTS, strict=True)])
+    lines = "".join(json.dumps({"key": key, "text": text}) + "\n" for key, text in zip(ids, TEXTS, strict=True))
+    if name == "in.parquet":
+        parquet.write_table(Table.from_pydict({"text": TEXTS, "key": ids}), name)
+    else:
+        content = (table if "sv" in name else lines).encode()
+        Path(name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    flags = ["--input", name, "--id", "key", *(["--format", "jsonl"] if name == "in.data" else [])]
+    assert main(["encode", *flags, "--output", "out.jsonl"]) == 0
+    assert [json.loads(line)["id"] for line in Path("out.jsonl").read_text().splitlines()] == ids
+    assert main(["encode", *flags, "--output", "out.parquet"]) == 0
+    assert parquet.read_table("out.parquet")["id"].to_pylist() == ids
+    said = f"polyhead encode: wrote 3 x {HIDDEN_SIZE} to out.parquet, 0 cut"
+    assert capsys.readouterr().err.splitlines()[-1] == said
+    assert main(["encode", *flags, "--output", "out.npy"]) == 1
+    assert "an array has no place for ids" in capsys.readouterr().err
+    assert main(["encode", *flags[:2], *flags[4:], "--id", "missing"]) == 1
+    assert re.search(r"expected the id as 'missing'|name the one with the ids with --id", capsys.readouterr().err)
+
+
+def test_standard_input_may_be_lines_of_json(
+    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"id": 5, "text": "cat"}\n')))
+    assert main(["encode", "-", "--format", "jsonl", "--id", "id"]) == 0
+    line = json.loads(capsysbinary.readouterr().out)
+    assert (line["id"], line["text"]) == (5, "cat")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (gzip.compress(b"cat\n" * 999)[:-9], "cannot read in.txt.gz"),
+        (b"cat", "cannot read in.txt.gz: Not a gzipped file"),
+    ],
+)
+def test_a_compressed_file_that_is_damaged_is_said(
+    content: bytes, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("in.txt.gz").write_bytes(content)
+    assert main(["encode", "--input", "in.txt.gz", "--output", "out.npy"]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_lines_have_no_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("in.txt").write_text("cat")
+    assert main(["encode", "--input", "in.txt", "--id", "key"]) == 1
+    assert "lines of text, which have no ids" in capsys.readouterr().err
+    assert main(["encode", "cat", "--id", "key"]) == 2
 
 
 def test_a_pipe_is_answered_as_its_texts_come(embedder: TaskArtifact) -> None:
@@ -232,7 +289,7 @@ def test_a_closed_standard_output_is_said(monkeypatch: pytest.MonkeyPatch, capsy
 def test_a_closed_standard_input_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     assert main(["encode"]) == 2
-    assert "nothing to encode" in capsys.readouterr().err
+    assert "no texts: give them" in capsys.readouterr().err
     assert main(["encode", "--input", "-"]) == 1
     assert capsys.readouterr().err == "polyhead encode: standard input is closed\n"
 
@@ -250,11 +307,11 @@ def test_a_signal_leaves_no_half_of_a_file(
 ) -> None:
     seen: list[Path] = []
 
-    def encode(*_: object) -> None:
+    def encode(*_: object, **__: object) -> None:
         seen.extend(Path().glob(".out.npy.*"))
         signal.raise_signal(number)
 
-    monkeypatch.setattr(command, "_encode", encode)
+    monkeypatch.setattr(Engine, "encode", encode)
     assert main(["encode", "cat", "--output", "out.npy"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
     assert len(seen) == 1
