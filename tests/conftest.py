@@ -1,6 +1,8 @@
 """Fixtures that several packages' tests share: checkpoints, artifacts and a server, made once a run."""
 
+import asyncio
 import gc
+import inspect
 import json
 import os
 import signal
@@ -32,6 +34,19 @@ _PATIENT = hypothesis.settings(derandomize=True, deadline=None, suppress_health_
 hypothesis.settings.register_profile("local", _PATIENT, max_examples=25)
 hypothesis.settings.register_profile("ci", _PATIENT, max_examples=50)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+COROUTINE_LIMIT = 60.0  # seconds after which a test is broken, not slow
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), COROUTINE_LIMIT))
+    return True
 
 
 @pytest.fixture(autouse=True, scope="module")

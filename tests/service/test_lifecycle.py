@@ -55,57 +55,45 @@ class UntimedConnection:
         self.looked_at += 1
 
 
-def test_a_connection_that_is_over_is_kept_nowhere() -> None:
-    async def test() -> None:
-        async with started() as server:
-            connection: Any = UntimedConnection()
-            server.server_state.connections.add(connection)
-            while not connection.looked_at:
-                await asyncio.sleep(0.001)
-            server.server_state.connections.clear()
-            reference = weakref.ref(connection)
-            del connection
-            assert reference() is None
-
-    asyncio.run(test())
+async def test_a_connection_that_is_over_is_kept_nowhere() -> None:
+    async with started() as server:
+        connection: Any = UntimedConnection()
+        server.server_state.connections.add(connection)
+        while not connection.looked_at:
+            await asyncio.sleep(0.001)
+        server.server_state.connections.clear()
+        reference = weakref.ref(connection)
+        del connection
+        assert reference() is None
 
 
-def test_timeouts_go_on_where_those_of_one_connection_fail() -> None:
-    async def test() -> None:
-        async with started() as server:
-            broken, sound = Mock(), Mock()
-            broken.enforce_timeouts.side_effect = AttributeError("a fault of ours")
-            server.server_state.connections |= {broken, sound}
-            await until(lambda: sound.enforce_timeouts.call_count >= 3)
-            assert broken.transport.abort.called
-
-    asyncio.run(test())
+async def test_timeouts_go_on_where_those_of_one_connection_fail() -> None:
+    async with started() as server:
+        broken, sound = Mock(), Mock()
+        broken.enforce_timeouts.side_effect = AttributeError("a fault of ours")
+        server.server_state.connections |= {broken, sound}
+        await until(lambda: sound.enforce_timeouts.call_count >= 3)
+        assert broken.transport.abort.called
 
 
-def test_a_process_whose_timeouts_or_measurements_end_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_whose_timeouts_or_measurements_end_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(_observe: object) -> None:
         raise OSError("no clock")
 
     monkeypatch.setattr(service.server, "watch_loop_lag", fail)
 
-    async def test() -> None:
-        async with started(check_interval=1.0) as server:
-            await until(lambda: server.should_exit)
-        assert str(server.failure) == "cannot go on: no clock"
-
-    asyncio.run(test())
+    async with started(check_interval=1.0) as server:
+        await until(lambda: server.should_exit)
+    assert str(server.failure) == "cannot go on: no clock"
 
 
-def test_a_failure_behind_the_loading_ends_the_process() -> None:
+async def test_a_failure_behind_the_loading_ends_the_process() -> None:
     """The task that loads the model is awaited by no one: it has to say itself that it failed."""
 
-    async def test() -> None:
-        async with started(runner=Mock(spec=[])) as server:
-            await until(lambda: server.should_exit)
-        assert isinstance(server.failure, StartFailure)
-        assert "Mock object has no attribute 'manifest'" in str(server.failure)
-
-    asyncio.run(test())
+    async with started(runner=Mock(spec=[])) as server:
+        await until(lambda: server.should_exit)
+    assert isinstance(server.failure, StartFailure)
+    assert "Mock object has no attribute 'manifest'" in str(server.failure)
 
 
 def test_lag_is_what_held_the_loop_up() -> None:

@@ -42,10 +42,6 @@ def pooled(results: list[JobResult]) -> list[list[float]]:
     return [result.output.tolist() for result in results]
 
 
-def within_patience(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), PATIENCE))
-
-
 async def begin(batcher: Batcher, *jobs: Job, deadline: float | None = None) -> Submission:
     """A request that has been queued (or refused) when this returns."""
     task = asyncio.create_task(batcher.submit(jobs, deadline=deadline))
@@ -64,25 +60,22 @@ async def begin_busy(batcher: Batcher, backend: FakeBackend, runs: int = 1) -> l
     return tasks
 
 
-def test_answers_in_the_order_of_the_texts_without_padding() -> None:
-    async def test() -> None:
-        with running(FakeBackend(), max_padding=0.5) as batcher:
-            results = await batcher.submit(
-                [job(1, 2), job(3, wants_tokens=True), job(4, 5, 6, layers=(0, 2)), job(7, 8, wants_tokens=True)]
-            )
-            assert pooled(results) == [[3, 2], [3, 1], [15, 3], [15, 2]]
-            assert results[0].last_hidden_state is None
-            np.testing.assert_array_equal(results[1].last_hidden_state, [[3]])
-            np.testing.assert_array_equal(results[3].last_hidden_state, [[7], [8]])
-            assert {layer: weights.shape for layer, weights in results[2].attentions.items()} == {
-                0: (2, 3, 3),
-                2: (2, 3, 3),
-            }
-
-    within_patience(test)
+async def test_answers_in_the_order_of_the_texts_without_padding() -> None:
+    with running(FakeBackend(), max_padding=0.5) as batcher:
+        results = await batcher.submit(
+            [job(1, 2), job(3, wants_tokens=True), job(4, 5, 6, layers=(0, 2)), job(7, 8, wants_tokens=True)]
+        )
+        assert pooled(results) == [[3, 2], [3, 1], [15, 3], [15, 2]]
+        assert results[0].last_hidden_state is None
+        np.testing.assert_array_equal(results[1].last_hidden_state, [[3]])
+        np.testing.assert_array_equal(results[3].last_hidden_state, [[7], [8]])
+        assert {layer: weights.shape for layer, weights in results[2].attentions.items()} == {
+            0: (2, 3, 3),
+            2: (2, 3, 3),
+        }
 
 
-def test_texts_and_outcomes_are_kept_nowhere_once_they_are_handed_over() -> None:
+async def test_texts_and_outcomes_are_kept_nowhere_once_they_are_handed_over() -> None:
     """The queue drops what it knows of a request when the next ones have their turn: hours later, where none comes."""
 
     async def failure(batcher: Batcher) -> weakref.ref[Exception]:
@@ -92,23 +85,20 @@ def test_texts_and_outcomes_are_kept_nowhere_once_they_are_handed_over() -> None
             return weakref.ref(error)  # and with it all that its traceback holds, the caller's texts among it
         raise AssertionError("it did not fail")
 
-    async def test() -> None:
-        backend = FakeBackend()
-        backend.on_token[7] = raising(OSError())
-        with running(backend) as batcher:
-            held: list[weakref.ref[Any]] = [await failure(batcher)]
-            jobs = [job(1, 2, layers=(0,)), job(3, 4, layers=(0,))]
-            results = await batcher.submit(jobs)
-            held += [weakref.ref(result.attentions[0]) for result in results]
-            held += [weakref.ref(given.input_ids) for given in jobs]
-            del jobs, results
-            for _ in range(1000):  # the worker's own go when it waits again
-                await asyncio.sleep(0.001)
-                if not any(reference() is not None for reference in held):
-                    return
-            pytest.fail(f"still held: {held}")
-
-    within_patience(test)
+    backend = FakeBackend()
+    backend.on_token[7] = raising(OSError())
+    with running(backend) as batcher:
+        held: list[weakref.ref[Any]] = [await failure(batcher)]
+        jobs = [job(1, 2, layers=(0,)), job(3, 4, layers=(0,))]
+        results = await batcher.submit(jobs)
+        held += [weakref.ref(result.attentions[0]) for result in results]
+        held += [weakref.ref(given.input_ids) for given in jobs]
+        del jobs, results
+        for _ in range(1000):  # the worker's own go when it waits again
+            await asyncio.sleep(0.001)
+            if not any(reference() is not None for reference in held):
+                return
+        pytest.fail(f"still held: {held}")
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
@@ -140,357 +130,294 @@ def test_serves_several_event_loops_at_once() -> None:
         assert answers == {3: [[3, 1]] * 20, 4: [[4, 1]] * 20}
 
 
-def test_no_texts_are_answered_with_no_results() -> None:
-    async def test() -> None:
-        with running(FakeBackend()) as batcher:
-            assert await batcher.submit([]) == []
-
-    within_patience(test)
+async def test_no_texts_are_answered_with_no_results() -> None:
+    with running(FakeBackend()) as batcher:
+        assert await batcher.submit([]) == []
 
 
-def test_a_text_without_tokens_is_the_callers_mistake() -> None:
-    async def test() -> None:
-        with running(FakeBackend()) as batcher:
-            with pytest.raises(ValueError, match="a job has no input_ids"):
-                await batcher.submit([job(1), job()])
-            assert batcher.queued_texts == 0
-
-    within_patience(test)
+async def test_a_text_without_tokens_is_the_callers_mistake() -> None:
+    with running(FakeBackend()) as batcher:
+        with pytest.raises(ValueError, match="a job has no input_ids"):
+            await batcher.submit([job(1), job()])
+        assert batcher.queued_texts == 0
 
 
-def test_results_leave_when_their_batch_is_done() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend) as batcher:
-            busy = await begin_busy(batcher, backend)
-            first, second = await begin(batcher, job(5)), await begin(batcher, job(6, 6))
-            backend.permit(2)
-            assert pooled(await first) == [[5, 1]]
-            await asyncio.to_thread(backend.wait_for_runs, 3)
-            assert not second.done()
-            backend.permit()
-            assert pooled(await second) == [[12, 2]]
-            await asyncio.gather(*busy)
-
-    within_patience(test)
+async def test_results_leave_when_their_batch_is_done() -> None:
+    backend = FakeBackend()
+    with running(backend) as batcher:
+        busy = await begin_busy(batcher, backend)
+        first, second = await begin(batcher, job(5)), await begin(batcher, job(6, 6))
+        backend.permit(2)
+        assert pooled(await first) == [[5, 1]]
+        await asyncio.to_thread(backend.wait_for_runs, 3)
+        assert not second.done()
+        backend.permit()
+        assert pooled(await second) == [[12, 2]]
+        await asyncio.gather(*busy)
 
 
-def test_a_worker_leaves_the_others_their_share() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend, workers=2) as batcher:
-            busy = await begin_busy(batcher, backend, runs=2)
-            waiting = [await begin(batcher, job(9, 9)) for _ in range(8)]
-            backend.permit()
-            await asyncio.to_thread(backend.wait_for_runs, 3)
-            assert (backend.runs[2], batcher.queued_texts) == ([(9, 9)] * 4, 4)
-            backend.release()
-            await asyncio.gather(*busy, *waiting)
-
-    within_patience(test)
+async def test_a_worker_leaves_the_others_their_share() -> None:
+    backend = FakeBackend()
+    with running(backend, workers=2) as batcher:
+        busy = await begin_busy(batcher, backend, runs=2)
+        waiting = [await begin(batcher, job(9, 9)) for _ in range(8)]
+        backend.permit()
+        await asyncio.to_thread(backend.wait_for_runs, 3)
+        assert (backend.runs[2], batcher.queued_texts) == ([(9, 9)] * 4, 4)
+        backend.release()
+        await asyncio.gather(*busy, *waiting)
 
 
-def test_many_workers_do_not_cut_short_texts_into_runs_of_one() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend, workers=16) as batcher:
-            busy = await begin_busy(batcher, backend, runs=16)
-            waiting = await begin(batcher, *[job(9, 9, 9, 9)] * 32)
-            backend.permit()
-            await asyncio.to_thread(backend.wait_for_runs, 17)
-            assert len(backend.runs[16]) == 16, "64 tokens, where a sixteenth of the waiting tokens would be 8"
-            backend.release()
-            await asyncio.gather(waiting, *busy)
-
-    within_patience(test)
+async def test_many_workers_do_not_cut_short_texts_into_runs_of_one() -> None:
+    backend = FakeBackend()
+    with running(backend, workers=16) as batcher:
+        busy = await begin_busy(batcher, backend, runs=16)
+        waiting = await begin(batcher, *[job(9, 9, 9, 9)] * 32)
+        backend.permit()
+        await asyncio.to_thread(backend.wait_for_runs, 17)
+        assert len(backend.runs[16]) == 16, "64 tokens, where a sixteenth of the waiting tokens would be 8"
+        backend.release()
+        await asyncio.gather(waiting, *busy)
 
 
-def test_a_large_request_does_not_hold_up_a_small_one() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend, max_batch_tokens=4) as batcher:
-            busy = await begin_busy(batcher, backend)
-            large, small = await begin(batcher, *[job(2, 2)] * 50), await begin(batcher, job(3, 3, 3))
-            backend.permit(4)
-            assert pooled(await small) == [[9, 3]]
-            assert not large.done()
-            backend.release()
-            await asyncio.gather(large, *busy)
-
-    within_patience(test)
+async def test_a_large_request_does_not_hold_up_a_small_one() -> None:
+    backend = FakeBackend()
+    with running(backend, max_batch_tokens=4) as batcher:
+        busy = await begin_busy(batcher, backend)
+        large, small = await begin(batcher, *[job(2, 2)] * 50), await begin(batcher, job(3, 3, 3))
+        backend.permit(4)
+        assert pooled(await small) == [[9, 3]]
+        assert not large.done()
+        backend.release()
+        await asyncio.gather(large, *busy)
 
 
-def test_reports_every_batch_and_outlives_a_callback_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+async def test_reports_every_batch_and_outlives_a_callback_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     records: list[BatchRecord] = []
 
     def on_batch(record: BatchRecord) -> None:
         records.append(record)
         raise ValueError("no metric of that name")
 
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend, max_padding=0.5, on_batch=on_batch) as batcher:
-            busy = await begin_busy(batcher, backend)
-            waiting = await begin(batcher, job(5, 5, 5), job(6, 6))
-            backend.release()
-            await asyncio.gather(waiting, *busy)
-            await batcher.submit([job(1)])
-
-    within_patience(test)
+    backend = FakeBackend()
+    with running(backend, max_padding=0.5, on_batch=on_batch) as batcher:
+        busy = await begin_busy(batcher, backend)
+        waiting = await begin(batcher, job(5, 5, 5), job(6, 6))
+        backend.release()
+        await asyncio.gather(waiting, *busy)
+        await batcher.submit([job(1)])
     assert [(r.texts, r.tokens, r.padded_tokens) for r in records] == [(1, 1, 1), (2, 5, 6), (1, 1, 1)]
     assert all(record.inference_seconds >= 0 for record in records)
     assert caplog.text.count("ValueError: no metric of that name") == 3
 
 
-def test_a_run_that_brings_nothing_counts_as_busy_and_not_as_a_batch() -> None:
+async def test_a_run_that_brings_nothing_counts_as_busy_and_not_as_a_batch() -> None:
     records: list[BatchRecord] = []
 
-    async def test() -> None:
-        backend = FakeBackend()
-        backend.on_token[5] = raising(OSError())
-        with running(backend, on_batch=records.append) as batcher:
-            with pytest.raises(InferenceFailed):
-                await batcher.submit([job(5)])
-            await batcher.submit([job(6)])
-
-    within_patience(test)
+    backend = FakeBackend()
+    backend.on_token[5] = raising(OSError())
+    with running(backend, on_batch=records.append) as batcher:
+        with pytest.raises(InferenceFailed):
+            await batcher.submit([job(5)])
+        await batcher.submit([job(6)])
     assert [(record.texts, record.tokens) for record in records] == [(0, 0), (1, 1)]
     assert all(record.inference_seconds > 0 for record in records)
 
 
-def test_tells_time_in_the_queue_from_time_in_the_run() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend) as batcher:
-            busy = await begin_busy(batcher, backend)
-            began = time.monotonic()
-            waiting = await begin(batcher, job(5))
-            await asyncio.sleep(0.02)
-            assert 0.02 <= batcher.oldest_age <= time.monotonic() - began
-            backend.permit()
-            await asyncio.to_thread(backend.wait_for_runs, 2)
-            await asyncio.sleep(0.03)
-            backend.permit()
-            (result,) = await waiting
-            assert result.queue_seconds >= 0.02
-            assert result.inference_seconds >= 0.03
-            assert result.queue_seconds + result.inference_seconds <= time.monotonic() - began
-            await asyncio.gather(*busy)
-
-    within_patience(test)
+async def test_tells_time_in_the_queue_from_time_in_the_run() -> None:
+    backend = FakeBackend()
+    with running(backend) as batcher:
+        busy = await begin_busy(batcher, backend)
+        began = time.monotonic()
+        waiting = await begin(batcher, job(5))
+        await asyncio.sleep(0.02)
+        assert 0.02 <= batcher.oldest_age <= time.monotonic() - began
+        backend.permit()
+        await asyncio.to_thread(backend.wait_for_runs, 2)
+        await asyncio.sleep(0.03)
+        backend.permit()
+        (result,) = await waiting
+        assert result.queue_seconds >= 0.02
+        assert result.inference_seconds >= 0.03
+        assert result.queue_seconds + result.inference_seconds <= time.monotonic() - began
+        await asyncio.gather(*busy)
 
 
-def test_a_full_queue_refuses_before_it_queues_and_says_when_to_come_back() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend, max_queue_tokens=6) as batcher:
-            await batcher.submit([job(1)])  # something to measure
-            busy = await begin_busy(batcher, backend)
-            waiting = await begin(batcher, job(1, 2, 3), job(4))
-            refused = await begin(batcher, job(5), job(6, 7))
-            assert (batcher.queued_texts, batcher.queued_tokens) == (2, 4)
-            with pytest.raises(Overloaded, match="too many tokens are waiting; try again later") as caught:
-                await refused
-            assert caught.value.retry_after is not None
-            assert 0.1 <= caught.value.retry_after <= 60
-            fits = await begin(batcher, job(8, 9))
-            backend.release()
-            assert pooled(await waiting) == [[6, 3], [4, 1]]
-            assert pooled(await fits) == [[17, 2]]
-            await asyncio.gather(*busy)
-
-    within_patience(test)
+async def test_a_full_queue_refuses_before_it_queues_and_says_when_to_come_back() -> None:
+    backend = FakeBackend()
+    with running(backend, max_queue_tokens=6) as batcher:
+        await batcher.submit([job(1)])  # something to measure
+        busy = await begin_busy(batcher, backend)
+        waiting = await begin(batcher, job(1, 2, 3), job(4))
+        refused = await begin(batcher, job(5), job(6, 7))
+        assert (batcher.queued_texts, batcher.queued_tokens) == (2, 4)
+        with pytest.raises(Overloaded, match="too many tokens are waiting; try again later") as caught:
+            await refused
+        assert caught.value.retry_after is not None
+        assert 0.1 <= caught.value.retry_after <= 60
+        fits = await begin(batcher, job(8, 9))
+        backend.release()
+        assert pooled(await waiting) == [[6, 3], [4, 1]]
+        assert pooled(await fits) == [[17, 2]]
+        await asyncio.gather(*busy)
 
 
-def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_other_request() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend, max_queue_delay=0.1, max_batch_tokens=1000, max_queue_tokens=10_000) as batcher:
-            busy = await begin_busy(batcher, backend)
-            batcher.executor.rate.add(1000, 1.0)  # a millisecond a token
-            large = await begin(batcher, *[job(*range(10))] * 50)  # waits behind nothing: taken whatever its size
-            small = [await begin(batcher, job(*range(10))) for _ in range(40)]
-            outcomes = [task.exception() for task in small if task.done()]
-            # 10 ms of its own, so 0.1 + 16 * 0.01 s of patience: the large request's share and 25 small ones fit before
-            assert len(outcomes) == 40 - 26
-            assert all(isinstance(outcome, Overloaded) for outcome in outcomes)
-            assert str(outcomes[0]) == "the expected wait is 0.27 s; try again later"
-            assert batcher.early_refusal(32) is None  # longer, so more patient
-            # 0.27 s behind these, 0.032 s behind each like it, and 0.1 + 16 * 0.032 s of patience
-            assert batcher.early_refusal(32, others=10) is None
-            assert batcher.early_refusal(32, others=11) is not None
-            more = [await begin(batcher, *[job(*range(10))] * 5) for _ in range(11)]
-            refusal = batcher.early_refusal(32)
-            assert refusal is not None
-            assert str(refusal).startswith("the expected wait is")
-            for_many = batcher.early_refusal(32, refused=1000 * 32)
-            assert for_many is not None
-            assert for_many.retry_after == pytest.approx(1000 / 2 * 0.032, abs=0.1)
-            backend.release()
-            await asyncio.gather(large, *busy, *more, *(task for task in small if not task.done()))
-
-    within_patience(test)
+async def test_refuses_what_would_wait_long_counting_its_fair_share_of_each_other_request() -> None:
+    backend = FakeBackend()
+    with running(backend, max_queue_delay=0.1, max_batch_tokens=1000, max_queue_tokens=10_000) as batcher:
+        busy = await begin_busy(batcher, backend)
+        batcher.executor.rate.add(1000, 1.0)  # a millisecond a token
+        large = await begin(batcher, *[job(*range(10))] * 50)  # waits behind nothing: taken whatever its size
+        small = [await begin(batcher, job(*range(10))) for _ in range(40)]
+        outcomes = [task.exception() for task in small if task.done()]
+        # 10 ms of its own, so 0.1 + 16 * 0.01 s of patience: the large request's share and 25 small ones fit before
+        assert len(outcomes) == 40 - 26
+        assert all(isinstance(outcome, Overloaded) for outcome in outcomes)
+        assert str(outcomes[0]) == "the expected wait is 0.27 s; try again later"
+        assert batcher.early_refusal(32) is None  # longer, so more patient
+        # 0.27 s behind these, 0.032 s behind each like it, and 0.1 + 16 * 0.032 s of patience
+        assert batcher.early_refusal(32, others=10) is None
+        assert batcher.early_refusal(32, others=11) is not None
+        more = [await begin(batcher, *[job(*range(10))] * 5) for _ in range(11)]
+        refusal = batcher.early_refusal(32)
+        assert refusal is not None
+        assert str(refusal).startswith("the expected wait is")
+        for_many = batcher.early_refusal(32, refused=1000 * 32)
+        assert for_many is not None
+        assert for_many.retry_after == pytest.approx(1000 / 2 * 0.032, abs=0.1)
+        backend.release()
+        await asyncio.gather(large, *busy, *more, *(task for task in small if not task.done()))
 
 
-def test_a_refusal_is_freed_at_once() -> None:
-    async def test() -> None:
-        with running(FakeBackend(), max_queue_tokens=2) as batcher:
-            gc.disable()  # which would free it, too, by looking through all that there is
-            try:
-                await batcher.submit([job(*range(3))])
-            except TooLarge as error:
-                held = weakref.ref(error)
-            finally:
-                gc.enable()
-            assert held() is None
-
-    within_patience(test)
+async def test_a_refusal_is_freed_at_once() -> None:
+    with running(FakeBackend(), max_queue_tokens=2) as batcher:
+        gc.disable()  # which would free it, too, by looking through all that there is
+        try:
+            await batcher.submit([job(*range(3))])
+        except TooLarge as error:
+            held = weakref.ref(error)
+        finally:
+            gc.enable()
+        assert held() is None
 
 
-def test_admission_costs_the_same_however_many_requests_wait() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend, max_queue_tokens=100_000) as batcher:
-            busy = await begin_busy(batcher, backend)
-            costs: list[int] = []
-            waiting: list[Submission] = []
-            for requests in (20, 1000):
-                waiting += [await begin(batcher, job(2, 3)) for _ in range(requests - len(waiting))]
-                with counted_lines() as lines:
-                    batcher.early_refusal(32)
-                    costs.append(lines())
-            assert costs[0] == costs[1]
-            backend.release()
-            await asyncio.gather(*busy, *waiting)
-
-    within_patience(test)
+async def test_admission_costs_the_same_however_many_requests_wait() -> None:
+    backend = FakeBackend()
+    with running(backend, max_queue_tokens=100_000) as batcher:
+        busy = await begin_busy(batcher, backend)
+        costs: list[int] = []
+        waiting: list[Submission] = []
+        for requests in (20, 1000):
+            waiting += [await begin(batcher, job(2, 3)) for _ in range(requests - len(waiting))]
+            with counted_lines() as lines:
+                batcher.early_refusal(32)
+                costs.append(lines())
+        assert costs[0] == costs[1]
+        backend.release()
+        await asyncio.gather(*busy, *waiting)
 
 
-def test_a_request_larger_than_the_queue_is_told_so_even_when_nothing_waits() -> None:
-    async def test() -> None:
-        with running(FakeBackend(), max_queue_tokens=3) as batcher:
-            with pytest.raises(TooLarge, match="has 4 tokens, the queue takes 3 at most: send fewer texts"):
-                await batcher.submit([job(1, 2), job(3, 4)])
-            assert pooled(await batcher.submit([job(1, 2, 3)])) == [[6, 3]]
-
-    within_patience(test)
+async def test_a_request_larger_than_the_queue_is_told_so_even_when_nothing_waits() -> None:
+    with running(FakeBackend(), max_queue_tokens=3) as batcher:
+        with pytest.raises(TooLarge, match="has 4 tokens, the queue takes 3 at most: send fewer texts"):
+            await batcher.submit([job(1, 2), job(3, 4)])
+        assert pooled(await batcher.submit([job(1, 2, 3)])) == [[6, 3]]
 
 
-def test_cancelling_frees_the_queue_at_once_and_runs_nothing() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend) as batcher:
-            busy = await begin_busy(batcher, backend)
-            gone, stays = await begin(batcher, job(5), job(6)), await begin(batcher, job(7))
-            gone.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await gone
-            assert (batcher.queued_texts, batcher.queued_tokens) == (1, 1)
-            backend.release()
-            await asyncio.gather(stays, *busy)
-            assert backend.runs == [[(1,)], [(7,)]]
-
-    within_patience(test)
+async def test_cancelling_frees_the_queue_at_once_and_runs_nothing() -> None:
+    backend = FakeBackend()
+    with running(backend) as batcher:
+        busy = await begin_busy(batcher, backend)
+        gone, stays = await begin(batcher, job(5), job(6)), await begin(batcher, job(7))
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        assert (batcher.queued_texts, batcher.queued_tokens) == (1, 1)
+        backend.release()
+        await asyncio.gather(stays, *busy)
+        assert backend.runs == [[(1,)], [(7,)]]
 
 
-def test_cancelling_skips_a_text_of_a_failed_batch_that_waits_to_be_run_again() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        backend.on_token[8] = raising(OSError())
-        with running(backend) as batcher:
-            busy = await begin_busy(batcher, backend)
-            bad, gone, last = [await begin(batcher, job(token)) for token in (8, 9, 7)]
-            backend.permit(2)
-            await asyncio.to_thread(backend.wait_for_runs, 3)
-            gone.cancel()
-            await asyncio.wait([gone])
-            backend.release()
-            await asyncio.gather(last, *busy)
-            with pytest.raises(InferenceFailed):
-                await bad
-            assert backend.runs == [[(1,)], [(8,), (9,), (7,)], [(8,)], [(7,)]]
-
-    within_patience(test)
+async def test_cancelling_skips_a_text_of_a_failed_batch_that_waits_to_be_run_again() -> None:
+    backend = FakeBackend()
+    backend.on_token[8] = raising(OSError())
+    with running(backend) as batcher:
+        busy = await begin_busy(batcher, backend)
+        bad, gone, last = [await begin(batcher, job(token)) for token in (8, 9, 7)]
+        backend.permit(2)
+        await asyncio.to_thread(backend.wait_for_runs, 3)
+        gone.cancel()
+        await asyncio.wait([gone])
+        backend.release()
+        await asyncio.gather(last, *busy)
+        with pytest.raises(InferenceFailed):
+            await bad
+        assert backend.runs == [[(1,)], [(8,), (9,), (7,)], [(8,)], [(7,)]]
 
 
-def test_cancelling_during_a_run_drops_the_rest_of_the_request() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend, max_batch_tokens=1) as batcher:
-            backend.hold()
-            task = await begin(batcher, *[job(3)] * 10)
-            await asyncio.to_thread(backend.wait_for_runs, 1)
-            task.cancel()
-            await asyncio.wait([task])
-            assert batcher.queued_tokens == 0
-            backend.release()
-            await batcher.submit([job(4)])
-            assert backend.runs == [[(3,)], [(4,)]]
-
-    within_patience(test)
-
-
-def test_a_deadline_passes_while_every_worker_is_busy() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend) as batcher:
-            busy = await begin_busy(batcher, backend)
-            late = await begin(batcher, job(5), deadline=time.monotonic() + 0.02)
-            in_time = await begin(batcher, job(6), deadline=time.monotonic() + PATIENCE)
-            with pytest.raises(DeadlineExceeded, match="the deadline passed before the answer was there"):
-                await late
-            assert batcher.queued_tokens == 1
-            backend.release()
-            await asyncio.gather(in_time, *busy)
-            assert backend.runs == [[(1,)], [(6,)]]
-
-    within_patience(test)
-
-
-def test_a_deadline_that_passed_is_refused_at_once() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend) as batcher:
-            with pytest.raises(DeadlineExceeded):
-                await batcher.submit([job(5)], deadline=time.monotonic() - 1)
-            await batcher.submit([job(6)])
-            assert backend.runs == [[(6,)]]
-
-    within_patience(test)
-
-
-def test_a_deadline_passes_during_the_run() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
+async def test_cancelling_during_a_run_drops_the_rest_of_the_request() -> None:
+    backend = FakeBackend()
+    with running(backend, max_batch_tokens=1) as batcher:
         backend.hold()
-        with running(backend) as batcher:
-            with pytest.raises(DeadlineExceeded):
-                await batcher.submit([job(5)], deadline=time.monotonic() + 0.02)
-            backend.release()
-            assert pooled(await batcher.submit([job(6)])) == [[6, 1]]
+        task = await begin(batcher, *[job(3)] * 10)
+        await asyncio.to_thread(backend.wait_for_runs, 1)
+        task.cancel()
+        await asyncio.wait([task])
+        assert batcher.queued_tokens == 0
+        backend.release()
+        await batcher.submit([job(4)])
+        assert backend.runs == [[(3,)], [(4,)]]
 
-    within_patience(test)
+
+async def test_a_deadline_passes_while_every_worker_is_busy() -> None:
+    backend = FakeBackend()
+    with running(backend) as batcher:
+        busy = await begin_busy(batcher, backend)
+        late = await begin(batcher, job(5), deadline=time.monotonic() + 0.02)
+        in_time = await begin(batcher, job(6), deadline=time.monotonic() + PATIENCE)
+        with pytest.raises(DeadlineExceeded, match="the deadline passed before the answer was there"):
+            await late
+        assert batcher.queued_tokens == 1
+        backend.release()
+        await asyncio.gather(in_time, *busy)
+        assert backend.runs == [[(1,)], [(6,)]]
 
 
-def test_a_worker_skips_expired_work_even_where_the_event_loop_stands_still() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend) as batcher:
-            busy = await begin_busy(batcher, backend)
-            late = await begin(batcher, job(5), deadline=time.monotonic() + 0.02)
-            time.sleep(0.03)  # the loop stands still
-            backend.permit()
-            patience = time.monotonic() + PATIENCE
-            while batcher.queued_texts and time.monotonic() < patience:
-                pass
-            with pytest.raises(DeadlineExceeded):
-                await late
-            backend.release()
-            await asyncio.gather(*busy)
-            await batcher.submit([job(6)])
-            assert backend.runs == [[(1,)], [(6,)]]
+async def test_a_deadline_that_passed_is_refused_at_once() -> None:
+    backend = FakeBackend()
+    with running(backend) as batcher:
+        with pytest.raises(DeadlineExceeded):
+            await batcher.submit([job(5)], deadline=time.monotonic() - 1)
+        await batcher.submit([job(6)])
+        assert backend.runs == [[(6,)]]
 
-    within_patience(test)
+
+async def test_a_deadline_passes_during_the_run() -> None:
+    backend = FakeBackend()
+    backend.hold()
+    with running(backend) as batcher:
+        with pytest.raises(DeadlineExceeded):
+            await batcher.submit([job(5)], deadline=time.monotonic() + 0.02)
+        backend.release()
+        assert pooled(await batcher.submit([job(6)])) == [[6, 1]]
+
+
+async def test_a_worker_skips_expired_work_even_where_the_event_loop_stands_still() -> None:
+    backend = FakeBackend()
+    with running(backend) as batcher:
+        busy = await begin_busy(batcher, backend)
+        late = await begin(batcher, job(5), deadline=time.monotonic() + 0.02)
+        time.sleep(0.03)  # the loop stands still
+        backend.permit()
+        patience = time.monotonic() + PATIENCE
+        while batcher.queued_texts and time.monotonic() < patience:
+            pass
+        with pytest.raises(DeadlineExceeded):
+            await late
+        backend.release()
+        await asyncio.gather(*busy)
+        await batcher.submit([job(6)])
+        assert backend.runs == [[(1,)], [(6,)]]
 
 
 def raising(error: BaseException) -> Callable[[], None]:
@@ -500,42 +427,36 @@ def raising(error: BaseException) -> Callable[[], None]:
     return act
 
 
-def test_a_bad_text_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        backend.on_token[987654] = raising(OSError("no such row"))
-        with running(backend) as batcher:
-            busy = await begin_busy(batcher, backend)
-            good, bad, fine = [await begin(batcher, job(token)) for token in (5, 987654, 6)]
-            backend.release()
-            assert pooled(await good) == [[5, 1]]
-            assert pooled(await fine) == [[6, 1]]
-            with pytest.raises(InferenceFailed, match="^inference failed; the log has the details$") as caught:
-                await bad
-            assert isinstance(caught.value.__cause__, OSError)
-            assert backend.runs == [[(1,)], [(5,), (987654,), (6,)], [(5,)], [(987654,)], [(6,)]]
-            assert batcher.is_alive()
-            await asyncio.gather(*busy)
-
-    within_patience(test)
+async def test_a_bad_text_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
+    backend = FakeBackend()
+    backend.on_token[987654] = raising(OSError("no such row"))
+    with running(backend) as batcher:
+        busy = await begin_busy(batcher, backend)
+        good, bad, fine = [await begin(batcher, job(token)) for token in (5, 987654, 6)]
+        backend.release()
+        assert pooled(await good) == [[5, 1]]
+        assert pooled(await fine) == [[6, 1]]
+        with pytest.raises(InferenceFailed, match="^inference failed; the log has the details$") as caught:
+            await bad
+        assert isinstance(caught.value.__cause__, OSError)
+        assert backend.runs == [[(1,)], [(5,), (987654,), (6,)], [(5,)], [(987654,)], [(6,)]]
+        assert batcher.is_alive()
+        await asyncio.gather(*busy)
     assert "a batch of 1 texts, 1 tokens the longest, failed" in caplog.text
     assert "OSError: no such row" in caplog.text
     assert "Traceback" in caplog.text
     assert "987654" not in caplog.text
 
 
-def test_a_failed_text_takes_the_rest_of_its_request_out_of_the_queue() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        backend.on_token[5] = raising(OSError())
-        with running(backend, max_batch_tokens=1) as batcher:
-            with pytest.raises(InferenceFailed):
-                await batcher.submit([job(4), job(5), *[job(6)] * 100])
-            assert batcher.queued_tokens == 0
-            await batcher.submit([job(7)])
-            assert backend.runs == [[(4,)], [(5,)], [(7,)]]
-
-    within_patience(test)
+async def test_a_failed_text_takes_the_rest_of_its_request_out_of_the_queue() -> None:
+    backend = FakeBackend()
+    backend.on_token[5] = raising(OSError())
+    with running(backend, max_batch_tokens=1) as batcher:
+        with pytest.raises(InferenceFailed):
+            await batcher.submit([job(4), job(5), *[job(6)] * 100])
+        assert batcher.queued_tokens == 0
+        await batcher.submit([job(7)])
+        assert backend.runs == [[(4,)], [(5,)], [(7,)]]
 
 
 class ForgetfulBackend(FakeBackend):
@@ -546,14 +467,11 @@ class ForgetfulBackend(FakeBackend):
         return BatchOutput(output.output[:0], None, {}) if len(self.runs) == 1 else output
 
 
-def test_an_output_that_lacks_rows_is_a_failure_not_a_dead_worker() -> None:
-    async def test() -> None:
-        with running(ForgetfulBackend()) as batcher:
-            with pytest.raises(InferenceFailed):
-                await batcher.submit([job(5)])
-            assert pooled(await batcher.submit([job(6)])) == [[6, 1]]
-
-    within_patience(test)
+async def test_an_output_that_lacks_rows_is_a_failure_not_a_dead_worker() -> None:
+    with running(ForgetfulBackend()) as batcher:
+        with pytest.raises(InferenceFailed):
+            await batcher.submit([job(5)])
+        assert pooled(await batcher.submit([job(6)])) == [[6, 1]]
 
 
 def test_an_event_loop_that_is_gone_does_not_stop_the_worker() -> None:
@@ -572,45 +490,39 @@ def test_an_event_loop_that_is_gone_does_not_stop_the_worker() -> None:
         assert batcher.is_alive()
 
 
-def test_close_finishes_what_is_queued_and_takes_nothing_more() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend, workers=2) as batcher:
-            busy = await begin_busy(batcher, backend, runs=2)
-            waiting = [await begin(batcher, job(token)) for token in range(5, 25)]
-            closing = asyncio.create_task(asyncio.to_thread(batcher.close, PATIENCE))
-            while batcher.is_alive():
-                await asyncio.sleep(0)
-            with pytest.raises(NotReady, match="no longer takes work") as caught:
-                await batcher.submit([job(5)])
+async def test_close_finishes_what_is_queued_and_takes_nothing_more() -> None:
+    backend = FakeBackend()
+    with running(backend, workers=2) as batcher:
+        busy = await begin_busy(batcher, backend, runs=2)
+        waiting = [await begin(batcher, job(token)) for token in range(5, 25)]
+        closing = asyncio.create_task(asyncio.to_thread(batcher.close, PATIENCE))
+        while batcher.is_alive():
+            await asyncio.sleep(0)
+        with pytest.raises(NotReady, match="no longer takes work") as caught:
+            await batcher.submit([job(5)])
+        assert caught.value.retry_after == 1.0
+        assert not backend.is_closed
+        backend.release()
+        assert [pooled(results) for results in await asyncio.gather(*waiting)] == [[[t, 1]] for t in range(5, 25)]
+        assert await closing
+        assert backend.is_closed
+        assert not any(thread.name.startswith("polyhead-") for thread in threading.enumerate())
+        assert batcher.close(0)
+        await asyncio.gather(*busy)
+
+
+async def test_close_abandons_what_is_left_when_its_time_is_up() -> None:
+    backend = FakeBackend()
+    with running(backend) as batcher:
+        (busy,) = await begin_busy(batcher, backend)
+        waiting = await begin(batcher, job(5), job(6, 6))
+        assert not await asyncio.to_thread(batcher.close, 0.02)
+        for task in (busy, waiting):
+            with pytest.raises(NotReady) as caught:
+                await task
             assert caught.value.retry_after == 1.0
-            assert not backend.is_closed
-            backend.release()
-            assert [pooled(results) for results in await asyncio.gather(*waiting)] == [[[t, 1]] for t in range(5, 25)]
-            assert await closing
-            assert backend.is_closed
-            assert not any(thread.name.startswith("polyhead-") for thread in threading.enumerate())
-            assert batcher.close(0)
-            await asyncio.gather(*busy)
-
-    within_patience(test)
-
-
-def test_close_abandons_what_is_left_when_its_time_is_up() -> None:
-    async def test() -> None:
-        backend = FakeBackend()
-        with running(backend) as batcher:
-            (busy,) = await begin_busy(batcher, backend)
-            waiting = await begin(batcher, job(5), job(6, 6))
-            assert not await asyncio.to_thread(batcher.close, 0.02)
-            for task in (busy, waiting):
-                with pytest.raises(NotReady) as caught:
-                    await task
-                assert caught.value.retry_after == 1.0
-            assert batcher.queued_texts == 0
-            assert not backend.is_closed, "a run is still going on in it"
-
-    within_patience(test)
+        assert batcher.queued_texts == 0
+        assert not backend.is_closed, "a run is still going on in it"
 
 
 def test_before_the_start_nothing_is_taken_and_closing_closes_the_backend() -> None:
@@ -632,7 +544,7 @@ def test_refuses_settings_that_make_no_sense(change: dict[str, int]) -> None:
         Batcher(FakeBackend(), **{**values, **change})
 
 
-def test_everything_at_once_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+async def test_everything_at_once_leaves_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
     """Requests that succeed, fail, kill their worker, expire and are cancelled, side by side."""
     caplog.set_level(logging.CRITICAL)
     backend = FakeBackend()
@@ -656,39 +568,33 @@ def test_everything_at_once_leaves_nothing_behind(caplog: pytest.LogCaptureFixtu
         assert pooled(results) == [[one.input_ids.sum(), len(one.input_ids)] for one in jobs]
         return "ok"
 
-    async def test() -> None:
-        with running(backend, workers=3, max_queue_tokens=10**6) as batcher:
-            outcomes = await asyncio.gather(*(one(batcher, index) for index in range(1, 600)))
-            assert (
-                {"ok", "CancelledError", "InferenceFailed"}
-                <= set(outcomes)
-                <= {
-                    "ok",
-                    "CancelledError",
-                    "InferenceFailed",
-                    "DeadlineExceeded",
-                }
-            )
-            assert outcomes.count("ok") >= 100  # a dying worker takes whom it ran along, the rest of about 290 succeed
-            assert (batcher.queued_texts, batcher.queued_tokens) == (0, 0)
-            assert pooled(await batcher.submit([job(30)] * 50)) == [[30, 1]] * 50
-
-    within_patience(test)
+    with running(backend, workers=3, max_queue_tokens=10**6) as batcher:
+        outcomes = await asyncio.gather(*(one(batcher, index) for index in range(1, 600)))
+        assert (
+            {"ok", "CancelledError", "InferenceFailed"}
+            <= set(outcomes)
+            <= {
+                "ok",
+                "CancelledError",
+                "InferenceFailed",
+                "DeadlineExceeded",
+            }
+        )
+        assert outcomes.count("ok") >= 100  # a dying worker takes whom it ran along, the rest of about 290 succeed
+        assert (batcher.queued_texts, batcher.queued_tokens) == (0, 0)
+        assert pooled(await batcher.submit([job(30)] * 50)) == [[30, 1]] * 50
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own on Linux only")
-def test_workers_leave_the_event_loop_its_turn() -> None:
+async def test_workers_leave_the_event_loop_its_turn() -> None:
     class Backend(FakeBackend):
         def run(self, batch: Batch) -> BatchOutput:
             niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
             return super().run(batch)
 
-    async def test() -> None:
-        with running(Backend()) as batcher:
-            await batcher.submit([job(1)])
-
     niceness: list[int] = []
     before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    within_patience(test)
+    with running(Backend()) as batcher:
+        await batcher.submit([job(1)])
     assert niceness == [min(19, os.getpriority(os.PRIO_PROCESS, 0) + WORKER_NICE)]
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before

@@ -13,7 +13,7 @@ from service.batching.batcher import Batcher
 from service.errors import DeadlineExceeded, NotReady, Overloaded
 from service.inference.backend import Batch, BatchOutput, Cancellation
 from service.inference.onnx_backend import OnnxBackend
-from tests.service.batching.test_batcher import begin, pooled, within_patience
+from tests.service.batching.test_batcher import begin, pooled
 from tests.service.fake_backend import PATIENCE, job
 
 
@@ -47,56 +47,49 @@ def batcher_over(backend: EndableBackend) -> Batcher:
 
 
 @pytest.mark.parametrize("has_deadline", [False, True])
-def test_a_run_ends_when_its_only_request_is_given_up(has_deadline: bool, caplog: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        backend = EndableBackend()
-        batcher = batcher_over(backend)
-        task = await begin(batcher, job(1, 2, 3), deadline=time.monotonic() + 1 if has_deadline else None)
-        assert await asyncio.to_thread(backend.started.acquire, timeout=PATIENCE)
-        if not has_deadline:
-            task.cancel()
-        with pytest.raises(DeadlineExceeded if has_deadline else asyncio.CancelledError):
-            await task
-        assert backend.cancelled.wait(PATIENCE)
-        assert pooled(await batcher.submit([job(7)])) == [[7]], "the worker goes on"
-        assert await asyncio.to_thread(batcher.close, PATIENCE)
-
-    within_patience(test)
+async def test_a_run_ends_when_its_only_request_is_given_up(
+    has_deadline: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = EndableBackend()
+    batcher = batcher_over(backend)
+    task = await begin(batcher, job(1, 2, 3), deadline=time.monotonic() + 1 if has_deadline else None)
+    assert await asyncio.to_thread(backend.started.acquire, timeout=PATIENCE)
+    if not has_deadline:
+        task.cancel()
+    with pytest.raises(DeadlineExceeded if has_deadline else asyncio.CancelledError):
+        await task
+    assert backend.cancelled.wait(PATIENCE)
+    assert pooled(await batcher.submit([job(7)])) == [[7]], "the worker goes on"
+    assert await asyncio.to_thread(batcher.close, PATIENCE)
     assert "failed" not in caplog.text
 
 
-def test_a_run_goes_on_while_one_request_waits_for_it() -> None:
-    async def test() -> None:
-        backend = EndableBackend()
-        batcher = batcher_over(backend)
-        first = await begin(batcher, job(1, 2), job(3, 4))
-        second = await begin(batcher, job(5, 6))
-        assert await asyncio.to_thread(backend.started.acquire, timeout=PATIENCE)
-        mates = len(backend.batches[0].lengths)
-        for task in (second, first) if mates > 2 else (first,):
-            assert not backend.cancelled.is_set()
-            task.cancel()
-            await asyncio.wait([task])
-        assert backend.cancelled.wait(PATIENCE)
-        second.cancel()
-        assert await asyncio.to_thread(batcher.close, PATIENCE)
-
-    within_patience(test)
+async def test_a_run_goes_on_while_one_request_waits_for_it() -> None:
+    backend = EndableBackend()
+    batcher = batcher_over(backend)
+    first = await begin(batcher, job(1, 2), job(3, 4))
+    second = await begin(batcher, job(5, 6))
+    assert await asyncio.to_thread(backend.started.acquire, timeout=PATIENCE)
+    mates = len(backend.batches[0].lengths)
+    for task in (second, first) if mates > 2 else (first,):
+        assert not backend.cancelled.is_set()
+        task.cancel()
+        await asyncio.wait([task])
+    assert backend.cancelled.wait(PATIENCE)
+    second.cancel()
+    assert await asyncio.to_thread(batcher.close, PATIENCE)
 
 
-def test_closing_ends_the_runs_that_it_does_not_wait_for() -> None:
-    async def test() -> None:
-        backend = EndableBackend()
-        batcher = batcher_over(backend)
-        task = await begin(batcher, job(1, 2, 3))
-        assert await asyncio.to_thread(backend.started.acquire, timeout=PATIENCE)
-        assert not await asyncio.to_thread(batcher.close, 0.01)
-        with pytest.raises(NotReady):
-            await task
-        assert (backend.cancelled.is_set(), backend.is_closed) == (True, True)
-        assert not any(thread.name.startswith("polyhead-") for thread in threading.enumerate())
-
-    within_patience(test)
+async def test_closing_ends_the_runs_that_it_does_not_wait_for() -> None:
+    backend = EndableBackend()
+    batcher = batcher_over(backend)
+    task = await begin(batcher, job(1, 2, 3))
+    assert await asyncio.to_thread(backend.started.acquire, timeout=PATIENCE)
+    assert not await asyncio.to_thread(batcher.close, 0.01)
+    with pytest.raises(NotReady):
+        await task
+    assert (backend.cancelled.is_set(), backend.is_closed) == (True, True)
+    assert not any(thread.name.startswith("polyhead-") for thread in threading.enumerate())
 
 
 def test_cancelling_late_or_twice_calls_once() -> None:
@@ -108,20 +101,17 @@ def test_cancelling_late_or_twice_calls_once() -> None:
     assert calls == [1]
 
 
-def test_nothing_is_taken_whose_turn_comes_after_its_deadline() -> None:
-    async def test() -> None:
-        backend = EndableBackend()
-        batcher = batcher_over(backend)
-        batcher.executor.rate.add(1, 10.0)  # a token in ten seconds
-        waiting = [await begin(batcher, job(*[1] * 50)) for _ in range(4)]
-        with pytest.raises(Overloaded, match="the expected wait is"):
-            await batcher.submit([job(2, 2)], deadline=time.monotonic() + 10)
-        for task in waiting:
-            task.cancel()
-        await asyncio.wait(waiting)
-        assert await asyncio.to_thread(batcher.close, PATIENCE)
-
-    within_patience(test)
+async def test_nothing_is_taken_whose_turn_comes_after_its_deadline() -> None:
+    backend = EndableBackend()
+    batcher = batcher_over(backend)
+    batcher.executor.rate.add(1, 10.0)  # a token in ten seconds
+    waiting = [await begin(batcher, job(*[1] * 50)) for _ in range(4)]
+    with pytest.raises(Overloaded, match="the expected wait is"):
+        await batcher.submit([job(2, 2)], deadline=time.monotonic() + 10)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert await asyncio.to_thread(batcher.close, PATIENCE)
 
 
 def test_onnx_runtime_stops_in_the_middle(default_artifact: Path) -> None:

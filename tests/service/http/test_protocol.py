@@ -279,19 +279,16 @@ def test_body_that_breaks_off_into_nonsense_is_refused_once(server: ServerProces
     assert metric(server, 'polyhead_requests_rejected_total{reason="malformed_request"}') == before + 1
 
 
-def test_bodies_that_nobody_reads_are_kept_no_longer_than_their_requests() -> None:
-    async def test() -> None:
-        protocol = _protocol(_nothing_here)
-        protocol.data_received(request_bytes({"inputs": "cat"}))
-        assert protocol.cycle.body
-        await asyncio.sleep(0.01)
-        assert protocol.cycle.response_complete
-        assert not protocol.cycle.body
-
-    asyncio.run(test())
+async def test_bodies_that_nobody_reads_are_kept_no_longer_than_their_requests() -> None:
+    protocol = _protocol(_nothing_here)
+    protocol.data_received(request_bytes({"inputs": "cat"}))
+    assert protocol.cycle.body
+    await asyncio.sleep(0.01)
+    assert protocol.cycle.response_complete
+    assert not protocol.cycle.body
 
 
-def test_reading_goes_on_behind_a_large_body_that_came_at_once() -> None:
+async def test_reading_goes_on_behind_a_large_body_that_came_at_once() -> None:
     """While nothing is read, no one sees the client leave, and its request is computed for no one."""
     head, _, body = request_bytes({"inputs": "cat " * 25_000}).partition(b"{")
     read = bytearray()
@@ -303,62 +300,53 @@ def test_reading_goes_on_behind_a_large_body_that_came_at_once() -> None:
         read.extend(message["body"])
         await asyncio.sleep(60)
 
-    async def test() -> None:
-        protocol = _protocol(answer)
-        protocol.data_received(head)
-        await asyncio.sleep(0.01)
-        protocol.data_received(b"{" + body)
-        await asyncio.sleep(0.01)
-        assert read == b"{" + body
-        assert not protocol.flow.read_paused
-        for task in protocol.tasks:
-            task.cancel()
-
-    asyncio.run(test())
+    protocol = _protocol(answer)
+    protocol.data_received(head)
+    await asyncio.sleep(0.01)
+    protocol.data_received(b"{" + body)
+    await asyncio.sleep(0.01)
+    assert read == b"{" + body
+    assert not protocol.flow.read_paused
+    for task in protocol.tasks:
+        task.cancel()
 
 
-def test_reading_goes_on_behind_a_large_body_that_nobody_wants() -> None:
+async def test_reading_goes_on_behind_a_large_body_that_nobody_wants() -> None:
     """Stopped, the client could not send it all, and would be reset."""
     sent = request_bytes({"inputs": "cat " * 25_000}, "Connection: close")
 
-    async def test() -> None:
-        protocol = _protocol(_nothing_here)
-        protocol.data_received(sent[:-1])
-        assert protocol.flow.read_paused
-        await asyncio.sleep(0.01)
-        assert not protocol.flow.read_paused
-        assert isinstance(protocol.transport, Mock)
-        protocol.transport.write_eof.assert_called_once()
-        protocol.transport.close.assert_not_called()
-
-    asyncio.run(test())
+    protocol = _protocol(_nothing_here)
+    protocol.data_received(sent[:-1])
+    assert protocol.flow.read_paused
+    await asyncio.sleep(0.01)
+    assert not protocol.flow.read_paused
+    assert isinstance(protocol.transport, Mock)
+    protocol.transport.write_eof.assert_called_once()
+    protocol.transport.close.assert_not_called()
 
 
 @pytest.mark.parametrize(("unread", "seconds"), [(0, 2), (60_000, 11), (70_000, 16)])
-def test_answer_that_ends_its_connection_may_be_read_as_slowly_as_others(unread: int, seconds: int) -> None:
+async def test_answer_that_ends_its_connection_may_be_read_as_slowly_as_others(unread: int, seconds: int) -> None:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         del receive
         scope[CONNECTION_KEY].begin_answer()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"{}"})
 
-    async def test() -> None:
-        protocol = _protocol(answer)
-        assert isinstance(protocol.transport, Mock)
-        protocol.transport.get_write_buffer_size.return_value = unread
-        if unread > HIGH_WATER_LIMIT:
-            protocol.transport.writelines.side_effect = lambda _: protocol.pause_writing()
-        protocol.data_received(b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n" * 2)
-        await asyncio.sleep(0.01)
-        protocol.transport.write_eof.assert_called_once()
-        assert not protocol.pipeline
-        now = protocol.loop.time()
-        protocol.enforce_timeouts(now + seconds - 1)
-        protocol.transport.abort.assert_not_called()
-        protocol.enforce_timeouts(now + seconds + 1)
-        protocol.transport.abort.assert_called_once()
-
-    asyncio.run(test())
+    protocol = _protocol(answer)
+    assert isinstance(protocol.transport, Mock)
+    protocol.transport.get_write_buffer_size.return_value = unread
+    if unread > HIGH_WATER_LIMIT:
+        protocol.transport.writelines.side_effect = lambda _: protocol.pause_writing()
+    protocol.data_received(b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n" * 2)
+    await asyncio.sleep(0.01)
+    protocol.transport.write_eof.assert_called_once()
+    assert not protocol.pipeline
+    now = protocol.loop.time()
+    protocol.enforce_timeouts(now + seconds - 1)
+    protocol.transport.abort.assert_not_called()
+    protocol.enforce_timeouts(now + seconds + 1)
+    protocol.transport.abort.assert_called_once()
 
 
 def test_a_connection_that_is_over_is_gone_without_a_collection() -> None:

@@ -117,7 +117,7 @@ def test_nothing_more_is_sent_to_a_request_that_is_marked_disconnected() -> None
 
 
 @pytest.mark.parametrize("connection", [b"keep-alive", b"close"])
-def test_a_writer_of_ours_is_all_that_an_answer_needs(connection: bytes) -> None:
+async def test_a_writer_of_ours_is_all_that_an_answer_needs(connection: bytes) -> None:
     writer = Mock(spec=AnswerWriter)
 
     async def through_writer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,19 +128,16 @@ def test_a_writer_of_ours_is_all_that_an_answer_needs(connection: bytes) -> None
         def on_turn(self) -> None:
             self.scope["protocol"] = self  # type: ignore[typeddict-unknown-key]
 
-    async def test() -> None:
-        config = uvicorn.Config(through_writer, lifespan="off", log_config=None, access_log=False)
-        protocol = Handing(config, ServerState(), {})
-        transport = Mock(spec=asyncio.Transport)
-        transport.is_closing.return_value, transport.get_extra_info.return_value = False, None
-        protocol.connection_made(transport)
-        protocol.data_received(REQUEST.replace(b"Host:", b"Connection: %s\r\nHost:" % connection))
-        await asyncio.sleep(0.01)
-        transport.write.assert_not_called()
-        assert writer.close.called == (connection == b"close")
-        assert writer.write.call_args_list[0].args[0].startswith(b"HTTP/1.1 204 ")
-
-    asyncio.run(test())
+    config = uvicorn.Config(through_writer, lifespan="off", log_config=None, access_log=False)
+    protocol = Handing(config, ServerState(), {})
+    transport = Mock(spec=asyncio.Transport)
+    transport.is_closing.return_value, transport.get_extra_info.return_value = False, None
+    protocol.connection_made(transport)
+    protocol.data_received(REQUEST.replace(b"Host:", b"Connection: %s\r\nHost:" % connection))
+    await asyncio.sleep(0.01)
+    transport.write.assert_not_called()
+    assert writer.close.called == (connection == b"close")
+    assert writer.write.call_args_list[0].args[0].startswith(b"HTTP/1.1 204 ")
 
 
 def test_the_server_installs_no_signal_handlers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Every metric of the contract: its name, its labels, its figures after known requests."""
 
-import asyncio
 import logging
 import os
 import time
@@ -281,7 +280,7 @@ def test_a_failed_run_is_busy_time(serve: Serve) -> None:
     assert served.metric("polyhead_worker_busy_seconds_total") >= 0.05
 
 
-def test_pages_are_written_a_few_times_a_second_at_most() -> None:
+async def test_pages_are_written_a_few_times_a_second_at_most() -> None:
     registry, asked = CollectorRegistry(), 0
     gauge = Gauge("looked_at", "How often.", registry=registry)
 
@@ -295,12 +294,9 @@ def test_pages_are_written_a_few_times_a_second_at_most() -> None:
     async def alone() -> None:
         return None
 
-    async def test() -> None:
-        pages = MetricsPages(registry)
-        read = [await pages.read("", alone) for _ in range(20)]
-        assert asked == PAGES_A_SECOND
-        assert f"looked_at {PAGES_A_SECOND}.0" in read[-1][0].decode()
-        content_type = (await pages.read("application/openmetrics-text", alone))[1]
-        assert content_type.startswith("application/openmetrics-text"), "a form that was not written yet"
-
-    asyncio.run(test())
+    pages = MetricsPages(registry)
+    read = [await pages.read("", alone) for _ in range(20)]
+    assert asked == PAGES_A_SECOND
+    assert f"looked_at {PAGES_A_SECOND}.0" in read[-1][0].decode()
+    content_type = (await pages.read("application/openmetrics-text", alone))[1]
+    assert content_type.startswith("application/openmetrics-text"), "a form that was not written yet"

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -44,10 +43,6 @@ class Work:
         self.permits.release(1000)
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), PATIENCE))
-
-
 async def begin(queue: TokenizerQueue, *parts: Part, deadline: float | None = None) -> asyncio.Task[list[str]]:
     """A request that waits in the queue when this returns."""
     task = asyncio.create_task(queue.run(parts, list, deadline))
@@ -55,131 +50,110 @@ async def begin(queue: TokenizerQueue, *parts: Part, deadline: float | None = No
     return task
 
 
-def test_a_long_request_leaves_others_their_turns_and_counts_what_waits() -> None:
-    async def test() -> None:
-        queue, work = TokenizerQueue(1), Work()
-        large = await begin(queue, *(work.part(f"large {index}") for index in range(20)))
-        await work.wait_begun()
-        small = await begin(queue, work.part("small"))
-        assert queue.characters == 20 * LONG  # the first part is no longer waiting
-        work.release()
-        assert await small == ["small"]
-        assert await large == [f"large {index}" for index in range(20)]
-        assert work.done.index("small") <= 2, "behind the part that ran, and perhaps one more"
-        assert queue.characters == 0
-        queue.close()
-
-    run(test)
+async def test_a_long_request_leaves_others_their_turns_and_counts_what_waits() -> None:
+    queue, work = TokenizerQueue(1), Work()
+    large = await begin(queue, *(work.part(f"large {index}") for index in range(20)))
+    await work.wait_begun()
+    small = await begin(queue, work.part("small"))
+    assert queue.characters == 20 * LONG  # the first part is no longer waiting
+    work.release()
+    assert await small == ["small"]
+    assert await large == [f"large {index}" for index in range(20)]
+    assert work.done.index("small") <= 2, "behind the part that ran, and perhaps one more"
+    assert queue.characters == 0
+    queue.close()
 
 
-def test_what_would_wait_too_long_is_refused_with_when_to_come_back() -> None:
-    async def test() -> None:
-        queue, work = TokenizerQueue(1, max_delay=1.0), Work()
-        queue._rate.add(1000, 1.0)
-        waiting = [await begin(queue, work.part("a", 10_000))]
-        await work.wait_begun()
-        waiting += [await begin(queue, work.part("a", 10_000)) for _ in range(17)]
-        assert not any(task.done() for task in waiting), "each may wait for 1 s and 16 times its own 10 s"
-        refused = await begin(queue, work.part("b", 10_000))
-        with pytest.raises(Overloaded, match=r"the expected wait is 170.00 s; try again later") as caught:
-            await refused
-        assert caught.value.retry_after is not None
-        assert caught.value.retry_after == pytest.approx(9.0)
-        assert queue.early_refusal(10_000) is not None
-        assert queue.early_refusal(INLINE_CHARACTERS) is None, "it would not wait"
-        late = await begin(queue, work.part("c", 5000), deadline=time.monotonic() + 2.0)
-        with pytest.raises(Overloaded):
-            await late
-        work.release()
-        await asyncio.gather(*waiting)
-        queue.close()
-
-    run(test)
+async def test_what_would_wait_too_long_is_refused_with_when_to_come_back() -> None:
+    queue, work = TokenizerQueue(1, max_delay=1.0), Work()
+    queue._rate.add(1000, 1.0)
+    waiting = [await begin(queue, work.part("a", 10_000))]
+    await work.wait_begun()
+    waiting += [await begin(queue, work.part("a", 10_000)) for _ in range(17)]
+    assert not any(task.done() for task in waiting), "each may wait for 1 s and 16 times its own 10 s"
+    refused = await begin(queue, work.part("b", 10_000))
+    with pytest.raises(Overloaded, match=r"the expected wait is 170.00 s; try again later") as caught:
+        await refused
+    assert caught.value.retry_after is not None
+    assert caught.value.retry_after == pytest.approx(9.0)
+    assert queue.early_refusal(10_000) is not None
+    assert queue.early_refusal(INLINE_CHARACTERS) is None, "it would not wait"
+    late = await begin(queue, work.part("c", 5000), deadline=time.monotonic() + 2.0)
+    with pytest.raises(Overloaded):
+        await late
+    work.release()
+    await asyncio.gather(*waiting)
+    queue.close()
 
 
-def test_what_nobody_waits_for_is_dropped() -> None:
-    async def test() -> None:
-        queue, work = TokenizerQueue(1), Work()
-        busy = await begin(queue, work.part("busy"))
-        await work.wait_begun()
-        gone = await begin(queue, work.part("gone"))
-        late = await begin(queue, work.part("late"), deadline=time.monotonic() + 0.01)
-        gone.cancel()
-        with pytest.raises(DeadlineExceeded):
-            await late
-        with pytest.raises(DeadlineExceeded):
-            await queue.run([work.part("later")], list, time.monotonic() - 1)
-        assert queue.characters == 0
-        work.release()
-        await busy
-        queue.close()
-        assert work.done == ["busy"]
-
-    run(test)
+async def test_what_nobody_waits_for_is_dropped() -> None:
+    queue, work = TokenizerQueue(1), Work()
+    busy = await begin(queue, work.part("busy"))
+    await work.wait_begun()
+    gone = await begin(queue, work.part("gone"))
+    late = await begin(queue, work.part("late"), deadline=time.monotonic() + 0.01)
+    gone.cancel()
+    with pytest.raises(DeadlineExceeded):
+        await late
+    with pytest.raises(DeadlineExceeded):
+        await queue.run([work.part("later")], list, time.monotonic() - 1)
+    assert queue.characters == 0
+    work.release()
+    await busy
+    queue.close()
+    assert work.done == ["busy"]
 
 
-def test_a_request_that_leaves_while_a_part_of_it_runs_harms_nobody() -> None:
-    async def test() -> None:
-        queue, work = TokenizerQueue(1), Work()
-        gone = await begin(queue, work.part("gone"), work.part("never"))
-        await work.wait_begun()
-        gone.cancel()
-        await asyncio.wait([gone])
-        behind = await begin(queue, work.part("behind"))
-        work.release()
-        assert await behind == ["behind"]
-        queue.close()
-        assert work.done == ["gone", "behind"]
-
-    run(test)
+async def test_a_request_that_leaves_while_a_part_of_it_runs_harms_nobody() -> None:
+    queue, work = TokenizerQueue(1), Work()
+    gone = await begin(queue, work.part("gone"), work.part("never"))
+    await work.wait_begun()
+    gone.cancel()
+    await asyncio.wait([gone])
+    behind = await begin(queue, work.part("behind"))
+    work.release()
+    assert await behind == ["behind"]
+    queue.close()
+    assert work.done == ["gone", "behind"]
 
 
-def test_a_part_that_fails_fails_its_request_alone() -> None:
+async def test_a_part_that_fails_fails_its_request_alone() -> None:
     def fail() -> None:
         raise Invalid("no such text")
 
-    async def test() -> None:
-        queue, work = TokenizerQueue(1), Work()
-        work.release()
-        bad, good = await begin(queue, Part(LONG, fail), work.part("rest")), await begin(queue, work.part("good"))
-        assert await good == ["good"]
-        with pytest.raises(Invalid, match="no such text"):
-            await bad
-        queue.close()
-        assert work.done == ["good"]
-
-    run(test)
+    queue, work = TokenizerQueue(1), Work()
+    work.release()
+    bad, good = await begin(queue, Part(LONG, fail), work.part("rest")), await begin(queue, work.part("good"))
+    assert await good == ["good"]
+    with pytest.raises(Invalid, match="no such text"):
+        await bad
+    queue.close()
+    assert work.done == ["good"]
 
 
-def test_closing_fails_what_waits() -> None:
-    async def test() -> None:
-        queue, work = TokenizerQueue(1), Work()
-        busy = await begin(queue, work.part("busy"))
-        await work.wait_begun()
-        waiting = await begin(queue, work.part("waiting"))
-        queue.close()
-        with pytest.raises(NotReady, match="closed"):
-            await waiting
-        work.release()
-        assert await busy == ["busy"]
-
-    run(test)
+async def test_closing_fails_what_waits() -> None:
+    queue, work = TokenizerQueue(1), Work()
+    busy = await begin(queue, work.part("busy"))
+    await work.wait_begun()
+    waiting = await begin(queue, work.part("waiting"))
+    queue.close()
+    with pytest.raises(NotReady, match="closed"):
+        await waiting
+    work.release()
+    assert await busy == ["busy"]
 
 
-def test_freed_memory_of_long_texts_is_returned_once_no_more_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_freed_memory_of_long_texts_is_returned_once_no_more_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     trimmed = threading.Event()
     monkeypatch.setattr(tokenizer_queue, "trim_heap", trimmed.set)
 
-    async def test() -> None:
-        queue, work = TokenizerQueue(1), Work()
-        work.release()
-        await queue.run([work.part("short")], list, None)
-        assert not trimmed.is_set()
-        await queue.run([work.part("long", 131_072)], list, None)
-        assert await asyncio.to_thread(trimmed.wait, PATIENCE)
-        queue.close()
-
-    run(test)
+    queue, work = TokenizerQueue(1), Work()
+    work.release()
+    await queue.run([work.part("short")], list, None)
+    assert not trimmed.is_set()
+    await queue.run([work.part("long", 131_072)], list, None)
+    assert await asyncio.to_thread(trimmed.wait, PATIENCE)
+    queue.close()
 
 
 @pytest.mark.parametrize("ids_only", [False, True])
