@@ -1,19 +1,46 @@
-"""How a command of the exporter runs and ends: signals, threads, its exit code, and one line on standard error.
+"""How a command runs and ends: numbers among its arguments, signals, threads, exit code, one line on standard error.
 
 It does not import torch, which reads how its threads are to wait when it is imported.
 """
 
+import argparse
+import math
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from export.errors import one_line
 
+Number = TypeVar("Number", int, float)
+
 FAILED, INTERRUPTED = 1, 130  # the second as a shell counts a program that Ctrl-C ended
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+
+
+def number(read: Callable[[str], Number], holds: Callable[[Number], bool], expected: str) -> Callable[[str], Number]:
+    """What argparse reads numbers of one kind with; `expected` names the kind."""
+
+    def checked(text: str) -> Number:
+        try:
+            value = read(text)
+        except ValueError:
+            value = None
+        if value is None or not holds(value):
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+        return value
+
+    return checked
+
+
+whole = number(int, lambda value: value >= 0, "a whole number from 0")
+count = number(int, lambda value: value > 0, "a whole number above 0")
+positive = number(float, lambda value: 0 < value < math.inf, "a number above 0")
+not_negative = number(float, lambda value: 0 <= value < math.inf, "a number from 0")
+share = number(float, lambda value: 0 <= value < 1, "a share of at least 0 and below 1")
 
 
 def wait_asleep() -> None:

@@ -8,19 +8,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from export.command import count, positive, share, whole
 from export.sources import read_json
-from train.options import (
-    add_material,
-    add_model,
-    add_speed_options,
-    count,
-    positive,
-    run_recipe,
-    settings_of,
-    several,
-    share,
-    whole,
-)
+from train.options import add_material, add_model, add_speed_options, run_recipe, settings_of, several
 from train.settings import RunSettings
 
 HEAL_EXAMPLE = """\

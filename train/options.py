@@ -1,19 +1,21 @@
 """Flags that several training commands have, how flags become settings, and what every command does then."""
 
 import argparse
-import math
 import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from export.command import count, not_negative, number, positive, share, whole
 from train.settings import RunSettings
 
 if TYPE_CHECKING:  # torch takes seconds to import: --help and a wrong command line answer without it
     from train.loop import Recipe
 
 Settings = TypeVar("Settings")
+
+several = number(int, lambda value: value > 1, "a whole number above 1, as intervals need two")
 
 
 def add_model(made: argparse.ArgumentParser, text: str) -> None:
@@ -79,54 +81,6 @@ def settings_of(kind: type[Settings], options: argparse.Namespace, **given: Any)
     names = [field.name for field in fields(kind) if hasattr(options, field.name) and field.name not in given]  # type: ignore[arg-type]
     named = {name: getattr(options, name) for name in names}
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}, **given)
-
-
-def whole(text: str) -> int:
-    """A whole number of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 0")
-    return int(text)
-
-
-def count(text: str) -> int:
-    """A whole number above 0."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-    return int(text)
-
-
-def several(text: str) -> int:
-    """A whole number above 1: one run has no interval."""
-    if count(text) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 1: intervals need two")
-    return int(text)
-
-
-def positive(text: str) -> float:
-    """A number above 0."""
-    value = not_negative(text)
-    if not value:
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
-    return value
-
-
-def not_negative(text: str) -> float:
-    """A finite number of at least 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 0")
-    return value
-
-
-def share(text: str) -> float:
-    """A number of at least 0 and below 1."""
-    value = not_negative(text)
-    if value >= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share of at least 0 and below 1")
-    return value
 
 
 def add_material(made: argparse.ArgumentParser) -> None:

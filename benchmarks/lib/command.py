@@ -2,20 +2,18 @@
 
 import argparse
 import inspect
-import math
 import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TypeVar
 
+from export import command
 from export.command import endings_interrupt
 from export.errors import ExportError
 from model.artifact import ArtifactError
 from service.errors import one_line
 
-Number = TypeVar("Number", int, float)
-
+whole, seed, positive, not_negative = command.count, command.whole, command.positive, command.not_negative
 FAILED, INTERRUPTED = 2, 130  # exit codes: the first is argparse's for a wrong command line, the second a shell's
 
 
@@ -49,26 +47,6 @@ def parser_of(doc: str | None, *, takes: str) -> argparse.ArgumentParser:
     )
 
 
-def whole(text: str) -> int:
-    """A whole number above 0."""
-    return _checked(int, text, lambda value: value > 0, "a whole number above 0")
-
-
-def seed(text: str) -> int:
-    """A whole number from 0."""
-    return _checked(int, text, lambda value: value >= 0, "a whole number from 0")
-
-
-def positive(text: str) -> float:
-    """A finite number above 0."""
-    return _checked(float, text, lambda value: 0 < value < math.inf, "a number above 0")
-
-
-def not_negative(text: str) -> float:
-    """A finite number from 0."""
-    return _checked(float, text, lambda value: 0 <= value < math.inf, "a number from 0")
-
-
 def setting(text: str) -> str:
     """`NAME=VALUE`, as an environment holds it."""
     name, separator, _ = text.partition("=")
@@ -96,15 +74,6 @@ class _Formatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaults
     def _get_help_string(self, action: argparse.Action) -> str | None:
         has_default = action.default not in (None, [], argparse.SUPPRESS)
         return super()._get_help_string(action) if has_default else action.help
-
-
-def _checked(read: Callable[[str], Number], text: str, is_valid: Callable[[Number], bool], expected: str) -> Number:
-    try:
-        if is_valid(value := read(text)):
-            return value
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
 
 
 def _end(message: str, code: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from export.command import run_command, wait_asleep
+from export.command import count, run_command, wait_asleep
 from export.errors import SourceError
 from export.sources import DEFAULT_MODEL
 from model.artifact import HEADS, HEADS_PAGE
@@ -50,18 +50,18 @@ def parser(program: str = PROGRAM, default: Path | None = None) -> argparse.Argu
     made.add_argument(
         "--output", type=Path, metavar="DIR", help="write the report there (needed where MODEL is no artifact)"
     )
-    made.add_argument("--texts", type=_count, default=1000, help="texts drawn from the corpus (default: %(default)s)")
+    made.add_argument("--texts", type=count, default=1000, help="texts drawn from the corpus (default: %(default)s)")
     made.add_argument(
-        "--max-tokens", type=_count, default=128, help="tokens read of each text (default: %(default)s, or the model's)"
+        "--max-tokens", type=count, default=128, help="tokens read of each text (default: %(default)s, or the model's)"
     )
     made.add_argument(
         "--importance-texts",
-        type=_count,
+        type=count,
         default=200,
         metavar="N",
         help="texts (with --pairs: pairs) for importance, which runs the network once a head (default: %(default)s)",
     )
-    made.add_argument("--sentences", type=_count, metavar="N", help="first N parses (default: all)")
+    made.add_argument("--sentences", type=count, metavar="N", help="first N parses (default: all)")
     made.add_argument("--weights", metavar="MODEL", help="an artifact's weights, where its manifest names a folder")
     made.add_argument("--revision", help="branch, tag or commit on the hub")
     made.add_argument("--debug", action="store_true", help="show the traceback of a failure")
@@ -112,9 +112,3 @@ def _summary(report: dict[str, Any], destination: Path) -> str:
         f"wrote {destination / HEADS} and {destination / HEADS_PAGE}: {len(report['heads'])} heads over "
         f"{report['corpus']['texts']} texts\n{counted}\n"
     )
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no whole number above 0")
-    return int(text)

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from export.command import number
+
 if TYPE_CHECKING:  # torch takes seconds to import: --help and a wrong command line answer without it
     from export.checkpoint import Checkpoint
     from export.exporter import PruningRecord
@@ -16,11 +18,14 @@ def add_options(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("pruning")
     how_much = group.add_mutually_exclusive_group()
     how_much.add_argument(
-        "--prune-heads", type=_share, metavar="SHARE", help="remove this share of the heads, the least important ones"
+        "--prune-heads",
+        type=number(float, lambda value: 0 < value <= 1, "a share above 0 and at most 1"),
+        metavar="SHARE",
+        help="remove this share of the heads, the least important ones",
     )
     how_much.add_argument(
         "--prune-to-quality",
-        type=_points,
+        type=number(float, lambda value: 0 <= value <= 100, "points from 0 to 100"),
         metavar="POINTS",
         help="remove as many heads as lose at most POINTS: Spearman x 100 with --pairs, else cosine x 100",
     )
@@ -81,24 +86,3 @@ def _summary(record: dict[str, Any]) -> str:
         f"{before['points']:.2f} before, {after['points']:.2f} after; cosine to the whole network's embedding "
         f"{after['cosine_mean']:.4f} on average, {after['cosine_worst']:.4f} at worst\n"
     )
-
-
-def _share(text: str) -> float:
-    value = _number(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is no share above 0 and at most 1")
-    return value
-
-
-def _points(text: str) -> float:
-    value = _number(text)
-    if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"{text} is no number of points from 0 to 100")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None

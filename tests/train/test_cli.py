@@ -78,8 +78,8 @@ def test_a_command_has_its_own_learning_rate(name: str, rate: float) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--remove", "1.5"], "argument --remove: '1.5' is no share of at least 0 and below 1"),
-        (["--remove", "0.4", "--epochs", "0"], "argument --epochs: '0' is not above 0"),
+        (["--remove", "1.5"], "argument --remove: expected a share of at least 0 and below 1, got '1.5'"),
+        (["--remove", "0.4", "--epochs", "0"], "argument --epochs: expected a number above 0, got '0'"),
         (["--remove", "0.4", "--heads", "x.json"], "argument --heads: not allowed with argument --remove"),
     ],
 )

@@ -137,7 +137,7 @@ def test_a_wrong_count_is_a_wrong_command_line(count: str, capsys: Any) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["heads", "x", "--corpus", "y", f"--texts={count}"])
     assert caught.value.code == 2
-    assert f"--texts: {count} is no whole number above 0" in capsys.readouterr().err
+    assert f"--texts: expected a whole number above 0, got {count!r}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
