@@ -1,7 +1,7 @@
 """An encoder by its definition, a head and a query at a time, in float64; shares no code with `model`.
 
-For the settings of networks unlike BERT: groups of queries, norms of queries and keys, causal and local attention,
-rotary positions, norms before and behind.
+Groups of queries, norms of queries and keys, causal and local attention, rotary positions, norms before and behind, and
+the options of the value stream.
 """
 
 import math
@@ -30,17 +30,23 @@ class Found(NamedTuple):
     norms: list[Tensor]
 
 
-def run(config: EncoderConfig, state: State, ids: Tensor, gates: Sequence[Sequence[float]]) -> Found:
-    """One text [n] through the network; `gates[l][h]` multiplies what a head adds."""
+def run(config: EncoderConfig, state: State, ids: Tensor, gates: Sequence[Sequence[float]] | None = None) -> Found:
+    """One text [n] through the network; `gates[l][h]`, 1 if not given, multiplies the output of a head."""
+    gates = gates or [[1.0] * heads for heads in config.num_heads]
     state = {name: tensor.double() for name, tensor in state.items()}
     hidden = state["embeddings.token.weight"][ids]
+    if config.type_vocab_size:
+        hidden = hidden + state["embeddings.token_type.weight"][0]
+    if config.positions == "learned":
+        hidden = hidden + state["embeddings.position.weight"][: len(ids)]
     if config.embedding_norm:
         hidden = _normed(config, state, "embeddings.norm", hidden)
     weights, norms = [], []
+    first: list[Tensor] = []
     for layer in range(config.num_layers):
         name = f"layers.{layer}"
         read = _normed(config, state, f"{name}.attention_norm", hidden) if config.pre_norm else hidden
-        attended, of_layer, moved = _attention(config, state, layer, read, gates[layer])
+        attended, of_layer, moved = _attention(config, state, layer, read, gates[layer], first)
         weights.append(of_layer)
         norms.append(moved)
         hidden = _add(config, state, hidden, attended, f"{name}.attention")
@@ -62,10 +68,13 @@ def _feed_forward(config: EncoderConfig, state: State, name: str, x: Tensor) -> 
 
 
 def _attention(
-    config: EncoderConfig, state: State, layer: int, x: Tensor, gates: Sequence[float]
+    config: EncoderConfig, state: State, layer: int, x: Tensor, gates: Sequence[float], first: list[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     name = f"layers.{layer}.attention"
+    if not config.num_heads[layer]:
+        return state[f"{name}.output_bias"].expand_as(x), x.new_zeros(0, len(x), len(x)), x.new_zeros(0, len(x))
     query, key, value = (_linear(state, f"{name}.{part}", x) for part in ("query", "key", "value"))
+    value = _valued(config, state, layer, value, first)
     output, length = state[f"{name}.output.weight"], len(x)
     added = state.get(f"{name}.output.bias", torch.zeros(config.hidden_size, dtype=torch.float64)).expand(length, -1)
     read = [group for group, size in enumerate(config.groups(layer)) for _ in range(size)]
@@ -81,8 +90,24 @@ def _attention(
         for place in range(length):
             seen = _seen(config, layer, place, length)
             weights[head, place, seen] = ((k[seen] @ q[place]) * _scale(config)).softmax(dim=0)
-        added = added + gates[head] * (weights[head] @ moved)
+        gate = torch.tensor(gates[head], dtype=torch.float64)
+        if config.output_gate:
+            opened = x @ state[f"{name}.stream.gate.weight"][head] + state[f"{name}.stream.gate.bias"][head]
+            gate = gate / (1 + torch.exp(-opened))[:, None]
+        added = added + gate * (weights[head] @ moved)
     return added, weights, norms
+
+
+def _valued(config: EncoderConfig, state: State, layer: int, value: Tensor, first: list[Tensor]) -> Tensor:
+    """Values [n, HV], activated and mixed with the first layer's."""
+    if config.value_activation == "silu":
+        value = value * torch.sigmoid(value)
+    first.append(value)
+    if not layer or not config.value_residual:
+        return value
+    fixed = torch.tensor(config.value_residual[layer], dtype=torch.float64)
+    mix = state.get(f"layers.{layer}.attention.stream.mix", fixed)
+    return mix[0] * first[0] + mix[1] * value
 
 
 def _seen(config: EncoderConfig, layer: int, place: int, length: int) -> list[int]:

@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 from export.cli import main
 from model.config import EncoderConfig
 from model.encoder import Encoder
+from tests.loop_reference import Found, run
 from tests.networks import TINY, draw_weights
 from tests.service.process import ServerProcess
-from tests.written_out import WrittenOut, run
 
 TOLERANCE = 1e-5
 TEXTS = ["the cat sat on a mat .", "new york", "", "a dog ran on the mats and the cats " * 3]
@@ -52,7 +52,7 @@ class Served:
         assert status == 200, answer[:500]
         return json.loads(answer)
 
-    def run(self, text: str) -> WrittenOut:
+    def run(self, text: str) -> Found:
         ids = self.tokenizer.encode(text).ids
         return run(self.encoder.config, self.encoder.state_dict(), torch.tensor(ids))
 
@@ -94,7 +94,7 @@ def test_attention_equals_the_equations_a_layer_with_its_own_heads(served: Serve
     heads = served.encoder.config.num_heads
     for text, entry in zip(TEXTS, answer["attention"], strict=True):
         assert entry["heads"] == [list(range(count)) for count in heads]
-        for found, reference in zip(entry["weights"], served.run(text).attentions, strict=True):
+        for found, reference in zip(entry["weights"], served.run(text).weights, strict=True):
             assert len(found) == len(reference)
             if found:
                 np.testing.assert_allclose(found, reference, atol=TOLERANCE, rtol=0)

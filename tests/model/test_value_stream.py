@@ -10,8 +10,8 @@ from model.config import EncoderConfig
 from model.config_parts import ConfigError
 from model.encoder import Encoder, EncoderLayer
 from model.value_stream import LayerRequest, ValueStream
+from tests.loop_reference import run
 from tests.networks import TINY, draw_weights
-from tests.written_out import run
 
 MODELS = Path(__file__).parents[2] / "docs" / "models.md"
 EQUAL_HEADS = {**TINY.to_dict(), "num_heads": [4, 4, 4]}
