@@ -37,7 +37,8 @@ from service.settings import Settings
 
 LAST_ANSWERS_SECONDS = 1.0  # for requests cut off by the shutdown limit to say so
 FORCED_END_SECONDS = 2.0  # after a second signal, whatever still loads or runs
-STALLED_SECONDS = 2.0  # of reading nothing, after which a client may be cut off for others to have answers
+STALLED_SECONDS = 2.0  # of reading nothing, or of sending one body, after which a client may be cut off for others
+CUT_INTERVAL = 0.05  # seconds between two looks for such a client: each goes through all connections
 LAG_INTERVAL = 0.1  # seconds between two measurements of the event loop
 
 Load = Callable[[Settings, Callable[[BatchRecord], None]], Runner]
@@ -130,6 +131,8 @@ class Server(HttpServer):
         self._services.models.load = self._load_model
         for model in self._services.models:
             model.answers.on_full = self._cut_stalled
+        self._services.body_budget.on_full = self._cut_slow_sender
+        self._next_cut = 0.0
         self._background: set[asyncio.Task[None]] = set()
         self.failure: StartFailure | None = None
         self.was_forced = False
@@ -214,11 +217,24 @@ class Server(HttpServer):
 
     def _cut_stalled(self) -> None:
         """Cuts off the client that has read nothing for longest, whose answer occupies the bytes of others'."""
-        limit = asyncio.get_running_loop().time() - STALLED_SECONDS
-        stalled = [one for one in self.connections if one.stalled_since is not None and one.stalled_since <= limit]
-        if stalled:
+        if stalled := self._held_up(lambda one: one.stalled_since):
             logger.info("no room for answers: the client that has read nothing for longest is cut off")
             min(stalled, key=lambda one: float(one.stalled_since)).transport.abort()
+
+    def _cut_slow_sender(self) -> None:
+        """Refuses the largest body that does not end: clients that send no more would keep all others out."""
+        if senders := self._held_up(lambda one: one.sending_since):
+            logger.info("no room for request bodies: the largest of those that do not end is refused")
+            max(senders, key=lambda one: int(one.body_bytes)).refuse_body()
+
+    def _held_up(self, since: Callable[[Any], float | None]) -> list[Any]:
+        """The connections that have been in a state for too long; none if somebody has just looked."""
+        now = asyncio.get_running_loop().time()
+        if now < self._next_cut:
+            return []
+        self._next_cut = now + CUT_INTERVAL
+        limit = now - STALLED_SECONDS
+        return [one for one in self.connections if (start := since(one)) is not None and start <= limit]
 
     async def _become_ready(self) -> None:
         """Loads the models, one after the other. If none loads the process ends, since it could never serve."""

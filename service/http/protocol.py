@@ -265,6 +265,21 @@ class BoundedProtocol(HttpProtocol):
         """Since when the client has read nothing of its answer; None if no answer waits."""
         return self._unread_since if self._unread_bytes else None
 
+    @property
+    def sending_since(self) -> float | None:
+        """Since when the client sends the body of the request that is being answered; None if no body is missing."""
+        is_current = self._reading == "body" and self.is_answering and self.cycle is self.answering
+        return self._waiting_since if is_current else None
+
+    @property
+    def body_bytes(self) -> int:
+        """How much has come of the body that is being read."""
+        return self._body_bytes
+
+    def refuse_body(self) -> None:
+        """Ends a request whose body takes too long."""
+        self._refuse(RequestTimeout("the request's body did not arrive in time"))
+
     def enforce_timeouts(self, now: float) -> None:
         """Cuts the client off where its time is up."""
         if self.transport.is_closing() and self._close_deadline is None:
@@ -283,9 +298,10 @@ class BoundedProtocol(HttpProtocol):
         elif now > self._waiting_since + self._limits.receive_timeout:
             if self._reading in ("nothing yet", "between requests"):
                 self.transport.close()
+            elif self._reading == "body":
+                self.refuse_body()
             else:
-                part = "headers" if self._reading == "head" else "body"
-                self._refuse(RequestTimeout(f"the request's {part} did not arrive in time"))
+                self._refuse(RequestTimeout("the request's headers did not arrive in time"))
 
     def _begin_answer(self) -> bool:
         """Holds the head until its body comes; whether the connection has to end behind the answer.

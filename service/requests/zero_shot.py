@@ -55,11 +55,15 @@ class ZeroShotRequest(ModelChoice):
     parameters: ZeroShotParameters | None = None
     """the same as huggingface_hub sends it, answered as it expects it: a list of `label` and `score`"""
 
-    def resolve(self) -> "ZeroShot":
+    def resolve(self, most: int | None = None) -> "ZeroShot":
         """What is asked for, checked as far as it goes without the model.
+
+        Args:
+            most: texts, and labels, that a request may have; more are refused unread. None for no limit.
 
         Raises:
             Invalid: no labels, an empty text or label, a label twice, or a template without a place for the label.
+            TooLarge: more texts or labels than allowed.
         """
         theirs = self.parameters
         labels = self.candidate_labels if theirs is None else theirs.candidate_labels
@@ -68,6 +72,12 @@ class ZeroShotRequest(ModelChoice):
             raise Invalid("candidate_labels: Field required", param="candidate_labels")
         multi_label = self.multi_label if theirs is None else bool(theirs.multi_label)
         texts = [self.inputs] if isinstance(self.inputs, str) else self.inputs
+        for name, count in (
+            ("inputs", len(texts)),
+            ("candidate_labels", labels.count(",") + 1 if isinstance(labels, str) else len(labels)),
+        ):
+            if most is not None and count > most:
+                raise TooLarge(f"{name}: {count}, at most {most} a request are taken", param=name)
         if isinstance(labels, str):
             labels = [part.strip() for part in labels.split(",") if part.strip()]
         return ZeroShot(texts, labels, template, multi_label=multi_label)

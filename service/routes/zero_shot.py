@@ -22,7 +22,8 @@ from service.wire import OURS
 async def answer_zero_shot(request: Request, body: ZeroShotRequest) -> Response:
     """Labels of each text, best first, and how they were ranked."""
     services = services_of(request)
-    plan = body.resolve().plan(services.runner().manifest, services.settings.max_texts)
+    most = services.settings.max_texts
+    plan = body.resolve(most).plan(services.runner().manifest, most)
     plan.check_size(services.settings.max_embedding_bytes)
     encoded = await run_for(request, plan.request, names=plan.names, beside_bytes=plan.label_bytes)
     found = encoded.answer["embeddings" if plan.method == "cosine" else "scores"]

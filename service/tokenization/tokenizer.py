@@ -133,7 +133,7 @@ class Tokenizer:
             Invalid: the tokenizer has no template to put around a window.
         """
         parts = _parts(list(dict.fromkeys(texts)), partial(self._plain_tokens, ids_only=ids_only))
-        return await self._queue.run(parts, partial(self._windows, texts, overlap), deadline)
+        return await self._queue.run(parts, partial(self._windows, texts, overlap), deadline, joined=_characters(texts))
 
     async def encode_rows(
         self,
@@ -164,7 +164,7 @@ class Tokenizer:
         distinct = list(dict.fromkeys(text for row in worded for text in row))
         parts = _parts(distinct, partial(self._plain_tokens, ids_only=ids_only))
         join = partial(self._rows, rows, worded, wording, truncation, from_start=from_start, most=most)
-        joined = sum(len(text) + TEXT_CHARACTERS for row in worded for text in row)
+        joined = sum(map(_characters, worded))
         return await self._queue.run(parts, join, deadline, joined=joined)
 
     async def read_ids(
@@ -329,6 +329,11 @@ class Tokenizer:
         except NoRoom as error:
             error.index = index
             raise
+
+
+def _characters(texts: Sequence[str]) -> int:
+    """What reading these texts costs, in characters."""
+    return sum(len(text) + TEXT_CHARACTERS for text in texts)
 
 
 def _parts(texts: Sequence[str], tokenize: Callable[[Sequence[str]], Any]) -> list[Part]:

@@ -29,6 +29,7 @@ from starlette.types import ASGIApp
 
 from model.artifact import (
     EXPLAIN_GRAPH,
+    FURTHER_OUTPUTS,
     GRAPH,
     TOKENIZER,
     Defaults,
@@ -92,6 +93,8 @@ class ShapesBackend:
                 return self._array(len(lengths), HIDDEN_SIZE)
             case "classification":
                 return self._array(len(lengths), len(self._manifest.labels))
+            case "token_classification":
+                return [self._array(length, len(self._manifest.labels)) for length in lengths]
             case "sparse":
                 words = np.stack([np.arange(200, dtype=np.float32), self._array(200)], axis=1)
                 return [words] * len(lengths)
@@ -116,11 +119,18 @@ TASKS: Mapping[str, Any] = MappingProxyType(
         "embedder": None,
         "classifier": ClassificationSettings(labels=tuple(f"label {n}" for n in range(LABELS))),
         "reranker": ClassificationSettings(labels=("score",)),
+        "inference": ClassificationSettings(labels=("contradiction", "entailment", "neutral")),
+        "token_classifier": ClassificationSettings(labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC")),
+        "several_outputs": None,
         "sparse": SparseSettings(),
         "multi_vector": MultiVectorSettings(size=VECTOR_SIZE),
     }
 )
-TASK_NAMES = {"embedder": "embedding", "classifier": "classification", "reranker": "classification"}
+TASK_NAMES = {
+    **dict.fromkeys(("embedder", "several_outputs"), "embedding"),
+    **dict.fromkeys(("classifier", "reranker", "inference"), "classification"),
+    "token_classifier": "token_classification",
+}
 
 
 @functools.cache
@@ -134,6 +144,8 @@ def app_for(name: str) -> ASGIApp:
     (directory / TOKENIZER).write_bytes(tokenizer.read_bytes())
     for graph in (GRAPH, EXPLAIN_GRAPH):
         (directory / graph).write_bytes(b"no graph: arrays of its shapes stand in")
+    if name == "several_outputs":
+        write_token_outputs(directory / FURTHER_OUTPUTS)
     manifest = make_manifest(name, directory)
     write_manifest(directory, manifest)
     store = ("--admin-port", str(ADMIN_PORT), "--model-store", str(directory))
@@ -146,6 +158,19 @@ def app_for(name: str) -> ASGIApp:
     )
     readiness.start()
     return app
+
+
+def write_token_outputs(path: Path) -> None:
+    """Layers that make words' weights and vectors of every token, as BGE-M3's artifact has them."""
+    numbers = np.random.default_rng(0).random((HIDDEN_SIZE, VECTOR_SIZE), np.float32)
+    np.savez(
+        path,
+        sparse_weight=numbers[:, 0],
+        sparse_bias=np.ones(1, np.float32),
+        vector_weight=numbers,
+        vector_bias=numbers[0],
+        unweighted_ids=np.array([0, 101, 102]),
+    )
 
 
 def make_manifest(name: str, directory: Path) -> Manifest:
@@ -176,6 +201,7 @@ def make_manifest(name: str, directory: Path) -> Manifest:
         files=describe_files(directory),
         versions={},
         pairs=task == "classification",
+        token_outputs={"sparse": 1, "multi_vector": VECTOR_SIZE} if name == "several_outputs" else {},
         vector_ranges=VectorRanges(minimum=tuple(-n - 1 for n in sizes), maximum=sizes) if name == "embedder" else None,
     )
 
@@ -339,6 +365,10 @@ def values() -> Iterator[tuple[str, Callable[[float], bytes]]]:
             f"texts of {name}",
             lambda share, text=text: filled(text, int(share * ((BODY_BYTES - 300) // len(text)))),  # type: ignore[misc]
         )
+    yield (
+        "a text of commas",
+        lambda share: b'"' + b",".join(b"%x" % n for n in range(int(share * BODY_BYTES / 6.5))) + b'"',
+    )
     yield "digits", lambda share: b"1" * int(share * BODY_BYTES * 0.99)
     yield "escapes", lambda share: b'"' + b"\\u0041" * int(share * BODY_BYTES / 6.1) + b'"'
     yield "no end", lambda share: b'"' + b'\\"' * int(share * BODY_BYTES / 2.1)
@@ -565,9 +595,77 @@ def _encode_cases() -> Iterator[Case]:
     )
 
 
+def _token_cases() -> Iterator[Case]:
+    """The largest answers that say something of each token."""
+    words = " ".join(SENTENCE.split()[:24])
+    for aggregation in ("none", "simple", "average"):
+        entities: Mapping[str, Any] = {"aggregation": aggregation, "ignore_labels": []}
+        yield _answered(
+            "POST /predict",
+            f"entities, {aggregation}",
+            lambda share, entities=entities: {"inputs": [[t] for t in texts(share, 1500)], **entities},  # type: ignore[misc]
+            "token_classifier",
+        )
+    yield _answered(
+        "POST /predict",
+        "entities of a long text",
+        lambda share: {"inputs": " ".join([words] * int(1500 * share)), "ignore_labels": []},
+        "token_classifier",
+    )
+    yield _answered("POST /encode", "labels of tokens", lambda share: {"inputs": texts(share)}, "token_classifier")
+    outputs: Mapping[str, Any] = {"outputs": ["dense", "sparse", "multi_vector"], "return_tokens": True}
+    for wire in ("float", "base64"):
+        yield _answered(
+            "POST /encode",
+            f"three outputs, {wire}",
+            lambda share, wire=wire: {"inputs": texts(share, 1500), **outputs, "encoding_format": wire},  # type: ignore[misc]
+            "several_outputs",
+        )
+    for pooled in ({}, {"pool_factor": 2}):
+        yield _answered(
+            "POST /encode",
+            "documents with their tokens" + ", pooled" * len(pooled),
+            lambda share, pooled=pooled: {  # type: ignore[misc]
+                "inputs": texts(share, 1500),
+                "role": "document",
+                "return_tokens": True,
+                **pooled,
+            },
+            "multi_vector",
+        )
+    yield _answered("POST /embed_sparse", "one of three", lambda share: {"inputs": texts(share)}, "several_outputs")
+    for route, names in (("/rerank", ("query", "texts")), ("/score", ("queries", "documents"))):
+        for what, query, documents in (
+            ("a short query", "a", lambda share: [" ".join([SENTENCE] * 8)] * int(280 * share)),
+            ("a long query", words, lambda share: texts(share, 2000)),
+        ):
+            yield _answered(
+                f"POST {route}",
+                f"matches of {what}",
+                lambda share, names=names, query=query, documents=documents: {  # type: ignore[misc]
+                    names[0]: query,
+                    names[1]: documents(share),
+                    "matches": True,
+                },
+                "multi_vector",
+            )
+        weights = {"dense": 1, "sparse": 0.3, "multi_vector": 1}
+        yield _answered(
+            f"POST {route}",
+            "weights of three outputs",
+            lambda share, names=names, weights=weights: {  # type: ignore[misc]
+                names[0]: words,
+                names[1]: texts(share, 1500),
+                "weights": weights,
+            },
+            "several_outputs",
+        )
+
+
 def answer_cases() -> Iterator[Case]:
     """The largest requests that are answered, by route and by what the answer holds."""
     yield from _encode_cases()
+    yield from _token_cases()
     long = " ".join([SENTENCE] * 12)
     yield _answered("POST /explain", "long texts", lambda share: {"a": long[: int(len(long) * share)], "b": long})
     yield _answered(
@@ -634,6 +732,12 @@ def answer_cases() -> Iterator[Case]:
             "inputs": ["a cat"] * int(1000 * share),
             "candidate_labels": [f"label {n}" for n in range(1000)],
         },
+    )
+    yield _answered(
+        "POST /zero-shot",
+        "labels of one text",
+        lambda share: {"inputs": "a cat", "candidate_labels": [f"label {n}" for n in range(int(2000 * share))]},
+        "inference",
     )
     yield _answered("POST /v1/multi-vector", "texts", lambda share: {"input": texts(share, 500)}, "multi_vector")
     yield _answered("POST /predict", "texts", lambda share: {"inputs": [[t] for t in texts(share)]}, "classifier")

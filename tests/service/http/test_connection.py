@@ -1,4 +1,4 @@
-"""More clients than there are slots."""
+"""Clients that hold what others need: slots, and the bytes of bodies and answers."""
 
 import re
 import socket
@@ -96,3 +96,40 @@ def test_of_many_refused_clients_the_first_is_cut_off() -> None:
     slots.discard_refused(refused[5])
     slots.add_refused(refused[-1])
     first.abort.assert_not_called()
+
+
+def is_encoded(server: ServerProcess) -> bool:
+    """Whether a small request is answered; the only other answer is that too many bytes are held."""
+    status, _, body = server.request("POST", "/encode", {"inputs": "cat"})
+    assert status == 200 or (status, error_code(body)) == (429, "too_many_bytes_held")
+    return status == 200
+
+
+def test_a_body_that_does_not_end_makes_room(fake_artifact: Path) -> None:
+    flags = ("--max-body-bytes", "3000", "--max-held-body-bytes", "4000", "--receive-timeout", "600")
+    unfinished = request_bytes({"inputs": "cat " * 700})
+    with (
+        fake_server(fake_artifact, *flags).wait_until_ready() as server,
+        server.connect() as small,
+        server.connect() as large,
+    ):
+        for client, missing in ((large, 10), (small, 1625)):
+            client.sendall(unfinished[:-missing])
+            wait_until(lambda: server.request("GET", "/healthz")[0] == 200)
+        assert not is_encoded(server)
+        wait_until(lambda: is_encoded(server))
+        status, headers, body = read_answer(large)
+        assert (status, headers["connection"], error_code(body)) == (408, "close", "request_timeout")
+        small.sendall(unfinished[-1625:])
+        assert read_answer(small)[0] == 200
+
+
+def test_an_answer_that_nobody_reads_makes_room(fake_artifact: Path) -> None:
+    flags = ("--max-held-answer-bytes", "1", "--send-timeout", "600")  # one answer at a time, however large
+    large = request_bytes({"inputs": ["cat " * 14] * 256, "output": "tokens", "attention": {"layers": "all"}})
+    with fake_server(fake_artifact, *flags).wait_until_ready() as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(server.address)
+        client.sendall(large * 8)  # the kernel buffers a few megabytes
+        wait_until(lambda: not is_encoded(server))
+        wait_until(lambda: is_encoded(server) and "has read nothing for longest is cut off" in server.log)

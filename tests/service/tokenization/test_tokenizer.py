@@ -141,15 +141,16 @@ MANY = 2000
 
 
 @pytest.mark.parametrize(
-    "inputs",
+    ("inputs", "overlap"),
     [
-        Inputs(text_pairs=[("the cat", "sat on a mat")] * MANY),  # two texts to tokenise, and many rows to make of them
-        Inputs(token_ids=[[5] * MAX_LENGTH] * MANY),
-        Inputs(id_pairs=[[[5, 6], [7]]] * MANY),
+        (Inputs(text_pairs=[("the cat", "sat on a mat")] * MANY), None),  # few texts to tokenise, and many rows to make
+        (Inputs(texts=["the cat"] * MANY), 0),
+        (Inputs(token_ids=[[5] * MAX_LENGTH] * MANY), None),
+        (Inputs(id_pairs=[[[5, 6], [7]]] * MANY), None),
     ],
-    ids=["pairs of texts", "token ids", "pairs of ids"],
+    ids=["pairs of texts", "windows", "token ids", "pairs of ids"],
 )
-def test_many_rows_are_made_on_a_thread(inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_made_on_a_thread(inputs: Inputs, overlap: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     made_by: set[int] = set()
     make = np.array
 
@@ -158,7 +159,7 @@ def test_many_rows_are_made_on_a_thread(inputs: Inputs, monkeypatch: pytest.Monk
         return make(*given, **named)
 
     monkeypatch.setattr(np, "array", noted)
-    found = asyncio.run(tokenize(ours, inputs, vocab_size=1000))
+    found = asyncio.run(tokenize(ours, inputs, vocab_size=1000, overlap=overlap))
     assert (len(found), made_by & {threading.get_ident()}) == (MANY, set())
     assert made_by
 
