@@ -27,9 +27,9 @@ from torch.optim import AdamW
 from tqdm import tqdm
 
 from export.checkpoint import Checkpoint
+from export.pruning.picture import Line, Panel, draw_panels, plain
 from model.encoder import Encoder
 from train.batching import epoch_batches
-from train.curves import draw_curves
 from train.errors import Diverged, RunError
 from train.folder import (
     CHECKPOINT,
@@ -381,4 +381,6 @@ def _write_record(recipe: Recipe, settings: RunSettings, progress: Progress, *, 
         "losses": [{"step": step, "loss": round(loss, 6), "rate": rate} for step, loss, rate in progress.losses],
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
     }
-    write_record(settings.output, record, draw_curves(f"Curves of {recipe.command}", losses, scores, recipe.score))
+    shown = (("Loss", losses), (f"{recipe.score.replace('_', ' ')}, held out", scores))
+    panels = [Panel(title, "steps", [Line(title, plain(points))]) for title, points in shown if points]
+    write_record(settings.output, record, draw_panels(f"Curves of {recipe.command}", panels))

@@ -16,7 +16,7 @@ from benchmarks.lib.texts import make_batch, tokenize
 from benchmarks.quality.vectors import Vectors, embed, inner_product, read_definitions, recall, require_same_size
 from export.heads.corpus import Pairs, read_pairs
 from export.pruning.driver import halve
-from export.pruning.picture import Panel, draw_panels
+from export.pruning.picture import Line, Panel, draw_panels, plain
 from export.similarity import row_cosines
 from model.artifact import GRAPH, Artifact
 from service.inference.backend import Batch
@@ -280,11 +280,13 @@ def panels(whole: Row, pruned: Sequence[Row], healed: Sequence[Row]) -> list[Pan
     return [
         Panel(
             title,
+            "heads removed",
             [
-                (name, kind, [(row["removed %"] / 100, row[column]) for row in (whole, *_by_share(rows))])
+                Line(name, plain((row["removed %"] / 100, row[column]) for row in (whole, *_by_share(rows))), kind)
                 for name, kind, rows in lines
                 if rows
             ],
+            percent=True,
         )
         for title, column in WHAT_IS_DRAWN
     ]

@@ -1,11 +1,13 @@
-"""The pruning curve as a picture: quality and speed against the share of heads removed. SVG, light and dark."""
+"""Curves as pictures: lines with intervals on one scale, the pruning curve among them. SVG, light and dark."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-WIDTH, HEIGHT = 340, 230
-LEFT, RIGHT, TOP, BOTTOM = 46, 20, 30, 36
+HEIGHT, TOP, BOTTOM = 300, 30, 40
+LEFT, PLOT, LEGEND, RIGHT = 60, 310, 150, 16
+COLOURS = ("a", "b", "c", "d", "e")
 STYLE = """
 :root { color-scheme: light dark; }
 text { font: 11px system-ui, sans-serif; fill: light-dark(#5c6670, #98a2ad); }
@@ -13,117 +15,136 @@ text { font: 11px system-ui, sans-serif; fill: light-dark(#5c6670, #98a2ad); }
 path { fill: none; stroke-width: 2; }
 .grid { stroke: light-dark(#dde1e5, #333a42); stroke-width: 1; }
 .a { stroke: light-dark(#1f5f8b, #7cc0ea); } .b { stroke: #c77d1e; } .c { stroke: #2f9f6f; }
-.thin { stroke: light-dark(#8a8f94, #8a8f94); stroke-width: 1; opacity: 0.7; }
+.d { stroke: #a05fb4; } .e { stroke: #8a8f94; } .bar { stroke-width: 1.2; }
+.thin { stroke: #8a8f94; stroke-width: 1; opacity: 0.7; }
 .dashed { stroke-dasharray: 4 3; stroke-width: 1; }
 .chosen { stroke: #c4573f; stroke-width: 1; stroke-dasharray: 2 2; }
 """
 
-Series = tuple[str, str, Sequence[tuple[float, float]]]
-"""Name (empty for none), class of the style, points."""
+At = Callable[[float, float], tuple[float, float]]
+"""Where x and y are in the picture."""
+Points = Sequence[tuple[float, Mapping[str, float]]]
+
+
+class Line(NamedTuple):
+    """One series.
+
+    Attributes:
+        name: in the legend; empty for none.
+        points: a figure with `mean`, and maybe `low` and `high`, for each x.
+        kind: class of the style; the next colour if it is empty.
+    """
+
+    name: str
+    points: Points
+    kind: str = ""
 
 
 class Panel(NamedTuple):
-    """Curves over the share of heads removed, 0 to 1.
+    """Lines on one scale.
 
     Attributes:
-        title: what is shown.
-        series: one scale for all of them.
-        chosen: a share to mark, None for none.
+        title: above the lines.
+        across: what x is.
+        lines: at most five without a kind of their own; a single one has no legend.
+        logarithmic: whether x is on a logarithmic scale.
+        percent: whether x is a share.
+        chosen: an x to mark.
     """
 
     title: str
-    series: Sequence[Series]
+    across: str
+    lines: Sequence[Line]
+    logarithmic: bool = False
+    percent: bool = False
     chosen: float | None = None
+
+
+def plain(points: Iterable[tuple[float, float]]) -> Points:
+    """Points without intervals."""
+    return [(x, {"mean": y}) for x, y in points]
+
+
+def draw_panels(name: str, panels: Sequence[Panel]) -> str:
+    """One SVG document, the panels beside each other; `name` is for readers who cannot see it."""
+    parts, width = [], 0
+    for panel in panels:
+        parts.append(f'<g transform="translate({width} 0)">{_draw(panel)}</g>')
+        width += LEFT + PLOT + (LEGEND if len(panel.lines) > 1 else RIGHT)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" width="{width}" height="{HEIGHT}" '
+        f'role="img" aria-label="{escape(name)}"><style>{STYLE}</style>{"".join(parts)}</svg>\n'
+    )
 
 
 def draw_pruning(record: Mapping[str, Any]) -> str:
     """One SVG document from `pruning.json`."""
-    panels = [_quality_panel(record)]
+    curve, chosen = record["curve"], record["chosen_share"]
+    lines = [
+        Line(
+            "" if order else f"{record['random_orders']} random orders",
+            plain((point["share"], point["random_points"][order]) for point in curve),
+            "thin",
+        )
+        for order in range(record["random_orders"])
+    ]
+    lines.append(Line(record["definition"].replace("_", " "), plain((p["share"], p["points"]) for p in curve), "a"))
+    what = "Spearman x 100" if record["measure"] == "spearman" else "cosine to the whole network x 100"
+    panels = [Panel(f"Quality: {what}", "heads removed", lines, percent=True, chosen=chosen)]
     if record["latency"]:
-        panels.append(_speed_panel(record))
+        speeds = []
+        for kind, size in zip("abc", record["attention_share"], strict=False):
+            timed = [(step["share"], step["batches"][size]) for step in record["latency"]]
+            speeds.append(Line(f"batch {size}", plain((share, batch["speed"]) for share, batch in timed), kind))
+            speeds.append(Line("", plain((share, batch["bound"]) for share, batch in timed), f"{kind} dashed"))
+        title = "Times faster than whole (dashed: bound)"
+        panels.append(Panel(title, "heads removed", speeds, percent=True, chosen=chosen))
     return draw_panels(f"Pruning of {record['model']}", panels)
 
 
-def draw_panels(name: str, panels: Sequence[Panel]) -> str:
-    """One SVG document, the panels beside each other.
-
-    Args:
-        name: of the picture, for who cannot see it.
-        panels: what is drawn.
-    """
-    drawn = (f'<g transform="translate({index * WIDTH} 0)">{_draw(panel)}</g>' for index, panel in enumerate(panels))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH * len(panels)} {HEIGHT}" '
-        f'width="{WIDTH * len(panels)}" height="{HEIGHT}" role="img" aria-label="{escape(name)}">'
-        f"<style>{STYLE}</style>{''.join(drawn)}</svg>\n"
-    )
-
-
-def _quality_panel(record: Mapping[str, Any]) -> Panel:
-    curve = record["curve"]
-    randoms = [
-        (f"{record['random_orders']} random orders" if not index else "", "thin", points)
-        for index, points in enumerate(
-            [
-                [(point["share"], point["random_points"][order]) for point in curve]
-                for order in range(record["random_orders"])
-            ]
-        )
-    ]
-    by_importance = (record["definition"].replace("_", " "), "a", [(p["share"], p["points"]) for p in curve])
-    what = "Spearman x 100" if record["measure"] == "spearman" else "cosine to the whole network x 100"
-    return Panel(f"Quality: {what}", [*randoms, by_importance], record["chosen_share"])
-
-
-def _speed_panel(record: Mapping[str, Any]) -> Panel:
-    series: list[Series] = []
-    for kind, size in zip("abc", record["attention_share"], strict=False):
-        timed = [(step["share"], step["batches"][size]) for step in record["latency"]]
-        series.append((f"batch {size}", kind, [(share, batch["speed"]) for share, batch in timed]))
-        series.append(("", f"{kind} dashed", [(share, batch["bound"]) for share, batch in timed]))
-    return Panel("Times faster than whole (dashed: bound)", series, record["chosen_share"])
-
-
 def _draw(panel: Panel) -> str:
-    title, series, chosen = panel
-    values = [y for *_, points in series for _, y in points]
-    low, high = min(values), max(values)
-    margin = 0.06 * ((high - low) or 1.0)
-    low, high = low - margin, high + margin
-    most = max(x for *_, points in series for x, _ in points) or 1.0
+    marks = sorted({x for line in panel.lines for x, _ in line.points})
+    figures = [point for line in panel.lines for _, point in line.points]
+    bounds = [point[name] for point in figures for name in ("mean", "low", "high") if name in point]
+    margin = 0.05 * ((max(bounds) - min(bounds)) or abs(max(bounds)) or 1.0)
+    low, high = min(bounds) - margin, max(bounds) + margin
+    scale: Callable[[float], float] = math.log2 if panel.logarithmic else float
+    first, span = scale(marks[0]), (scale(marks[-1]) - scale(marks[0])) or 1.0
 
     def at(x: float, y: float) -> tuple[float, float]:
-        across = LEFT + (WIDTH - LEFT - RIGHT) * x / most
-        return across, TOP + (HEIGHT - TOP - BOTTOM) * (high - y) / (high - low)
+        share = 0.03 + 0.94 * (scale(x) - first) / span
+        return LEFT + PLOT * share, TOP + (HEIGHT - TOP - BOTTOM) * (high - y) / (high - low)
 
-    parts = [f'<text class="title" x="{LEFT}" y="16">{escape(title)}</text>', *_grid(at, low, high, most)]
-    for _, kind, points in series:
-        steps = "L".join(f"{x:.1f} {y:.1f}" for x, y in (at(*point) for point in points))
-        parts.append(f'<path class="{kind}" d="M{steps}"/>')
-    if chosen is not None:
-        (x, top), (_, bottom) = at(chosen, high), at(chosen, low)
-        parts.append(f'<path class="chosen" d="M{x:.1f} {top:.1f}V{bottom:.1f}"/>')
-    rises = series[-1][2][-1][1] > series[-1][2][0][1]
-    return "".join([*parts, *_legend(series, on_top=rises)])
-
-
-def _grid(at: Any, low: float, high: float, most: float) -> Iterable[str]:
+    parts = [f'<text class="title" x="{LEFT}" y="16">{escape(panel.title)}</text>']
     for step in range(5):
         value = low + (high - low) * step / 4
-        (x, y), (end, _) = at(0, value), at(most, value)
-        yield f'<path class="grid" d="M{x:.1f} {y:.1f}H{end:.1f}"/>'
-        yield f'<text x="{x - 5:.1f}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
-    for percent in range(0, round(100 * most) + 1, 20):
-        x, y = at(percent / 100, low)
-        yield f'<text x="{x:.1f}" y="{y + 15:.1f}" text-anchor="middle">{percent} %</text>'
-    x, y = at(most / 2, low)
-    yield f'<text x="{x:.1f}" y="{y + 29:.1f}" text-anchor="middle">heads removed</text>'
+        _, y = at(marks[0], value)
+        parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}h{PLOT}"/>')
+        parts.append(f'<text x="{LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{value:.4g}</text>')
+    shown = marks if len(marks) <= 8 else [marks[0], marks[len(marks) // 2], marks[-1]]
+    for mark in shown:
+        x, y = at(mark, low)
+        label = f"{100 * mark:.0f} %" if panel.percent else f"{mark:g}"
+        parts.append(f'<text x="{x:.1f}" y="{y + 15:.1f}" text-anchor="middle">{label}</text>')
+    parts.append(f'<text x="{LEFT + PLOT / 2}" y="{HEIGHT - 8}" text-anchor="middle">{escape(panel.across)}</text>')
+    if panel.chosen is not None:
+        (x, top), (_, bottom) = at(panel.chosen, high), at(panel.chosen, low)
+        parts.append(f'<path class="chosen" d="M{x:.1f} {top:.1f}V{bottom:.1f}"/>')
+    return "".join([*parts, *_draw_lines(panel.lines, at)])
 
 
-def _legend(series: Sequence[Series], *, on_top: bool) -> Iterable[str]:
-    """In the corner on the left that the lines leave free."""
-    named = [(name, kind) for name, kind, _ in series if name]
-    first = TOP + 12 if on_top else HEIGHT - BOTTOM - 12 - 14 * (len(named) - 1)
-    for row, (name, kind) in enumerate(named):
-        y = first + 14 * row
-        yield f'<path class="{kind}" d="M{LEFT + 8} {y}h16"/><text x="{LEFT + 29}" y="{y + 4}">{escape(name)}</text>'
+def _draw_lines(lines: Sequence[Line], at: At) -> Iterable[str]:
+    """Lines through the means and a bar for each interval, apart from each other so that no two bars meet."""
+    row = 0
+    for index, line in enumerate(lines):
+        kind, aside = line.kind or COLOURS[index], 0.0 if line.kind else 1.6 * (index - (len(lines) - 1) / 2)
+        steps = "L".join(f"{x + aside:.1f} {y:.1f}" for x, y in (at(x, point["mean"]) for x, point in line.points))
+        yield f'<path class="{kind}" d="M{steps}"/>'
+        for x, point in line.points:
+            if "low" in point:
+                (across, bottom), (_, top) = at(x, point["low"]), at(x, point["high"])
+                yield f'<path class="{kind} bar" d="M{across + aside:.1f} {bottom:.1f}V{top:.1f}"/>'
+        if len(lines) > 1 and line.name:
+            x, y = LEFT + PLOT + 14, TOP + 12 + 16 * row
+            yield f'<path class="{kind}" d="M{x} {y}h16"/><text x="{x + 21}" y="{y + 4}">{escape(line.name)}</text>'
+            row += 1

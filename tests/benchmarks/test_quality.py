@@ -97,7 +97,9 @@ def row(removed: float, cosine: float) -> Row:
 
 def test_both_lines_begin_at_the_whole_network_and_go_by_the_share() -> None:
     drawn = panels(row(0, 1.0), [row(40, 0.8), row(20, 0.9)], [row(20, 0.95)])
-    cosine, spearman, speed = ({name: points for name, _, points in panel.series} for panel in drawn)
+    cosine, spearman, speed = (
+        {line.name: [(x, point["mean"]) for x, point in line.points] for line in panel.lines} for panel in drawn
+    )
     assert cosine == {"not healed": [(0, 1.0), (0.2, 0.9), (0.4, 0.8)], "healed": [(0, 1.0), (0.2, 0.95)]}
     assert spearman["healed"] == [(0, 81.0), (0.2, 80.95)]
     assert speed["healed"] == [(0, 1.0), (0.2, 1.05)]
@@ -105,7 +107,7 @@ def test_both_lines_begin_at_the_whole_network_and_go_by_the_share() -> None:
 
 def test_without_pruned_ones_there_is_one_line() -> None:
     drawn = panels(row(0, 1.0), [], [row(31, 0.98)])
-    assert [[name for name, *_ in panel.series] for panel in drawn] == [["healed"]] * 3
+    assert [[line.name for line in panel.lines] for panel in drawn] == [["healed"]] * 3
     picture = ET.fromstring(draw_panels("Healed & not", drawn))  # noqa: S314 - our own
     assert picture.attrib["aria-label"] == "Healed & not"
     assert len(picture.findall("{*}g")) == 3

@@ -113,7 +113,7 @@ def test_sweep_from_the_command_line(tiny_folder: Path, text_file: Path, tmp_pat
 @pytest.mark.parametrize("name", ["sweep", "orders"])
 def test_one_seed_has_no_interval(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", name, "--texts", "texts.txt", "--output", "folder", "--seeds", "1"]) == 2
-    assert "'1' is no whole number above 1: intervals need two" in capsys.readouterr().err
+    assert "expected a whole number above 1, as intervals need two, got '1'" in capsys.readouterr().err
 
 
 def test_an_estimate_trains_nothing(

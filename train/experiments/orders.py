@@ -13,11 +13,11 @@ from export.heads.corpus import read_pairs, tokenize_pairs
 from export.heads.importance import loss_gradient
 from export.heads.subject import find_subject
 from export.pruning.driver import least_first
+from export.pruning.picture import Line, Panel
 from export.pruning.removal import remove_heads
 from export.texts import tokenize
 from model.encoder import Encoder
 from train import loop
-from train.curves import Line, Panel
 from train.distillation import LONGEST, Distillation, Lesson, read_material
 from train.errors import RunError
 from train.experiments.trials import (

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, rms_norm
 
-from train.curves import Line, Panel
+from export.pruning.picture import Line, Panel
 from train.experiments.trials import Found, estimate, format_interval, is_done, run_trial, write_found
 from train.parallel import generator_of
 

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from export.checkpoint import Checkpoint, require_embedding
 from export.heads.subject import find_subject
+from export.pruning.picture import Line, Panel
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.initialise import initialise
 from train import loop
 from train.batching import TokenIds, tokenize_texts
-from train.curves import Line, Panel
 from train.distil import student_config
 from train.distillation import LONGEST, Lesson, cosine_loss, read_material, similarity_loss
 from train.embedding import cosine_figures, embed_ids, run

@@ -10,10 +10,10 @@ import numpy as np
 from scipy import stats
 
 from export.heads.intervals import RunningMean
+from export.pruning.picture import Panel, draw_panels
 from export.sources import read_json
 from model.analysis.arrays import Float64Array
 from model.artifact import write_whole
-from train.curves import Panel, draw_panels
 from train.errors import RunError
 from train.folder import CHECKPOINT
 
