@@ -25,6 +25,7 @@ from model.artifact import (
     INPUT_IDS,
     OWN_SHARES,
     PARTS,
+    PLACE,
     SOURCES,
     TOKEN_TYPE_IDS,
     WHOLE,
@@ -72,10 +73,12 @@ def trace_explain_graph(encoder: Encoder) -> onnx_ir.Model:
     dynamic: dict[str, dict[int, Any]] = {INPUT_IDS: {1: "sequence"}, SOURCES: {0: "tokens"}}
     if TOKEN_TYPE_IDS in example:
         dynamic[TOKEN_TYPE_IDS] = {1: "sequence"}
+    dynamic |= {name: {} for name in example if name == PLACE}
     with quiet_exporter():
         program = torch.onnx.export(
             traced,
-            tuple(torch.from_numpy(array) for array in example.values()),
+            (),
+            kwargs={name: torch.from_numpy(array) for name, array in example.items()},
             dynamo=True,
             opset_version=OPSET,
             input_names=list(example),
@@ -106,7 +109,7 @@ def share_weights(model: onnx_ir.Model, files: Sequence[Path]) -> int:
 
 
 def explain_inputs(config: EncoderConfig, tokens: int, sources: int | None = None, seed: int = SEED) -> Inputs:
-    """One random text, and the last of its tokens as sources; None for all."""
+    """One random text, and the last of its tokens as sources, None for all; of a token classifier a token, too."""
     generator = np.random.default_rng([seed, tokens])
     inputs: Inputs = {
         INPUT_IDS: generator.integers(0, config.vocab_size, (1, tokens)),
@@ -114,6 +117,8 @@ def explain_inputs(config: EncoderConfig, tokens: int, sources: int | None = Non
     }
     if config.type_vocab_size:
         inputs[TOKEN_TYPE_IDS] = generator.integers(0, config.type_vocab_size, (1, tokens))
+    if config.task == "token_classification":
+        inputs[PLACE] = generator.integers(0, tokens, 1)
     return inputs
 
 
@@ -147,19 +152,26 @@ def _reference(encoder: Encoder, inputs: Inputs) -> Decomposition:
     tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
     with torch.inference_mode():
         return decompose(
-            encoder, tensors[INPUT_IDS], tensors.get(TOKEN_TYPE_IDS), tokens=tensors[SOURCES], with_biases=False
+            encoder,
+            tensors[INPUT_IDS],
+            tensors.get(TOKEN_TYPE_IDS),
+            tokens=tensors[SOURCES],
+            with_biases=False,
+            place=tensors.get(PLACE),
         )
 
 
 class _Traced(nn.Module):
-    """The decomposition with positional inputs, in the order of the graph's."""
+    """The decomposition with the graph's inputs."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
 
-    def forward(self, input_ids: Tensor, sources: Tensor, token_type_ids: Tensor | None = None) -> tuple[Tensor, ...]:
-        return decompose_output(self.encoder, input_ids, token_type_ids, tokens=sources)
+    def forward(
+        self, input_ids: Tensor, sources: Tensor, token_type_ids: Tensor | None = None, place: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        return decompose_output(self.encoder, input_ids, token_type_ids, tokens=sources, place=place)
 
 
 def _find(file: Path, values: bytes, start: int) -> int:

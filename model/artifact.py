@@ -45,6 +45,7 @@ SPARSE = OUTPUT_NAMES["sparse"]
 TOKEN_VECTORS = OUTPUT_NAMES["multi_vector"]
 LAST_HIDDEN_STATE = "last_hidden_state"
 SOURCES = "sources"  # of the explaining graph: int64 [N], places of the tokens whose parts are computed
+PLACE = "place"  # of the explaining graph of a token classifier: int64 [1], the token whose logits they are parts of
 PARTS = "parts"  # float32 [N, D'], what each gives to the task's output
 WHOLE = "whole"  # float32 [D'], that output
 OWN_SHARES = "own_shares"  # float32 [L, N], how much of each token's vector is its own after each layer

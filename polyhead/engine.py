@@ -251,14 +251,14 @@ class Engine:
         return self._calls.result(lambda: explain_texts(self._runner, plan))
 
     def explain_score(self, a: str, b: str | None = None, **options: Unpack[ExplainScoreOptions]) -> ExplainedScore:
-        """Says what each input token adds to a classifier's logits, through every layer.
+        """Says what each input token adds to the logits of a classifier, or of a token, through every layer.
 
         Args:
             a: a text, or the first of a pair.
             b: the second of the pair.
-            **options: truncate.
+            **options: truncate; of a model that labels tokens `at`, a character of `a` whose token it is.
         """
-        require_task(self.manifest, "classification")
+        require_task(self.manifest, "classification", "token_classification")
         plan = plan_explaining(read_explain_call(a, b, {**options, "through": "network"}), self.manifest)
         return self._calls.result(lambda: explain_logits(self._runner, plan))
 

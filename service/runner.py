@@ -17,10 +17,10 @@ from model.config import EncoderConfig
 from model.processor import has_integer_products, vector_instructions
 from service.batching.batcher import Batcher
 from service.batching.core_shares import CoreShare
-from service.batching.decompositions import Decomposed, DecompositionQueue, WholeText
+from service.batching.decompositions import Decomposed, DecompositionQueue
 from service.batching.jobs import Job, JobResult
 from service.errors import Overloaded, ServiceError
-from service.inference.backend import Backend, Float32Array
+from service.inference.backend import Backend, Float32Array, WholeText
 from service.inference.onnx_backend import OnnxDecomposer
 from service.inference.openvino_backend import OpenVinoBackend, load_backend
 from service.inference.token_outputs import QueryTable, TokenOutputs
@@ -231,8 +231,12 @@ class Runner:
         _note_runs(submitted, results)
         return results
 
-    async def decompose(self, inputs: Sequence[TokenizedInput], *, deadline: float | None = None) -> Decomposed:
+    async def decompose(
+        self, inputs: Sequence[TokenizedInput], *, place: int | None = None, deadline: float | None = None
+    ) -> Decomposed:
         """What each token of some inputs gives to the model's output, through every layer; in their order.
+
+        Of a model that labels tokens the output is the logits of the token at `place`.
 
         Raises:
             ValueError: the artifact has no graph for it.
@@ -242,7 +246,7 @@ class Runner:
             raise ValueError(f"{self.artifact.directory} has no {EXPLAIN_GRAPH}")
         submitted = time.monotonic()
         try:
-            texts = [WholeText(item.input_ids, item.type_ids) for item in inputs]
+            texts = [WholeText(item.input_ids, item.type_ids, place) for item in inputs]
             found = await self._decompositions.submit(texts, deadline=deadline)
         except ServiceError:
             note_stage("queue", submitted)

@@ -18,8 +18,8 @@ from model.artifact import Artifact
 from model.attention import LOCAL_ATTENTION_OP
 from model.config import EncoderConfig
 from model.encoder import Encoder
-from service.batching.decompositions import WholeText
-from service.inference.backend import Cancellation
+from service.batching.decompositions import source_runs
+from service.inference.backend import Cancellation, WholeText
 from service.inference.onnx_backend import OnnxDecomposer
 
 WINDOW_COLUMNS = ("tokens", "blocks_cpu_ms", "dense_cpu_ms", "ratio", "lowest", "highest")
@@ -48,7 +48,7 @@ def explaining() -> None:
         candidates = {path: partial(explaining_seconds, found, text) for path, found in decomposers.items()}
         measured = in_turns(candidates, arguments.rounds)
         for path, seconds in measured.items():
-            spread, runs = Spread.of(seconds), len(list(text.runs()))
+            spread, runs = Spread.of(seconds), len(source_runs(text))
             table.add(
                 artifact=str(path), tokens=tokens, runs=runs, processor_ms=1000 * spread.median, spread=str(spread)
             )
@@ -58,8 +58,8 @@ def explaining() -> None:
 def explaining_seconds(decomposer: OnnxDecomposer, text: WholeText) -> float:
     """Of this thread, for all runs of a text."""
     started = time.thread_time()
-    for sources in text.runs():
-        decomposer.run(text.input_ids, text.type_ids, sources, Cancellation())
+    for sources in source_runs(text):
+        decomposer.run(text, sources, Cancellation())
     return time.thread_time() - started
 
 

@@ -24,7 +24,7 @@ from model.encoder import Encoder, EncoderLayer
 from model.layers import ACTIVATIONS
 from model.tasks import ClassificationLayers, EmbeddingLayers
 
-DECOMPOSABLE = ("embedding", "classification")
+DECOMPOSABLE = ("embedding", "classification", "token_classification")
 
 
 class Sources(NamedTuple):
@@ -125,7 +125,7 @@ class Decomposition(NamedTuple):
 
     Attributes:
         hidden: [S, N, D], parts of `last_hidden_state`.
-        output: [N, D'], parts of an embedding's vector or of a classification's logits.
+        output: [N, D'], parts of an embedding's vector, of a classification's logits or of a token's logits.
         whole: [D'], the output itself.
         own_shares: [L, tokens], how much of each source token's vector is still its own after each layer, the last
             one's behind the final norm: |own| / (|own| + |rest|) (Kobayashi et al. 2021, section 4.2: one minus the
@@ -145,6 +145,7 @@ def decompose(
     *,
     tokens: Tensor | None = None,
     with_biases: bool = True,
+    place: Tensor | None = None,
 ) -> Decomposition:
     """Decomposes one text.
 
@@ -155,21 +156,22 @@ def decompose(
         tokens: int64, places of the tokens whose parts are wanted; None for all.
         with_biases: whether the biases are one more source. All tokens and the biases add up to the hidden state and
             to the output.
+        place: int64 [1], of a token classifier: the token whose logits are the output.
 
     Raises:
-        ValueError: the task returns no vector of a text.
+        ValueError: the task has no output that can be decomposed.
     """
     if encoder.config.task not in DECOMPOSABLE:
         raise ValueError(
-            f"task {encoder.config.task} returns no vector of a text: expected one of {', '.join(DECOMPOSABLE)}"
+            f"the output of task {encoder.config.task} is not decomposed: expected one of {', '.join(DECOMPOSABLE)}"
         )
     if tokens is None:
         tokens = torch.arange(input_ids.shape[1], device=input_ids.device)
     frozen, sources = freeze(encoder, input_ids, token_type_ids), Sources(tokens, with_biases)
     parts, shares = _through_layers(encoder, frozen, sources)
-    pooled = pool(parts, frozen.last_hidden_state, encoder.config.pooling)
-    output = output_parts(encoder, frozen.last_hidden_state, pooled, sources)
-    return Decomposition(parts, output, frozen.output, torch.stack(shares))
+    pooled = pool(parts, frozen.last_hidden_state, encoder.config.pooling, place)
+    output = output_parts(encoder, frozen.last_hidden_state, pooled, sources, place)
+    return Decomposition(parts, output, frozen.output_at(place), torch.stack(shares))
 
 
 def _through_layers(encoder: Encoder, frozen: FrozenEncoder, sources: Sources) -> tuple[Tensor, list[Tensor]]:
@@ -193,20 +195,23 @@ def own_share(own: Tensor, hidden: Tensor) -> Tensor:
     return share
 
 
-def output_parts(encoder: Encoder, hidden: Tensor, pooled_parts: Tensor, sources: Sources) -> Tensor:
+def output_parts(
+    encoder: Encoder, hidden: Tensor, pooled_parts: Tensor, sources: Sources, place: Tensor | None = None
+) -> Tensor:
     """Parts of the task's output.
 
     Args:
         encoder: an embedder or a classifier.
         hidden: [S, D], `last_hidden_state`.
-        pooled_parts: [N, D], parts of what pooling makes of it.
+        pooled_parts: [N, D], parts of what pooling makes of it, or of the token at `place`.
         sources: whose.
+        place: int64 [1], of a token classifier.
 
     Returns:
         [N, D'].
     """
     layers, config = encoder.task_layers, encoder.config
-    pooled = pool(hidden[:, None], hidden, config.pooling)[0]
+    pooled = pool(hidden[:, None], hidden, config.pooling, place)[0]
     if isinstance(layers, EmbeddingLayers):
         for module, described in zip(layers.projections, config.projections, strict=True):
             assert isinstance(module, nn.Linear)  # noqa: S101 - an embedding's layers hold no others
@@ -218,13 +223,16 @@ def output_parts(encoder: Encoder, hidden: Tensor, pooled_parts: Tensor, sources
             pooled_parts = _dense(layers.dense, activation, pooled, pooled_parts, sources)
             pooled = layers.activation(layers.dense(pooled))
         return sources.linear(layers.output, sources.norm(freeze_norm(layers.norm, pooled), pooled_parts))
-    raise ValueError(
-        f"task {config.task} returns no vector of a text: an embedding or a classification can be decomposed"
-    )
+    raise ValueError(f"the output of task {config.task} is not decomposed")
 
 
-def pool(parts: Tensor, hidden: Tensor, pooling: Pooling) -> Tensor:
-    """[S, N, D] -> [N, D]; a maximum takes each dimension of the token that wins it in `hidden [S, D]`."""
+def pool(parts: Tensor, hidden: Tensor, pooling: Pooling, place: Tensor | None = None) -> Tensor:
+    """[S, N, D] -> [N, D], or the token's at `place`, int64 [1].
+
+    A maximum takes each dimension of the token that wins it in `hidden [S, D]`.
+    """
+    if place is not None:
+        return parts.index_select(0, place)[0]
     if pooling == "mean":
         return parts.mean(dim=0)
     if pooling == "max":

@@ -94,7 +94,7 @@ class FrozenEncoder(NamedTuple):
         layers: first layer first.
         final_norm: of the last layer's output.
         last_hidden_state: [S, D].
-        output: [D'], the task's.
+        output: [D'], the task's; [S, D'] of a token classifier.
     """
 
     embedded: Tensor
@@ -102,6 +102,10 @@ class FrozenEncoder(NamedTuple):
     final_norm: FrozenNorm
     last_hidden_state: Tensor
     output: Tensor
+
+    def output_at(self, place: Tensor | None) -> Tensor:
+        """[D'], the task's output, or the token's at `place`, int64 [1]."""
+        return self.output if place is None else self.output.index_select(0, place)[0]
 
 
 def freeze(encoder: Encoder, input_ids: Tensor, token_type_ids: Tensor | None = None) -> FrozenEncoder:

@@ -34,7 +34,12 @@ class OutputParts(NamedTuple):
 
 
 def decompose_output(
-    encoder: Encoder, input_ids: Tensor, token_type_ids: Tensor | None = None, *, tokens: Tensor
+    encoder: Encoder,
+    input_ids: Tensor,
+    token_type_ids: Tensor | None = None,
+    *,
+    tokens: Tensor,
+    place: Tensor | None = None,
 ) -> OutputParts:
     """Decomposes one text's output, without the hidden states behind it.
 
@@ -43,15 +48,18 @@ def decompose_output(
         input_ids: int64 [1, S], no padding.
         token_type_ids: int64 [1, S]; None for all 0.
         tokens: int64, places of the tokens whose parts are wanted.
+        place: int64 [1], of a token classifier: the token whose logits are the output.
     """
     frozen, sources = freeze(encoder, input_ids, token_type_ids), Sources(tokens, with_biases=False)
-    pooled, shares = _through_layers(encoder, frozen, sources)
-    output = output_parts(encoder, frozen.last_hidden_state, pooled, sources)
-    return OutputParts(output, frozen.output, torch.stack(shares))
+    pooled, shares = _through_layers(encoder, frozen, sources, place)
+    output = output_parts(encoder, frozen.last_hidden_state, pooled, sources, place)
+    return OutputParts(output, frozen.output_at(place), torch.stack(shares))
 
 
-def _through_layers(encoder: Encoder, frozen: FrozenEncoder, sources: Sources) -> tuple[Tensor, list[Tensor]]:
-    """Parts of the pooled vector [N, D], and own shares [N] of each layer."""
+def _through_layers(
+    encoder: Encoder, frozen: FrozenEncoder, sources: Sources, place: Tensor | None
+) -> tuple[Tensor, list[Tensor]]:
+    """Parts of the pooled vector [N, D], or of the token's at `place`, and own shares [N] of each layer."""
     layers = [layer for layer in encoder.layers if isinstance(layer, EncoderLayer)]
     parts, first_values, shares = sources.start(frozen.embedded), None, list[Tensor]()
     for index, (layer, fixed) in enumerate(zip(layers[:-1], frozen.layers, strict=False)):
@@ -62,7 +70,7 @@ def _through_layers(encoder: Encoder, frozen: FrozenEncoder, sources: Sources) -
             first_values = values if encoder.config.value_residual else None
         shares.append(own_share(sources.own(parts), fixed.hidden[sources.tokens]))
     last = LastLayer(layers[-1], frozen, sources)
-    pooled, own = last.pooled_and_own(parts, first_values, encoder.config.pooling)
+    pooled, own = last.pooled_and_own(parts, first_values, encoder.config.pooling, place)
     return pooled, [*shares, own_share(own, frozen.last_hidden_state[sources.tokens])]
 
 
@@ -133,20 +141,24 @@ class LastLayer(NamedTuple):
     frozen: FrozenEncoder
     sources: Sources
 
-    def pooled_and_own(self, parts: Tensor, first_values: Tensor | None, pooling: Pooling) -> tuple[Tensor, Tensor]:
-        """Parts before the layer, [S, N, D] -> parts of the pooled vector [N, D], and own parts [N, D]."""
+    def pooled_and_own(
+        self, parts: Tensor, first_values: Tensor | None, pooling: Pooling, place: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Parts before the layer, [S, N, D] -> parts of the pooled vector or of a token, and own parts, [N, D] each."""
         layer, fixed, sources = self.layer, self.frozen.layers[-1], self.sources
-        if pooling == "max":
+        if place is None and pooling == "max":
             whole, _ = sources.layer(layer, fixed, parts, first_values)
             last = sources.norm(self.frozen.final_norm, whole)
             return pool(last, self.frozen.last_hidden_state, pooling), sources.own(last)
         read = sources.norm(fixed.attention_norm, parts) if layer.pre_norm else parts
         values = sources.values(layer, fixed, read, first_values)
-        if pooling == "mean":
+        if place is None and pooling == "mean":
             attended = sources.attended(layer, fixed, read, values)
             rows = self._mean_and_own(sources.after_attention(layer, fixed, parts, attended))
         else:
-            rows = self._one_token_and_own(parts, values, 0 if pooling == "cls" else -1)
+            tokens = torch.arange(parts.shape[0], device=parts.device)
+            one = place if place is not None else tokens[:1] if pooling == "cls" else tokens[-1:]
+            rows = self._one_token_and_own(parts, values, one)
         return rows[0], rows[1]
 
     def _mean_and_own(self, middle: Tensor) -> Tensor:
@@ -174,12 +186,11 @@ class LastLayer(NamedTuple):
         mean = (factors[None] / size @ x.reshape(size, -1)).view(count, -1)
         return torch.stack((mean, self.sources.own(x) * factors[self.sources.tokens][:, None]))
 
-    def _one_token_and_own(self, parts: Tensor, values: Tensor | None, place: int) -> Tensor:
-        """The parts of one token, and own parts, [2, N, D]; from the parts before the layer, [S, N, D]."""
+    def _one_token_and_own(self, parts: Tensor, values: Tensor | None, place: Tensor) -> Tensor:
+        """The parts of the token at `place`, and own parts, [2, N, D]; from the parts before the layer, [S, N, D]."""
         layer, fixed, sources = self.layer, self.frozen.layers[-1], self.sources
-        tokens = torch.arange(parts.shape[0], device=parts.device)
-        places = torch.stack((tokens[place].expand_as(sources.tokens), sources.tokens))  # [2, N]
-        before = torch.stack((parts[place], sources.own(parts)))
+        places = torch.stack((place.expand_as(sources.tokens), sources.tokens))  # [2, N]
+        before = torch.stack((parts.index_select(0, place)[0], sources.own(parts)))
         attended = torch.zeros_like(before)
         if values is not None:
             size, count, _ = values.shape

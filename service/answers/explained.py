@@ -110,12 +110,14 @@ class ExplainedScore:
         logits: [labels].
         contributions: [labels, n + 1], the last column the biases'; a row's sum is the logit.
         text: its tokens.
+        token: whose label it is, its place in the text; None of a classifier of texts.
     """
 
     labels: tuple[str, ...]
     logits: Float32Array
     contributions: Float32Array
     text: ExplainedTokens
+    token: int | None = None
 
 
 def compare(
@@ -172,15 +174,15 @@ def compare_through_network(
     return _explained(plan, np.float32(cells.sum()), cells.astype(np.float32), (a, b), runner)
 
 
-def explain_score(text: TokenizedInput, found: TokenParts, runner: Runner) -> ExplainedScore:
-    """The logits of one text, or one pair, by its tokens.
+def explain_score(text: TokenizedInput, found: TokenParts, runner: Runner, place: int | None = None) -> ExplainedScore:
+    """The logits of one text, one pair, or the token at `place`, by the text's tokens.
 
     Raises:
         InferenceFailed: a logit is not finite.
     """
     cells = np.ascontiguousarray(with_biases(found).T, dtype=np.float32)
     tokens = _explained_tokens(text, runner, own_shares=found.own_shares)
-    return ExplainedScore(runner.manifest.labels, found.whole, cells, tokens)
+    return ExplainedScore(runner.manifest.labels, found.whole, cells, tokens, place)
 
 
 def _explained(
@@ -237,7 +239,7 @@ def similarity_answer(
 def score_answer(
     explained: ExplainedScore, request: ExplainRequest, text: TokenizedInput, axes: Axes, runner: Runner
 ) -> dict[str, Any]:
-    """Of a classifier's text or pair: the logits, what each token or word adds to them, and the masses of its texts."""
+    """Of a classifier's text, pair or token: the logits, what each token or word adds, and the masses of its texts."""
     return {
         "model": runner.manifest.model,
         "through": request.through,
@@ -246,6 +248,7 @@ def score_answer(
         "contributions": np.ascontiguousarray(sum_words(explained.contributions, axes.words, 1)),
         "masses": _masses(explained.contributions, text, axes),
         "text": side_answer(explained.text, request, text, axes),
+        **({} if explained.token is None else {"token": explained.token}),
         "usage": {"tokens": len(text.input_ids)},
     }
 

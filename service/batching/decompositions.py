@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ import numpy as np
 from service.batching.admission import DrainRate, delay_refusal
 from service.batching.queue import RequestSizes
 from service.errors import DeadlineExceeded, InferenceFailed, NotReady, TooLarge
-from service.inference.backend import Cancellation, Decomposer, Int64Array, TokenParts
+from service.inference.backend import Cancellation, Decomposer, Int64Array, TokenParts, WholeText
 from service.machine import lower_thread_priority
 
 logger = logging.getLogger(__name__)
@@ -30,23 +30,15 @@ FAILED = "explaining failed; the log has the details"
 CLOSED = "this process no longer takes work; another one may"
 
 
-@dataclass(frozen=True, slots=True)
-class WholeText:
-    """One text to explain: token ids [n], and token types [n] or None for all 0."""
+def token_vectors(text: WholeText) -> int:
+    """Token vectors that are computed a layer."""
+    return len(text.input_ids) ** 2
 
-    input_ids: Int64Array
-    type_ids: Int64Array | None = None
 
-    @property
-    def rows(self) -> int:
-        """Token vectors that are computed a layer."""
-        return len(self.input_ids) ** 2
-
-    def runs(self) -> Iterator[Int64Array]:
-        """Its tokens, in runs of nearly equal size."""
-        size = len(self.input_ids)
-        count = math.ceil(size / max(1, RUN_ROWS // size))
-        yield from np.array_split(np.arange(size), count)
+def source_runs(text: WholeText) -> list[Int64Array]:
+    """The places of a text's tokens, in runs of nearly equal size."""
+    size = len(text.input_ids)
+    return np.array_split(np.arange(size), math.ceil(size / max(1, RUN_ROWS // size)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +107,7 @@ class DecompositionQueue:
             InferenceFailed: the decomposer failed, or could not be loaded.
             NotReady: closed.
         """
-        rows = sum(text.rows for text in texts)
+        rows = sum(map(token_vectors, texts))
         left = math.inf if deadline is None else deadline - time.monotonic()
         self._admit(rows, left)
         try:
@@ -170,7 +162,7 @@ class DecompositionQueue:
         runs = (
             (of_text, place, text, sources)
             for of_text, text in zip(found, texts, strict=True)
-            for place, sources in enumerate(text.runs())
+            for place, sources in enumerate(source_runs(text))
         )
 
         async def take_turns() -> None:
@@ -209,7 +201,7 @@ class DecompositionQueue:
             decomposer, started, spent = self._loaded(), time.monotonic(), time.thread_time()
             starts.append(started)
             try:
-                found = decomposer.run(text.input_ids, text.type_ids, sources, cancellation)
+                found = decomposer.run(text, sources, cancellation)
             finally:
                 if self._on_run is not None:
                     self._on_run(time.thread_time() - spent)

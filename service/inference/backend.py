@@ -116,12 +116,28 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class WholeText:
+    """One text to explain.
+
+    Attributes:
+        input_ids: [n].
+        type_ids: [n], or None for all 0.
+        place: of the token whose label is explained; None if the model does not label tokens.
+    """
+
+    input_ids: Int64Array
+    type_ids: Int64Array | None = None
+    place: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TokenParts:
     """What some tokens of a text give to the model's output, through every layer.
 
     Attributes:
         parts: [N, D'], one row a token; with the biases' part they add up to `whole`.
-        whole: [D'], the task's output: an embedding's pooled vector before normalisation, a classification's logits.
+        whole: [D'], the task's output: an embedding's pooled vector before normalisation, a classification's logits, a
+            token's logits.
         own_shares: [L, N], how much of each token's vector is still its own after each layer, from 0 to 1.
     """
 
@@ -133,14 +149,11 @@ class TokenParts:
 class Decomposer(Protocol):
     """Decomposes texts. `run` is called from several threads at once and must be safe for that."""
 
-    def run(
-        self, input_ids: Int64Array, type_ids: Int64Array | None, sources: Int64Array, cancellation: Cancellation
-    ) -> TokenParts:
+    def run(self, text: WholeText, sources: Int64Array, cancellation: Cancellation) -> TokenParts:
         """The parts of some tokens of one text, on the calling thread.
 
         Args:
-            input_ids: [n].
-            type_ids: [n], or None for all 0.
+            text: the text.
             sources: [N], places of the tokens.
             cancellation: ends the run early.
 

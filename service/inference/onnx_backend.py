@@ -29,6 +29,7 @@ from model.artifact import (
     NORM_LAYERS,
     OWN_SHARES,
     PARTS,
+    PLACE,
     SEEN_LENGTHS,
     SOURCES,
     TOKEN_TYPE_IDS,
@@ -40,7 +41,7 @@ from model.artifact import (
 )
 from model.config_parts import Task
 from model.processor import length_step, session_entries
-from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array, TokenParts
+from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array, TokenParts, WholeText
 from service.inference.graph_files import check_graph_files
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -167,14 +168,15 @@ class OnnxDecomposer:
         self._session = load_session(artifact, EXPLAIN_GRAPH, intra_op_threads=1, provider=provider)
         self._has_types = TOKEN_TYPE_IDS in {entry.name for entry in self._session.get_inputs()}
 
-    def run(
-        self, input_ids: Int64Array, type_ids: Int64Array | None, sources: Int64Array, cancellation: Cancellation
-    ) -> TokenParts:
+    def run(self, text: WholeText, sources: Int64Array, cancellation: Cancellation) -> TokenParts:
         """As `Decomposer.run`."""
-        feeds = {INPUT_IDS: input_ids[np.newaxis], SOURCES: sources}
+        ids, types = text.input_ids, text.type_ids
+        feeds = {INPUT_IDS: ids[np.newaxis], SOURCES: sources}
         if self._has_types:
-            feeds[TOKEN_TYPE_IDS] = (np.zeros_like(input_ids) if type_ids is None else type_ids)[np.newaxis]
-        options = _run_options(cancellation, shrinks=len(sources) * len(input_ids) > _LARGE_EXPLAINED)
+            feeds[TOKEN_TYPE_IDS] = (np.zeros_like(ids) if types is None else types)[np.newaxis]
+        if text.place is not None:
+            feeds[PLACE] = np.array([text.place])
+        options = _run_options(cancellation, shrinks=len(sources) * len(ids) > _LARGE_EXPLAINED)
         return TokenParts(*self._session.run([PARTS, WHOLE, OWN_SHARES], feeds, options))
 
 

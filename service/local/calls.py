@@ -324,15 +324,15 @@ class ScoreCall:
         )
 
 
-def require_task(manifest: Manifest, task: Task) -> None:
+def require_task(manifest: Manifest, *tasks: Task) -> None:
     """Refuses requests to a model for another task.
 
     Raises:
         WrongTask: naming the call to use.
     """
-    if manifest.task != task:
-        call = "explain_score" if manifest.task == "classification" else "explain"
-        raise WrongTask(f"{manifest.model} is for {manifest.task.replace('_', '-')}, not for {task}: call {call}")
+    if manifest.task not in tasks:
+        call = "explain" if manifest.task == "embedding" else "explain_score"
+        raise WrongTask(f"{manifest.model} is for {manifest.task.replace('_', '-')}, not for {tasks[0]}: call {call}")
 
 
 async def explain_texts(runner: Runner, plan: ExplainPlan) -> Explained:
@@ -345,9 +345,9 @@ async def explain_texts(runner: Runner, plan: ExplainPlan) -> Explained:
 
 
 async def explain_logits(runner: Runner, plan: ExplainPlan) -> ExplainedScore:
-    """A classifier's logits by the input tokens of one text or pair."""
+    """A classifier's logits by the input tokens of one text or pair; of a model that labels tokens, one token's."""
     (text,), (found,) = await _decompose(runner, plan)
-    return explain_score(text, found, runner)
+    return explain_score(text, found, runner, plan.place(text))
 
 
 async def _tokenize(runner: Runner, plan: ExplainPlan) -> list[TokenizedInput]:
@@ -360,7 +360,7 @@ async def _tokenize(runner: Runner, plan: ExplainPlan) -> list[TokenizedInput]:
 
 async def _decompose(runner: Runner, plan: ExplainPlan) -> tuple[list[TokenizedInput], list[TokenParts]]:
     texts = await _tokenize(runner, plan)
-    return texts, (await runner.decompose(texts)).texts
+    return texts, (await runner.decompose(texts, place=plan.place(texts[0]))).texts
 
 
 _KINDS: Mapping[Task, Kind] = MappingProxyType(

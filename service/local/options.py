@@ -85,6 +85,7 @@ class ExplainOptions(TypedDict, total=False):
 class ExplainScoreOptions(TypedDict, total=False):
     """What `Engine.explain_score` takes besides its texts."""
 
+    at: int
     truncate: bool | Literal["start"]
 
 

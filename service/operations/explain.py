@@ -64,12 +64,14 @@ async def _run(
         results = await runner.run(texts, **plan.run_options, deadline=deadline)
         observe_results(metrics, results)
         return lambda: similarity_answer(compare(plan, texts, results, runner), request, texts, axes)
-    found = await runner.decompose(texts, deadline=deadline)
+    place = plan.place(texts[0])
+    found = await runner.decompose(texts, place=place, deadline=deadline)
     observe_results(metrics, (), found)
     parts = found.texts
     if runner.manifest.task == "embedding":
         return lambda: similarity_answer(compare_through_network(plan, texts, parts, runner), request, texts, axes)
-    return lambda: score_answer(explain_score(texts[0], parts[0], runner), request, texts[0], axes[0], runner)
+    explained = explain_score(texts[0], parts[0], runner, place)
+    return lambda: score_answer(explained, request, texts[0], axes[0], runner)
 
 
 def _pooling_sizes(

@@ -45,6 +45,9 @@ class ExplainRequest(PromptOptions, ModelChoice):
     """one text"""
     b: str | None = None
     """the other text; a classifier explains one text too, or both as the pair that it reads"""
+    at: Annotated[int, Field(ge=0)] | None = None
+    """of a model that labels tokens, which needs it: a character of `a`, whose token's label is explained; an entity's
+    `start` is one"""
     through: Literal["pooling", "network"] = "pooling"
     """what contributions are of: `"pooling"`: of the last layer's token vectors, which have read each other;
     `"network"`: of the input tokens, followed through every layer with attention weights and norms fixed"""
@@ -104,7 +107,7 @@ class ExplainAnswer(PromptedAnswer):
 
 
 class ExplainedScores(AnswerModel):
-    """What `POST /explain` answers of a classifier, through the network."""
+    """What `POST /explain` answers of a classifier of texts or tokens, through the network."""
 
     model: str
     through: Literal["network"]
@@ -116,6 +119,8 @@ class ExplainedScores(AnswerModel):
     masses: dict[str, list[float]]
     """the same added up, [label] each: `special` of special tokens, `biases`, and `text`, or of a pair `a` and `b`"""
     text: ExplainedText
+    token: int | None = None
+    """only of a model that labels tokens: the place in the text of the token whose label is explained"""
     usage: Usage
 
 
@@ -149,6 +154,21 @@ class ExplainPlan:
             "head_gates": self.head_gates,
         }
 
+    def place(self, text: TokenizedInput) -> int | None:
+        """The token whose label is explained; None if the request names no character.
+
+        Raises:
+            Invalid: no token is there.
+        """
+        at = self.request.at
+        if at is None:
+            return None
+        places = (place for place, (start, end) in enumerate(text.offsets or ()) if start <= at < end)
+        if (found := next(places, None)) is None:
+            cut = "the text was cut before it" if text.truncated else "a space, or behind the text's end"
+            raise Invalid(f"at: no token of the text is at character {at}: {cut}", param="at")
+        return found
+
     def check_texts(self, texts: Sequence[TokenizedInput], *, max_length: int, max_explained: int) -> None:
         """Refuses texts that cannot be explained.
 
@@ -172,9 +192,14 @@ def plan_explaining(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
         NotFound: the artifact has no graph that explains through the network.
         Invalid: it asks for what the model does not have.
     """
+    labels_tokens = manifest.task == "token_classification"
+    if request.at is not None and not labels_tokens:
+        raise Invalid(f"at: {manifest.model} labels no tokens; leave it out", param="at")
     if request.through == "pooling":
         return _plan_pooling(request, manifest)
-    if manifest.task not in {"embedding", "classification"}:
+    if request.at is None and labels_tokens:
+        raise Invalid("at: Field required, since this model labels tokens", param="at")
+    if manifest.task not in {"embedding", "classification", "token_classification"}:
         raise WrongTask(
             f"{manifest.model} is for {manifest.task.replace('_', '-')}: only an embedding's similarity and a "
             "classifier's scores are explained through the network"
@@ -183,7 +208,7 @@ def plan_explaining(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
         raise NotFound(missing_graph(manifest))
     if request.head_mask:
         raise Invalid('head_mask: heads cannot be switched off through the network; take "pooling"', param="head_mask")
-    if manifest.task == "classification":
+    if manifest.task != "embedding":
         return _plan_scores(request, manifest)
     prompt, inputs = _both_texts(request, manifest, manifest.config.embedding_size)
     return ExplainPlan(request, inputs, prompt=prompt)
@@ -191,7 +216,8 @@ def plan_explaining(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
 
 def _plan_pooling(request: ExplainRequest, manifest: Manifest) -> ExplainPlan:
     if manifest.task != "embedding":
-        cure = 'ask for through "network"' if manifest.task == "classification" else "take a model for embedding"
+        has_labels = manifest.task in {"classification", "token_classification"}
+        cure = 'ask for through "network"' if has_labels else "take a model for embedding"
         raise WrongTask(
             f"{manifest.model} is for {manifest.task.replace('_', '-')}: only the similarity of two embeddings can be "
             f"explained by pairs of tokens; {cure}"

@@ -202,6 +202,17 @@ def test_a_model_that_labels_tokens_marks_entities(open_viewer: OpenViewer, view
     expect(marks).to_have_count(len(entities))
     assert marks.locator("bdi").all_text_contents() == [text[one["start"] : one["end"]] for one in entities]
     assert marks.locator("small").all_text_contents() == [one["entity_group"] for one in entities]
+    marks.last.press("Enter")
+    expect(marks.last).to_have_attribute("aria-pressed", "true")
+    body = {"a": text, "at": entities[-1]["start"], "through": "network", "level": "word"}
+    explained = ask(viewer_server, "/explain", body)
+    best = explained["logits"].index(max(explained["logits"]))
+    parts = zip([*explained["text"]["words"], "biases"], explained["contributions"][best], strict=True)
+    largest = sorted(parts, key=lambda part: -abs(part[1]))[:6]
+    carriers = viewer.page.locator("#entities-note .carrier")
+    expect(carriers).to_have_count(len(largest))
+    assert carriers.locator("bdi").all_text_contents() == [word for word, _ in largest]
+    expect(viewer.page.locator("#entities-note")).to_contain_text(f"{explained['labels'][best]} has a logit of")
     viewer.page.wait_for_load_state("networkidle")
     assert viewer.refused == []
 

@@ -22,7 +22,7 @@ from export.explain import (
 from export.exporter import write_graph
 from export.graph import trace
 from export.runtime import Session
-from model.artifact import EXPLAIN_GRAPH, INPUT_IDS, OWN_SHARES, PARTS, SOURCES, TOKEN_TYPE_IDS, WHOLE
+from model.artifact import EXPLAIN_GRAPH, INPUT_IDS, OWN_SHARES, PARTS, PLACE, SOURCES, TOKEN_TYPE_IDS, WHOLE
 from model.config import EncoderConfig
 from model.config_parts import ClassificationSettings, MultiVectorSettings
 from model.decomposition.decompose import decompose
@@ -58,7 +58,14 @@ def written(config: EncoderConfig, directory: Path) -> tuple[Encoder, dict[str, 
     return encoder, write_explain_graph(encoder, directory)
 
 
-@pytest.mark.parametrize("change", [MODERN, CLASSIFIER], ids=["modern", "classifier"])
+TOKEN_CLASSIFIER: dict[str, Any] = {
+    "pooling": "mean",
+    "task": "token_classification",
+    "task_settings": ClassificationSettings(labels=("O", "B", "I"), dense_activation=None),
+}
+
+
+@pytest.mark.parametrize("change", [MODERN, CLASSIFIER, TOKEN_CLASSIFIER], ids=["modern", "classifier", "tokens"])
 def test_the_graph_gives_the_parts_of_the_decomposition(change: dict[str, Any], tmp_path: Path) -> None:
     encoder, figures = written(vary(**change), tmp_path)
     assert max(figures[name] for name in (PARTS, WHOLE, OWN_SHARES)) < 1e-5
@@ -67,8 +74,11 @@ def test_the_graph_gives_the_parts_of_the_decomposition(change: dict[str, Any], 
     found = session.run(inputs)
     ids, types, sources = (torch.from_numpy(inputs[name]) for name in (INPUT_IDS, TOKEN_TYPE_IDS, SOURCES))
     with torch.no_grad():
-        expected = decompose(reference, ids, types, tokens=sources, with_biases=False)
+        place = torch.from_numpy(inputs[PLACE]) if PLACE in inputs else None
+        expected = decompose(reference, ids, types, tokens=sources, with_biases=False, place=place)
         whole = reference(ids, torch.tensor([11]), token_type_ids=types).task_output[0]
+    if place is not None:
+        whole = whole[int(place)]
     np.testing.assert_allclose(found[PARTS], expected.output, atol=1e-4, rtol=1e-4)
     np.testing.assert_allclose(found[WHOLE], whole, atol=1e-4, rtol=1e-4)
     np.testing.assert_allclose(found[OWN_SHARES], expected.own_shares, atol=1e-5)

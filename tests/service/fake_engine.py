@@ -37,6 +37,7 @@ from service.inference.backend import (
     Float32Array,
     Int64Array,
     TokenParts,
+    WholeText,
 )
 from service.observability.stages import BatchRecord
 from service.runner import Runner, plan_runtime
@@ -112,19 +113,13 @@ class FakeDecomposer:
         self.gate.set()
         self.fails = False
 
-    def run(
-        self,
-        input_ids: Int64Array,
-        type_ids: Int64Array | None,  # noqa: ARG002 - the interface has it
-        sources: Int64Array,
-        cancellation: Cancellation,
-    ) -> TokenParts:
+    def run(self, text: WholeText, sources: Int64Array, cancellation: Cancellation) -> TokenParts:
         self.sources.append(sources.tolist())
         cancellation.on_cancel(self.gate.set)
         self.gate.wait(30)
-        if cancellation.is_cancelled or (self.fails and (input_ids == POISON).any()):
+        if cancellation.is_cancelled or (self.fails and (text.input_ids == POISON).any()):
             raise RuntimeError("the fake decomposer was told to fail")
-        hidden = hidden_states(input_ids)
+        hidden = hidden_states(text.input_ids)
         shares = np.ones((len(NUM_HEADS), len(sources)), dtype=np.float32) / (1 + np.arange(len(NUM_HEADS)))[:, None]
         parts = (0.75 / len(hidden) * hidden[sources]).astype(np.float32)
         return TokenParts(parts, hidden.mean(axis=0), shares.astype(np.float32))

@@ -42,7 +42,7 @@ from model.artifact import (
 from model.config import EncoderConfig
 from model.config_parts import ClassificationSettings, MultiVectorSettings, SparseSettings
 from service.app import create_app
-from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array, TokenParts
+from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array, TokenParts, WholeText
 from service.requests.scoring import RerankRequest
 from service.routes.compatible.inference_protocol import InferenceRequest
 from service.routes.compatible.tei import EmbedRequest
@@ -107,10 +107,8 @@ class ShapesBackend:
 class ShapesDecomposer:
     """Parts of the right shapes."""
 
-    def run(
-        self, input_ids: Int64Array, _type_ids: Int64Array | None, sources: Int64Array, _cancellation: Cancellation
-    ) -> TokenParts:
-        parts = np.full((len(sources), HIDDEN_SIZE), 1 / len(input_ids), np.float32)
+    def run(self, text: WholeText, sources: Int64Array, _cancellation: Cancellation) -> TokenParts:
+        parts = np.full((len(sources), HIDDEN_SIZE), 1 / len(text.input_ids), np.float32)
         return TokenParts(parts, np.ones(HIDDEN_SIZE, np.float32), np.ones((LAYERS, len(sources)), np.float32))
 
 

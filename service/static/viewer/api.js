@@ -87,6 +87,11 @@ export async function findEntities(text, signal) {
   return send("predict", { body: { inputs: text, level: "tokens", aggregation: "first" }, signal });
 }
 
+/** What each word of a text adds to the logits of the token at a character: `{labels, logits, contributions, text}`. */
+export async function explainLabel(text, at, signal) {
+  return send("explain", { body: { a: text, at, through: "network", level: "word" }, signal });
+}
+
 /** Statistics of every head: by name [layer][head]. */
 export async function encodeStatistics(text, signal) {
   const body = { inputs: text, attention: { layers: "all", form: "stats" } };

@@ -1,29 +1,32 @@
-// The entities that a model finds in a text, as marks in it: each with its label, and its score on request.
+// The entities that a model finds in a text, as marks in it: each with its label, its score on request, and, once it is
+// chosen, the words that carry its label.
 
-import { ApiError, findEntities } from "./api.js";
-import { byId, element, showBusy } from "./dom.js";
+import { ApiError, explainLabel, findEntities } from "./api.js";
+import { byId, element, quiet, showBusy } from "./dom.js";
 import { formatNumber } from "./ink.js";
 import { describeFailure } from "./notices.js";
 import { Turn } from "./turns.js";
 
+const WORDS_SHOWN = 6;
+
 export class EntitiesView {
   #turn = new Turn();
+  #explains;
+
+  /** @param {boolean} explains whether the artifact has the graph that explains a label */
+  constructor(explains) {
+    this.#explains = explains;
+  }
 
   async load(text) {
     byId("entities").hidden = false;
-    const signal = this.#turn.begin();
-    showBusy(byId("entities"), true);
-    try {
+    await this.#ask(async (signal) => {
       const found = await findEntities(text, signal);
-      byId("entities-text").replaceChildren(...marked(Array.from(text), found));
-      byId("entities-note").textContent = found.length ? "" : "The model finds none in this text.";
-    } catch (error) {
-      if (signal.aborted) return;
-      if (!(error instanceof ApiError)) throw error;
-      byId("entities-text").replaceChildren();
-      byId("entities-note").textContent = describeFailure(error);
-    }
-    if (!signal.aborted) showBusy(byId("entities"), false);
+      const choose = this.#explains && ((mark, entity) => this.#choose(mark, entity, text));
+      byId("entities-text").replaceChildren(...marked(Array.from(text), found, choose));
+      const hint = choose ? "Choose an entity to see which words carry its label." : "";
+      byId("entities-note").textContent = found.length ? hint : "The model finds none in this text.";
+    }, () => byId("entities-text").replaceChildren());
   }
 
   stop() {
@@ -31,10 +34,46 @@ export class EntitiesView {
     byId("entities").hidden = true;
     showBusy(byId("entities"), false);
   }
+
+  async #choose(mark, entity, text) {
+    for (const one of byId("entities-text").querySelectorAll("mark")) one.setAttribute("aria-pressed", one === mark);
+    await this.#ask(async (signal) => {
+      byId("entities-note").replaceChildren(...carriers(await explainLabel(text, entity.start, signal)));
+    });
+  }
+
+  /** Waits for an answer that a later request makes needless, or says what failed. */
+  async #ask(answer, onFailure = () => {}) {
+    const signal = this.#turn.begin();
+    showBusy(byId("entities"), true);
+    try {
+      await answer(signal);
+    } catch (error) {
+      if (signal.aborted) return;
+      if (!(error instanceof ApiError)) throw error;
+      onFailure();
+      byId("entities-note").textContent = describeFailure(error);
+    }
+    if (!signal.aborted) showBusy(byId("entities"), false);
+  }
+}
+
+/** The likeliest label of a token, and the words that add most to its logit. */
+function carriers({ labels, logits, contributions, text }) {
+  const best = logits.indexOf(Math.max(...logits));
+  const parts = [...text.words, "biases"].map((word, index) => ({ word, value: contributions[best][index] }));
+  const largest = parts.sort((one, other) => Math.abs(other.value) - Math.abs(one.value)).slice(0, WORDS_SHOWN);
+  const shown = largest.flatMap(({ word, value }) => [
+    element("span", { class: "carrier" }, element("bdi", { textContent: word }), " ", quiet(formatNumber(value))),
+    " ",
+  ]);
+  const others = logits[best] - largest.reduce((sum, { value }) => sum + value, 0);
+  const logit = `${labels[best]} has a logit of ${formatNumber(logits[best])}, carried by `;
+  return [logit, ...shown, quiet(`all others ${formatNumber(others)}`)];
 }
 
 /** The text, with a mark around each entity; places count characters, of which some are two units in JavaScript. */
-function marked(characters, entities) {
+function marked(characters, entities, choose) {
   const parts = [];
   let end = 0;
   for (const entity of entities) {
@@ -43,7 +82,20 @@ function marked(characters, entities) {
     end = Math.max(end, entity.end);
     const title = `${entity.entity_group} ${formatNumber(entity.score)}`;
     const label = element("small", { textContent: entity.entity_group });
-    parts.push(element("mark", { title }, element("bdi", { textContent: characters.slice(start, end).join("") }), label));
+    const mark = element("mark", { title }, element("bdi", { textContent: characters.slice(start, end).join("") }), label);
+    if (choose) makeButton(mark, () => choose(mark, entity));
+    parts.push(mark);
   }
   return [...parts, characters.slice(end).join("")];
+}
+
+/** A mark that can be chosen: a `button` would break the text's lines around it. */
+function makeButton(mark, onChoose) {
+  Object.assign(mark, { role: "button", tabIndex: 0, ariaPressed: "false" });
+  mark.addEventListener("click", onChoose);
+  mark.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    onChoose();
+  });
 }

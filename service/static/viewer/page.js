@@ -96,7 +96,9 @@ export class Page {
     const views = { find, grid: this.#grid, figure, strip, effect: this.#effect, notices: this.#notices, pointer };
     this.#explorer = new Explorer({ state, info, views });
     this.#pair = this.#viewOfPairs(info);
-    if (info.manifest.config.task === "token_classification") this.#entities = new EntitiesView();
+    if (info.manifest.config.task === "token_classification") {
+      this.#entities = new EntitiesView("explain.onnx" in info.manifest.files);
+    }
     bindKeep({ state, info, explorer: this.#explorer, figure, pair: this.#pair, writeLink });
   }
 

@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from model.config import EncoderConfig
-from model.config_parts import MultiVectorSettings
+from model.config_parts import ClassificationSettings, MultiVectorSettings
 from model.decomposition.decompose import decompose
 from model.decomposition.output_only import decompose_output
 from model.encoder import Encoder
@@ -121,8 +122,25 @@ def test_own_shares_are_kobayashis_one_minus_the_mixing_ratio() -> None:
         assert abs(float(found.own_shares[-1, token] - expected)) < 1e-12
 
 
+@settings(max_examples=20, deadline=None)
+@given(configs(), SEEDS, st.integers(0, 5), st.booleans())
+def test_the_logits_of_any_token_are_decomposed(config: EncoderConfig, seed: int, place: int, has_dense: bool) -> None:
+    layers = ClassificationSettings(labels=("O", "A", "B"), dense_activation="gelu" if has_dense else None)
+    config = replace(config, task="token_classification", task_settings=layers, projections=())
+    encoder, ids, types = drawn(config, seed, 6)
+    _, logits = reference_parts(encoder, ids, types)
+    found = decompose(encoder, ids, types, place=torch.tensor([place]))
+    assert relative(found.output, logits[:, place]) < 1e-11
+    assert relative(found.output.sum(dim=0), found.whole) < 1e-11
+    tokens = torch.tensor([4, 0, 2])
+    fewer = decompose_output(encoder, ids, types, tokens=tokens, place=torch.tensor([place]))
+    assert relative(fewer.output, found.output[tokens]) < 1e-11
+    assert relative(fewer.own_shares, found.own_shares[:, tokens]) < 1e-11
+    assert torch.equal(fewer.whole, found.whole)
+
+
 def test_a_task_without_a_vector_of_a_text_is_refused() -> None:
     config = vary(task="multi_vector", task_settings=MultiVectorSettings(size=3))
     encoder, ids, types = drawn(config, 0, 4)
-    with pytest.raises(ValueError, match="task multi_vector returns no vector of a text"):
+    with pytest.raises(ValueError, match="the output of task multi_vector is not decomposed"):
         decompose(encoder, ids, types)

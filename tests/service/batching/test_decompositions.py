@@ -4,8 +4,9 @@ import time
 import numpy as np
 import pytest
 
-from service.batching.decompositions import RUN_ROWS, DecompositionQueue, WholeText
+from service.batching.decompositions import RUN_ROWS, DecompositionQueue
 from service.errors import DeadlineExceeded, NotReady, Overloaded, TooLarge
+from service.inference.backend import WholeText
 from tests.service.fake_engine import FakeDecomposer, hidden_states
 
 

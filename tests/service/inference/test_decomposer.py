@@ -14,7 +14,7 @@ from model.artifact import EXPLAIN_GRAPH, Artifact, ArtifactError, write_manifes
 from model.decomposition.decompose import decompose
 from polyhead import Engine
 from service.errors import Invalid, NotFound, WrongTask
-from service.inference.backend import Cancellation
+from service.inference.backend import Cancellation, WholeText
 from service.inference.onnx_backend import OnnxDecomposer
 from tests.task_artifacts import TaskArtifact
 
@@ -23,7 +23,7 @@ A, B = "the cat sat on the mat", "a dog ran"
 
 def test_parts_are_those_of_the_checkpoints_network(embedder: TaskArtifact) -> None:
     ids, sources = np.array([2, 7, 9, 8, 3]), np.array([1, 4])
-    found = OnnxDecomposer(Artifact.open(embedder.artifact)).run(ids, None, sources, Cancellation())
+    found = OnnxDecomposer(Artifact.open(embedder.artifact)).run(WholeText(ids), sources, Cancellation())
     encoder = read_checkpoint(Folder(embedder.folder, "drawn")).encoder.double().use("eager")
     with torch.no_grad():
         expected = decompose(encoder, torch.from_numpy(ids)[None], tokens=torch.from_numpy(sources), with_biases=False)

@@ -87,6 +87,7 @@ def test_what_cannot_be_explained_is_refused(served: Served) -> None:
     assert refused(served, b=None, through="pooling") == (422, "b", "b: Field required")
     assert refused(served, head_mask=[[0, 0, 0.0]])[:2] == (422, "head_mask")
     assert refused(served, dimensions=999)[:2] == (422, "dimensions")
+    assert refused(served, at=0)[:2] == (422, "at")
 
 
 def test_an_artifact_without_the_graph_says_how_to_get_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

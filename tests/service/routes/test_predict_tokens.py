@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
 from polyhead import Engine
+from service.requests.explain import ExplainedScores
 from tests.service.routes.conftest import Client
 from tests.task_artifacts import LONGEST, TaskArtifact
 
@@ -88,6 +90,44 @@ def test_scores_and_attention_of_tokens(client: Client, token_classifier: TaskAr
         assert [sum(row) for row in scores] == pytest.approx([1] * item["tokens"], abs=1e-6)
         starts = {start for start, _ in attention["offsets"]}
         assert all(entity["start"] in starts for entity in entities)
+
+
+def test_a_words_label_is_explained_by_the_texts_tokens(client: Client, token_classifier: TaskArtifact) -> None:
+    asked, text = client(token_classifier.artifact), TEXTS[0]
+    scores = asked.post("/encode", json={"inputs": text}).json()["scores"][0]
+    at = text.index("sat") + 1
+    answer = asked.post("/explain", json={"a": text, "at": at, "through": "network"}).json()
+    ExplainedScores.model_validate(answer)
+    assert answer["text"]["tokens"][answer["token"]] == "sat"
+    logits = np.array(answer["logits"])
+    np.testing.assert_allclose(np.exp(logits) / np.exp(logits).sum(), scores[answer["token"]], atol=1e-5)
+    np.testing.assert_allclose(np.sum(answer["contributions"], axis=1), logits, atol=1e-5)
+    with Engine.load(token_classifier.artifact) as engine:
+        explained = engine.explain_score(text, at=at)
+    assert explained.token == answer["token"]
+    np.testing.assert_allclose(explained.contributions, answer["contributions"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"at": None}, "at: Field required, since this model labels tokens"),
+        ({"at": 3}, "at: no token of the text is at character 3: a space, or behind the text's end"),
+        (
+            {"a": "the cat " * LONGEST, "at": 6 * LONGEST},
+            "at: no token of the text is at character 384: the text was cut",
+        ),
+        ({"b": "a cat"}, "reads one text at a time"),
+        ({"through": "pooling"}, 'ask for through \\"network\\"'),
+    ],
+)
+def test_what_has_no_label_is_not_explained(
+    client: Client, token_classifier: TaskArtifact, change: dict[str, Any], message: str
+) -> None:
+    body = {"a": TEXTS[0], "at": 0, "through": "network", **change}
+    response = client(token_classifier.artifact).post("/explain", json=body)
+    assert response.status_code in {404, 422}
+    assert message in response.text
 
 
 @pytest.mark.parametrize(
