@@ -1,14 +1,21 @@
 """The viewer's controls: keyboard, links, files, themes, and heads switched off."""
 
+import csv
 import json
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
+from safetensors.numpy import load_file
 
 from tests.e2e.conftest import OpenViewer
 from tests.e2e.test_viewer import TEXT, ask, weights_of
@@ -136,6 +143,85 @@ def test_data_and_picture_are_saved(open_viewer: OpenViewer, viewer_server: Serv
     width, height = int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
     assert width > 2000  # two drawings side by side at twice the screen's pixels
     assert height > 600
+
+
+def saved(viewer: ViewerPage, kind: str, folder: Path) -> Path:
+    with viewer.page.expect_download() as download:
+        viewer.page.locator(f"#save-{kind}").click()
+    download.value.save_as(folder / f"saved.{kind}")
+    return folder / f"saved.{kind}"
+
+
+def test_what_is_shown_goes_to_other_programs(
+    open_viewer: OpenViewer, viewer_server: ServerProcess, tmp_path: Path
+) -> None:
+    viewer = open_viewer("layer=5&head=0&hide=1")
+    text = "It's \"large\", isn't it?"
+    viewer.show(text)
+    options = {"exclude_special": True, "renormalise": True}
+    expected = weights_of(viewer_server, text, 5, 0, **options)
+    rows = list(csv.reader(saved(viewer, "csv", tmp_path).read_text().splitlines()))
+    assert rows[0] == ["", *viewer.labels()]
+    np.testing.assert_allclose([list(map(float, row[1:])) for row in rows[1:]], expected, atol=1e-6)
+    drawn = ElementTree.parse(saved(viewer, "svg", tmp_path)).getroot()  # noqa: S314 - our own
+    lines = [part.text for part in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert lines[1:3] == [f"Text: {text}", "weights; by tokens; without special tokens, rows sum to 1 again"]
+    assert "Layer 5, head 0" in str(lines[0])
+    tensors = load_file(saved(viewer, "safetensors", tmp_path))
+    assert tensors["attention.0"].shape[:2] == (6, 12)
+    np.testing.assert_allclose(tensors["attention.0"][5, 0], expected, atol=1e-6)
+
+    viewer.page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    viewer.page.locator("#copy-curl").click()
+    command = shlex.split(viewer.page.evaluate("window.copied"))
+    assert command[:3] == ["curl", "-s", f"{viewer.origin}/encode"]
+    answer = ask(viewer_server, "/encode", json.loads(command[-1]))
+    np.testing.assert_allclose(answer["attention"][0]["weights"][0][0], expected, atol=1e-6)
+    viewer.page.locator("#copy-python").click()
+    expect(viewer.page.locator("#kept")).to_have_text("Copy as Python: copied")
+    program = viewer.page.evaluate("window.copied")
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
+    np.testing.assert_allclose(json.loads(run.stdout)[0][0], expected, atol=1e-6)
+
+
+def test_two_heads_and_two_texts_are_compared(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+    viewer = open_viewer("layer=5&head=0")
+    viewer.show(TEXT)
+    viewer.page.locator("#pin").click()
+    viewer.page.locator("[data-key='3.1']").click()
+    captions = viewer.page.locator("#compare figcaption")
+    expect(captions).to_contain_text(["Layer 5, head 0", "Layer 3, head 1", "Second minus first"])
+    difference = weights_of(viewer_server, TEXT, 3, 1) - weights_of(viewer_server, TEXT, 5, 0)
+    moved = np.abs(difference).sum() / 2 / len(difference)
+    expect(viewer.page.locator("#compare-readout")).to_contain_text(f"On average {moved:.4f} of a row's weight")
+    canvas = viewer.page.locator("#compare canvas").first
+    canvas.focus()
+    canvas.press("ArrowDown")
+    expect(viewer.page.locator("#compare-readout")).to_contain_text(f"{difference[0, 0]:.4f}")
+    viewer.show("Mary gave John the book.")
+    expect(captions).to_contain_text([TEXT[:30], "Mary gave John"])
+    expect(captions).to_have_count(2)
+    viewer.page.locator("#unpin").click()
+    expect(viewer.page.locator("#compare")).to_be_hidden()
+
+
+def test_words_are_also_read_as_they_were_written(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    viewer.show("Ünder 😀 Trophies")
+    viewer.page.locator("#tokens .token").nth(-2).focus()
+    expect(viewer.page.locator("#readout")).to_contain_text(re.compile("written “(Trophies|.*ies)”"))
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
+def test_axe_finds_nothing(open_viewer: OpenViewer, theme: str, width: int) -> None:
+    viewer = open_viewer(theme=theme, width=width)
+    viewer.page.select_option("#example", label="Two texts: a paraphrase")
+    viewer.wait_until_filled()
+    expect(viewer.page.locator("#pair-sum")).to_be_visible()
+    viewer.page.locator("[data-find=previous]").click()
+    viewer.page.locator("#pin").click()
+    found = Axe().run(viewer.page).response["violations"]
+    assert [(one["id"], [node["html"][:120] for node in one["nodes"]]) for one in found] == []
 
 
 def test_of_nothing_there_is_no_picture(open_viewer: OpenViewer) -> None:

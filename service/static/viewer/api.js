@@ -144,6 +144,11 @@ export async function encodeVectors(text, { headMask = [], output = "pooled", si
   return Array.from({ length: count }, (_, row) => values.subarray(row * size, (row + 1) * size));
 }
 
+/** The answer of `POST /encode` in safetensors, to be kept as it is. */
+export async function encodeBytes(body) {
+  return send("encode", { body, accept: SAFETENSORS });
+}
+
 async function sendForTensors(body, signal) {
   const { metadata, tensors } = readSafetensors(await send("encode", { body, signal, accept: SAFETENSORS }));
   return { answer: JSON.parse(metadata.answer), tensors };

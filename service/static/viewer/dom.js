@@ -31,7 +31,7 @@ export function tokenPair(first, between, second) {
 export function showBusy(section, isBusy) {
   section.setAttribute("aria-busy", isBusy);
   const pending = [...document.querySelectorAll("main [aria-busy=true]")].some((one) => !one.hidden);
-  for (const id of ["save-png", "save-json"]) byId(id).disabled = pending;
+  for (const button of document.querySelectorAll("[data-saves]")) button.disabled = pending;
 }
 
 /** Calls `draw` once in the next frame, however often it is asked to. */

@@ -31,7 +31,7 @@ export class Explorer {
 
   /** @param {{find, grid, figure, strip, effect, notices, pointer}} views */
   constructor({ state, info, views }) {
-    Object.assign(this, { onFailure: () => {} });
+    Object.assign(this, { onFailure: () => {}, onDrawn: () => {} });
     this.#state = state;
     this.#info = info;
     this.#views = views;
@@ -123,7 +123,10 @@ export class Explorer {
     if (!this.#large) return;
     const { request, labels, offsets, maps } = this.#large;
     const { view, measure, threshold } = this.#state.values;
-    const shared = { labels, special: isSpecial(offsets), palette: this.#palette(), threshold: threshold / 100 };
+    const { prompts, default_prompt_name: name } = this.#info.manifest.defaults;
+    const written = writtenParts((prompts[name] ?? "") + request.text, offsets);
+    const shown = { palette: this.#palette(), threshold: threshold / 100 };
+    const shared = { labels, written, special: isSpecial(offsets), ...shown };
     const hasNorms = request.map === "head" && this.#hasNorms;
     byId("measure").disabled = !hasNorms;
     this.#views.strip.show(labels, shared.special);
@@ -132,6 +135,7 @@ export class Explorer {
     byId("head-title").textContent = this.title;
     this.#point();
     this.drawStatistics();
+    this.onDrawn();
   }
 
   /** Names the map that is shown, which is not the chosen one while that is under way. */
@@ -243,6 +247,12 @@ async function unlessTooLarge(answer, signal) {
     if (signal.aborted || !(error instanceof ApiError) || error.status !== 413) throw error;
     return null;
   }
+}
+
+/** The part of a text that each token stands for; offsets count characters, which may be two of JavaScript's units. */
+function writtenParts(text, offsets) {
+  const characters = [...text];
+  return offsets.map(([start, end]) => characters.slice(start, end).join(""));
 }
 
 function isSpecial(offsets) {

@@ -17,6 +17,7 @@ export class Figure {
   #layout = "";
   #maps = {};
   #labels = [];
+  #written = []; // of each label, its part of the text; "" for special tokens
 
   constructor(host, readout, pointer) {
     Object.assign(this, { title: "" });
@@ -32,7 +33,7 @@ export class Figure {
 
   /**
    * @param {{weights?: NumberMap, norms?: NumberMap}} maps
-   * @param {{labels: string[], special: boolean[], palette: Uint8ClampedArray, threshold: number}} shared
+   * @param {{labels: string[], written: string[], special: boolean[], palette: Uint8ClampedArray, threshold: number}} shared
    *   `threshold` is a share of each map's largest number
    * @param {{view: string, measure: string, title: string}} choice
    */
@@ -40,6 +41,7 @@ export class Figure {
     Object.assign(this, { title });
     this.#maps = maps;
     this.#labels = shared.labels;
+    this.#written = shared.written;
     this.#build(view, measure);
     for (const pane of this.#panes) {
       const map = maps[pane.measure];
@@ -77,11 +79,19 @@ export class Figure {
       this.#readout.append(quiet("Point at a token or a cell to read its numbers."));
     } else if (row !== null && column !== null) {
       this.#readout.append(tokenPair(name(row), "→", name(column)), ...this.#numbers((map) => map.at(row, column)));
+      this.#readout.append(...this.#asWritten([row, column]));
     } else {
       const line = (map) => (row !== null ? map.row(row) : map.column(column));
       const names = row !== null ? [name(row), "→", "all"] : ["all", "→", name(column)];
       this.#readout.append(tokenPair(...names), ...this.#numbers((map) => sum(line(map)), "sum of "));
+      this.#readout.append(...this.#asWritten([row ?? column]));
     }
+  }
+
+  /** The words as they stand in the text, where a tokenizer writes them another way. */
+  #asWritten(places) {
+    if (places.every((place) => (this.#written[place] ?? this.#labels[place]) === this.#labels[place])) return [];
+    return [quiet(`written ${places.map((place) => `“${this.#written[place]}”`).join(" → ")}`)];
   }
 
   #numbers(read, prefix = "") {
@@ -95,7 +105,8 @@ export class Figure {
   }
 }
 
-function modelOf(map, { labels, special, palette, threshold }) {
+/** A map of one text as drawings show it. */
+export function modelOf(map, { labels, special, palette, threshold }) {
   return {
     map,
     rowLabels: labels,

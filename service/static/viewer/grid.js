@@ -117,7 +117,8 @@ export class HeadGrid {
   #heading(columns) {
     const heading = (textContent) => element("span", { role: "columnheader", textContent });
     const names = Array.from({ length: columns }, (_, head) => heading(head));
-    return element("div", { class: "heads-row heading", role: "row" }, heading(""), ...names);
+    const corner = element("span", { role: "columnheader" }, element("span", { class: "sr", textContent: "Layer" }));
+    return element("div", { class: "heads-row heading", role: "row" }, corner, ...names);
   }
 
   #row(layer, groups) {

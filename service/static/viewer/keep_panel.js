@@ -1,37 +1,102 @@
-// The buttons that keep something: link, picture, data.
+// The buttons that keep something: link, pictures, numbers, the request for them.
 
+import { ApiError, encodeBytes, hasKey } from "./api.js";
 import { byId } from "./dom.js";
-import { copyAddress, drawPicture, jsonFile, saveFile, toRows } from "./keep.js";
+import { toCsv, toCurl, toPython, toSvg } from "./export.js";
+import { copyText, drawPicture, jsonFile, saveFile, toRows } from "./keep.js";
+import { modelOf } from "./figure.js";
+import { describeFailure } from "./notices.js";
+import { amountPalette } from "./palette.js";
+import { attentionOptions, largeAttention } from "./source.js";
 
 const COPIED_FOR = 2000; // milliseconds
 
-/** Binds the buttons to what is shown. */
+/** Binds the buttons to what is shown: whatever is kept is of `explorer.large`, which is of one request. */
 export function bindKeep({ state, info, explorer, figure, pair, writeLink }) {
+  const shown = (keep) => () => explorer.large && keep(explorer.large);
+  const address = new URL("encode", location.href.replace(/#.*/s, "")).href;
+  const body = ({ request }) => ({ inputs: request.text, attention: largeAttention(request, measureOf(state)) });
   byId("copy-link").onclick = () => {
     writeLink(state);
-    copyLink();
+    copy(byId("copy-link"), location.href);
   };
-  byId("save-png").onclick = async () => {
-    const panes = explorer.large ? shownPanes(state, figure, pair) : [];
+  byId("copy-curl").onclick = shown((large) => copy(byId("copy-curl"), toCurl(address, body(large), hasKey())));
+  byId("copy-python").onclick = shown((large) => copy(byId("copy-python"), toPython(address, body(large), hasKey())));
+  byId("save-png").onclick = shown(async (large) => {
+    const panes = shownPanes(state, figure, pair);
     if (!panes.length) return;
-    const blob = await drawPicture(`${info.model}: ${explorer.title}`, panes);
-    saveFile(`${fileName(explorer)}.png`, blob);
-  };
-  byId("save-json").onclick = () => {
-    if (explorer.large) saveFile(`${fileName(explorer)}.json`, jsonFile(collect(state, info, explorer, pair)));
-  };
+    const blob = await drawPicture(`${info.model}: ${explorer.title}`, panes, detailsOf(state, large));
+    saveFile(`${fileName(large)}.png`, blob);
+  });
+  byId("save-svg").onclick = shown((large) => {
+    const { labels, offsets, maps } = large;
+    const special = offsets.map(([start, end]) => start === end);
+    const threshold = state.values.threshold / 100;
+    const model = modelOf(chosenMap(state, maps), { labels, special, palette: amountPalette("light"), threshold });
+    const svg = toSvg(`${info.model}: ${explorer.title}`, detailsOf(state, large), model);
+    saveFile(`${fileName(large)}.svg`, new Blob([svg], { type: "image/svg+xml" }));
+  });
+  byId("save-csv").onclick = shown((large) => {
+    const csv = toCsv(large.labels, chosenMap(state, large.maps));
+    saveFile(`${fileName(large)}.csv`, new Blob([csv], { type: "text/csv" }));
+  });
+  byId("save-json").onclick = shown((large) => {
+    saveFile(`${fileName(large)}.json`, jsonFile(collect(state, info, explorer, pair)));
+  });
+  byId("save-safetensors").onclick = shown((large) => saveAllHeads(large.request));
 }
 
-async function copyLink() {
-  const button = byId("copy-link");
-  if (await copyAddress()) {
+/** Weights of every head, as the service writes them, its answer with the tokens among them. */
+async function saveAllHeads(request) {
+  const attention = { layers: "all", heads: "all", ...attentionOptions(request, "weights") };
+  const button = byId("save-safetensors");
+  button.disabled = true;
+  try {
+    const bytes = await encodeBytes({ inputs: request.text, attention });
+    saveFile("attention-all-heads.safetensors", new Blob([bytes]));
+    byId("kept").textContent = "";
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    byId("kept").textContent = describeFailure(error);
+  } finally {
+    button.disabled = false;
+  }
+}
+
+async function copy(button, text) {
+  const name = button.dataset.name ?? button.textContent;
+  if (await copyText(text)) {
+    button.dataset.name = name;
     button.textContent = "Copied";
-    setTimeout(() => (button.textContent = "Copy link"), COPIED_FOR);
+    byId("kept").textContent = `${name}: copied`;
+    setTimeout(() => (button.textContent = name), COPIED_FOR);
     return;
   }
   byId("link-field").hidden = false;
-  byId("link").value = location.href;
+  byId("link").value = text;
   byId("link").select();
+}
+
+function measureOf({ values }) {
+  return values.measure === "norms" && values.map === "head" ? "norms" : "weights";
+}
+
+function chosenMap(state, maps) {
+  return (measureOf(state) === "norms" && maps.norms) || maps.weights;
+}
+
+/** What a picture says of itself besides its title. */
+function detailsOf(state, { request, maps }) {
+  const { level, hide, renormalise, text } = request;
+  const { threshold, off } = state.values;
+  const filters = [
+    chosenMap(state, maps) === maps.weights ? "weights" : "norms",
+    level === "word" ? "by words" : "by tokens",
+    ...(hide ? [`without special tokens${renormalise ? ", rows sum to 1 again" : ""}`] : []),
+    ...(threshold ? [`hidden below ${threshold} % of the largest`] : []),
+    ...(off.length ? [`heads switched off for the effect: ${off.join(", ")}`] : []),
+  ];
+  return [`Text: ${text.replaceAll(/\s+/g, " ")}`, filters.join("; ")];
 }
 
 function shownPanes(state, figure, pair) {
@@ -42,7 +107,7 @@ function shownPanes(state, figure, pair) {
   return state.values.mode === "pair" ? [...panes, ...pair.drawings] : panes;
 }
 
-function fileName({ large: { request: { map, layer, head } } }) {
+function fileName({ request: { map, layer, head } }) {
   return map === "rollout" ? "attention-rollout" : `attention-layer-${layer}-head-${head}`;
 }
 

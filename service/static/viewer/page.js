@@ -1,6 +1,7 @@
 // The page's lower half: what shows the state, and what each change of it makes do.
 
 import { AcrossView } from "./across.js";
+import { ComparePanel } from "./compare.js";
 import { writeLink } from "./controls.js";
 import { byId } from "./dom.js";
 import { embeddingEffect, noEffect } from "./effect.js";
@@ -95,6 +96,7 @@ export class Page {
     const find = new FindPanel(state, this.#grid);
     const views = { find, grid: this.#grid, figure, strip, effect: this.#effect, notices: this.#notices, pointer };
     this.#explorer = new Explorer({ state, info, views });
+    new ComparePanel(this.#explorer);
     this.#pair = this.#viewOfPairs(info);
     if (info.manifest.config.task === "token_classification") {
       this.#entities = new EntitiesView("explain.onnx" in info.manifest.files);

@@ -19,11 +19,16 @@ export function attentionOptions({ level, hide, renormalise }, form) {
   };
 }
 
-/** One map at full size and precision: of a head, or the rollout. */
-export async function loadLargeMap(text, values, form, signal) {
+/** What `POST /encode` is asked for the map that is shown large. */
+export function largeAttention(values, form) {
   const selection =
     values.map === "rollout" ? { reduce: "rollout" } : { layers: [values.layer], heads: [values.head] };
-  return load(text, { ...selection, ...attentionOptions(values, form) }, { signal });
+  return { ...selection, ...attentionOptions(values, form) };
+}
+
+/** One map at full size and precision: of a head, or the rollout. */
+export async function loadLargeMap(text, values, form, signal) {
+  return load(text, largeAttention(values, form), { signal });
 }
 
 /** Maps of some layers, or of some heads of one, in half precision, for small pictures; `text` as of `encodeMaps`. */
