@@ -5,11 +5,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
 from model.encoder import Encoder
 from model.packing import packing
-from model.positions import AlibiBias, BucketedBias, PositionTerms, Rotary, alibi_slopes, relative_buckets, sinusoids
+from model.positions import (
+    AlibiBias,
+    BucketedBias,
+    DistanceRows,
+    PositionTerms,
+    Rotary,
+    alibi_slopes,
+    relative_buckets,
+    shifted,
+    sinusoids,
+)
 from tests.networks import draw_weights, vary
 
 
@@ -27,6 +38,18 @@ def test_buckets_are_those_of_mpnet_at_every_distance() -> None:
     theirs: Callable[..., torch.Tensor] = MPNetEncoder.relative_position_bucket
     expected = theirs(offsets, num_buckets=32, max_distance=128)
     assert torch.equal(relative_buckets(offsets, 32, 128), expected)
+
+
+def test_rows_of_distances_are_those_of_deberta() -> None:
+    found = DistanceRows(buckets=32, max_distance=64, max_positions=90)(packing(torch.tensor([70, 3]), 70))
+    theirs = make_log_bucket_position(torch.arange(69, -70, -1), 16, 64).long()
+    assert torch.equal(found, (theirs + 16).clamp(0, 31))
+
+
+def test_scores_by_distance_become_scores_by_key() -> None:
+    by_distance = torch.randn(2, 3, 4, 7, generator=torch.Generator().manual_seed(0))
+    expected = torch.stack([by_distance[:, :, query, 3 - query : 7 - query] for query in range(4)], dim=2)
+    assert torch.equal(shifted(by_distance), expected)
 
 
 @pytest.mark.parametrize(("buckets", "max_distance"), [(4, 2), (8, 20), (64, 1000)])

@@ -29,6 +29,13 @@ def test_a_text_is_cut_into_runs_of_bounded_size_and_joined_again() -> None:
     queue.close()
 
 
+@pytest.mark.parametrize("tokens", [1, 1500, 3000])
+def test_a_run_has_one_source_if_two_are_too_many(tokens: int) -> None:
+    runs = list(text(tokens).runs())
+    np.testing.assert_array_equal(np.concatenate(runs), np.arange(tokens))
+    assert max(map(len, runs)) == 1
+
+
 def test_the_decomposer_is_loaded_once_and_only_when_asked_for() -> None:
     loaded: list[FakeDecomposer] = []
 

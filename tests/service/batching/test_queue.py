@@ -174,6 +174,11 @@ def test_every_text_leaves_once_also_when_batches_are_put_back(
     assert (queue.texts, queue.tokens, queue.requests()) == (0, 0, [])
 
 
+def test_a_share_of_a_whole_batch_leaves_less_room_for_padding() -> None:
+    limits = BatchLimits(max_tokens=100, max_padding=0.25, max_pairs=10**6, max_full_padding=0.1)
+    assert [limits.padding(share) for share in (99, 100, 101)] == [0.25, 0.1, 0.1]
+
+
 def test_a_one_text_request_overtakes_a_large_one() -> None:
     queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
     add(queue, list(range(1, 1001)))
