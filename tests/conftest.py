@@ -148,7 +148,7 @@ def default_artifact(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def embedder() -> "TaskArtifact":
-    """A drawn embedder with mean pooling; do not change it."""
+    """A randomly initialised embedder with mean pooling; do not change it."""
     from tests.task_artifacts import kept_artifact, make_embedder
 
     return kept_artifact("embedder", make_embedder)
@@ -156,7 +156,7 @@ def embedder() -> "TaskArtifact":
 
 @pytest.fixture(scope="session")
 def reranker() -> "TaskArtifact":
-    """A drawn classifier of pairs with one label; do not change it."""
+    """A randomly initialised classifier of pairs with one label; do not change it."""
     from tests.task_artifacts import kept_artifact, make_classifier
 
     return kept_artifact("reranker", make_classifier, labels=("LABEL_0",))
@@ -164,7 +164,7 @@ def reranker() -> "TaskArtifact":
 
 @pytest.fixture(scope="session")
 def classifier() -> "TaskArtifact":
-    """A drawn classifier with three labels; do not change it."""
+    """A randomly initialised classifier with three labels; do not change it."""
     from tests.task_artifacts import kept_artifact, make_classifier
 
     return kept_artifact("classifier", make_classifier, labels=("contradiction", "entailment", "neutral"))
@@ -180,7 +180,7 @@ def token_classifier() -> "TaskArtifact":
 
 @pytest.fixture(scope="session")
 def sparse_encoder() -> "TaskArtifact":
-    """A drawn SPLADE network; do not change it."""
+    """A randomly initialised SPLADE network; do not change it."""
     from tests.task_artifacts import kept_artifact, make_sparse
 
     return kept_artifact("sparse", make_sparse)
@@ -204,7 +204,7 @@ def expanding_encoder() -> "TaskArtifact":
 
 @pytest.fixture(scope="session")
 def yes_no_reranker() -> "TaskArtifact":
-    """A drawn language model that says yes or no: causal, with grouped queries; do not change it."""
+    """A randomly initialised language model that says yes or no: causal, with grouped queries; do not change it."""
     from tests.task_artifacts import kept_artifact
     from tests.yes_no import make_yes_no
 

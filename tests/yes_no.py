@@ -1,4 +1,4 @@
-"""Drawn language models that judge pairs, and how Qwen3-Reranker's card and mxbai-rerank-v2's package ask them."""
+"""Randomly initialised language models that judge pairs, and how two publishers ask them."""
 
 import json
 from collections.abc import Sequence

@@ -53,7 +53,7 @@ class Classify(Recipe):
     command = "classify"
 
     def __init__(self, settings: ClassifySettings, run_settings: RunSettings) -> None:
-        """Reads everything, and puts drawn layers for the labels on the encoder.
+        """Reads everything, and adds randomly initialised layers for the labels.
 
         Raises:
             SourceError: the model or a file cannot be used.

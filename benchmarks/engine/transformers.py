@@ -47,7 +47,7 @@ GRAPH_NAME, TRANSFORMERS_NAME = "the graph", "transformers"
 
 
 def draw(name: str) -> Any:
-    """The network as `transformers` draws it."""
+    """The network as `transformers` initialises it."""
     try:
         from transformers import AutoConfig, AutoModel  # noqa: PLC0415 - of the extra `test`, and seconds to import
     except ImportError as error:
@@ -160,7 +160,7 @@ def main() -> None:
     parser = parser_of(
         __doc__, takes="three minutes and 5 GB of memory; qwen3-0.6b wants 10 GB, OpenVINO as much again"
     )
-    parser.add_argument("--network", choices=NETWORKS, default="eurobert-210m", help="shape that is drawn")
+    parser.add_argument("--network", choices=NETWORKS, default="eurobert-210m", help="shape that is initialised")
     parser.add_argument("--lengths", type=whole, nargs="+", default=[32, 128, 512], help="tokens of a text")
     parser.add_argument("--rounds", type=whole, default=5, help="of every length")
     parser.add_argument("--threads", type=whole, default=1, help="of a run")

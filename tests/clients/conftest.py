@@ -98,7 +98,7 @@ def ranking(encode: Any) -> Ranking:
 
 @pytest.fixture(scope="session")
 def classifier_url(classifier: TaskArtifact) -> Iterator[str]:
-    """A server on a drawn classifier."""
+    """A server on a randomly initialised classifier."""
     yield from _served(classifier)
 
 

@@ -1,4 +1,4 @@
-"""`polyhead encode --pairs`: two texts together, from arguments and files, by a drawn cross-encoder."""
+"""`polyhead encode --pairs`: two texts together, from arguments and files, by a randomly initialised cross-encoder."""
 
 import json
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
-"""Models that people download: each, drawn small in its published layout, equals its original, or is refused with the
-reason that the table names.
+"""Models that people download: each, small and random in its published layout, equals its original, or is refused
+with the reason that the table names.
 """
 
 from dataclasses import replace

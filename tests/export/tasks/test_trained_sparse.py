@@ -12,7 +12,8 @@ from export.exporter import export_artifact
 from export.runtime import Session
 from export.sources import Folder
 from export.texts import HELD_OUT_TEXTS, batch_inputs, batches, read_texts, tokenize
-from model.artifact import GRAPH, SPARSE
+from model.artifact import GRAPH
+from model.config_parts import OUTPUT_NAMES
 
 TOLERANCE = 1e-5
 WEIGHTS = "cognition/model/model.safetensors"
@@ -41,7 +42,7 @@ def test_the_weights_of_words_are_those_of_sparse_encoder(trained: Folder, preci
     assert isinstance(expected, torch.Tensor)
     session = Session(tmp_path / precision / GRAPH)
     for batch in batches(tokenize(texts, checkpoint.tokenizer, checkpoint.max_sequence_length), 0):
-        found = session.run(batch_inputs(checkpoint.encoder.config, batch))[SPARSE]
+        found = session.run(batch_inputs(checkpoint.encoder.config, batch))[OUTPUT_NAMES["sparse"]]
         reference = expected[[text.place for text in batch.texts]].numpy()
         assert (reference > 0).any(axis=1).all()
         if precision == "fp32":
