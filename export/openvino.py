@@ -1,8 +1,9 @@
 """`plain.onnx`: the task's output alone, for OpenVINO, which computes graphs with branches wrongly.
 
 It is the artifact's graph without what is computed on demand: the switches are made constants, and ONNX Runtime folds
-the branches away. Its large tensors are no copies: they are named as places in the encoder's files. What OpenVINO
-computes from it is compared with the encoder over the whole grid, and bf16 on held-out text too.
+the branches away. Layers with a window attend to all keys and hide those outside it, in long texts too. Its large
+tensors are no copies: they are named as places in the encoder's files. What OpenVINO computes from it is compared with
+the encoder over the whole grid, and bf16 on held-out text too.
 """
 
 import importlib.util
@@ -31,14 +32,16 @@ from export.tasks.registry import EXPORTS
 from export.texts import HELD_OUT_TEXTS, Inputs, batch_inputs, run_encoder, task_batches
 from export.verify import SEED, Parity, grid, real_parts
 from model.artifact import ATTENTION_LAYERS, GRAPH, GRAPH_WEIGHTS, HEAD_GATES, NORM_LAYERS, PLAIN_GRAPH
+from model.attention import FUSED_OP, LOCAL_ATTENTION_OP
 from model.config import EncoderConfig
 from model.config_parts import OUTPUT_NAMES
 from model.encoder import Encoder
 from model.processor import openvino_settings
 from model.tasks import PER_TOKEN
+from model.value_stream import FUNCTIONS_DOMAIN
 
 INSTALL = "pip install 'polyhead[openvino]'"
-BRANCHES = ("If", "Loop", "Scan")
+BRANCHES = ("If", "Scan")
 _FOLDED, _FOLDED_WEIGHTS = "folded.onnx", "folded.data"
 _LARGE = 1 << 30  # bytes of weights; a protobuf holds 2 GiB at most
 
@@ -65,7 +68,7 @@ def write_plain_graph(checkpoint: Checkpoint, directory: Path, precision: Precis
     """Writes and verifies the graph beside a directory's `model.onnx`; returns what verification found.
 
     Raises:
-        UnsupportedModel: a branch stays, such as the one for windows in long texts.
+        UnsupportedModel: a branch stays.
         ParityError: OpenVINO computes something else than the encoder.
         QualityError: its bf16 is too far from float32 on held-out text.
     """
@@ -87,7 +90,11 @@ def plain_graph(path: Path, config: EncoderConfig) -> onnx_ir.Model:
     Raises:
         UnsupportedModel: a branch stays.
     """
-    model = inliner.inline_local_functions(onnx.load(path, load_external_data=False))
+    model = onnx.load(path, load_external_data=False)
+    for node in model.graph.node:
+        if (node.domain, node.op_type) == (FUNCTIONS_DOMAIN, LOCAL_ATTENTION_OP):
+            _attend_to_all_keys(node)
+    model = inliner.inline_local_functions(model)
     output = OUTPUT_NAMES[config.task]
     constants: Mapping[str, NDArray[Any]] = {
         ATTENTION_LAYERS: np.zeros(config.num_layers, np.bool_),
@@ -103,6 +110,15 @@ def plain_graph(path: Path, config: EncoderConfig) -> onnx_ir.Model:
     # External data is found in the folder of the file that names it.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".plain.") as folder:
         return _folded(model, path.parent, Path(folder))
+
+
+def _attend_to_all_keys(node: onnx.NodeProto) -> None:
+    """Makes a window's attention the fused operator, whose bias hides what is outside the window."""
+    query, key, value, lengths, bias = node.input
+    attributes = {entry.name: onnx.helper.get_attribute_value(entry) for entry in node.attribute}
+    heads = {"q_num_heads": attributes["num_heads"], "kv_num_heads": attributes["num_key_value_heads"]}
+    inputs = [query, key, value, bias, "", "", lengths]
+    node.CopyFrom(onnx.helper.make_node(FUSED_OP, inputs, list(node.output), scale=attributes["scale"], **heads))
 
 
 def _folded(model: onnx.ModelProto, weights: Path, folder: Path) -> onnx_ir.Model:
@@ -122,7 +138,7 @@ def _folded(model: onnx.ModelProto, weights: Path, folder: Path) -> onnx_ir.Mode
     if kinds:
         raise UnsupportedModel(
             f"--engine openvino: OpenVINO computes branches wrongly, and {', '.join(kinds)} stays in this network's "
-            "graph (windows of long texts, or a large vocabulary): export it without --engine openvino"
+            "graph: export it without --engine openvino"
         )
     onnx_ir.external_data.load_to_model(folded)  # the folder goes
     return folded

@@ -57,6 +57,11 @@ def vector_instructions(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:
     return tuple(name for name in _VECTOR_INSTRUCTIONS if name in features)
 
 
+def processor_name(cpuinfo: Path = CPUINFO) -> str:
+    """The processor's name, as its maker gives it; empty where the system does not say."""
+    return (_field(cpuinfo, "model name") or "").strip()
+
+
 def openvino_settings(
     precision: str, capabilities: Collection[str], *, streams: int, threads: int
 ) -> dict[str, str | int | bool]:
@@ -79,12 +84,18 @@ def openvino_settings(
 
 def _features(cpuinfo: Path) -> frozenset[str] | None:
     """The instruction sets that Linux lists for the first processor."""
+    values = _field(cpuinfo, "flags", "Features")
+    return None if values is None else frozenset(values.split())
+
+
+def _field(cpuinfo: Path, *names: str) -> str | None:
+    """The first field of one of these names."""
     try:
         text = cpuinfo.read_text()
     except OSError:
         return None
     for line in text.splitlines():
         name, _, values = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return frozenset(values.split())
+        if name.strip() in names:
+            return values
     return None

@@ -286,26 +286,40 @@ def verify(context: typer.Context, artifact: Artifact = None, model: SameAsFlag 
 @app.command()
 def tune(
     context: typer.Context,
-    artifact: Artifact = None,
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="MODEL", help=f"artifacts, checkpoints' folders or Hugging Face ids {_DEFAULT}"),
+    ] = None,
+    *,
     model: SameAsFlag = None,
     seconds: Annotated[float, typer.Option(help="time for each way, besides its start")] = 6.0,
     cores: Annotated[int | None, typer.Option(help="cores to share out [default: those this process may use]")] = None,
+    aim: Annotated[
+        Literal["throughput", "latency"] | None,
+        typer.Option("--write", help="keep what is best at this for `polyhead serve MODEL` on this machine"),
+    ] = None,
 ) -> None:
-    """Measure which use of this machine's cores suits an artifact.
+    """Measure which precision, engine and use of this machine's cores suit a model.
 
-    Each way to share out the cores (processes, workers, threads) serves the artifact for some seconds, to a client on
-    the same machine that sends texts of natural lengths over HTTP. The answer is a table, and settings to copy: for the
-    most texts a second, and for the shortest wait of a text that comes alone.
+    A model that is no artifact is exported in every form that suits this processor: fp32 and int8, and with OpenVINO
+    fp32 and bf16. Each way to share out the cores (processes, workers, threads) serves each form for some seconds, to a
+    client on the same machine that sends texts of natural lengths over HTTP. The answer is a table with rate, waiting
+    time, memory and fidelity, and commands to copy: for the most texts a second, and for the shortest wait of a text
+    that comes alone.
     """
     with one_line_failures("polyhead tune"):
-        from polyhead.tune import tune as run  # noqa: PLC0415 - imported when it is wanted
+        from polyhead.models import default_artifact  # noqa: PLC0415 - imported when it is wanted
+        from polyhead.tune import tune as run  # noqa: PLC0415 - likewise
         from service.machine import usable_cores  # noqa: PLC0415 - likewise
 
         if not 0 < seconds < math.inf:
             context.fail("--seconds must be above 0")
         if cores is not None and not 1 <= cores <= usable_cores():
             context.fail(f"--cores must be from 1 to {usable_cores()}, those this process may use")
-        run(_artifact(context, artifact, model), cores or usable_cores(), seconds)
+        if models and model:
+            context.fail("--model: not allowed with argument MODEL")
+        named = models or ([model] if model else [default_artifact()])
+        run(named, cores or usable_cores(), seconds, aim)
 
 
 @cache.callback()

@@ -15,17 +15,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any, Self
 from urllib.parse import quote
 
 from export.errors import ExportError, SourceError
 from export.sources import ALLOW_PICKLES, DEFAULT_MODEL, DEFAULT_SHA256, Folder, find_folder
 from model.artifact import MANIFEST, OPENVINO, ArtifactError, read_manifest
+from model.processor import processor_name
 from polyhead import Engine
 from polyhead.output import say
 from service.errors import one_line
+from service.machine import usable_cores
 from service.versions import own_version
 
 DEFAULT_ARTIFACT = Path("artifacts/all-MiniLM-L6-v2")
@@ -33,6 +36,7 @@ VARIABLE = "POLYHEAD_MODEL"  # what the service reads the same setting from
 CACHE_VARIABLE = "POLYHEAD_CACHE"
 MODEL_ID = re.compile(r"[\w.-]+/[\w.-]+")  # of the hub
 COMMIT = re.compile(r"[0-9a-f]{40}")
+TUNED = ".tuned"  # what `polyhead tune --write` chose, a file a model
 REFERENCES = ".revisions"  # of branches on the hub, as they were when a model was exported
 EXPORTERS = ("torch", "onnx", "onnxscript", "onnx-ir")  # whose versions an artifact depends on
 
@@ -94,6 +98,51 @@ class Wanted:
         return [*flags, ALLOW_PICKLES] if self.allows_pickles else flags
 
 
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The form of a model and the use of the cores that `polyhead tune` chose on a machine."""
+
+    processor: str
+    cores: int
+    precision: str
+    engine: str | None
+    processes: int
+    workers: int
+    intra_op_threads: int
+
+    @classmethod
+    def here(cls, *chosen: Any) -> Self:
+        """A choice for this machine."""
+        return cls(processor_name(), usable_cores(), *chosen)
+
+    @property
+    def layout(self) -> dict[str, int]:
+        """The settings of the service."""
+        return {name: getattr(self, name) for name in ("processes", "workers", "intra_op_threads")}
+
+
+def keep_tuned(model: Path, tuned: Tuned) -> None:
+    """Leaves a choice where `tuned_for` finds it."""
+    path = _tuned_path(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"model": str(model), **asdict(tuned)}, indent=1))
+
+
+def tuned_for(model: Path) -> Tuned | None:
+    """What `polyhead tune --write` chose for a model; None if it was not on this processor with as many cores."""
+    try:
+        record = json.loads(_tuned_path(model).read_text())
+    except FileNotFoundError:
+        return None
+    tuned = Tuned(**{name: value for name, value in record.items() if name != "model"})
+    return tuned if (tuned.processor, tuned.cores) == (processor_name(), usable_cores()) else None
+
+
+def _tuned_path(model: Path) -> Path:
+    name = str(model.resolve()) if model.exists() or model == DEFAULT_ARTIFACT else str(model)
+    return cache_folder() / TUNED / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.json"
+
+
 def is_artifact(model: Path) -> bool:
     """Whether a folder is an artifact, which is served without an export."""
     return (model / MANIFEST).is_file()
@@ -130,10 +179,18 @@ def artifact_to_serve(model: Path, wanted: Wanted) -> Path:
         if wanted != Wanted():
             raise ArtifactError(f"{model} is an artifact: how it was exported cannot be chosen any more")
         return model
+    return exported(replace(wanted, model=name_to_export(model)))
+
+
+def name_to_export(model: Path) -> str | None:
+    """What `Wanted` calls a model that is no artifact.
+
+    Raises:
+        ArtifactError: it is a folder without a checkpoint.
+    """
     if model.is_dir() and not (model / "config.json").is_file():
         raise ArtifactError(f"{model} holds neither an artifact ({MANIFEST}) nor a checkpoint (config.json)")
-    named = None if model == DEFAULT_ARTIFACT else str(model)
-    return exported(replace(wanted, model=named))
+    return None if model == DEFAULT_ARTIFACT else str(model)
 
 
 def exported(wanted: Wanted) -> Path:
@@ -183,7 +240,8 @@ def clear_cache(names: list[str]) -> list[Path]:
     for path in chosen:
         shutil.rmtree(path)
     if not names:
-        shutil.rmtree(cache_folder() / REFERENCES, ignore_errors=True)
+        for folder in (REFERENCES, TUNED):
+            shutil.rmtree(cache_folder() / folder, ignore_errors=True)
     return chosen
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -11,7 +12,7 @@ from export.precision import Precision
 from export.sources import ALLOW_PICKLES
 from model.artifact import ONNX_RUNTIME, OPENVINO
 from model.config_parts import Task
-from polyhead.models import DEFAULT_ARTIFACT, Wanted, artifact_to_serve, is_artifact
+from polyhead.models import DEFAULT_ARTIFACT, Tuned, Wanted, artifact_to_serve, is_artifact, tuned_for
 from polyhead.output import say
 from service.settings import Settings, SettingsError, cli_source, read_settings
 
@@ -54,21 +55,35 @@ def read_and_export(arguments: list[str]) -> Settings:
     if chosen.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read by huggingface_hub when it is imported
     pickles = chosen.allow_pickled_weights
-    wanted = Wanted(None, chosen.revision, chosen.precision, chosen.task, chosen.max_length, pickles, chosen.engine)
+    precision = chosen.precision or Wanted().precision
+    wanted = Wanted(None, chosen.revision, precision, chosen.task, chosen.max_length, pickles, chosen.engine)
     found = []
     models = settings.named_models
     are_exported = [not is_artifact(model) for _, model in models]
     for (name, model), is_exported in zip(models, are_exported, strict=True):
-        artifact = artifact_to_serve(model, wanted if is_exported or not any(are_exported) else Wanted())
+        form = wanted if is_exported or not any(are_exported) else Wanted()
+        tuned = tuned_for(model)
+        if tuned and is_exported and not (chosen.precision or chosen.engine):
+            form = replace(form, precision=tuned.precision, engine=tuned.engine)
+        artifact = artifact_to_serve(model, form)
         if artifact != model:
-            say(f"{PROGRAM}: serving {artifact}; `polyhead tune {artifact}` measures which settings suit this machine")
+            say(f"{PROGRAM}: serving {artifact}; `polyhead tune {model}` measures what suits this machine")
         found.append(f"{name}={artifact}" if name else str(artifact))
-    return settings.model_copy(update={"model": Path(found[0]), "more_models": ",".join(found[1:])})
+    layout = _layout(settings, tuned) if len(models) == 1 else {}
+    return settings.model_copy(update={"model": Path(found[0]), "more_models": ",".join(found[1:]), **layout})
+
+
+def _layout(settings: Settings, tuned: Tuned | None) -> dict[str, int]:
+    """The tuned use of the cores, unless a part of it was set."""
+    if tuned is None or not settings.model_fields_set.isdisjoint(tuned.layout):
+        return {}
+    say(f"{PROGRAM}: uses the cores as `polyhead tune` found best here: {tuned.layout}")
+    return tuned.layout
 
 
 def _add_export_flags(made: argparse.ArgumentParser) -> None:
     group = made.add_argument_group("export")
-    group.add_argument("--precision", choices=get_args(Precision), default="fp32", help="of the export (default: fp32)")
+    group.add_argument("--precision", choices=get_args(Precision), help="of the export (default: fp32, or tuned)")
     group.add_argument("--engine", choices=(ONNX_RUNTIME, OPENVINO), help="what computes plain answers, of the export")
     group.add_argument("--task", choices=get_args(Task), help="what to export, if the checkpoint does not say")
     group.add_argument("--max-length", type=int, metavar="TOKENS", help="longest text to serve")

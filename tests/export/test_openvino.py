@@ -13,10 +13,13 @@ from export import openvino as openvino_export
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.errors import ParityError, UnsupportedModel, VerificationError
 from export.exporter import export_artifact
+from export.graph import trace
 from export.openvino import PlainSession, plain_graph, require_openvino, verify_plain_graph
 from export.runtime import CUDA, Session
 from export.sources import Folder
 from model.artifact import EXPLAIN_GRAPH, GRAPH, PLAIN_GRAPH, Artifact
+from model.encoder import Encoder
+from tests.networks import draw_weights, vary
 from tests.task_artifacts import TaskArtifact
 
 pytest.importorskip("openvino")
@@ -56,6 +59,17 @@ def test_a_graph_that_computes_something_else_is_refused(
         next(changed.layers.parameters()).mul_(1.01)
     with pytest.raises(ParityError, match="pooled differs from the PyTorch encoder"):
         verify_plain_graph(session, changed)
+
+
+def test_windows_of_long_texts_are_computed_without_a_branch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model.attention.LONGEST_DENSE", 16)  # the grid has rows of up to 40 tokens
+    rotary = {"positions": "none", "attention_positions": "rotary", "local_rope_theta": 100.0}
+    encoder = draw_weights(Encoder(vary(type_vocab_size=0, local_layers=(1,), window=3, **rotary)))
+    onnx_ir.save(trace(encoder), tmp_path / GRAPH)
+    onnx_ir.save(plain_graph(tmp_path / GRAPH, encoder.config), tmp_path / PLAIN_GRAPH)
+    found = verify_plain_graph(PlainSession(tmp_path / PLAIN_GRAPH, encoder.config, "fp32"), encoder)
+    assert found["longest"] == 40
+    assert 0 < found["pooled"] < 1e-5
 
 
 def test_a_branch_that_stays_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:

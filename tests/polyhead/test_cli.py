@@ -97,13 +97,12 @@ def test_an_id_of_the_hub_is_told_from_a_folder(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("given", [["encode", "cat"], ["tune"]])
 def test_without_a_model_and_without_the_default_one_it_says_how_to_make_one(
-    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("POLYHEAD_MODEL", raising=False)
-    run = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-m", "polyhead", *given],
+    run = subprocess.run(
+        [sys.executable, "-m", "polyhead", "encode", "cat"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -158,7 +157,7 @@ def test_heads_is_given_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [(given, "polyhead export heads"), (given, "polyhead heads")]
 
 
-@pytest.mark.parametrize("given", [["encode", "cat"], ["tune"], ["heads", "--corpus", "x"]])
+@pytest.mark.parametrize("given", [["encode", "cat"], ["heads", "--corpus", "x"]])
 @pytest.mark.parametrize("is_named", [True, False], ids=["an argument wins", "a variable"])
 def test_the_variable_names_the_artifact_of_every_command(
     given: list[str],
@@ -175,8 +174,18 @@ def test_the_variable_names_the_artifact_of_every_command(
 
 
 def test_an_artifact_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", "one", "--model", "other"]) == 2
-    assert "--model: not allowed with argument ARTIFACT" in capsys.readouterr().err
+    for command, name in (("info", "ARTIFACT"), ("tune", "MODEL")):
+        assert main([command, "one", "--model", "other"]) == 2
+        assert f"--model: not allowed with argument {name}" in capsys.readouterr().err
+
+
+def test_tune_measures_what_is_named_or_the_variables_artifact(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[Path]] = []
+    monkeypatch.setattr("polyhead.tune.tune", lambda models, *_: seen.append(models))
+    monkeypatch.setenv("POLYHEAD_MODEL", "of the variable")
+    for given in (["one", "owner/model"], ["--model", "one"], []):
+        assert main(["tune", *given]) == 0
+    assert seen == [[Path("one"), Path("owner/model")], [Path("one")], [Path("of the variable")]]
 
 
 def test_service_says_where_tune_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,15 @@ from export.sources import Folder
 from model.artifact import MANIFEST, read_manifest
 from polyhead import models
 from polyhead.cli import main
-from polyhead.models import DEFAULT_ARTIFACT, Wanted, cached_artifacts, default_artifact, exported
+from polyhead.models import (
+    DEFAULT_ARTIFACT,
+    Tuned,
+    Wanted,
+    cached_artifacts,
+    default_artifact,
+    exported,
+    keep_tuned,
+)
 from service.settings import Settings, misspelt_variables
 from tests.service.fake_engine import write_fake_artifact
 from tests.task_artifacts import TaskArtifact
@@ -121,6 +129,29 @@ def test_a_hub_model_is_asked_for_once_and_for_each_setting(
     assert len(asked) == 2
     assert main(["serve", "owner/model", "--engine", "openvino"]) == 0
     assert len(set(exports)) == 3
+
+
+def test_what_tune_chose_is_served_unless_something_else_is_asked_for(
+    served: list[Settings],
+    exports: list[Path],
+    asked: list[tuple[str | None, str | None]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    keep_tuned(Path("owner/model"), Tuned.here("bf16", "openvino", 1, 1, 2))
+    assert main(["serve", "owner/model"]) == 0
+    assert exports[0].name.startswith("model-bf16-")
+    assert (served[0].processes, served[0].workers, served[0].intra_op_threads) == (1, 1, 2)
+    assert "as `polyhead tune` found best here" in capsys.readouterr().err
+    assert main(["serve", "owner/model", "--precision", "bf16", "--engine", "openvino", "--workers", "3"]) == 0
+    assert len(exports) == 1, "the same artifact"
+    assert (served[1].workers, served[1].intra_op_threads) == (3, 1)
+    assert main(["serve", "owner/model", "--precision", "int8"]) == 0
+    assert exports[1].name.startswith("model-int8-")
+    monkeypatch.setenv("POLYHEAD_WORKERS", "1")
+    assert main(["serve", "owner/other"]) == 0
+    assert main(["serve", "owner/model", "owner/other"]) == 0
+    assert [settings.intra_op_threads for settings in served[3:]] == [1, 1]
 
 
 def test_settings_of_an_export_are_the_exporters(

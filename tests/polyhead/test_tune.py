@@ -2,12 +2,16 @@ import asyncio
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from model.artifact import Artifact
+from export.errors import SourceError
+from model.artifact import OPENVINO, Artifact, Manifest, read_manifest, write_manifest
+from polyhead import tune as tuning
 from polyhead.cli import main
+from polyhead.models import Wanted, tuned_for
 from polyhead.tune import (
     CONNECTIONS,
     Layout,
@@ -23,9 +27,16 @@ from polyhead.tune import (
 )
 from tests.service.fake_engine import make_tokenizer, write_fake_artifact
 
+MODEL = Path("made")
 
-def measured(layout: Layout, rate: float, latency: float) -> Measurement:
-    return Measurement(layout, rate, 30 * rate, latency, 2 * latency, 0.1)
+
+def measured(layout: Layout, rate: float, latency: float, artifact: Path = MODEL) -> Measurement:
+    return Measurement(artifact, layout, rate, 30 * rate, latency, 2 * latency, 0.1, 250.0)
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    return read_manifest(write_fake_artifact(tmp_path / "artifact"))
 
 
 def test_shares_out_all_cores() -> None:
@@ -38,30 +49,87 @@ def test_shares_out_all_cores() -> None:
 
 def test_recommends_the_best_of_each_kind() -> None:
     found = [measured(Layout(1, 4, 1), 900, 0.010), measured(Layout(1, 1, 4), 500, 0.004)]
-    assert most_throughput(found) == Layout(1, 4, 1)
-    assert least_latency(found) == Layout(1, 1, 4)
+    assert most_throughput(found).layout == Layout(1, 4, 1)
+    assert least_latency(found).layout == Layout(1, 1, 4)
 
 
 def test_more_processes_have_to_be_worth_it() -> None:
     one, two, four = (
         measured(Layout(count, 8 // count, 1), rate, 0.004) for count, rate in ((1, 985), (2, 1000), (4, 990))
     )
-    assert most_throughput([four, two, one]) == one.layout
-    assert least_latency([four, two, one]) == one.layout
-    assert most_throughput([measured(one.layout, 960, 1), two]) == two.layout
+    assert most_throughput([four, two, one]) == one
+    assert least_latency([four, two, one]) == one
+    assert most_throughput([measured(one.layout, 960, 1), two]) == two
 
 
-def test_the_settings_to_copy_follow_the_table() -> None:
+def test_the_table_says_what_each_form_gave_and_the_commands_to_copy_follow(manifest: Manifest) -> None:
+    int8 = replace(manifest, precision="int8", parity={"quality": {"texts": 256, "cosine_mean": 0.99884}})
+    bf16 = replace(
+        manifest, precision="bf16", engine=OPENVINO, parity={"openvino": {"quality": {"cosine_mean": 0.99999}}}
+    )
+    manifests = {Path("a"): int8, Path("b"): bf16, Path("c"): manifest}
     printed = report(
         [
-            Measurement(Layout(1, 4, 1), 30, 900, 0.010, 0.020, 0.1),
-            Measurement(Layout(1, 1, 4), 20, 500, 0.004, 0.300, 0.1),
-        ]
+            measured(Layout(1, 4, 1), 900, 0.010, Path("a")),
+            measured(Layout(1, 1, 4), 500, 0.004, Path("b")),
+            Measurement(Path("c"), Layout(1, 1, 4), 20, 500, 0.009, 0.300, 0.1),
+        ],
+        manifests,
     )
-    assert "for throughput: POLYHEAD_PROCESSES=1 POLYHEAD_WORKERS=4 POLYHEAD_INTRA_OP_THREADS=1\n" in printed
-    assert "for latency: POLYHEAD_PROCESSES=1 POLYHEAD_WORKERS=1 POLYHEAD_INTRA_OP_THREADS=4\n" in printed
+    rows = [line.split() for line in printed.splitlines()[1:4]]
+    assert [(row[0], row[1], row[9], row[-2:]) for row in rows] == [
+        ("int8", "onnxruntime", "250", ["cosine_mean", "0.9988"]),
+        ("bf16", "openvino", "250", ["cosine_mean", "1.0000"]),
+        ("fp32", "onnxruntime", "-", ["as", "float32"]),
+    ]
+    layout = "POLYHEAD_PROCESSES=1 POLYHEAD_WORKERS={} POLYHEAD_INTRA_OP_THREADS={} polyhead serve {}\n"
+    assert f"for throughput: {layout.format(4, 1, 'a')}" in printed
+    assert f"for latency: {layout.format(1, 4, 'b')}" in printed
     assert "no core to spare" not in printed
-    assert "no core to spare" in report([Measurement(Layout(1, 4, 1), 30, 900, 0.010, 0.020, 0.97)])
+    busy = Measurement(Path("a"), Layout(1, 4, 1), 30, 900, 0.010, 0.020, 0.97)
+    assert "no core to spare" in report([busy], manifests)
+
+
+@pytest.fixture
+def forms_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Wanted]:
+    """Exports that are fake artifacts, on a processor with bf16; int8 fails."""
+    made: list[Wanted] = []
+
+    def export(wanted: Wanted) -> Path:
+        made.append(wanted)
+        if wanted.precision == "int8":
+            raise SourceError("cosine_mean is too low")
+        path = write_fake_artifact(tmp_path / f"{wanted.precision}-{wanted.engine}")
+        write_manifest(path, replace(read_manifest(path), precision=wanted.precision))
+        return path
+
+    monkeypatch.setenv("POLYHEAD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuning, "exported", export)
+    monkeypatch.setattr(tuning, "find_spec", lambda _: object())
+    monkeypatch.setattr(tuning, "vector_instructions", lambda: ("avx512_bf16",))
+    return made
+
+
+def test_the_choice_among_a_models_forms_is_kept_for_this_machine(
+    forms_made: list[Wanted], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure_layout(artifact: Path, layout: Layout, *_: object) -> Measurement:
+        return measured(layout, 900 if "bf16" in artifact.name else 500, 1 / layout.intra_op_threads, artifact)
+
+    monkeypatch.setattr(tuning, "measure_layout", measure_layout)
+    assert main(["tune", "owner/model", "--cores", "1", "--write", "throughput"]) == 0
+    assert [(one.precision, one.engine) for one in forms_made] == [
+        *(("fp32", None), ("int8", None), ("fp32", OPENVINO), ("bf16", OPENVINO)),
+    ]
+    printed = capsys.readouterr()
+    assert "left out --precision int8: cosine_mean is too low" in printed.err
+    assert len(printed.out.splitlines()) == 1 + 3 + 2
+    tuned = tuned_for(Path("owner/model"))
+    assert tuned is not None
+    assert (tuned.precision, tuned.layout) == ("bf16", {"processes": 1, "workers": 1, "intra_op_threads": 1})
+    assert tuned_for(Path("owner/other")) is None
+    monkeypatch.setattr("polyhead.models.processor_name", lambda: "another one")
+    assert tuned_for(Path("owner/model")) is None
 
 
 @pytest.mark.slow
@@ -73,10 +141,11 @@ def test_measures_an_artifact_over_http_whatever_else_the_environment_says(
         monkeypatch.setenv(f"POLYHEAD_{name}", value)
     assert main(["tune", "--model", str(default_artifact), "--seconds", "1", "--cores", "1"]) == 0
     printed = capsys.readouterr()
-    assert printed.err == "1 of 1: 1 processes, 1 workers, 1 threads\n"
+    assert printed.err == f"1 of 1: {default_artifact.name}, 1 processes, 1 workers, 1 threads\n"
     row = printed.out.splitlines()[1].split()
-    assert row[:3] == ["1", "1", "1"]
-    assert all(float(value) > 0 for value in row)
+    assert row[:5] == ["fp32", "onnxruntime", "1", "1", "1"]
+    assert all(float(value) > 0 for value in row[5:10])
+    assert row[10:] == ["as", "float32"]
     assert os.sched_getaffinity(0) == cores
 
 
@@ -87,18 +156,19 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 def test_says_in_one_line_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "--model", str(tmp_path)]) == 1
-    assert "holds no manifest.json" in capsys.readouterr().err
+    assert "holds neither an artifact (manifest.json) nor a checkpoint" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_read_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(directory: Path) -> None:
         raise PermissionError(13, "Permission denied", str(directory))
 
+    path = write_fake_artifact(tmp_path / "mine")
     monkeypatch.setattr(Artifact, "open", refuse)
-    assert main(["tune", "--model", "mine"]) == 1
-    assert capsys.readouterr().err == "polyhead tune: [Errno 13] Permission denied: 'mine'\n"
+    assert main(["tune", "--model", str(path)]) == 1
+    assert capsys.readouterr().err == f"polyhead tune: [Errno 13] Permission denied: '{path}'\n"
 
 
 @pytest.mark.parametrize(

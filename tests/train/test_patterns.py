@@ -87,14 +87,26 @@ def test_a_row_that_is_learned_ends_early() -> None:
     assert found["attention_parameters"] == 4 * 32 * 32
 
 
+def test_gates_of_heads_that_a_task_does_not_need_close() -> None:
+    found = train_row(Row("own token", 4, 8, 8, gated=True), [0, 1], 400)
+    assert min(found["accuracies"]) >= 0.995
+    assert found["open_heads"] == [0, 0]
+    row, ids = Row("own token", 4, 8, 8, gated=True), TASKS["own token"].make(3, torch.Generator().manual_seed(0))[0]
+    network = Network(row, [0])
+    without = network(ids[None], torch.zeros(1, 1, 4))
+    network.parts[0]["output"].data.zero_()
+    torch.testing.assert_close(network(ids[None]), without)
+
+
 def test_patterns_from_the_command_line(tmp_path: Path) -> None:
     output = tmp_path / "patterns"
     given = ["train", "patterns", "--tasks", "agreement", "--seeds", "2", "--steps", "2", "--output", str(output)]
     assert main(given) == 0
     record = json.loads((output / "patterns.json").read_bytes())
-    assert [row["heads"] for row in record["rows"]] == [1, 2, 4, 8, 32]
+    assert [row["heads"] for row in record["rows"]] == [1, 2, 4, 8, 32, 8]
+    assert [len(row.get("open_heads", ())) for row in record["rows"]] == [0, 0, 0, 0, 0, 2]
     assert all(len(row["values"]) == 2 and row["low"] <= row["mean"] <= row["high"] for row in record["rows"])
-    assert (output / "patterns.md").read_text().count("\n| ") == 5
+    assert (output / "patterns.md").read_text().count("\n| ") == 6
     ElementTree.fromstring((output / "patterns.svg").read_text())  # noqa: S314 - written just above
     (output / "trials" / "agreement-2-16-16-1.json").unlink()
     assert main(given) == 0  # one row is trained again, to equal figures

@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy, rms_norm
 
 from export.pruning.picture import Line, Panel
 from train.experiments.trials import Found, estimate, format_interval, is_done, run_trial, write_found
+from train.gates import HardConcreteGates
 from train.parallel import generator_of
 
 WIDTH = 32  # D
@@ -32,7 +33,12 @@ CHOSEN = 3  # places whose values are counted
 OFFSETS = (1, 4)
 HEADS = (1, 2, 4, 8, 32)
 KEY_SIZES = (1, 2, 4, 6)
+VALUE_SIZES = (1, 2, 4, 32)
+GATED_HEADS, GATED_SIZE = 8, 8
+DEEPER = ("one key", "two offsets", "four keys")  # tasks for two layers
 BATCH, RATE, JUDGED, EVERY = 64, 4e-3, 2000, 250
+GATE_RATE = 30.0  # factor on the rate of gates: they have as far to go in fewer, noisier steps
+OPEN_COST = 0.02  # nats that an open head costs; an answer without its pattern costs 0.5 and more
 DONE = 0.995  # accuracy of every seed at which a row is done
 
 Examples = tuple[Tensor, Tensor]
@@ -119,18 +125,20 @@ TASKS: Mapping[str, Task] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A network for a task: its layers, its heads, and their sizes."""
+    """A network for a task: its layers, its heads and their sizes, and whether each head has a gate that is learned."""
 
     task: str
     heads: int
     d_k: int
     d_v: int
     layers: int = 1
+    gated: bool = False
 
     @property
     def name(self) -> str:
         """A file's name."""
-        return f"{self.task.replace(' ', '-')}-{self.heads}-{self.d_k}-{self.d_v}-{self.layers}"
+        gated = "-gated" if self.gated else ""
+        return f"{self.task.replace(' ', '-')}-{self.heads}-{self.d_k}-{self.d_v}-{self.layers}{gated}"
 
     @property
     def predicted(self) -> float:
@@ -147,9 +155,12 @@ MAJORITY = 3 / 8  # of the counts 0 to 3 of ones among three places
 
 
 def rows(tasks: Sequence[str]) -> list[Row]:
-    """Heads at equal parameters for each task, and key sizes of one head."""
+    """Heads at equal parameters for each task, sizes of keys and of values alone, two layers, and learned gates."""
     made = [Row(task, heads, WIDTH // heads, WIDTH // heads) for task, heads in product(TASKS, HEADS)]
     made += [Row(task, 1, d_k, WIDTH) for task, d_k in product(("one key", "count of three"), KEY_SIZES)]
+    made += [Row("four keys", 4, WIDTH // 4, d_v) for d_v in VALUE_SIZES]
+    made += [Row(task, heads, WIDTH // heads, WIDTH // heads, 2) for task in DEEPER for heads in (1, 4)]
+    made += [Row(task, GATED_HEADS, GATED_SIZE, GATED_SIZE, gated=True) for task in TASKS]
     return [row for row in made if row.task in tasks]
 
 
@@ -186,6 +197,8 @@ class Network(nn.Module):
                     }
                 )
             )
+        gated = seeds if row.gated else ()
+        self.gates = nn.ModuleList(HardConcreteGates(row.heads) for _ in gated)
         self.answer = matrix("answer", WIDTH, task.answers * task.classes, deviation=narrow)
 
     @property
@@ -193,8 +206,8 @@ class Network(nn.Module):
         """The layers, typed as what they are."""
         return [cast(nn.ParameterDict, layer) for layer in self.layers]
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Ids [R, B, S, F] -> logits [R, B, A, C]."""
+    def forward(self, ids: Tensor, gates: Tensor | None = None) -> Tensor:
+        """Ids [R, B, S, F], and factors on what heads add [R, B or 1, H], -> logits [R, B, A, C]."""
         runs, rows, places, _ = ids.shape
         counts = torch.zeros(runs, rows, places, self.tokens.shape[1]).scatter_add_(3, ids, (ids > 0).float())
         # A product of counts: the gradient of a look-up is ten times slower on a CPU.
@@ -205,7 +218,9 @@ class Network(nn.Module):
             query = _heads(rms_norm(own, (WIDTH,)), part["query"], self.row.heads)  # [R, B, H, S or 1, K]
             key, value = (_heads(normed, part[name], self.row.heads) for name in ("key", "value"))
             weights = (query @ key.transpose(-1, -2) / math.sqrt(self.row.d_k)).softmax(dim=-1)
-            own = own + _project((weights @ value).transpose(2, 3).flatten(3), part["output"])
+            context = weights @ value  # [R, B, H, S or 1, V]
+            context = context if gates is None else context * gates[..., None, None]
+            own = own + _project(context.transpose(2, 3).flatten(3), part["output"])
             inner = _project(rms_norm(own, (WIDTH,)), part["up"]) + part["bias"][:, None]
             hidden = own + _project(inner.relu(), part["down"])
         logits = rms_norm(hidden[:, :, 0], (WIDTH,)) @ self.answer  # [R, B, A * C]
@@ -224,29 +239,52 @@ def _heads(hidden: Tensor, weight: Tensor, heads: int) -> Tensor:
 
 
 def train_row(row: Row, seeds: Sequence[int], steps: int) -> dict[str, Any]:
-    """Trains a row until every seed answers 99.5 % or the steps are over, and returns the accuracy of each."""
+    """Trains a row until every seed answers 99.5 % or the steps are over, and returns the accuracy of each.
+
+    Learned gates need all the steps: heads close after the answers are right.
+    """
     began = time.process_time()
     task, network = TASKS[row.task], Network(row, seeds)
-    optimizer = torch.optim.Adam(network.parameters(), lr=RATE)
+    rates = [RATE * GATE_RATE if name.startswith("gates.") else RATE for name, _ in network.named_parameters()]
+    groups = [{"params": [one], "lr": rate} for one, rate in zip(network.parameters(), rates, strict=True)]
+    optimizer = torch.optim.Adam(groups)
     judged = _examples(task, seeds, JUDGED, -1)
     accuracies: list[float] = []
     for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = RATE * min(1.0, (step + 1) / 100, 2 * (1 - step / steps))
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * min(1.0, (step + 1) / 100, 2 * (1 - step / steps))
         ids, answers = _examples(task, seeds, BATCH, step)
-        loss = cross_entropy(network(ids).flatten(0, 2), answers.flatten()) * len(seeds)  # each network its own mean
+        drawn = [
+            each.draw(BATCH, generator_of(seed, step, 5)) for each, seed in zip(_gates(network), seeds, strict=False)
+        ]
+        logits = network(ids, torch.stack(drawn) if drawn else None)
+        loss = cross_entropy(logits.flatten(0, 2), answers.flatten()) * len(seeds)  # each network its own mean
+        for gates in _gates(network):
+            loss = loss + OPEN_COST * row.heads * (1 - gates.expected_closed())
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if (step + 1) % EVERY == 0 or step + 1 == steps:
-            with torch.inference_mode():
-                found = network(judged[0]).argmax(dim=-1) == judged[1]
-            accuracies = [round(value, 5) for value in found.float().mean(dim=(1, 2)).tolist()]
-            if min(accuracies) >= DONE:
+            accuracies = _accuracies(network, judged)
+            if min(accuracies) >= DONE and not row.gated:
                 break
     attention = sum(part[name][0].numel() for part in network.parts for name in ("query", "key", "value", "output"))
-    seconds = round(time.process_time() - began, 1)
-    return {"accuracies": accuracies, "steps": step + 1, "attention_parameters": attention, "cpu_seconds": seconds}
+    found = {"accuracies": accuracies, "steps": step + 1, "attention_parameters": attention}
+    if row.gated:
+        found["open_heads"] = [int((gates.settled() > 0).sum()) for gates in _gates(network)]
+    return {**found, "cpu_seconds": round(time.process_time() - began, 1)}
+
+
+def _gates(network: Network) -> list[HardConcreteGates]:
+    return [cast(HardConcreteGates, gates) for gates in network.gates]
+
+
+def _accuracies(network: Network, judged: Examples) -> list[float]:
+    """Of each seed, with gates as they settled."""
+    settled = [gates.settled()[None] for gates in _gates(network)]
+    with torch.inference_mode():
+        found = network(judged[0], torch.stack(settled) if settled else None).argmax(dim=-1) == judged[1]
+    return [round(value, 5) for value in found.float().mean(dim=(1, 2)).tolist()]
 
 
 def _examples(task: Task, seeds: Sequence[int], count: int, step: int) -> Examples:
@@ -278,7 +316,8 @@ def write_patterns(folder: Path, patterns: Patterns, found: Sequence[Found]) -> 
     """Writes patterns.json, patterns.md and patterns.svg, and returns the first."""
     record: dict[str, Any] = {"schema_version": 1, "seeds": patterns.seeds, "steps": patterns.steps, "rows": []}
     for row, trial in zip(patterns.rows, found, strict=True):
-        figures = {name: trial[name] for name in ("steps", "attention_parameters", "cpu_seconds")}
+        names = ("steps", "attention_parameters", "cpu_seconds", "open_heads")
+        figures = {name: trial[name] for name in names if name in trial}
         accuracy = {"values": trial["accuracies"], **estimate(trial["accuracies"])}
         record["rows"].append(
             {**asdict(row), "needs": TASKS[row.task].needs, "predicted": round(row.predicted, 4), **figures, **accuracy}
@@ -294,17 +333,20 @@ def write_patterns(folder: Path, patterns: Patterns, found: Sequence[Found]) -> 
 
 
 def _is_equal(row: Mapping[str, Any]) -> bool:
-    return bool(row["layers"] == 1 and row["heads"] * row["d_k"] == row["heads"] * row["d_v"] == WIDTH)
+    return bool(
+        row["layers"] == 1 and not row["gated"] and row["heads"] * row["d_k"] == row["heads"] * row["d_v"] == WIDTH
+    )
 
 
 def table(record: Mapping[str, Any]) -> list[str]:
     """The rows as Markdown."""
     return [
-        "| task | patterns | layers | heads | d_k | d_v | predicted | right, 95 % of seeds | worst seed | steps |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| task | patterns | layers | heads | d_k | d_v | predicted | right, 95 % | worst seed | steps | open |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
         *(
             f"| {row['task']} | {row['needs']} | {row['layers']} | {row['heads']} | {row['d_k']} | {row['d_v']} | "
-            f"{row['predicted']:.3f} | {format_interval(row)} | {min(row['values']):.4f} | {row['steps']} |"
+            f"{row['predicted']:.3f} | {format_interval(row)} | {min(row['values']):.4f} | {row['steps']} | "
+            f"{', '.join(map(str, row.get('open_heads', [])))} |"
             for row in record["rows"]
         ),
     ]

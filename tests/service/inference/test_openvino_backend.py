@@ -28,7 +28,10 @@ from tests.task_artifacts import TaskArtifact
 openvino = pytest.importorskip("openvino")
 
 TOLERANCE = 1e-5
-TASKS = ("embedder", "reranker", "classifier", "multi_vector_encoder", "yes_no_reranker")
+TASKS = (
+    *("embedder", "reranker", "classifier", "token_classifier", "multi_vector_encoder", "expanding_encoder"),
+    *("yes_no_reranker", "sparse_encoder"),
+)
 
 
 def for_openvino(source: Path, directory: Path, precision: str = "fp32") -> Artifact:
