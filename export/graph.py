@@ -195,7 +195,8 @@ def fold_biases(encoder: Encoder) -> tuple[Encoder, int]:
     folded = copy.deepcopy(encoder)
     attentions = [module for module in folded.modules() if isinstance(module, MultiHeadAttention) and module.num_heads]
     config = encoder.config
-    keys = attentions if config.attention_positions not in KEYS_MATTER and not config.query_key_norm else []
+    is_normed = config.query_key_norm or config.query_key_layer_norm
+    keys = attentions if config.attention_positions not in KEYS_MATTER and not is_normed else []
     values = attentions if is_linear(config) else []
     return folded, sum(map(_drop_key_bias, keys)) + sum(map(_move_value_bias, values))
 

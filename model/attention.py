@@ -48,6 +48,8 @@ class MultiHeadAttention(nn.Module):
 
     null_context: Tensor | None  # [H*V], the context that adds nothing, if that is not 0
     output_bias: Tensor  # [D], where no head is left
+    query_norm: nn.Module | None
+    key_norm: nn.Module | None
     value_factor: Tensor | None  # [H, V, R], instead of the output's rows where norms are computed
 
     def __init__(
@@ -60,6 +62,7 @@ class MultiHeadAttention(nn.Module):
         groups: tuple[int, ...] | None = None,
         scale: float | None = None,
         norm_eps: float | None = None,
+        norms_whole: bool = False,
         bias: bool = True,
         output_bias: bool = True,
         stream: ValueStream | None = None,
@@ -75,7 +78,8 @@ class MultiHeadAttention(nn.Module):
             d_v: V.
             groups: query heads that read each key and value head; None: each has its own.
             scale: factor on the scores; None: 1 / sqrt(K).
-            norm_eps: epsilon of the norms of query and key heads; None: they are not normed.
+            norm_eps: epsilon of the norms of queries and keys; None: they are not normed.
+            norms_whole: whether these are LayerNorms over all heads together, instead of an RMSNorm a head.
             bias: whether queries, keys and values have biases.
             output_bias: whether the output has one.
             stream: what happens to the values.
@@ -100,11 +104,12 @@ class MultiHeadAttention(nn.Module):
             self.key = nn.Linear(hidden_size, len(self.groups) * d_k, bias=bias)
             self.value = nn.Linear(hidden_size, len(self.groups) * d_v, bias=bias)
             self.output = nn.Linear(num_heads * d_v, hidden_size, bias=output_bias)
-            if norm_eps is not None:
-                self.query_norm: nn.RMSNorm | None = nn.RMSNorm(d_k, eps=norm_eps)
-                self.key_norm: nn.RMSNorm | None = nn.RMSNorm(d_k, eps=norm_eps)
-            else:
-                self.query_norm = self.key_norm = None
+            self.query_norm = self.key_norm = None
+            if norm_eps is not None and norms_whole:
+                self.query_norm = nn.LayerNorm(num_heads * d_k, eps=norm_eps)
+                self.key_norm = nn.LayerNorm(len(self.groups) * d_k, eps=norm_eps)
+            elif norm_eps is not None:
+                self.query_norm, self.key_norm = (nn.RMSNorm(d_k, eps=norm_eps) for _ in range(2))
         else:
             self._add_output_bias(torch.zeros(hidden_size), is_trained=output_bias)
 
@@ -181,8 +186,10 @@ class MultiHeadAttention(nn.Module):
 
 
 def _norm_and_turn(x: Tensor, num_heads: int, norm: nn.Module | None, terms: PositionTerms) -> Tensor:
-    """Queries or keys [T, heads*K], each head normed and then turned by its position."""
-    if norm is not None:
+    """Queries or keys [T, heads*K], normed, each head by itself or all together, and then turned by position."""
+    if isinstance(norm, nn.LayerNorm):
+        x = norm(x)
+    elif norm is not None:
         x = norm(x.view(*x.shape[:-1], num_heads, -1)).flatten(-2)
     return x if terms.rotation is None else terms.rotation.turn(x, num_heads)
 

@@ -50,7 +50,14 @@ _ZERO_FOR_NONE = ("type_vocab_size", "token_size", "original_heads", "relative_b
 _FLAGS = (
     *("gated", "up_bias", "down_bias", "attention_bias", "output_bias"),
     *("norm_bias", "pre_norm", "embedding_norm", "first_attention_norm", "sandwich_norm", "final_norm"),
-    *("query_key_norm", "causal", "learned_value_residual", "output_gate"),
+    *(
+        "query_key_norm",
+        "query_key_layer_norm",
+        "attention_residual_norm",
+        "causal",
+        "learned_value_residual",
+        "output_gate",
+    ),
 )
 
 
@@ -73,6 +80,9 @@ class EncoderConfig:
         d_v: size of one value head, free of `d_k`.
         score_scale: factor on the scores before the softmax; None: 1 / sqrt(d_k).
         query_key_norm: whether every query and key head is normed by an RMSNorm, before positions turn it.
+        query_key_layer_norm: whether queries, and keys, are normed by a LayerNorm over all heads together.
+        attention_residual_norm: whether what attention gives, added and normed, is added and normed once more:
+            norm(x + norm(x + f(x))).
         intermediate_size: width of the feed-forward layer.
         max_positions: the longest sequence the network can take; rows of the learned position embedding.
         type_vocab_size: rows of the token type embedding; 0 where the family has none.
@@ -135,6 +145,8 @@ class EncoderConfig:
     query_groups: tuple[tuple[int, ...], ...] = ()
     score_scale: float | None = None
     query_key_norm: bool = False
+    query_key_layer_norm: bool = False
+    attention_residual_norm: bool = False
     type_vocab_size: int = 0
     token_size: int = 0
     activation: Activation = "gelu"
@@ -193,6 +205,10 @@ class EncoderConfig:
                 require_positive(name, getattr(self, name))
         if self.sandwich_norm and not self.pre_norm:
             raise ConfigError("sandwich_norm is a second norm behind those of pre_norm: set both")
+        if self.attention_residual_norm and self.pre_norm:
+            raise ConfigError("attention_residual_norm is a norm behind the one after attention: pre_norm has none")
+        if self.query_key_layer_norm and self.query_key_norm:
+            raise ConfigError("query_key_norm and query_key_layer_norm: set one of them")
         _check_positions(self)
         _check_kept_heads(self)
         _check_value_stream(self)

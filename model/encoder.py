@@ -87,7 +87,8 @@ class EncoderLayer(nn.Module):
             d_v=config.d_v,
             groups=config.groups(layer),
             scale=config.score_scale,
-            norm_eps=config.norm_eps if config.query_key_norm else None,
+            norm_eps=config.norm_eps if config.query_key_norm or config.query_key_layer_norm else None,
+            norms_whole=config.query_key_layer_norm,
             bias=config.attention_bias,
             output_bias=config.output_bias,
             stream=make_value_stream(config, layer),
@@ -104,6 +105,7 @@ class EncoderLayer(nn.Module):
             down_bias=config.down_bias,
         )
         self.feed_forward_norm = norm_of(config)
+        self.attention_residual_norm = norm_of(config) if config.attention_residual_norm else None
         self.attention_output_norm = norm_of(config) if config.sandwich_norm else nn.Identity()
         self.feed_forward_output_norm = norm_of(config) if config.sandwich_norm else nn.Identity()
 
@@ -118,7 +120,9 @@ class EncoderLayer(nn.Module):
             hidden = hidden + self.dropout(self.feed_forward_output_norm(added))
         else:
             attended, heads = self.attention(hidden, tokens, request, terms)
-            hidden = self.attention_norm(hidden + self.dropout(attended))
+            normed = self.attention_norm(hidden + self.dropout(attended))
+            again = self.attention_residual_norm
+            hidden = normed if again is None else again(hidden + normed)
             hidden = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
         return hidden, heads
 

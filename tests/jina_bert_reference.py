@@ -1,5 +1,9 @@
 """JinaBERT v2 written out from its publications: numpy, float64, one text, one head and one pair of tokens at a time.
 
+A config.json whose `auto_map` names jina-bert-v2-qk-post-norm is the variant of jina-embeddings-v2-base-code, as
+text-embeddings-inference computes it (`jina_code.rs`): LayerNorms over all queries and over all keys, and after
+attention a second sum and norm.
+
 `transformers` has no such network; its own code is remote code, which nothing here runs. Sources: Günther et al. 2023,
 "Jina Embeddings 2" (section 3: ALiBi in both directions, GLU feed-forward, norms after), Press et al. 2022 (section 3,
 the slopes), Shazeer 2020 (GEGLU, ReGLU), and the tensor names that its published checkpoints carry.
@@ -21,6 +25,13 @@ SLOPES: Mapping[int, list[float]] = {
 }
 """By number of heads, as the paper's rule gives them; past a power of two every other slope of twice as many."""
 
+JINA_BERT_PARTS = "gated_layers", "wo", "mlp.layernorm"
+
+
+def is_normed(config: Mapping[str, Any]) -> bool:
+    """Whether it is the variant with more norms."""
+    return "qk-post-norm" in str(config.get("auto_map"))
+
 
 def draw_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, NDArray[np.float32]]:
     """A checkpoint's tensors, drawn."""
@@ -34,17 +45,22 @@ def draw_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, NDArray[
         name = f"encoder.layer.{layer}"
         for part in ("self.query", "self.key", "self.value", "output.dense"):
             shapes |= {f"{name}.attention.{part}.weight": (width, width), f"{name}.attention.{part}.bias": (width,)}
-        shapes |= _norm(f"{name}.attention.output.LayerNorm", width) | _norm(f"{name}.mlp.layernorm", width)
+        norms, gated, down = ["attention.output.LayerNorm", "mlp.layernorm"], "mlp.gated_layers", "mlp.wo"
+        if is_normed(config):
+            norms[1:] = ["layer_norm_1", "layer_norm_2", *(f"attention.self.layer_norm_{part}" for part in "qk")]
+            gated, down = "mlp.up_gated_layer", "mlp.down_layer"
+        for norm in norms:
+            shapes |= _norm(f"{name}.{norm}", width)
         shapes |= {
-            f"{name}.mlp.gated_layers.weight": (2 * inner, width),
-            f"{name}.mlp.wo.weight": (width, inner),
-            f"{name}.mlp.wo.bias": (width,),
+            f"{name}.{gated}.weight": (2 * inner, width),
+            f"{name}.{down}.weight": (width, inner),
+            f"{name}.{down}.bias": (width,),
         }
     generator = np.random.default_rng(seed)
     drawn = {
         name: generator.standard_normal(shape) * (0.2 if len(shape) > 1 else 0.1) for name, shape in shapes.items()
     }
-    is_scale = {name: name.endswith(("LayerNorm.weight", "layernorm.weight")) for name in drawn}
+    is_scale = {name: "norm" in name.lower() and name.endswith("weight") for name in drawn}
     return {name: (values + is_scale[name]).astype(np.float32) for name, values in drawn.items()}
 
 
@@ -60,20 +76,27 @@ def encode(
     attentions = []
     for layer in range(config["num_hidden_layers"]):
         name = f"encoder.layer.{layer}"
-        context, attention = _attend(hidden, weights, f"{name}.attention.self", config["num_attention_heads"])
+        eps, normed, inner = config["layer_norm_eps"], is_normed(config), config["intermediate_size"]
+        gated, down, last = ("up_gated_layer", "down_layer", "layer_norm_2") if normed else JINA_BERT_PARTS
+        context, attention = _attend(hidden, weights, f"{name}.attention.self", config)
         added = hidden + _linear(context, weights, f"{name}.attention.output.dense")
-        hidden = _layer_norm(added, weights, f"{name}.attention.output.LayerNorm", config["layer_norm_eps"])
-        both = hidden @ weights[f"{name}.mlp.gated_layers.weight"].T
-        gate, value = both[:, : config["intermediate_size"]], both[:, config["intermediate_size"] :]
+        attended = _layer_norm(added, weights, f"{name}.attention.output.LayerNorm", eps)
+        hidden = _layer_norm(hidden + attended, weights, f"{name}.layer_norm_1", eps) if normed else attended
+        both = hidden @ weights[f"{name}.mlp.{gated}.weight"].T
+        gate, value = (both[:, inner:], both[:, :inner]) if normed else (both[:, :inner], both[:, inner:])
         activated = gate * (1 + erf(gate / np.sqrt(2))) / 2 if config["feed_forward_type"] == "geglu" else gate.clip(0)
-        added = hidden + _linear(activated * value, weights, f"{name}.mlp.wo")
-        hidden = _layer_norm(added, weights, f"{name}.mlp.layernorm", config["layer_norm_eps"])
+        added = hidden + _linear(activated * value, weights, f"{name}.mlp.{down}")
+        hidden = _layer_norm(added, weights, f"{name}.{last}", eps)
         attentions.append(attention)
     return hidden, attentions
 
 
-def _attend(hidden: Array, weights: Mapping[str, Array], name: str, heads: int) -> tuple[Array, Array]:
+def _attend(hidden: Array, weights: Mapping[str, Array], name: str, config: Mapping[str, Any]) -> tuple[Array, Array]:
     query, key, value = (_linear(hidden, weights, f"{name}.{part}") for part in ("query", "key", "value"))
+    if is_normed(config):
+        query = _layer_norm(query, weights, f"{name}.layer_norm_q", config["layer_norm_eps"])
+        key = _layer_norm(key, weights, f"{name}.layer_norm_k", config["layer_norm_eps"])
+    heads = config["num_attention_heads"]
     n, size = len(hidden), hidden.shape[1] // heads
     attention, context = np.zeros((heads, n, n)), np.zeros_like(hidden)
     for head, slope in enumerate(SLOPES[heads]):

@@ -6,6 +6,7 @@ the options of the value stream.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -58,7 +59,12 @@ def run(config: EncoderConfig, state: State, ids: Tensor, gates: Sequence[Sequen
 def _add(config: EncoderConfig, state: State, hidden: Tensor, added: Tensor, name: str) -> Tensor:
     if config.sandwich_norm:
         added = _normed(config, state, f"{name}_output_norm", added)
-    return hidden + added if config.pre_norm else _normed(config, state, f"{name}_norm", hidden + added)
+    if config.pre_norm:
+        return hidden + added
+    normed = _normed(config, state, f"{name}_norm", hidden + added)
+    if config.attention_residual_norm and name.endswith(".attention"):
+        return _normed(config, state, f"{name}_residual_norm", hidden + normed)
+    return normed
 
 
 def _feed_forward(config: EncoderConfig, state: State, name: str, x: Tensor) -> Tensor:
@@ -75,6 +81,9 @@ def _attention(
         return state[f"{name}.output_bias"].expand_as(x), x.new_zeros(0, len(x), len(x)), x.new_zeros(0, len(x))
     query, key, value = (_linear(state, f"{name}.{part}", x) for part in ("query", "key", "value"))
     value = _valued(config, state, layer, value, first)
+    if config.query_key_layer_norm:
+        normal = replace(config, norm="layer_norm")
+        query, key = (_normed(normal, state, f"{name}.{part}_norm", y) for part, y in (("query", query), ("key", key)))
     output, length = state[f"{name}.output.weight"], len(x)
     added = state.get(f"{name}.output.bias", torch.zeros(config.hidden_size, dtype=torch.float64)).expand(length, -1)
     read = [group for group, size in enumerate(config.groups(layer)) for _ in range(size)]

@@ -9,8 +9,8 @@ rescales for texts longer than it was trained on ("dynamic") are the plain ones 
 read with that length as its longest.
 
 JinaBERT v2 (jina-embeddings-v2-small-en and -base-en): ALiBi in both directions. Its config.json calls it `bert`; what
-tells it apart is its `position_embedding_type`. The variant with norms on queries and keys
-(jina-embeddings-v2-base-code) is refused by its tensors' names.
+tells it apart is its `position_embedding_type`. Its variant jina-bert-v2-qk-post-norm (jina-embeddings-v2-base-code)
+norms queries and keys, and has a third norm a layer; its config.json differs in the name of its code alone.
 """
 
 from collections.abc import Mapping
@@ -289,7 +289,14 @@ JINA_BERT_NAMES: Mapping[str, str | tuple[str, ...]] = {
     "encoder.layer.{}.mlp.gated_layers": ("layers.{}.feed_forward.gate", "layers.{}.feed_forward.up"),
     "encoder.layer.{}.mlp.wo": "layers.{}.feed_forward.down",
     "encoder.layer.{}.mlp.layernorm": "layers.{}.feed_forward_norm",
+    "encoder.layer.{}.attention.self.layer_norm_q": "layers.{}.attention.query_norm",
+    "encoder.layer.{}.attention.self.layer_norm_k": "layers.{}.attention.key_norm",
+    "encoder.layer.{}.layer_norm_1": "layers.{}.attention_residual_norm",
+    "encoder.layer.{}.layer_norm_2": "layers.{}.feed_forward_norm",
+    "encoder.layer.{}.mlp.up_gated_layer": ("layers.{}.feed_forward.up", "layers.{}.feed_forward.gate"),
+    "encoder.layer.{}.mlp.down_layer": "layers.{}.feed_forward.down",
 }
+JINA_BERT_NORMED = "jinaai/jina-bert-v2-qk-post-norm--"
 
 
 def _read_jina_bert_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
@@ -298,7 +305,16 @@ def _read_jina_bert_config(config: Mapping[str, Any], pooling: Pooling) -> Encod
         raise UnsupportedModel(f"feed_forward_type {kind!r}: one of {', '.join(JINA_BERT_FEED_FORWARDS)} is supported")
     settings = {**config, "position_embedding_type": "absolute", "hidden_act": JINA_BERT_FEED_FORWARDS[kind]}
     read = read_bert(settings, pooling)
-    return replace(read, gated=True, up_bias=False, positions="none", attention_positions="alibi")
+    is_normed = any(str(named).startswith(JINA_BERT_NORMED) for named in (config.get("auto_map") or {}).values())
+    return replace(
+        read,
+        gated=True,
+        up_bias=False,
+        positions="none",
+        attention_positions="alibi",
+        query_key_layer_norm=is_normed,
+        attention_residual_norm=is_normed,
+    )
 
 
 JINA_BERT = Family(

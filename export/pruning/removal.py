@@ -40,6 +40,8 @@ def remove_heads(encoder: Encoder, removed: Collection[int]) -> Encoder:
         raise ValueError(f"no head {outside[0]}: the network has {sum(config.num_heads)}")
     if config.value_residual:
         raise UnsupportedModel("a layer that adds the first layer's values needs the same heads: none can be removed")
+    if config.query_key_layer_norm:
+        raise UnsupportedModel("queries and keys are normed over all heads together: none can be removed")
     kept: Kept = [
         tuple(head for head in range(heads) if config.head_span(layer).start + head not in removed)
         for layer, heads in enumerate(config.num_heads)

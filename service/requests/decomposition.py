@@ -72,6 +72,8 @@ def plan_decomposition(request: EncodeRequest, manifest: Manifest) -> Decomposit
 def missing_graph(manifest: Manifest) -> str:
     """Why an artifact has no graph that explains, and how to get one."""
     missing = "this artifact has no explain.onnx, the graph that explains through the network"
+    if manifest.config.attention_residual_norm:
+        return f"{missing}: its layers have a third norm, which is not taken apart"
     if manifest.precision == "fp32":
         return f"{missing}: export the model again"
     return (

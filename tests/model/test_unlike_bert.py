@@ -22,6 +22,8 @@ ALONE: dict[str, dict[str, Any]] = {
     "one key head": {"num_key_value_heads": (1, 6)},
     "uneven groups": {"num_key_value_heads": (3, 1), "query_groups": ((1, 3, 2), (6,))},
     "normed queries and keys": {"query_key_norm": True},
+    "queries and keys normed whole": {"query_key_layer_norm": True, "num_key_value_heads": (2, 6)},
+    "a third norm": {"attention_residual_norm": True},
     "scale": {"score_scale": 1.0},
     "causal": {"causal": True},
     "causal window": {"causal": True, "local_layers": (1,), "window": 2},
@@ -34,13 +36,16 @@ ALONE: dict[str, dict[str, Any]] = {
 def configs(draw: st.DrawFn) -> EncoderConfig:
     """Networks with any of the settings."""
     is_local, is_pre, is_rotary = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    normed = draw(st.sampled_from(["", "a head", "whole"]))
     groups = draw(st.sampled_from([(), ((6,), (2, 4)), ((1, 1, 4), (3, 3)), ((2, 2, 2), (1,) * 6)]))
     return replace(
         PLAIN,
         d_k=draw(st.sampled_from([2, 6, 8])),
         num_key_value_heads=tuple(map(len, groups)),
         query_groups=groups,
-        query_key_norm=draw(st.booleans()),
+        query_key_norm=normed == "a head",
+        query_key_layer_norm=normed == "whole",
+        attention_residual_norm=not is_pre and draw(st.booleans()),
         score_scale=draw(st.sampled_from([None, 1.0, 0.3])),
         causal=draw(st.booleans()),
         local_layers=(1,) if is_local else (),

@@ -47,6 +47,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "score_scale": 0.5,
     },
     "uneven groups": {"num_key_value_heads": (3, 1), "query_groups": ((1, 2, 1), (4,)), "causal": True},
+    "more norms": {"query_key_layer_norm": True, "attention_residual_norm": True, "attention_positions": "alibi"},
     "root-mean-square": {"positions": "sinusoidal", "norm": "rms_norm", "activation": "silu", "gated": True},
 }
 NETWORKS = {name: vary(type_vocab_size=0, **change) for name, change in CHANGES.items()}

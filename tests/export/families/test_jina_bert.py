@@ -10,6 +10,7 @@ import torch
 from safetensors.numpy import save_file
 
 from export.errors import UnsupportedModel
+from export.pruning.removal import remove_heads
 from model.encoder import Encoder
 from tests.family_models import read
 from tests.jina_bert_reference import draw_tensors, encode
@@ -31,6 +32,7 @@ CONFIG: dict[str, Any] = {
     "type_vocab_size": 2,
     "layer_norm_eps": 1e-12,
 }
+NORMED = {"auto_map": {"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--modeling_bert.JinaBertModel"}}
 
 
 def save(folder: Path, config: dict[str, Any], **more: np.ndarray[Any, Any]) -> Path:
@@ -58,7 +60,7 @@ def compare(encoder: Encoder, config: dict[str, Any], lengths: list[int], sequen
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"num_attention_heads": 12}, {"num_attention_heads": 3}, {"feed_forward_type": "reglu"}]
+    "change", [{}, {"num_attention_heads": 12}, {"num_attention_heads": 3}, {"feed_forward_type": "reglu"}, NORMED]
 )
 def test_equals_its_publications_written_out(tmp_path: Path, change: dict[str, Any]) -> None:
     config = {**CONFIG, **change}
@@ -88,10 +90,20 @@ def test_refuses_settings_it_would_not_reproduce(tmp_path: Path, change: dict[st
         read(tmp_path)
 
 
-def test_refuses_the_variant_with_norms_on_queries_and_keys(tmp_path: Path) -> None:
-    name = "encoder.layer.0.attention.self.layer_norm_q.weight"
-    with pytest.raises(UnsupportedModel, match=f"1 tensors of an unknown part, such as {name}"):
-        read(save(tmp_path, CONFIG, **{name: np.ones(24, np.float32)}))
+def test_heads_that_are_normed_together_stay_together(tmp_path: Path) -> None:
+    encoder = read(save(tmp_path, CONFIG | NORMED)).encoder
+    with pytest.raises(UnsupportedModel, match="normed over all heads together: none can be removed"):
+        remove_heads(encoder, [0])
+
+
+def test_refuses_the_norms_of_a_variant_that_no_code_names(tmp_path: Path) -> None:
+    (tmp_path / "normed").mkdir()
+    folder = save(tmp_path / "normed", CONFIG | NORMED)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    with pytest.raises(
+        UnsupportedModel, match="tensors do not fit the configuration, such as layers.0.attention.key_norm"
+    ):
+        read(folder)
 
 
 def test_takes_its_own_publications_code_for_the_network_written_here(tmp_path: Path) -> None:

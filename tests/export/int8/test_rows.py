@@ -46,6 +46,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "final_norm": True,
     },
     "shared layers": {"shared_layers": (0, 0)},
+    "more norms": {"query_key_layer_norm": True, "attention_residual_norm": True, "gated": True, "up_bias": False},
     "value residual": {"value_residual": ((0.0, 1.0), (0.5, 0.5))},
 }
 

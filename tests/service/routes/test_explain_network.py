@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from model.artifact import EXPLAIN_GRAPH, GRAPH
+from service.requests.decomposition import missing_graph
 from service.requests.explain import ExplainAnswer
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import MAX_LENGTH, NUM_HEADS, FakeDecomposer
@@ -98,6 +99,8 @@ def test_an_artifact_without_the_graph_says_how_to_get_it(serve: Serve, monkeypa
     assert "no explain.onnx" in message
     assert "export the model again" in message
     assert explain(served, through="pooling").status_code == 200
+    third = replace(served.engine.manifest.config, attention_residual_norm=True)
+    assert "its layers have a third norm" in missing_graph(replace(served.engine.manifest, config=third))
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
