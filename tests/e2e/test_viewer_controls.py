@@ -220,6 +220,10 @@ def test_axe_finds_nothing(open_viewer: OpenViewer, theme: str, width: int) -> N
     expect(viewer.page.locator("#pair-sum")).to_be_visible()
     viewer.page.locator("[data-find=previous]").click()
     viewer.page.locator("#pin").click()
+    viewer.page.locator("#why summary").click()
+    viewer.page.locator("#why-rank").click()
+    expect(viewer.page.locator("#why-rows tr").last).to_contain_text("sum")
+    assert viewer.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     found = Axe().run(viewer.page).response["violations"]
     assert [(one["id"], [node["html"][:120] for node in one["nodes"]]) for one in found] == []
 

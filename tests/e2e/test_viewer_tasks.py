@@ -46,6 +46,39 @@ def rerank(server: ServerProcess, **options: Any) -> Any:
     return entry
 
 
+def why(viewer: ViewerPage, query: str, documents: list[str]) -> tuple[list[float], list[list[str]]]:
+    """The scores of a ranking, and the table of what each word of the query adds."""
+    viewer.page.locator("#why summary").click()
+    viewer.page.fill("#why-query", query)
+    viewer.page.fill("#why-documents", "\n".join(documents))
+    viewer.page.locator("#why-rank").click()
+    expect(viewer.page.locator("#why-rows tr").last).to_contain_text("sum")
+    scores = [float(text) for text in viewer.page.locator("#why-ranked .number").all_inner_texts()]
+    rows = viewer.page.locator("#why-rows tr").all()
+    return scores, [row.locator("th, td").all_inner_texts() for row in rows]
+
+
+@pytest.mark.parametrize("viewer_server", ["embedder", "reranker"], indirect=True)
+def test_the_page_says_why_one_document_stands_above_another(
+    open_viewer: OpenViewer, viewer_server: ServerProcess
+) -> None:
+    viewer = open_viewer()
+    query, documents = "the cat", ["it rained", "the cat sat on the mat", "a dog"]
+    order = ask(viewer_server, "/rerank", {"query": query, "texts": documents, "raw_scores": True})
+    scores, table = why(viewer, query, documents)
+    assert scores == pytest.approx([entry["score"] for entry in order], abs=1e-4)
+    for column, entry in ((1, order[0]), (2, order[1])):
+        cells = [float(row[column]) for row in table]
+        assert cells[-1] == pytest.approx(entry["score"], abs=2e-4)
+        assert sum(cells[:-1]) == pytest.approx(cells[-1], abs=1e-3)
+    assert {"the", "cat"} <= {row[0] for row in table}
+    total = viewer.page.locator("#why-rows tr").last
+    before = total.text_content() or ""
+    viewer.page.select_option("#why-b", "2")
+    expect(total).not_to_have_text(before)
+    assert float(total.locator("td").nth(1).inner_text()) == pytest.approx(order[2]["score"], abs=2e-4)
+
+
 @ON_A_RERANKER
 def test_a_cross_encoder_shows_its_score_and_both_blocks(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     viewer = open_viewer("mode=pair&layer=1&head=2")

@@ -62,6 +62,16 @@ export async function explain(a, b, through, signal) {
   return send("explain", { body: { a, b, through }, signal });
 }
 
+/** The same by words, of two texts or of a cross-encoder's pair. */
+export async function explainWords(a, b, through, signal) {
+  return send("explain", { body: { a, b, through, level: "word" }, signal });
+}
+
+/** How well texts fit a query: `{index, score}` each, best first; a cross-encoder's as logits. */
+export async function rankTexts(query, texts, signal) {
+  return send("rerank", { body: { query, texts, raw_scores: true }, signal });
+}
+
 /**
  * What a cross-encoder says of a pair: `{score, attention}`.
  *

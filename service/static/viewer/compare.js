@@ -56,7 +56,7 @@ export class ComparePanel {
   #pane({ title, labels, offsets, maps, request }) {
     const isSigned = title === DIFFERENCE;
     const host = element("div", { class: "drawing" });
-    const text = isSigned ? "blue to red: less to more" : shorten(request.text);
+    const text = isSigned ? "blue: more, orange: less" : shorten(request.text);
     const figure = element("figure", { class: "pane" }, element("figcaption", {}, title, quiet(text)), host);
     const drawing = new Matrix(host, this.#pointer, { name: title });
     return { figure, drawing, labels, offsets, map: maps.weights, isSigned };

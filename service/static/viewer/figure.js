@@ -88,7 +88,7 @@ export class Figure {
     }
   }
 
-  /** The words as they stand in the text, where a tokenizer writes them another way. */
+  /** The words as the text has them, if the tokenizer changed them. */
   #asWritten(places) {
     if (places.every((place) => (this.#written[place] ?? this.#labels[place]) === this.#labels[place])) return [];
     return [quiet(`written ${places.map((place) => `“${this.#written[place]}”`).join(" → ")}`)];

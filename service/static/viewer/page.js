@@ -18,6 +18,7 @@ import { Pointer } from "./pointer.js";
 import { scoreEffect } from "./score_effect.js";
 import { NoPairView, kindOf } from "./task.js";
 import { TokenStrip } from "./tokens.js";
+import { WhyPanel } from "./why.js";
 
 // What the manifest has figures of, by export/original.py.
 const COMPARED = ["hidden_states", "attentions", "last_hidden_state", "pooled", "logits", "sparse", "token_vectors"];
@@ -97,6 +98,7 @@ export class Page {
     const views = { find, grid: this.#grid, figure, strip, effect: this.#effect, notices: this.#notices, pointer };
     this.#explorer = new Explorer({ state, info, views });
     new ComparePanel(this.#explorer);
+    new WhyPanel(info);
     this.#pair = this.#viewOfPairs(info);
     if (info.manifest.config.task === "token_classification") {
       this.#entities = new EntitiesView("explain.onnx" in info.manifest.files);
