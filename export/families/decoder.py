@@ -184,19 +184,15 @@ QWEN3 = Family(
 )
 
 
-QWEN2 = Family(
+QWEN2 = replace(
+    QWEN3,
     model_types=("qwen2",),
     settings={name: value for name, value in QWEN3.settings.items() if name != "attention_bias"} | {"head_dim": None},
-    requires=WHOLE_ROTATION,
-    names=NAMES,
-    prefixes=PREFIXES,
-    ignored=QWEN3.ignored,
-    classifier=QWEN3.classifier,
-    token_classifier=QWEN3.token_classifier,
     read_config=_read_qwen2_config,
 )
 
-LLAMA = Family(
+LLAMA = replace(
+    QWEN3,
     model_types=("llama",),
     settings={
         **SETTINGS,
@@ -209,16 +205,11 @@ LLAMA = Family(
         "mlp_bias": False,
         "is_causal": True,
     },
-    requires=WHOLE_ROTATION,
-    names=NAMES,
-    prefixes=PREFIXES,
-    ignored=QWEN3.ignored,
-    classifier=QWEN3.classifier,
-    token_classifier=QWEN3.token_classifier,
     read_config=_read_llama_config,
 )
 
-MISTRAL = Family(
+MISTRAL = replace(
+    QWEN3,
     model_types=("mistral",),
     settings={
         **{name: value for name, value in SETTINGS.items() if name != "attention_bias"},
@@ -231,12 +222,6 @@ MISTRAL = Family(
         "sliding_window": 4096,
         "is_causal": True,
     },
-    requires=WHOLE_ROTATION,
-    names=NAMES,
-    prefixes=PREFIXES,
-    ignored=QWEN3.ignored,
-    classifier=QWEN3.classifier,
-    token_classifier=QWEN3.token_classifier,
     read_config=_read_mistral_config,
 )
 
