@@ -6,6 +6,7 @@ and bias undo it. The scaled score is `SHARPNESS` at a head's target and 0 elsew
 
 import math
 import random
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -87,3 +88,10 @@ def _targets() -> dict[int, tuple[Tensor, Tensor, Tensor]]:
         DEAD: (positions, no_bias, positions),
         TWIN: (back, no_bias, positions),
     }
+
+
+def write_pairs(path: Path, count: int) -> Path:
+    """Writes rated pairs of texts as a CSV."""
+    left, right = draw_texts(count, seed=1), draw_texts(count, seed=2)
+    path.write_text("".join(f"{a},{b},{i % 6}\n" for i, (a, b) in enumerate(zip(left, right, strict=True))))
+    return path

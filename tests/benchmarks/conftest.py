@@ -1,5 +1,4 @@
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -47,13 +46,6 @@ async def serving(handler: Handler) -> AsyncIterator[Address]:
 @pytest.fixture
 def serve() -> Callable[[Handler], AbstractAsyncContextManager[Address]]:
     return serving
-
-
-@pytest.fixture
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -8,16 +8,9 @@ import torch
 
 from benchmarks.attention.claim_tables import (
     NETWORK_SIZE,
-    Drawn,
-    attend,
-    compare,
-    count_parameters,
-    draw,
     every_head_count,
-    looks_at_an_extreme,
-    scores,
 )
-from benchmarks.attention.claims import attention_share, distance_to_average, fastest, verdicts
+from benchmarks.attention.claims import attention_share, fastest, verdicts
 from benchmarks.attention.cost import PLAIN, latency_table
 from benchmarks.attention.faithfulness import (
     METHODS,
@@ -35,62 +28,6 @@ from model.config_parts import ClassificationSettings
 from model.decomposition.decompose import decompose
 from model.encoder import Encoder
 from tests.networks import draw_weights, vary
-
-
-@pytest.mark.parametrize("heads", [2, 8, 64, 512])
-def test_scores_of_one_head_are_the_sum_of_those_of_many(heads: int) -> None:
-    assert compare(draw(12, positive=False, seed=0), heads).identity_error < 1e-14
-
-
-def test_one_head_is_many_where_every_head_sees_all_alike() -> None:
-    drawn = draw(9, positive=False, seed=1)
-    blind = drawn._replace(query=torch.zeros_like(drawn.query))
-    assert compare(blind).outputs_are_close
-    assert compare(draw(1, positive=False, seed=1)).outputs_are_close  # one token: every softmax is 1
-    assert not compare(drawn).outputs_are_close
-
-
-def test_one_head_is_many_where_all_saturate_on_the_same_key() -> None:
-    key = torch.zeros(4, 16)
-    key[2] = 100.0
-    drawn = Drawn(torch.ones(4, 16), key, torch.randn(4, 16, generator=torch.Generator().manual_seed(0)))
-    found = compare(drawn, heads=4)
-    assert found.saturated == 1
-    assert found.outputs_are_close
-    torch.testing.assert_close(attend(drawn, 4), drawn.value[2].expand(4, 16))
-
-
-def test_the_average_of_heads_is_no_head() -> None:
-    drawn = draw(16, positive=False, seed=0)
-    assert distance_to_average(drawn, heads=1) == pytest.approx(0, abs=1e-7)
-    assert 0.05 < distance_to_average(drawn, heads=8) < 1
-
-
-@pytest.mark.parametrize("heads", [1, 4, 32, 512])
-def test_the_scale_takes_the_root_of_d_k_out_of_the_spread(heads: int) -> None:
-    drawn = draw(40, positive=False, seed=2)
-    ratio = scores(drawn, heads, scaled=False).std() / scores(drawn, heads).std()
-    assert float(ratio) == pytest.approx(math.sqrt(512 / heads), rel=1e-5)
-    assert float(scores(drawn, heads).std()) == pytest.approx(1, abs=0.1)  # normal weights of variance 1 / D
-
-
-@pytest.mark.parametrize("heads", [8, 64, 512])
-def test_a_heads_scores_have_no_more_rank_than_dimensions(heads: int) -> None:
-    exact = Drawn(*(x.double() for x in draw(100, positive=False, seed=3)))
-    assert int(torch.linalg.matrix_rank(scores(exact, heads)[:4]).max()) == min(100, 512 // heads)
-
-
-def test_a_scalar_head_looks_at_an_extreme_key_only() -> None:
-    exact = Drawn(*(x.double() for x in draw(50, positive=False, seed=4)))
-    assert looks_at_an_extreme(exact, scores(exact, 512)) == 1
-
-
-def test_parameters_do_not_depend_on_the_number_of_heads() -> None:
-    counted = {
-        count_parameters(heads, NETWORK_SIZE // heads, NETWORK_SIZE // heads)[0] for heads in (1, 2, 4, 8, 16, 32, 64)
-    }
-    assert counted == {4 * NETWORK_SIZE**2 + 4 * NETWORK_SIZE}
-    assert count_parameters(5, 3, 7)[0] == count_parameters(5, 3, 7)[1]
 
 
 @pytest.fixture(scope="module")

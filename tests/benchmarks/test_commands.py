@@ -18,7 +18,7 @@ from benchmarks.inputs import make_network
 from benchmarks.lib.command import program
 from export.checkpoint import read_checkpoint
 from export.sources import Folder
-from tests.planted import draw_texts
+from tests.planted import draw_texts, write_pairs
 
 exhaustive = pytest.mark.exhaustive
 
@@ -354,10 +354,8 @@ def test_claims() -> None:
 
 @exhaustive
 def test_quality_and_faithfulness(default_artifact: Path, tmp_path: Path) -> None:
-    left, right = draw_texts(20, seed=1), draw_texts(20, seed=2)
-    pairs, definitions = tmp_path / "pairs.csv", tmp_path / "definitions.csv"
-    pairs.write_text("".join(f"{a},{b},{i % 6}\n" for i, (a, b) in enumerate(zip(left, right, strict=True))))
-    definitions.write_text("".join(f"word {i},{text}\n" for i, text in enumerate(left)))
+    pairs, definitions = write_pairs(tmp_path / "pairs.csv", 20), tmp_path / "definitions.csv"
+    definitions.write_text("".join(f"word {i},{text}\n" for i, text in enumerate(draw_texts(20, seed=1))))
     first, second = run_script("quality pairs", default_artifact, default_artifact, "--pairs", pairs)["quality"]
     assert first["spearman x 100"] == second["spearman x 100"]
     files = ("--pairs", pairs, "--definitions", definitions, "--documents", 20, "--queries", 10)

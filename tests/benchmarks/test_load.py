@@ -21,6 +21,7 @@ from benchmarks.lib.load import (
     poisson_schedule,
     post,
 )
+from benchmarks.lib.server import free_port
 
 InLoop = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -86,9 +87,9 @@ def test_connects_again_after_connection_close_and_after_a_dropped_request(serve
     in_loop(run())
 
 
-def test_a_server_that_is_not_there_drops_the_request(unused_port: int, in_loop: InLoop) -> None:
+def test_a_server_that_is_not_there_drops_the_request(in_loop: InLoop) -> None:
     async def run() -> int:
-        return (await Connection(Address("127.0.0.1", unused_port)).context(b"GET / HTTP/1.1\r\n\r\n")).status
+        return (await Connection(Address("127.0.0.1", free_port())).context(b"GET / HTTP/1.1\r\n\r\n")).status
 
     assert in_loop(run()) == DROPPED
 

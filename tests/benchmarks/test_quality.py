@@ -11,7 +11,7 @@ from benchmarks.quality.vectors import DEPTH, inner_product, nearness, read_defi
 from export.pruning.driver import halve
 from export.pruning.picture import draw_panels
 from tests.benchmarks.test_commands import run_script
-from tests.planted import draw_texts
+from tests.planted import draw_texts, write_pairs
 
 
 def test_recall_is_that_of_sorting(generator: np.random.Generator) -> None:
@@ -55,10 +55,7 @@ def test_definitions_are_drawn_by_their_hashes_a_word_once(tmp_path: Path) -> No
 
 @pytest.fixture
 def pairs_file(tmp_path: Path) -> Path:
-    left, right = draw_texts(20, seed=1), draw_texts(20, seed=2)
-    path = tmp_path / "pairs.csv"
-    path.write_text("".join(f"{a},{b},{i % 6}\n" for i, (a, b) in enumerate(zip(left, right, strict=True))))
-    return path
+    return write_pairs(tmp_path / "pairs.csv", 20)
 
 
 def test_spearman_of_some_of_the_pairs(pairs_file: Path, generator: np.random.Generator) -> None:
@@ -115,11 +112,11 @@ def test_without_pruned_ones_there_is_one_line() -> None:
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_a_healed_network_that_is_the_whole_one_loses_nothing(tmp_path: Path, default_artifact: Path) -> None:
-    left, right = draw_texts(20, seed=1), draw_texts(20, seed=2)
-    pairs, definitions, plot = (tmp_path / name for name in ("pairs.csv", "definitions.csv", "healing.svg"))
-    pairs.write_text("".join(f"{a},{b},{i % 6}\n" for i, (a, b) in enumerate(zip(left, right, strict=True))))
-    definitions.write_text("".join(f"word {i},{text}\n" for i, text in enumerate(left)))
+def test_a_healed_network_that_is_the_whole_one_loses_nothing(
+    pairs_file: Path, tmp_path: Path, default_artifact: Path
+) -> None:
+    pairs, plot, definitions = pairs_file, tmp_path / "healing.svg", tmp_path / "definitions.csv"
+    definitions.write_text("".join(f"word {i},{text}\n" for i, text in enumerate(draw_texts(20, seed=1))))
     files = ("--pairs", pairs, "--definitions", definitions, "--words", 20, "--seconds", 0.2, "--plot", plot)
     whole, healed = run_script("quality healing", default_artifact, "--healed", default_artifact, *files)["healing"]
     assert whole["removed %"] == healed["removed %"] == 0

@@ -13,7 +13,7 @@ from export.graph import trace
 from model.artifact import GRAPH, TOKENIZER, Defaults, Manifest, Source, describe_files, write_manifest
 from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
-from tests.planted import POSITIONS, draw_texts, plant
+from tests.planted import POSITIONS, draw_texts, plant, write_pairs
 
 
 @pytest.fixture(scope="session")
@@ -53,10 +53,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def pairs_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    left, right = draw_texts(24, seed=1), draw_texts(24, seed=2)
-    path = tmp_path_factory.mktemp("pairs") / "pairs.csv"
-    path.write_text("".join(f"{a},{b},{i % 6}\n" for i, (a, b) in enumerate(zip(left, right, strict=True))))
-    return path
+    return write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.csv", 24)
 
 
 @pytest.fixture(scope="session")

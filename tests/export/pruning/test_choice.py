@@ -25,15 +25,12 @@ from export.pruning.driver import (
 from export.pruning.removal import apply_removal, remove_heads
 from export.pruning.timing import Timing, with_bounds
 from model.encoder import Encoder
-from tests.planted import DEAD, draw_texts
+from tests.planted import DEAD, draw_texts, write_pairs
 
 
 @pytest.fixture
 def pairs_file(tmp_path: Path) -> Path:
-    left, right = draw_texts(40, seed=1), draw_texts(40, seed=2)
-    path = tmp_path / "pairs.csv"
-    path.write_text("".join(f"{a},{b},{i % 6}\n" for i, (a, b) in enumerate(zip(left, right, strict=True))))
-    return path
+    return write_pairs(tmp_path / "pairs.csv", 40)
 
 
 def embedded(checkpoint: Checkpoint, encoder: Encoder, texts: tuple[str, ...]) -> np.ndarray:

@@ -22,14 +22,13 @@ from model.artifact import (
     HEADS,
     INPUT_IDS,
     LENGTHS,
-    POOLED,
     PRUNING,
     PRUNING_PICTURE,
     Artifact,
 )
 from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
-from tests.planted import draw_texts
+from tests.planted import write_pairs
 
 IDS = np.random.default_rng(0).integers(0, 48, (6, 11))
 SIZES = np.array([11, 4, 1, 7, 9, 2])
@@ -37,10 +36,7 @@ SIZES = np.array([11, 4, 1, 7, 9, 2])
 
 @pytest.fixture
 def pairs_file(tmp_path: Path) -> Path:
-    left, right = draw_texts(40, seed=1), draw_texts(40, seed=2)
-    path = tmp_path / "pairs.csv"
-    path.write_text("".join(f"{a},{b},{i % 6}\n" for i, (a, b) in enumerate(zip(left, right, strict=True))))
-    return path
+    return write_pairs(tmp_path / "pairs.csv", 40)
 
 
 def run_graph(artifact: Path, encoder: Encoder, gates: np.ndarray | None = None) -> np.ndarray:
@@ -49,7 +45,7 @@ def run_graph(artifact: Path, encoder: Encoder, gates: np.ndarray | None = None)
     inputs[ATTENTION_LAYERS] = np.zeros(encoder.config.num_layers, np.bool_)
     if gates is not None:
         inputs[HEAD_GATES] = np.tile(gates.astype(np.float32), (len(IDS), 1))
-    pooled: np.ndarray = session.run(inputs)[POOLED]
+    pooled: np.ndarray = session.run(inputs)["pooled"]
     return pooled
 
 

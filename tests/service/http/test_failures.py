@@ -5,7 +5,6 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from service.errors import InferenceFailed
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import FakeBackend
+from tests.service.process import wait_until
 
 CANARY = "xylophonist-4711"
 
@@ -412,13 +412,6 @@ def test_bodies_of_all_requests_are_held_within_a_budget(serve: Serve) -> None:
     assert served.encode(large).status_code == 200
     assert served.encode({"inputs": 7}).status_code == 422
     assert served.services.body_budget.held == 0
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
 
 
 def test_backend_failure_is_500_with_a_fixed_text(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
