@@ -22,7 +22,7 @@ from export.families.family import Family, refuse_remote_code
 from export.families.gte import GTE, JINA_BERT, NOMIC_BERT
 from export.families.modernbert import MODERNBERT
 from export.families.polyhead import POLYHEAD
-from export.families.roberta import JINA_V3, MPNET, ROBERTA
+from export.families.roberta import JINA_V3, MPNET, ROBERTA, XLM_ROBERTA_FLASH
 from export.families.t5 import T5
 from export.late_interaction import keep_markers_whole
 from export.pipeline import Pipeline, read_pipeline, refuse_other_tasks
@@ -52,6 +52,8 @@ FAMILIES: Mapping[str, Family] = {
 RENAMED: Mapping[tuple[str, str], Family] = {  # files that name another family: what tells them is their positions
     ("bert", "alibi"): JINA_BERT,
     ("xlm-roberta", "rotary"): JINA_V3,
+    ("XLMRobertaFlashConfig", "absolute"): XLM_ROBERTA_FLASH,  # no model_type, but a class of the model's own code
+    ("XLMRobertaFlashConfig", "rotary"): JINA_V3,
 }
 
 
@@ -295,7 +297,8 @@ def _read_config(
 ) -> tuple[Family, dict[str, Any], EncoderConfig]:
     """The family that config.json names, its settings as `Family.settle` has them, and the network it describes."""
     path = pipeline.transformer / "config.json"
-    kind = str(described.get("model_type"))
+    code = str((described.get("auto_map") or {}).get("AutoConfig")).rpartition(".")[-1]
+    kind = str(described.get("model_type") or code)
     family = RENAMED.get((kind, str(described.get("position_embedding_type")))) or FAMILIES.get(kind)
     if family is None:
         raise UnsupportedModel(

@@ -12,6 +12,8 @@ jina-embeddings-v3 has rotary positions instead of learned ones, and adapters. I
 each of five tasks next to the weights; one of them is merged at export (`export.weights`). config.json comes as the
 model's own code writes it, where only its `position_embedding_type` tells it from XLM-RoBERTa, or as `transformers`
 does (`jina_embeddings_v3`). The single token type joins the tokens.
+
+jina-reranker-v2 is XLM-RoBERTa by other names. Its config.json has no `model_type`; the class of its code tells it.
 """
 
 from collections.abc import Mapping
@@ -146,17 +148,20 @@ MPNET = Family(
 )
 
 
-JINA_V3_NAMES: Mapping[str, str | tuple[str, ...]] = {
+FLASH_NAMES: Mapping[str, str | tuple[str, ...]] = {  # of the code of Jina's models
     "embeddings.word_embeddings": "embeddings.token",
     "embeddings.token_type_embeddings": "embeddings.token_type",
     "emb_ln": "embeddings.norm",
-    "embeddings.LayerNorm": "embeddings.norm",
     "encoder.layers.{}.mixer.Wqkv": QKV,
     "encoder.layers.{}.mixer.out_proj": "layers.{}.attention.output",
     "encoder.layers.{}.norm1": "layers.{}.attention_norm",
     "encoder.layers.{}.mlp.fc1": "layers.{}.feed_forward.up",
     "encoder.layers.{}.mlp.fc2": "layers.{}.feed_forward.down",
     "encoder.layers.{}.norm2": "layers.{}.feed_forward_norm",
+}
+JINA_V3_NAMES: Mapping[str, str | tuple[str, ...]] = {
+    **FLASH_NAMES,
+    "embeddings.LayerNorm": "embeddings.norm",
     **{name: ours for name, ours in TRANSFORMERS_LAYER.items() if ".mlp." not in name},  # as `transformers` names them
     "layers.{}.mlp.fc1": "layers.{}.feed_forward.up",
     "layers.{}.mlp.fc2": "layers.{}.feed_forward.down",
@@ -201,4 +206,20 @@ JINA_V3 = Family(
     ignored=("pooler.", "lm_head.", "classifier.", "embeddings.position_ids"),
     read_config=_read_jina_v3_config,
     finish=_join_types_with_tokens,
+)
+
+
+LORA_UNREAD = ("lora_rank", "lora_alpha", *JINA_V3.unread)
+XLM_ROBERTA_FLASH = replace(
+    ROBERTA,
+    model_types=(),
+    settings={
+        **ROBERTA.settings,
+        **dict.fromkeys(("layer_norm_eps", "max_position_embeddings", "type_vocab_size"), REQUIRED),
+    },
+    requires={**CAUSAL, "lora_adaptations": (None,), "truncate_dim": (None,), "position_embedding_type": ("absolute",)},
+    unread=LORA_UNREAD,
+    remote_classes=JINA_V3.remote_classes,
+    names={**FLASH_NAMES, "embeddings.position_embeddings": "embeddings.position"},
+    masked_lm=None,
 )

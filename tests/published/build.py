@@ -126,6 +126,10 @@ def build(model: Published, folder: Path) -> Path:
         save_numpy(draw_tensors(config), folder / "model.safetensors")
     else:
         _draw(model, config).save_pretrained(folder)
+    if model["inline_dense"]:
+        generator = torch.Generator().manual_seed(1)
+        dense = {"linear.weight": torch.randn(WIDTH // 2, WIDTH, generator=generator) * 0.3}
+        save_file(load_file(folder / "model.safetensors") | dense, folder / "model.safetensors", {"format": "pt"})
     if model["tokenizer_file"] == "vocab.txt":
         (folder / "vocab.txt").write_text(
             "\n".join(sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__))
@@ -146,6 +150,8 @@ def build(model: Published, folder: Path) -> Path:
     if model["library"]:
         library = folder.with_name(f"{folder.name}-library")
         shutil.copytree(folder, library)
+        if model["inline_dense"]:  # the architecture tells the library of the dense layer
+            _write(library, "config.json", {**config_of(library), "architectures": [model["architecture"]]})
     kept = {name: value for name, value in config.items() if name not in (model["left_out"] or ())}
     _write(folder, "config.json", kept)
     _change_weights(model, folder)
@@ -168,9 +174,8 @@ def _change_weights(model: Published, folder: Path) -> None:
     path = folder / "model.safetensors"
     tensors = load_file(path)
     tensors |= {name: torch.ones(WIDTH) for name in model["extra_tensors"] or ()}
-    if model["inline_dense"]:
-        generator = torch.Generator().manual_seed(1)
-        tensors["linear.weight"] = torch.randn(WIDTH // 2, WIDTH, generator=generator) * 0.3
+    if model["flash_names"]:
+        tensors = _in_flash_names(tensors)
     if model["adapters"]:
         tensors = _with_adapters(tensors)
     if model["token_layers"]:
@@ -181,6 +186,30 @@ def _change_weights(model: Published, folder: Path) -> None:
         torch.save(tensors, folder / "pytorch_model.bin")
     else:
         save_file(tensors, path, {"format": "pt"})
+
+
+FLASH_NAMES = (  # as Jina's own conversion renames them
+    ("encoder.layer.", "encoder.layers."),
+    ("embeddings.LayerNorm", "emb_ln"),
+    ("attention.output.LayerNorm", "norm1"),
+    ("attention.output.dense", "mixer.out_proj"),
+    ("output.LayerNorm", "norm2"),
+    ("intermediate.dense", "mlp.fc1"),
+    ("output.dense", "mlp.fc2"),
+)
+
+
+def _in_flash_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """XLM-RoBERTa's tensors as Jina's code names them, queries, keys and values in one."""
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        for theirs, new in FLASH_NAMES:
+            name = name.replace(theirs, new)  # noqa: PLW2901 - one rule after the other
+        renamed[name] = tensor
+    for query in [name for name in renamed if ".attention.self.query." in name]:
+        parts = [renamed.pop(query.replace(".query.", f".{part}.")) for part in ("query", "key", "value")]
+        renamed[query.replace("attention.self.query", "mixer.Wqkv")] = torch.cat(parts)
+    return renamed
 
 
 def _with_adapters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
