@@ -130,7 +130,7 @@ bulk-check: $(BIN)/.test .bulk/.done ## install Ray in an environment of its own
 	@echo "==> installing Ray in .bulk"
 	@$(PYTHON) -m venv .bulk
 	@$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' > "$$(.bulk/bin/python -c 'import site; print(site.getsitepackages()[0])')/tests.pth"
-	@.bulk/bin/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[bulk]'
+	@.bulk/bin/python -m pip install --quiet --progress-bar on -c constraints.txt -e '.[bulk]' duckdb
 	@touch $@
 
 # litellm caps huggingface-hub below what the exporter needs, and takes 190 MB: it comes without its dependencies into an

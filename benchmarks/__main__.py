@@ -35,6 +35,7 @@ QUESTIONS = {
     "inputs reranker": "inputs:reranker",
     "peers encode": "peers.encode:main",
     "peers int8": "peers.int8:main",
+    "peers labels": "peers.labels:main",
     "peers rerank": "peers.rerank:main",
     "quality formats": "quality.vectors:formats",
     "quality healing": "quality.pruned:healing",

@@ -32,6 +32,7 @@ REQUIRED = {
     "inputs reranker": ("minilm-l6", "DIR"),
     "peers encode": ("DIR",),
     "peers int8": ("DIR",),
+    "peers labels": ("DIR", "DIR"),
     "peers rerank": ("DIR",),
     "quality formats": ("DIR", "--pairs", "CSV", "--definitions", "CSV"),
     "quality healing": ("DIR", "--healed", "DIR", "--pairs", "CSV", "--definitions", "CSV"),

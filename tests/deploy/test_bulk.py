@@ -33,7 +33,7 @@ from deploy.bulk.encoder import TextEncoder
 from deploy.bulk.output import AnotherRun, Output, Record
 from model.artifact import GRAPH, TOKENIZER, describe_files, read_manifest, write_manifest
 from tests.deploy.bulk_command import CLUSTER, Cluster, command, encode
-from tests.deploy.tools import ROOT
+from tests.deploy.tools import DEPLOY, ROOT
 from tests.task_artifacts import TaskArtifact
 
 pytestmark = pytest.mark.slow
@@ -154,6 +154,20 @@ def test_every_row_gets_its_vector_and_what_fails_is_named(story: Story, embedde
     assert [run.summary[name] for name in names] == [400, 395, 4, 1, [FAILS]]
     assert run.returncode == 1
     assert pa.types.is_fixed_size_list(pq.read_table(output).schema.field("embedding").type)
+
+
+def test_the_documented_query_finds_the_nearest_text(
+    story: Story, embedder: TaskArtifact, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = re.findall(r"```python\n(import duckdb.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
+    given = {"'vectors/": f"'{story.folder}/output/", "artifacts/int8": str(embedder.artifact), "384": "32"}
+    for documented, ours in {**given, "what to look for": "text 5 of 2"}.items():
+        assert documented in code
+        code = code.replace(documented, ours)
+    exec(code, {})  # noqa: S102 - our own documentation
+    rows = [line for line in capsys.readouterr().out.splitlines() if " of " in line]
+    score, text = rows[0].strip("│").split("│")
+    assert (float(score), text.strip()) == (pytest.approx(1, abs=1e-5), "text 5 of 2")
 
 
 def test_a_terminal_shows_one_line(story: Story) -> None:
