@@ -148,16 +148,16 @@ def test_refuses_a_configuration_it_would_not_reproduce(
         read_checkpoint(change_config(bert_folder, **change))
 
 
-def test_refuses_tensors_of_an_unknown_part(bert_folder: Path) -> None:
-    folder = change_weights(bert_folder, {"encoder.layer.0.adapter.weight": torch.ones(1)})
-    with pytest.raises(ExportError, match="1 tensors of an unknown part, such as encoder.layer.0.adapter.weight"):
-        read_checkpoint(folder)
-
-
-def test_refuses_a_missing_tensor(bert_folder: Path) -> None:
-    folder = change_weights(bert_folder, {}, remove="encoder.layer.1.output.dense.bias")
-    with pytest.raises(ExportError, match="such as layers.1.feed_forward.down.bias: expected \\(32,\\), found none"):
-        read_checkpoint(folder)
+@pytest.mark.parametrize(
+    ("add", "remove", "message"),
+    [
+        ("encoder.layer.0.adapter.weight", "", "1 tensors of an unknown part, such as encoder.layer.0.adapter.weight"),
+        ("", "encoder.layer.1.output.dense.bias", r"layers.1.feed_forward.down.bias: expected \(32,\), found none"),
+    ],
+)
+def test_refuses_tensors_too_many_and_too_few(bert_folder: Path, add: str, remove: str, message: str) -> None:
+    with pytest.raises(ExportError, match=message):
+        read_checkpoint(change_weights(bert_folder, {add: torch.ones(1)} if add else {}, remove))
 
 
 def test_ignores_the_heads_of_pre_training(bert_folder: Path) -> None:
@@ -182,19 +182,24 @@ def test_refuses_a_missing_or_broken_tokenizer(bert_folder: Path) -> None:
         read_checkpoint(Folder(bert_folder, "bert"))
 
 
-def test_refuses_a_tokenizer_larger_than_the_network(bert_folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("places", "value", "highest"),
+    [
+        (("model", "vocab"), {f"word{index}": 16 + index for index in range(40)}, 55),
+        (("model", "vocab"), {"york": 4000}, 4000),  # with a gap
+        (("post_processor", "special_tokens", "[CLS]"), {"ids": [5000]}, 5000),
+    ],
+)
+def test_refuses_ids_that_the_network_does_not_have(
+    bert_folder: Path, places: tuple[str, ...], value: dict[str, object], highest: int
+) -> None:
     tokenizer = json.loads((bert_folder / "tokenizer.json").read_text())
-    tokenizer["model"]["vocab"].update({f"word{n}": 16 + n for n in range(40)})
+    part = tokenizer
+    for place in places:
+        part = part[place]
+    part.update(value)
     (bert_folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(ExportError, match="tokenizer.json has ids up to 55, the network 48 tokens"):
-        read_checkpoint(Folder(bert_folder, "bert"))
-
-
-def test_refuses_a_tokenizer_whose_ids_have_a_gap_that_leads_out_of_the_network(bert_folder: Path) -> None:
-    tokenizer = json.loads((bert_folder / "tokenizer.json").read_text())
-    tokenizer["model"]["vocab"]["york"] = 4000
-    (bert_folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(ExportError, match="tokenizer.json has ids up to 4000, the network 48 tokens"):
+    with pytest.raises(ExportError, match=f"tokenizer.json has ids up to {highest}, the network 48 tokens"):
         read_checkpoint(Folder(bert_folder, "bert"))
 
 
@@ -221,15 +226,16 @@ def test_a_folder_without_a_configuration_is_told_from_an_artifact(tmp_path: Pat
         read_checkpoint(Folder(tmp_path, "artifact"))
 
 
-def test_refuses_gliner_by_name(tmp_path: Path) -> None:
-    (tmp_path / "gliner_config.json").write_text("{}")
-    with pytest.raises(ExportError, match=r"holds gliner_config\.json: GLiNER labels spans by a network of its own"):
-        read_checkpoint(Folder(tmp_path, "gliner"))
-
-
-def test_refuses_an_adapter_that_would_not_be_applied(bert_folder: Path) -> None:
-    (bert_folder / "adapter_config.json").write_text("{}")
-    with pytest.raises(ExportError, match=r"holds adapter_config\.json: an adapter is not applied here"):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gliner_config.json", "GLiNER labels spans by a network of its own"),
+        ("adapter_config.json", "an adapter is not applied here"),
+    ],
+)
+def test_refuses_files_of_networks_that_are_not_read(bert_folder: Path, name: str, message: str) -> None:
+    (bert_folder / name).write_text("{}")
+    with pytest.raises(ExportError, match=f"holds {name}: {message}"):
         read_checkpoint(Folder(bert_folder, "bert"))
 
 
@@ -259,14 +265,6 @@ def test_pooling_is_asked_for_where_the_folder_does_not_say(bert_folder: Path) -
     )
     with pytest.raises(ExportError, match="--pooling cls is for embeddings of folders that do not say how"):
         read_checkpoint(Folder(bert_folder, "bert"), pooling="cls")
-
-
-def test_refuses_ids_around_a_text_that_the_network_does_not_have(bert_folder: Path) -> None:
-    tokenizer = json.loads((bert_folder / "tokenizer.json").read_text())
-    tokenizer["post_processor"]["special_tokens"]["[CLS]"]["ids"] = [5000]
-    (bert_folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(ExportError, match=r"tokenizer\.json has ids up to 5000, the network 48 tokens"):
-        read_checkpoint(Folder(bert_folder, "bert"))
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b'["\xe9' + b"x" * 3000 + b'"]'])

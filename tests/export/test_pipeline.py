@@ -221,22 +221,6 @@ def test_reads_the_settings_under_every_name_they_had(tmp_path: Path, kind: str)
     assert read_pipeline(sentence_transformer(tmp_path)).max_sequence_length == 8
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"prompts": ["query: "]}, r"gives prompts of \['query: '\]: expected an object"),
-        ({"prompts": {"query": 1}}, "gives prompts of {'query': 1}: expected an object"),
-        ({"prompts": {"query": "query: "}, "default_prompt_name": "passage"}, "no prompt for .* 'passage': .'query'"),
-        ({"default_prompt_name": "query"}, "no prompt for its default_prompt_name 'query'"),
-        ({"prompts": {"query": "q"}, "default_prompt_name": ["query"]}, "no prompt for its default_prompt_name"),
-    ],
-)
-def test_refuses_malformed_prompts(tmp_path: Path, settings: dict[str, object], message: str) -> None:
-    write(tmp_path, "config_sentence_transformers.json", settings)
-    with pytest.raises(SourceError, match=message):
-        read_pipeline(sentence_transformer(tmp_path))
-
-
 def test_a_dense_layer_that_names_no_activation_has_that_of_its_class(tmp_path: Path) -> None:
     dense(tmp_path)
     write(tmp_path, "2_Dense/config.json", {"in_features": 4, "out_features": 3})
@@ -264,9 +248,17 @@ def test_takes_settings_that_change_nothing(tmp_path: Path) -> None:
     assert read_pipeline(sentence_transformer(tmp_path)).max_sequence_length == 9
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+WRONG_SETTINGS: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "config_sentence_transformers.json": [
+        ({"prompts": ["query: "]}, r"gives prompts of \['query: '\]: expected an object"),
+        ({"prompts": {"query": 1}}, "gives prompts of {'query': 1}: expected an object"),
+        ({"prompts": {"query": "query: "}, "default_prompt_name": "passage"}, "no prompt for .* 'passage': .'query'"),
+        ({"default_prompt_name": "query"}, "no prompt for its default_prompt_name 'query'"),
+        ({"prompts": {"query": "q"}, "default_prompt_name": ["query"]}, "no prompt for its default_prompt_name"),
+        ({"truncate_dim": 4}, "truncate_dim 4: None is supported"),
+        ({"model_type": "CrossEncoder"}, "model_type 'CrossEncoder': 'SentenceTransformer' is supported"),
+    ],
+    "sentence_bert_config.json": [
         ({"transformer_task": "fill-mask"}, "transformer_task 'fill-mask': 'feature-extraction' is supported"),
         ({"module_output_name": "sentence_embedding"}, "module_output_name 'sentence_embedding'"),
         (
@@ -278,21 +270,15 @@ def test_takes_settings_that_change_nothing(tmp_path: Path) -> None:
         ({"config_kwargs": {"hidden_act": "relu"}}, "config_kwargs with hidden_act is not supported"),
         ({"model_args": True}, "model_args is True: expected an object"),
     ],
-)
-def test_refuses_settings_it_would_not_reproduce(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    write(tmp_path, "sentence_bert_config.json", settings)
-    with pytest.raises(ExportError, match=message):
-        read_pipeline(sentence_transformer(tmp_path))
+}
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"truncate_dim": 4}, "truncate_dim 4: None is supported"),
-        ({"model_type": "CrossEncoder"}, "model_type 'CrossEncoder': 'SentenceTransformer' is supported"),
-    ],
+    ("name", "settings", "message"), [(name, *row) for name, rows in WRONG_SETTINGS.items() for row in rows]
 )
-def test_refuses_other_vectors_than_the_modules_make(tmp_path: Path, settings: dict[str, object], message: str) -> None:
-    write(tmp_path, "config_sentence_transformers.json", {"model_type": "SentenceTransformer", **settings})
-    with pytest.raises(UnsupportedModel, match=message):
+def test_refuses_settings_it_would_not_reproduce(
+    tmp_path: Path, name: str, settings: dict[str, Any], message: str
+) -> None:
+    write(tmp_path, name, settings)
+    with pytest.raises(ExportError, match=message):
         read_pipeline(sentence_transformer(tmp_path))

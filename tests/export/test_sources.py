@@ -129,15 +129,20 @@ def test_refuses_shards_that_are_elsewhere_or_missing(tmp_path: Path, name: str,
         read_weights(tmp_path)
 
 
-def test_refuses_a_corrupt_file(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 64)
-    with pytest.raises(SourceError, match="cannot be read"):
-        read_weights(tmp_path)
+INDEX = "model.safetensors.index.json"
 
 
-def test_refuses_a_pickle(tmp_path: Path) -> None:
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(SourceError, match="only as a pickle"):
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("model.safetensors", b"\xff" * 64, "cannot be read"),
+        ("pytorch_model.bin", b"", "only as a pickle"),
+        *((INDEX, content, r"index.json is malformed: ") for content in (b"{}", b"[]", b"{", b'{"weight_map": []}')),
+    ],
+)
+def test_refuses_files_that_are_no_weights(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError, match=message):
         read_weights(tmp_path)
 
 
@@ -187,10 +192,3 @@ def test_refuses_a_corrupt_pickle(tmp_path: Path) -> None:
         (tmp_path / "pytorch_model.bin").write_bytes(content)
         with pytest.raises(SourceError, match=r"pytorch_model.bin is no file of weights"):
             read_weights(tmp_path, allows_pickles=True)
-
-
-@pytest.mark.parametrize("content", ["{}", "[]", "{", '{"weight_map": []}'])
-def test_refuses_a_malformed_index(tmp_path: Path, content: str) -> None:
-    (tmp_path / "model.safetensors.index.json").write_text(content)
-    with pytest.raises(SourceError, match=r"index.json is malformed: "):
-        read_weights(tmp_path)
