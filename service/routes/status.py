@@ -12,7 +12,7 @@ from starlette.responses import Response
 from service.context import context_of
 from service.errors import ModelNotFound, NotFound, NotReady
 from service.http.response import JSON
-from service.http.route import Route, RouteTable, answer_document
+from service.http.route import Route, answer_document
 from service.requests.schemas import HeadReport, Info, Status
 from service.runner import Runner
 from service.services import choose_model, services_of
@@ -84,12 +84,15 @@ async def answer_metrics(request: Request) -> Response:
 
 
 async def answer_openapi(request: Request) -> Response:
-    """The OpenAPI document, made when it is first asked for."""
-    return Response(await asyncio.to_thread(_written, services_of(request).routes), media_type=JSON)
+    """The OpenAPI document, made when it is first asked for; without an admin port no operator's route is there."""
+    services = services_of(request)
+    hidden = {"operator"} if services.settings.admin_port is None else set()
+    routes = tuple(route for route in services.routes if route.access not in hidden)
+    return Response(await asyncio.to_thread(_written, routes), media_type=JSON)
 
 
 @lru_cache(maxsize=1)
-def _written(routes: RouteTable) -> bytes:
+def _written(routes: tuple[Route, ...]) -> bytes:
     # With FastAPI, a third of what the process would load to start.
     from service.http.openapi import make_document  # noqa: PLC0415
 

@@ -45,8 +45,9 @@ MODELS = {(route.path.replace(":path}", "}"), route.method.lower()): route.error
 
 
 @pytest.fixture
-def document(served: Served) -> dict[str, Any]:
-    document: dict[str, Any] = served.client.get("/openapi.json").json()
+def document(serve: Serve) -> dict[str, Any]:
+    """With what operators may ask: the client comes to port 80."""
+    document: dict[str, Any] = serve("--admin-port", "80").client.get("/openapi.json").json()
     return document
 
 
@@ -57,6 +58,11 @@ def test_document_lists_every_route_and_status(document: dict[str, Any]) -> None
         for method, operation in operations.items()
     }
     assert found == STATUSES
+
+
+def test_document_leaves_out_what_no_port_has(document: dict[str, Any], served: Served) -> None:
+    missing = document["paths"].keys() - served.client.get("/openapi.json").json()["paths"].keys()
+    assert missing == {"/admin/models", "/admin/models/{model}"}
 
 
 def test_a_status_with_several_causes_names_them_all(document: dict[str, Any]) -> None:
