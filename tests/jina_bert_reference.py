@@ -41,6 +41,10 @@ def draw_tensors(config: Mapping[str, Any], seed: int = 0) -> dict[str, NDArray[
         "embeddings.token_type_embeddings.weight": (config["type_vocab_size"], width),
         **_norm("embeddings.LayerNorm", width),
     }
+    if config["architectures"][0].endswith("ForSequenceClassification"):
+        labels = len(config["id2label"])
+        shapes |= {"pooler.dense.weight": (width, width), "pooler.dense.bias": (width,)}
+        shapes |= {"classifier.weight": (labels, width), "classifier.bias": (labels,)}
     for layer in range(config["num_hidden_layers"]):
         name = f"encoder.layer.{layer}"
         for part in ("self.query", "self.key", "self.value", "output.dense"):
@@ -89,6 +93,13 @@ def encode(
         hidden = _layer_norm(added, weights, f"{name}.{last}", eps)
         attentions.append(attention)
     return hidden, attentions
+
+
+def classify(tensors: Mapping[str, NDArray[np.float32]], hidden: Array) -> Array:
+    """Logits of one text from its last hidden state [n, D], by BERT's layers: a tanh on the first token."""
+    weights = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
+    logits: Array = _linear(np.tanh(_linear(hidden[:1], weights, "pooler.dense")), weights, "classifier")[0]
+    return logits
 
 
 def _attend(hidden: Array, weights: Mapping[str, Array], name: str, config: Mapping[str, Any]) -> tuple[Array, Array]:

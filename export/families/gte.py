@@ -327,6 +327,7 @@ JINA_BERT = Family(
     unread=("hidden_act", "emb_pooler"),
     remote_classes=("JinaBert",),
     names=JINA_BERT_NAMES,
+    classifier=BERT_CLASSIFIER,
     token_classifier=None,
     prefixes=BERT_PREFIXES,
     ignored=BERT_IGNORED,

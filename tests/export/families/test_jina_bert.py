@@ -13,7 +13,7 @@ from export.errors import UnsupportedModel
 from export.pruning.removal import remove_heads
 from model.encoder import Encoder
 from tests.family_models import read
-from tests.jina_bert_reference import draw_tensors, encode
+from tests.jina_bert_reference import classify, draw_tensors, encode
 from tests.tokenizers import TOKENIZERS
 
 TOLERANCE = 1e-5
@@ -67,6 +67,15 @@ def test_equals_its_publications_written_out(tmp_path: Path, change: dict[str, A
     encoder = read(save(tmp_path, config)).encoder
     for lengths, sequence in (([7], 7), ([1], 1), ([5, 2, 1], 5), ([3, 9, 4], 14), ([50, 1], 60)):
         compare(encoder, config, lengths, sequence)
+
+
+def test_a_reranker_scores_by_berts_layers(tmp_path: Path) -> None:
+    config = {**CONFIG, **NORMED, "architectures": ["JinaBertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    encoder, ids, types = read(save(tmp_path, config)).encoder, [2, 9, 3, 7, 3], [0, 0, 0, 1, 1]
+    hidden, _ = encode(config, draw_tensors(config), ids, types)
+    with torch.inference_mode():
+        found = encoder(torch.tensor([ids]), torch.tensor([5]), token_type_ids=torch.tensor([types]))
+    np.testing.assert_allclose(found.task_output[0], classify(draw_tensors(config), hidden), atol=TOLERANCE, rtol=0)
 
 
 def test_the_heads_of_other_tasks_are_left_out(tmp_path: Path) -> None:
