@@ -7,6 +7,9 @@ loop.
 
 import asyncio
 import contextlib
+import logging
+import math
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -23,6 +26,8 @@ from service.settings import Settings
 
 RETRY_AFTER_SECONDS = 1.0
 
+logger = logging.getLogger(__name__)
+
 
 class ServedModel:
     """One of the models.
@@ -37,6 +42,8 @@ class ServedModel:
         answers: bytes of its answers.
         cores: its share of them, if there are other models.
         in_use: requests that it is answering.
+        last_used: `time.monotonic()` when it was loaded, or a request last chose it.
+        num_bytes: of its files.
     """
 
     metrics: ModelMetrics
@@ -50,6 +57,8 @@ class ServedModel:
         self.answers = ByteBudget(settings.max_held_answer_bytes, "answers")
         self.cores: CoreShare | None = None
         self.in_use = 0
+        self.last_used = time.monotonic()
+        self.num_bytes = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
         self._unused: asyncio.Future[None] | None = None
         self._queue_tokens = settings.max_queue_tokens
         self._all_metrics = metrics
@@ -124,6 +133,7 @@ class ServedModel:
     def enter(self) -> None:
         """A request begins that it answers."""
         self.in_use += 1
+        self.last_used = time.monotonic()
 
     def leave(self) -> None:
         """Such a request is over."""
@@ -210,8 +220,23 @@ class Models:
         async with self._changing:
             model = ServedModel(directory, alias, self._settings, self._metrics)
             model.answers.on_full = self._served[0].answers.on_full
+            if failure := await self._make_room(model):
+                return failure
             await self.load(model)
             return model.failure
+
+    async def _make_room(self, wanted: ServedModel) -> str:
+        """Unloads the least recently used models until one more fits; returns why it cannot, and unloads none then."""
+        most = self._settings.max_model_bytes or math.inf
+        default = self._by_name.get(self._settings.default, self._served[0])
+        if wanted.num_bytes + default.num_bytes > most:
+            return f"its files have {wanted.num_bytes} bytes; --max-model-bytes leaves {most - default.num_bytes}"
+        others = sorted((model for model in self if model is not default), key=lambda model: model.last_used)
+        while wanted.num_bytes + sum(model.num_bytes for model in self) > most:
+            model = others.pop(0)
+            logger.info("unloading a model that was not used for longest", extra={"model": model.name})
+            await self._take_out(model, self._settings.shutdown_timeout)
+        return ""
 
     async def remove(self, model: ServedModel, timeout: float) -> None:
         """Has a model answer what it was asked, and nothing more; then frees it.
@@ -226,16 +251,19 @@ class Models:
         async with self._changing:
             if model not in self._served or len(self) == 1:
                 raise ModelNotFound("no such model any more, or it is the last one", param="model")
-            self._served.remove(model)
-            self.update()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await model.unused()
-            if (runner := model.loaded) is not None:
-                await asyncio.to_thread(runner.close, timeout)
-            if model.cores is not None:
-                self._cores.leave(model.cores)
-            self._metrics.forget_model(model.name)
+            await self._take_out(model, timeout)
+
+    async def _take_out(self, model: ServedModel, timeout: float) -> None:
+        self._served.remove(model)
+        self.update()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await model.unused()
+        if (runner := model.loaded) is not None:
+            await asyncio.to_thread(runner.close, timeout)
+        if model.cores is not None:
+            self._cores.leave(model.cores)
+        self._metrics.forget_model(model.name)
 
     def choose(self, name: str | None) -> ServedModel:
         """The model that a request names, or the default.

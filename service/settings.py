@@ -50,6 +50,9 @@ class Settings(BaseSettings):
     model_store: Path | None = None
     """directory of artifacts that POST /admin/models of the admin port may load by their names there; without it models
     neither come nor go while others are served"""
+    max_model_bytes: int = Field(0, ge=0)
+    """bytes of all models' files together: one more model of the store unloads the least recently used ones, but for
+    the default; 0 is no limit"""
     host: str = Field("127.0.0.1", min_length=1)
     """address to listen on; 0.0.0.0 is every IPv4 address of the machine, :: every address it has"""
     port: int = Field(8000, ge=0, le=65535)

@@ -285,6 +285,24 @@ def test_what_cannot_be_loaded_is_said_and_changes_nothing(
     assert len(operated.services.models) == 2
 
 
+def test_one_more_model_than_fits_unloads_the_least_recently_used(operated: Both) -> None:
+    models, client = operated.services.models, TestClient(operated.client.app, base_url="http://testserver:8000")
+    size = models.find("one").num_bytes
+    assert size > 0
+    models._settings = operated.settings.model_copy(update={"max_model_bytes": 3 * size - 1, "default": "one"})
+    for name in ("two", "one"):
+        assert client.post("/encode", json={"inputs": TEXT, "model": name}).status_code == 200
+    states = operated.client.post("/admin/models", json=ADD).json()["models"]
+    assert [state["name"] for state in states] == ["one", "three"]  # the default stays, however long it was not used
+    assert operated.backends["two"].is_closed
+    assert client.post("/encode", json={"inputs": TEXT, "model": "two"}).status_code == 404
+    models._settings = operated.settings.model_copy(update={"max_model_bytes": 2 * size - 1, "default": "one"})
+    answer = operated.client.post("/admin/models", json={"artifact": "third", "name": "four"})
+    assert answer.status_code == 422
+    assert "--max-model-bytes leaves" in answer.text
+    assert [model.name for model in models] == ["one", "three"]
+
+
 def test_a_model_that_leaves_answers_what_it_was_asked(operated: Both) -> None:
     backend, app = operated.backends["one"], operated.client.app
     backend.gate.clear()
