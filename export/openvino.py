@@ -147,12 +147,12 @@ def _folded(model: onnx.ModelProto, weights: Path, folder: Path) -> onnx_ir.Mode
 class PlainSession:
     """`plain.onnx` in OpenVINO, with the settings that it is served with."""
 
-    def __init__(self, path: Path, config: EncoderConfig, precision: Precision) -> None:
+    def __init__(self, path: Path, config: EncoderConfig, precision: Precision, threads: int = 0) -> None:
         import openvino  # noqa: PLC0415 - an extra
 
         core = openvino.Core()
         capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        settings = openvino_settings(precision, capabilities, streams=1, threads=0)
+        settings = openvino_settings(precision, capabilities, streams=1, threads=threads)
         try:
             self._compiled = core.compile_model(core.read_model(path), "CPU", settings)
         except RuntimeError as error:

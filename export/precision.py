@@ -5,7 +5,7 @@ from a float32 graph (`export.openvino`).
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,7 +21,7 @@ from export.runtime import CUDA, Session
 from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
 from export.tasks.vectors import TOKEN_OUTPUT_THRESHOLDS
-from export.texts import HELD_OUT_TEXTS, TEXTS, task_batches
+from export.texts import HELD_OUT_TEXTS, TEXTS, TextBatch, task_batches
 from export.verify import Tolerance
 from model.encoder import Encoder
 
@@ -103,17 +103,20 @@ def to_precision(checkpoint: Checkpoint, precision: Precision, calibration: Path
         )
     encoder, tolerance = checkpoint.encoder, TOLERANCES[precision]
     if precision == "int8":
-        batches = task_batches(calibration or TEXTS, checkpoint)
-        ranges = see_ranges(encoder, batches)
-        if has_folded_form(encoder.config):
-            quantized = quantize_encoder(encoder, ranges)
-            return Prepared(quantized, quantized, tolerance)
-        quantized = copy.deepcopy(encoder)
-        kept = quantize_products(quantized, ranges, batches)
+        quantized, kept = quantize(encoder, task_batches(calibration or TEXTS, checkpoint))
         return Prepared(quantized, quantized, tolerance, tuple(kept))
     if precision in DTYPES:
         return Prepared(copy.deepcopy(encoder).to(DTYPES[precision]), encoder, tolerance)
     return Prepared(encoder, encoder, tolerance)
+
+
+def quantize(encoder: Encoder, batches: Sequence[TextBatch]) -> tuple[Encoder, list[str]]:
+    """A copy of a network in its form of int8, calibrated on texts, and the products that stay float32."""
+    ranges = see_ranges(encoder, batches)
+    if has_folded_form(encoder.config):
+        return quantize_encoder(encoder, ranges), []
+    quantized = copy.deepcopy(encoder)
+    return quantized, quantize_products(quantized, ranges, batches)
 
 
 def judge(path: Path, checkpoint: Checkpoint, precision: Precision) -> dict[str, object]:

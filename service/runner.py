@@ -48,6 +48,7 @@ class Runtime:
         engine: what computes plain answers: `onnxruntime` or `openvino`.
         computes_in: the arithmetic of these; empty if it is the artifact's precision.
         instructions: of the processor, those that decide its speed.
+        batch_invariant: whether a text's vector has the same bits whatever else is in its batch.
     """
 
     provider: str
@@ -56,6 +57,7 @@ class Runtime:
     engine: str = ONNX_RUNTIME
     computes_in: str = ""
     instructions: tuple[str, ...] = ()
+    batch_invariant: bool = False
 
 
 class Runner:
@@ -129,7 +131,8 @@ class Runner:
             provider=runtime.provider,
         )
         backend.warm_up()
-        runtime = replace(runtime, instructions=vector_instructions())
+        is_invariant = runtime.provider == "cpu" and not isinstance(backend, OpenVinoBackend)
+        runtime = replace(runtime, instructions=vector_instructions(), batch_invariant=is_invariant)
         if isinstance(backend, OpenVinoBackend):
             runtime = replace(runtime, engine=OPENVINO, computes_in=backend.computes_in)
         batcher = make_batcher(backend, settings, workers=runtime.workers, on_batch=on_batch)

@@ -1,4 +1,4 @@
-"""How fast is the graph of a large encoder compared with `transformers` and OpenVINO on the same random weights?
+"""How fast is the graph of a large encoder, in each precision, compared with `transformers` and OpenVINO?
 
 All compute the hidden states of one text, with as many threads, without HTTP and without a tokenizer; the graph and
 `transformers` in float32 and in one process, OpenVINO in its own, in the precisions it is told. `transformers` uses
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir
 import torch
 from numpy.typing import NDArray
 
@@ -24,10 +25,13 @@ from benchmarks.peers.worker import Task
 from export.checkpoint import FAMILIES, build_encoder
 from export.exporter import write_graph
 from export.graph import trace
+from export.openvino import PlainSession, is_installed, plain_graph
+from export.precision import quantize
 from export.runtime import Session
-from export.texts import graph_inputs
-from model.artifact import GRAPH, LAST_HIDDEN_STATE
+from export.texts import Inputs, TextBatch, graph_inputs
+from model.artifact import GRAPH, LAST_HIDDEN_STATE, PLAIN_GRAPH
 from model.config import EncoderConfig
+from model.encoder import Encoder
 
 IntArray = NDArray[np.int64]
 LONGEST = 2048
@@ -35,8 +39,14 @@ TINY: Mapping[str, Any] = {"num_hidden_layers": 2, "vocab_size": 100, "hidden_si
 IDS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 1, "mask_token_id": 2}
 EUROBERT = {"num_attention_heads": 12, "num_key_value_heads": 12, "hidden_size": 768, "intermediate_size": 3072, **IDS}
 QWEN3 = {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072, **IDS}
+BERT = {"num_attention_heads": 12, "hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072}
+MODERNBERT = {"vocab_size": 50_368, "num_hidden_layers": 22, "intermediate_size": 1152, "cls_token_id": 2}
+NOMIC = {**BERT, "vocab_size": 30_528, "pad_token_id": 0}
 # As their config.json on the hub says.
 NETWORKS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "bert-base": ("bert", {**BERT, "vocab_size": 30_522}),
+    "modernbert-base": ("modernbert", {**BERT, **MODERNBERT, **IDS, "sep_token_id": 3}),
+    "nomic-base": ("nomic_bert", NOMIC),
     "eurobert-210m": ("eurobert", {**EUROBERT, "vocab_size": 128_256, "num_hidden_layers": 12}),
     "qwen3-0.6b": ("qwen3", {**QWEN3, "vocab_size": 151_669, "hidden_size": 1024, "num_hidden_layers": 28}),
     "tiny": ("qwen3", {**QWEN3, "head_dim": 4, **TINY}),
@@ -46,27 +56,50 @@ COLUMNS = ("tokens", "engine", "cpu_ms", "by_the_graph", "lowest", "highest", "d
 GRAPH_NAME, TRANSFORMERS_NAME = "the graph", "transformers"
 
 
-def draw(name: str) -> Any:
-    """The network as `transformers` initialises it."""
+def draw(name: str, layers: int | None = None) -> Any:
+    """The network as `transformers` initialises it, with fewer layers if told."""
     try:
         from transformers import AutoConfig, AutoModel  # noqa: PLC0415 - of the extra `test`, and seconds to import
     except ImportError as error:
         raise CannotMeasure("transformers is not installed: pip install -e '.[test]'") from error
     model_type, settings = NETWORKS[name]
+    settings = settings if layers is None else {**settings, "num_hidden_layers": layers}
     auto: Any = AutoModel
     torch.manual_seed(0)
     return auto.from_config(AutoConfig.for_model(model_type, max_position_embeddings=LONGEST, **settings)).eval()
 
 
-def graph_of(theirs: Any, threads: int) -> tuple[Session, EncoderConfig]:
-    """The same network as a graph, loaded."""
+Run = Callable[[Inputs], object]
+
+
+def encoder_of(theirs: Any) -> Encoder:
+    """The same network as an export reads it."""
     family = FAMILIES[theirs.config.model_type]
     described = family.settle(theirs.config.to_dict(), compared=True)
     config = family.read_config(described, "mean")
-    encoder = build_encoder(config, family.read_state(theirs.state_dict(), described))
+    return build_encoder(config, family.read_state(theirs.state_dict(), described))
+
+
+def load_graph(encoder: Encoder, threads: int) -> Session:
+    """A network as a graph, loaded."""
     with tempfile.TemporaryDirectory() as folder:
         write_graph(trace(encoder), Path(folder))
-        return Session(Path(folder) / GRAPH, threads=threads), config
+        return Session(Path(folder) / GRAPH, threads=threads)
+
+
+def lower_precisions(encoder: Encoder, threads: int) -> dict[str, Run]:
+    """The network in int8, and in bf16 where OpenVINO is installed; as an export makes both."""
+    batches = [TextBatch(torch.from_numpy(ids := draw_ids(encoder.config, 64)), torch.tensor([ids.size]))]
+    quantized, kept = quantize(encoder, batches)
+    print(f"int8: {len(kept)} products stay float32", flush=True)
+    runs: dict[str, Run] = {f"{GRAPH_NAME}, int8": load_graph(quantized, threads).run}
+    if is_installed():
+        with tempfile.TemporaryDirectory() as folder:
+            write_graph(trace(encoder), Path(folder))
+            onnx_ir.save(plain_graph(Path(folder) / GRAPH, encoder.config), Path(folder) / PLAIN_GRAPH)
+            session = PlainSession(Path(folder) / PLAIN_GRAPH, encoder.config, "bf16", threads)
+        runs[f"{GRAPH_NAME}, {session.computes_in} in OpenVINO"] = session.run
+    return runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +111,14 @@ class Networks:
         graph: loaded.
         theirs: the network of `transformers`.
         openvino: a process that has its task, None if it is not measured.
+        lower: the graph in other precisions.
     """
 
     config: EncoderConfig
     graph: Session
     theirs: Any
     openvino: PeerProcess | None
+    lower: Mapping[str, Run]
 
     def ways(self, ids: IntArray) -> dict[str, Callable[[], float]]:
         """By engine a run that returns its processor seconds; ids [1, S]."""
@@ -92,6 +127,8 @@ class Networks:
             GRAPH_NAME: partial(processor_seconds, partial(self.graph.run, inputs)),
             TRANSFORMERS_NAME: partial(processor_seconds, partial(forward, self.theirs, ids)),
         }
+        for name, run in self.lower.items():
+            ways[name] = partial(processor_seconds, partial(run, inputs))
         for precision in OPENVINO_PRECISIONS if self.openvino else ():
             ways[f"OpenVINO {precision}"] = partial(self._openvino_seconds, precision, ids.size)
         return ways
@@ -161,6 +198,8 @@ def main() -> None:
         __doc__, takes="three minutes and 5 GB of memory; qwen3-0.6b wants 10 GB, OpenVINO as much again"
     )
     parser.add_argument("--network", choices=NETWORKS, default="eurobert-210m", help="shape that is initialised")
+    parser.add_argument("--layers", type=whole, help="of the network; its own number if not told")
+    parser.add_argument("--precisions", action="store_true", help="the graph in int8 and, in OpenVINO, in bf16 too")
     parser.add_argument("--lengths", type=whole, nargs="+", default=[32, 128, 512], help="tokens of a text")
     parser.add_argument("--rounds", type=whole, default=5, help="of every length")
     parser.add_argument("--threads", type=whole, default=1, help="of a run")
@@ -169,12 +208,14 @@ def main() -> None:
     if max(arguments.lengths) > LONGEST:
         parser.error(f"--lengths: at most {LONGEST} tokens")
     torch.set_num_threads(arguments.threads)
-    theirs = draw(arguments.network)
-    graph, config = graph_of(theirs, arguments.threads)
+    theirs = draw(arguments.network, arguments.layers)
+    encoder = encoder_of(theirs)
+    graph, config = load_graph(encoder, arguments.threads), encoder.config
+    lower = lower_precisions(encoder, arguments.threads) if arguments.precisions else {}
     texts = [draw_ids(config, length) for length in arguments.lengths]
     table = Table("transformers", f"{arguments.network}, one text", COLUMNS)
     with openvino_of(theirs, arguments.openvino, texts, arguments.threads) as openvino:
         for ids in texts:
-            for row in compare(Networks(config, graph, theirs, openvino), ids, arguments.rounds):
+            for row in compare(Networks(config, graph, theirs, openvino, lower), ids, arguments.rounds):
                 table.add(**row)
     emit("engine transformers", [table], network=arguments.network, rounds=arguments.rounds)

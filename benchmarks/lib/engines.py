@@ -1,4 +1,4 @@
-"""The engine under test: an artifact's graph in ONNX Runtime, under each way to use the cores."""
+"""The engine under test: an artifact's graph in the engine that it was made for, under each way to use the cores."""
 
 import argparse
 import os
@@ -18,7 +18,8 @@ from benchmarks.lib.texts import TokenIds, make_batch
 from export.sources import Folder, find_folder
 from model.artifact import Artifact, hash_file
 from service.inference.backend import Backend, Batch, Float32Array
-from service.inference.onnx_backend import OnnxBackend, ProviderUnavailable
+from service.inference.onnx_backend import ProviderUnavailable
+from service.inference.openvino_backend import load_backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Engine:
 
     name: str
     artifact: Artifact
-    backends: Mapping[Layout, OnnxBackend]
+    backends: Mapping[Layout, Backend]
 
     @classmethod
     def open(
@@ -134,7 +135,10 @@ class Engine:
         artifact = Artifact.open(directory)
         try:
             backends = {
-                layout: OnnxBackend(artifact, intra_op_threads=layout.threads, provider=provider) for layout in layouts
+                layout: load_backend(
+                    artifact, workers=layout.workers, intra_op_threads=layout.threads, provider=provider
+                )
+                for layout in layouts
             }
         except ProviderUnavailable as error:
             raise CannotMeasure(str(error)) from error

@@ -260,12 +260,14 @@ def test_attention_cost(default_artifact: Path) -> None:
 @exhaustive
 @pytest.mark.slow
 def test_a_network_beside_transformers() -> None:
-    options = ("--network", "tiny", "--lengths", 5, 16, "--rounds", 1)
+    options = ("--network", "tiny", "--lengths", 5, 16, "--rounds", 1, "--precisions", "--layers", 1)
     rows = run_script("engine transformers", *options)["transformers"]
-    assert [(row["tokens"], row["engine"]) for row in rows] == [
-        (length, engine) for length in (5, 16) for engine in ("the graph", "transformers")
+    engines = ["the graph", "transformers", "the graph, int8"]
+    assert [(row["tokens"], row["engine"]) for row in rows if "OpenVINO" not in row["engine"]] == [
+        (length, engine) for length in (5, 16) for engine in engines
     ]
-    assert all(row["difference"] < 1e-5 and row["by_the_graph"] > 0 for row in rows[1::2])
+    assert all(row["by_the_graph"] > 0 for row in rows)
+    assert all(row["difference"] < 1e-5 for row in rows if row["engine"] == "transformers")
 
 
 @exhaustive

@@ -179,6 +179,7 @@ def test_info_holds_manifest_limits_and_versions(serve: Serve) -> None:
         "intra_op_threads": 1,
         "engine": "onnxruntime",
         "computes_in": "",
+        "batch_invariant": False,  # of a fake
         "instructions": [],
     }
     assert {"python", "numpy", "tokenizers"} <= set(info.versions)

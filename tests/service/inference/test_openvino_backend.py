@@ -163,8 +163,9 @@ def test_the_service_loads_it_and_says_what_computes(artifact: Artifact, embedde
     with Engine.load(artifact.directory) as engine, Engine.load(embedder.artifact) as other:
         texts = ["the cat sat on the mat", "a dog ran"]
         np.testing.assert_allclose(engine.encode(texts).embeddings, other.encode(texts).embeddings, atol=TOLERANCE)
-        assert (engine._runner.runtime.engine, engine._runner.runtime.computes_in) == ("openvino", "f32")
-        assert (other._runner.runtime.engine, other._runner.runtime.computes_in) == ("onnxruntime", "")
+        own, usual = engine._runner.runtime, other._runner.runtime
+        assert (own.engine, own.computes_in, own.batch_invariant) == ("openvino", "f32", False)
+        assert (usual.engine, usual.computes_in, usual.batch_invariant) == ("onnxruntime", "", True)
         assert engine.encode(texts, attention={"layers": "all"}).attention is not None
 
 
