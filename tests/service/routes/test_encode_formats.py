@@ -8,7 +8,8 @@ import pytest
 from safetensors.numpy import load
 from starlette.testclient import TestClient
 
-from model.artifact import Artifact
+from model.artifact import Artifact, read_manifest
+from service.answers.vectors import quantize
 from service.http.response import SAFETENSORS
 from tests.service.conftest import Served
 from tests.service.routes.conftest import Client
@@ -60,6 +61,11 @@ def test_signs_of_the_first_dimensions_and_of_token_vectors(client: Client, defa
     found = encode(asked, inputs=TEXTS, output="tokens", encoding_format="binary")["embeddings"]
     for rows, expected in zip(found, tokens, strict=True):
         np.testing.assert_array_equal(rows, quantized(default_artifact, expected, "binary"))
+
+
+def test_a_zero_is_no_positive_sign(default_artifact: Path) -> None:
+    vectors = np.array([[0, 1, -1, 0, 2, 0, 0, 3]], dtype=np.float32)
+    assert quantize(vectors, "ubinary", read_manifest(default_artifact)).tolist() == [[0b01001001]]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from polyhead import Engine
-from service.errors import WrongTask
+from service.errors import TooLarge, WrongTask
+from service.requests.zero_shot import ZeroShotRequest
 from tests.service.routes.conftest import Client
 from tests.task_artifacts import LONGEST, TaskArtifact
 
@@ -75,6 +76,14 @@ def test_bad_requests_are_refused(
     body = {"inputs": "the cat", "candidate_labels": ["a", "b"], **change}
     response = client(classifier.artifact).post("/zero-shot", json=body)
     assert (response.status_code, message in response.text) == (status, True), response.text
+
+
+@pytest.mark.parametrize("labels", ["a, b", ["a", "b"]])
+def test_as_many_texts_and_labels_as_are_allowed_are_taken(labels: str | list[str]) -> None:
+    request = ZeroShotRequest(inputs=["c", "d"], candidate_labels=labels)
+    assert request.resolve(2).labels == ["a", "b"]
+    with pytest.raises(TooLarge, match="inputs: 2, at most 1"):
+        request.resolve(1)
 
 
 def test_every_text_has_every_label_and_that_is_bounded(client: Client, embedder: TaskArtifact) -> None:
