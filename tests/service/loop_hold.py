@@ -607,7 +607,7 @@ def _token_cases() -> Iterator[Case]:
     yield _answered(
         "POST /predict",
         "entities of a long text",
-        lambda share: {"inputs": " ".join([words] * int(1500 * share)), "ignore_labels": []},
+        lambda share: {"inputs": " ".join([words] * int(1100 * share)), "ignore_labels": []},
         "token_classifier",
     )
     yield _answered("POST /encode", "labels of tokens", lambda share: {"inputs": texts(share)}, "token_classifier")
@@ -681,6 +681,12 @@ def answer_cases() -> Iterator[Case]:
         "a classifier",
         lambda share: {"a": long[: int(len(long) * share)], "through": "network"},
         "classifier",
+    )
+    yield _answered(
+        "POST /explain",
+        "a token's label",
+        lambda share: {"a": long[: int(len(long) * share)], "at": 0, "through": "network"},
+        "token_classifier",
     )
     yield _answered("POST /tokenize", "texts", lambda share: {"inputs": texts(share)})
     yield _answered("POST /tokenize", "short texts", lambda share: {"inputs": ["a"] * int(2048 * share)})
