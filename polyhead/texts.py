@@ -197,8 +197,15 @@ def _columns(path: Path, fields: Fields) -> Iterator[Row]:
 def count_texts(source: str) -> int | None:
     """About how many texts a file holds, for a progress bar; None if only reading it tells."""
     path = Path(source)
-    if source == STANDARD_INPUT or not path.is_file() or path.suffix.lower() in (".parquet", ".gz"):
+    if source == STANDARD_INPUT or not path.is_file() or path.suffix.lower() == ".gz":
         return None
+    if path.suffix.lower() == ".parquet":
+        try:
+            from pyarrow import parquet  # noqa: PLC0415 - an extra, needed for these files only
+
+            return int(parquet.read_metadata(path).num_rows)
+        except (ImportError, ValueError):  # reading it says what is wrong
+            return None
     with path.open("rb") as file:
         return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
 

@@ -21,6 +21,7 @@ from pyarrow import Table, parquet
 from polyhead import Engine
 from polyhead import encode as command
 from polyhead.cli import main
+from polyhead.texts import count_texts
 from service.settings import Settings
 from tests.service.fake_engine import HIDDEN_SIZE, FakeBackend, load_fake_engine, write_fake_artifact
 from tests.service.routes.test_encode import expected_vector, ids_of
@@ -219,6 +220,13 @@ def test_what_goes_wrong_is_said_and_leaves_no_file(
 def test_files_that_are_not_there(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["encode", *flags]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_a_progress_bar_knows_how_many_texts_a_file_has() -> None:
+    parquet.write_table(Table.from_pydict({"text": TEXTS}), "in.parquet")
+    Path("in.txt").write_text("cat\ndog\n")
+    Path("bad.parquet").write_bytes(b"no table")
+    assert [count_texts(name) for name in ("in.parquet", "in.txt", "bad.parquet", "-")] == [3, 2, None, None]
 
 
 def test_a_column_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
