@@ -222,7 +222,7 @@ def test_a_phone_scrolls_down_only(open_viewer: OpenViewer, hash_: str) -> None:
     if hash_:
         viewer.type(PAIR[1], "#b")
     viewer.show(TEXT)
-    viewer.page.locator("summary").click()
+    viewer.page.get_by_text("What attention is not").click()
     widths = viewer.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     assert widths[0] <= widths[1] == 360
 
