@@ -21,7 +21,7 @@ from export.explain import can_explain, write_explain_graph
 from export.graph import OPSET, input_names, output_names, trace
 from export.openvino import require_openvino, write_plain_graph
 from export.original import not_compared
-from export.precision import Precision, judge, to_precision
+from export.precision import judge, to_precision
 from export.quality import measure_ranges
 from export.reference import available_bytes, require_memory
 from export.runtime import CUDA, Session
@@ -38,6 +38,7 @@ from model.artifact import (
     describe_files,
     write_manifest,
 )
+from model.config_parts import Precision
 
 EXTERNAL_WEIGHTS_BYTES = 1 << 30  # a protobuf holds 2 GiB at most, and large files load faster beside it
 PACKAGES = ("polyhead", "torch", "onnx", "onnxscript", "onnx-ir", "onnxruntime", "tokenizers")

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from export.checkpoint import Checkpoint
 from export.errors import UnsupportedModel, VerificationError
 from export.explain import share_weights
-from export.precision import OTHERWISE, TOLERANCES, Precision
+from export.precision import OTHERWISE, TOLERANCES
 from export.quality import PrecisionQuality, split_by_text
 from export.reference import float64_reference
 from export.tasks.definition import Threshold
@@ -34,7 +34,7 @@ from export.verify import SEED, Parity, grid, real_parts
 from model.artifact import ATTENTION_LAYERS, GRAPH, GRAPH_WEIGHTS, HEAD_GATES, NORM_LAYERS, PLAIN_GRAPH
 from model.attention import FUSED_OP, LOCAL_ATTENTION_OP
 from model.config import EncoderConfig
-from model.config_parts import OUTPUT_NAMES
+from model.config_parts import OUTPUT_NAMES, Precision
 from model.encoder import Encoder
 from model.processor import openvino_settings
 from model.tasks import PER_TOKEN

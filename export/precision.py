@@ -8,7 +8,6 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -23,9 +22,8 @@ from export.tasks.registry import EXPORTS
 from export.tasks.vectors import TOKEN_OUTPUT_THRESHOLDS
 from export.texts import HELD_OUT_TEXTS, TEXTS, TextBatch, task_batches
 from export.verify import Tolerance
+from model.config_parts import Precision
 from model.encoder import Encoder
-
-Precision = Literal["fp32", "fp16", "bf16", "int8"]
 
 # fp32: what the service promises its callers; all-MiniLM-L6-v2 measures 7e-6 on attention, 7e-7 on the embedding.
 #       Deeper networks round more, in PyTorch as in the graph: twice what PyTorch's float32 does is allowed.

@@ -114,6 +114,7 @@ class RopeScaling:
             raise ConfigError(f"rope_scaling.low is {self.low}: expected less than high = {self.high}")
 
 
+Precision = Literal["fp32", "fp16", "bf16", "int8"]  # of an artifact
 Task = Literal["embedding", "classification", "token_classification", "sparse", "multi_vector"]
 ScoreActivation = Literal["identity", "sigmoid", "softmax"]
 

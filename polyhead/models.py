@@ -111,9 +111,9 @@ class Tuned:
     intra_op_threads: int
 
     @classmethod
-    def here(cls, *chosen: Any) -> Self:
-        """A choice for this machine."""
-        return cls(processor_name(), usable_cores(), *chosen)
+    def here(cls, cores: int, *chosen: Any) -> Self:
+        """A choice for this processor with so many cores."""
+        return cls(processor_name(), cores, *chosen)
 
     @property
     def layout(self) -> dict[str, int]:

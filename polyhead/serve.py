@@ -8,10 +8,9 @@ from typing import get_args
 
 import typer
 
-from export.precision import Precision
 from export.sources import ALLOW_PICKLES
 from model.artifact import ONNX_RUNTIME, OPENVINO
-from model.config_parts import Task
+from model.config_parts import Precision, Task
 from polyhead.models import DEFAULT_ARTIFACT, Tuned, Wanted, artifact_to_serve, is_artifact, tuned_for
 from polyhead.output import say
 from service.settings import Settings, SettingsError, cli_source, read_settings

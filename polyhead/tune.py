@@ -149,7 +149,7 @@ def tune(models: Sequence[Path], cores: int, seconds: float, kept: Aim | None = 
         best = choose([one for one in measured if one.artifact in made])
         manifest = manifests[best.artifact]
         engine = OPENVINO if manifest.engine == OPENVINO else None
-        keep_tuned(model, Tuned.here(manifest.precision, engine, *astuple(best.layout)))
+        keep_tuned(model, Tuned.here(cores, manifest.precision, engine, *astuple(best.layout)))
         say(f"`polyhead serve {model}` takes these settings for {kept} on this machine from now on")
 
 

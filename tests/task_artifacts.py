@@ -18,10 +18,9 @@ from tokenizers import Tokenizer, decoders
 
 from export.checkpoint import read_checkpoint
 from export.exporter import export_artifact
-from export.precision import Precision
 from export.sources import Folder
 from export.verify import Case
-from model.config_parts import Task
+from model.config_parts import Precision, Task
 from tests.disk_cache import kept
 from tests.tokenizers import VOCABULARY, wordpiece
 

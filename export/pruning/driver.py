@@ -20,7 +20,6 @@ from export.errors import ParityError, SourceError
 from export.heads.corpus import TokenizedPairs, read_pairs, require_ratings, shuffle_places, tokenize_pairs
 from export.heads.importance import drift, embed, embed_without_each, jacobian, loss_gradient
 from export.heads.statistics import Capture
-from export.precision import Precision
 from export.pruning.curve import (
     RANDOM_ORDERS,
     Judge,
@@ -36,6 +35,7 @@ from export.pruning.timing import time_steps, with_bounds
 from export.texts import HELD_OUT_TEXTS, TEXTS, TokenizedText, batches, read_texts, tokenize
 from model.analysis.arrays import Float64Array
 from model.artifact import hash_file
+from model.config_parts import Precision
 from model.encoder import Encoder
 
 SCHEMA_VERSION = 1

@@ -18,12 +18,13 @@ from tqdm import tqdm
 from export.checkpoint import Checkpoint
 from export.exporter import write_graph
 from export.graph import trace
-from export.precision import Precision, to_precision
+from export.precision import to_precision
 from export.pruning.removal import remove_heads
 from export.runtime import Session
 from export.texts import Inputs, TokenizedText, collate, graph_inputs
 from model.artifact import GRAPH
 from model.config import EncoderConfig
+from model.config_parts import Precision
 
 BATCH_SIZES = (1, 8, 32)
 SECONDS = 0.6  # a graph and batch size: enough for a median of the slowest

@@ -11,8 +11,8 @@ import pytest
 from pydantic import SecretStr
 
 from export.checkpoint import FAMILIES
-from export.precision import Precision
 from export.tasks.registry import EXPORTS
+from model.config_parts import Precision
 from polyhead.cli import tree
 from service.requests.schemas import AttentionRequest, EncodeRequest
 from service.routes.table import ROUTES

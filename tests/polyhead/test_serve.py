@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -24,10 +25,12 @@ from polyhead.models import (
     exported,
     keep_tuned,
 )
+from service.machine import usable_cores
 from service.settings import Settings, misspelt_variables
 from tests.service.fake_engine import write_fake_artifact
 from tests.task_artifacts import TaskArtifact
 
+ROOT = Path(__file__).parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -96,6 +99,12 @@ def test_a_checkpoint_is_exported_and_the_next_start_takes_it_from_the_cache(
     assert (cached_artifacts(), (artifact / MANIFEST).stat().st_mtime_ns) == ([artifact], made)
 
 
+def test_serving_loads_no_pytorch() -> None:
+    program = "import sys, polyhead.serve, polyhead.tune; print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)  # noqa: S603
+    assert run.stdout == "False\n"
+
+
 def test_an_artifact_is_served_as_it_is(
     embedder: TaskArtifact, served: list[Settings], exports: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,7 +147,7 @@ def test_what_tune_chose_is_served_unless_something_else_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    keep_tuned(Path("owner/model"), Tuned.here("bf16", "openvino", 1, 1, 2))
+    keep_tuned(Path("owner/model"), Tuned.here(usable_cores(), "bf16", "openvino", 1, 1, 2))
     assert main(["serve", "owner/model"]) == 0
     assert exports[0].name.startswith("model-bf16-")
     assert (served[0].processes, served[0].workers, served[0].intra_op_threads) == (1, 1, 2)

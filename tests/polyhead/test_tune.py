@@ -124,6 +124,9 @@ def test_the_choice_among_a_models_forms_is_kept_for_this_machine(
     printed = capsys.readouterr()
     assert "left out --precision int8: cosine_mean is too low" in printed.err
     assert len(printed.out.splitlines()) == 1 + 3 + 2
+    monkeypatch.setattr("polyhead.models.usable_cores", lambda: 2)
+    assert tuned_for(Path("owner/model")) is None
+    monkeypatch.setattr("polyhead.models.usable_cores", lambda: 1)
     tuned = tuned_for(Path("owner/model"))
     assert tuned is not None
     assert (tuned.precision, tuned.layout) == ("bf16", {"processes": 1, "workers": 1, "intra_op_threads": 1})
