@@ -112,7 +112,7 @@ class Tuned:
 
     @classmethod
     def here(cls, cores: int, *chosen: Any) -> Self:
-        """A choice for this processor with so many cores."""
+        """A choice for this processor and this many cores."""
         return cls(processor_name(), cores, *chosen)
 
     @property
