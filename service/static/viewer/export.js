@@ -1,6 +1,5 @@
 // What is shown, in other programs' forms: SVG, CSV, and the request that gives it, for a shell and for Python.
 
-import { element } from "./dom.js";
 import { makeImage } from "./matrix.js";
 
 const CELL = 18;
@@ -74,6 +73,5 @@ function literal(value) {
 }
 
 function escape(text) {
-  const holder = element("span", { textContent: text });
-  return holder.innerHTML;
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
