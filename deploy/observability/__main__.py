@@ -1,6 +1,7 @@
 """`python -m deploy.observability`: writes the dashboard, recording rules, alerts, and the objectives of the page."""
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -18,12 +19,15 @@ HEADER = "# Made by `python -m deploy.observability`: change it there.\n"
 
 def write_files(runbook: str = RUNBOOK) -> dict[str, str]:
     """What the files hold, by their path below `deploy/`."""
-    rules, alerts = make_rules(), make_alerts(runbook)
+    rules, alerts, dashboard = make_rules(), make_alerts(runbook), write_dashboard(runbook)
+    prometheus_rule = _write(make_prometheus_rule(rules, alerts))
     return {
-        "grafana/polyhead.json": write_dashboard(runbook),
+        "grafana/polyhead.json": dashboard,
+        "chart/polyhead.json": json.dumps(json.loads(dashboard), separators=(",", ":")) + "\n",
         "prometheus/rules.yaml": _write(rules),
         "prometheus/alerts.yaml": _write(alerts),
-        "kubernetes/components/monitoring/prometheusrule.yaml": _write(make_prometheus_rule(rules, alerts)),
+        "kubernetes/components/monitoring/prometheusrule.yaml": prometheus_rule,
+        "chart/prometheusrule.yaml": prometheus_rule,
         "../docs/observability.md": _write_objectives(DEPLOY / "../docs/observability.md"),
     }
 

@@ -1,6 +1,7 @@
 """The Helm chart renders what kustomize renders: with `helm` if it is there, else with the few words that it uses."""
 
 import hashlib
+import json
 import re
 import shutil
 from pathlib import Path
@@ -68,6 +69,8 @@ def plain(item: Resource) -> Resource:
     found: Resource = yaml.safe_load(text)
     if item["kind"] == "Deployment":
         found["spec"]["template"]["metadata"]["annotations"].pop("checksum/settings", None)
+    if dashboard := found.get("data", {}).get("polyhead.json"):  # the chart's is on one line
+        found["data"]["polyhead.json"] = json.loads(dashboard)
     found["metadata"].setdefault("namespace", "polyhead")
     return found
 
