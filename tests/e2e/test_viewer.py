@@ -244,3 +244,26 @@ def test_two_clicks_find_the_head_that_looks_at_the_previous_token(
     viewer.page.wait_for_url("**find=previous**")
     viewer.page.get_by_role("button", name="previous token").click()
     expect(listed).to_have_count(0)
+
+
+def test_tiles_are_sorted_and_filtered_by_what_heads_do(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+    attention = {"layers": "all", "heads": "all", "form": "norms"}
+    norms = np.array(ask(viewer_server, "/encode", {"inputs": TEXT, "attention": attention})["attention"][0]["weights"])
+    sums = norms.sum((-1, -2))
+    shares = sums / sums.sum(1, keepdims=True)
+    best = [f"{place // 12}.{place % 12}" for place in np.argsort(-shares, axis=None)[:3]]
+    viewer = open_viewer()
+    viewer.show(TEXT)
+    viewer.page.get_by_role("button", name="share of the norm").click()
+    tiles = viewer.page.locator(".heads.sorted .tile")
+    expect(tiles).to_have_count(72)
+    assert [tile.get_attribute("data-key") for tile in tiles.all()[:3]] == best
+    viewer.page.locator("[name=least]").fill("50")
+    kept = int((shares >= shares.max() / 2).sum())
+    expect(tiles).to_have_count(kept)
+    expect(viewer.page.locator("#least-value")).to_have_text(f"50 % of the most: {kept} of 72 heads")
+    tiles.first.click()
+    viewer.page.keyboard.press("ArrowRight")
+    assert viewer.page.locator(":focus").get_attribute("data-key") == best[1]
+    viewer.page.get_by_label("Sort small maps").uncheck()
+    expect(viewer.page.locator(".heads:not(.sorted) .tile")).to_have_count(72)

@@ -2,6 +2,7 @@
 
 import { ApiError, encodeStatistics, tokenize } from "./api.js";
 import { byId, showBusy } from "./dom.js";
+import { NORM_SHARE } from "./find_panel.js";
 import { describeFailure } from "./notices.js";
 import { amountPalette } from "./palette.js";
 import { loadLargeMap, loadSmallMaps, loadSmallRollout, namedMaps, planGrid } from "./source.js";
@@ -22,8 +23,9 @@ export class Explorer {
   #state;
   #info;
   #views;
-  #turns = { text: new Turn(), large: new Turn(), grid: new Turn() };
+  #turns = { text: new Turn(), large: new Turn(), grid: new Turn(), shares: new Turn() };
   #statistics = null;
+  #normShares; // by layer and head; null if the service has no norms, undefined while nobody asked
   #large = null; // {request, labels, offsets, maps: {weights, norms}}; `request`: the values and the text that it is of
   #numTokens = 0;
   #hasNorms = true;
@@ -51,7 +53,9 @@ export class Explorer {
     const signal = this.#turns.text.begin();
     this.#turns.large.end();
     this.#turns.grid.end();
+    this.#turns.shares.end();
     this.#large = this.#statistics = null;
+    this.#normShares = undefined;
     this.#hasStatistics = true;
     byId("statistics").textContent = byId("count").textContent = "";
     this.#views.grid.clear();
@@ -115,6 +119,33 @@ export class Explorer {
         filled += maps.length;
         byId("filled").textContent = filled < all ? `${filled} of ${all}` : `${all}`;
       });
+    });
+  }
+
+  /** The share of its layer's norms that each head moves, if heads are looked for by it. */
+  async loadNormShares() {
+    const { values, text } = this.#state;
+    if (values.find !== "norm" || this.#normShares !== undefined || !this.#statistics) return;
+    const signal = this.#turns.shares.begin();
+    const counts = this.#info.manifest.config.num_heads;
+    const sums = counts.map((count) => new Array(count).fill(0));
+    const whole = { ...values, level: "token", hide: false };
+    await this.#guard(signal, async () => {
+      const load = (part) => this.#loadNorms(() => loadSmallMaps(text, whole, "norms", { ...part, signal }));
+      const parts = planGrid(counts, values.layer, this.#numTokens, this.#info.limits);
+      await inParallel(parts, REQUESTS_AT_ONCE, signal, async (part) => {
+        for (const [key, map] of namedMaps(part, (await load(part))?.layers ?? [])) {
+          const [layer, head] = key.split(".");
+          sums[layer][head] = map.values.reduce((total, value) => total + value, 0);
+        }
+      });
+      if (signal.aborted) return;
+      const shares = sums.map((layer) => {
+        const total = layer.reduce((all, one) => all + one, 0) || 1;
+        return layer.map((one) => one / total);
+      });
+      this.#normShares = this.#hasNorms ? shares : null;
+      this.#views.find.show({ ...this.#statistics, [NORM_SHARE]: this.#normShares });
     });
   }
 
@@ -183,8 +214,9 @@ export class Explorer {
   async #loadStatistics(text, signal) {
     this.#statistics = await unlessTooLarge(encodeStatistics(text, signal), signal);
     this.#hasStatistics = this.#statistics !== null;
-    this.#views.find.show(this.#statistics ?? {});
+    this.#views.find.show(this.#statistics ?? { [NORM_SHARE]: null });
     this.drawStatistics();
+    await this.loadNormShares();
   }
 
   async #loadNorms(load) {

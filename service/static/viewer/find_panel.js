@@ -1,8 +1,10 @@
-// Finds heads by what they do on this text: previous token, special tokens, the same word elsewhere, and so on.
+// Finds heads by what they do on this text: previous token, special tokens, the same word elsewhere, and so on. It lists
+// the best ones, and sorts and filters the small maps.
 
 import { byId, element, quiet } from "./dom.js";
 import { bar } from "./effect.js";
 
+export const NORM_SHARE = "norm_share"; // loaded when it is asked for: the service's statistics do not have it
 const LISTED = 6;
 
 /** By name: words for a reader, and the statistic that is largest for such heads. */
@@ -13,9 +15,10 @@ const KINDS = {
   special: { words: "special tokens", statistic: "special_mass" },
   repeated: { words: "same word elsewhere", statistic: "repeated_token" },
   punctuation: { words: "punctuation", statistic: "punctuation_mass" },
-  broad: { words: "many tokens alike", statistic: "normalized_entropy" },
+  broad: { words: "many tokens (entropy)", statistic: "normalized_entropy" },
   focused: { words: "one token", statistic: "confidence" },
   far: { words: "far away", statistic: "distance" },
+  norm: { words: "share of the norm", statistic: NORM_SHARE },
 };
 
 export const FIND_KINDS = Object.keys(KINDS);
@@ -34,7 +37,7 @@ export class FindPanel {
       return button;
     });
     byId("find").append(...buttons);
-    state.on(["find"], () => this.#draw());
+    state.on(["find", "sorted", "least"], () => this.#draw());
     this.#draw();
   }
 
@@ -45,16 +48,21 @@ export class FindPanel {
   }
 
   #draw() {
-    const { find } = this.#state.values;
+    const { find, sorted, least } = this.#state.values;
     for (const button of byId("find").querySelectorAll("button")) {
-      const values = this.#statistics?.[KINDS[button.dataset.find].statistic];
+      const { statistic } = KINDS[button.dataset.find];
+      const isKnown = this.#statistics && (statistic !== NORM_SHARE || statistic in this.#statistics);
       button.setAttribute("aria-pressed", button.dataset.find === find);
-      button.disabled = this.#statistics !== null && !values;
+      button.disabled = Boolean(isKnown) && !this.#statistics[statistic];
     }
     const found = this.#found(find);
+    const kept = found?.filter(({ share }) => share >= least / 100);
     byId("grid").classList.toggle("finding", Boolean(found));
-    this.#grid.showEffects(found && new Map(found.map(({ key, share }) => [key, share])));
-    byId("found").replaceChildren(...(found ? this.#list(found) : []));
+    byId("found-choices").hidden = !found;
+    byId("least-value").textContent = kept ? `${least} % of the most: ${kept.length} of ${found.length} heads` : "";
+    this.#grid.arrange(sorted && kept ? kept.map(({ key }) => key) : null);
+    this.#grid.showEffects(kept ? new Map(kept.map(({ key, share }) => [key, share])) : null);
+    byId("found").replaceChildren(...(kept ? this.#list(kept) : []));
   }
 
   #found(find) {
@@ -74,7 +82,12 @@ export class FindPanel {
       button.addEventListener("click", () => this.#state.set({ map: "head", layer, head }));
       return bar(button, value, share);
     });
-    const unit = { broad: "share of the largest entropy", far: "tokens, mean", focused: "largest weight, mean" };
+    const unit = {
+      broad: "share of the largest entropy",
+      far: "tokens, mean",
+      focused: "largest weight, mean",
+      norm: "share of the norms ‖α f(x)‖ of its layer",
+    };
     return [
       element("ol", { class: "bars" }, ...items),
       quiet(`${unit[this.#state.values.find] ?? "weight, mean over the text"}; on this text`, "p"),

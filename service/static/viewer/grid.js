@@ -1,5 +1,5 @@
-// All layers and heads as small maps, and the rollout, if any, below them. Arrow keys move, Enter or a click
-// opens.
+// All layers and heads as small maps, by layer or in a given order, and the rollout, if any, below them. Arrow keys move,
+// Enter or a click opens.
 
 import { element } from "./dom.js";
 import { shrink, toImage } from "./maps.js";
@@ -18,9 +18,14 @@ const TILE_CELLS = 64; // rows and columns of a small map at most
 
 export class HeadGrid {
   #host;
+  #grid;
+  #columns;
   #onOpen;
   #tiles = new Map(); // by "layer.head", and "rollout"
-  #rows = [];
+  #layers; // tiles by layer
+  #rows = []; // tiles as they are shown
+  #order = null;
+  #open = "";
 
   /**
    * @param {object} config the network's: its heads, and which of them read the same keys and values
@@ -31,12 +36,23 @@ export class HeadGrid {
     this.#host = host;
     this.#onOpen = onOpen;
     const headCounts = config.num_heads;
-    const columns = Math.max(...headCounts);
-    const grid = element("div", { class: "heads", role: "grid", aria: { label: name } });
-    grid.style.setProperty("--columns", columns);
-    grid.append(this.#heading(columns), ...headCounts.map((_, layer) => this.#row(layer, headGroups(config, layer))));
-    this.#host.replaceChildren(grid, ...(hasRollout ? [this.#rollout()] : []));
-    grid.addEventListener("keydown", (event) => this.#move(event));
+    this.#columns = Math.max(...headCounts);
+    this.#grid = element("div", { class: "heads", role: "grid", aria: { label: name } });
+    this.#grid.style.setProperty("--columns", this.#columns);
+    this.#layers = headCounts.map((_, layer) => this.#tilesOf(layer, headGroups(config, layer)));
+    this.#host.replaceChildren(this.#grid, ...(hasRollout ? [this.#rollout()] : []));
+    this.#grid.addEventListener("keydown", (event) => this.#move(event));
+    this.#fill();
+  }
+
+  /** Shows the tiles in the order of `keys`, which may leave some out; null shows them by layer. */
+  arrange(keys) {
+    if (String(keys) === String(this.#order)) return;
+    this.#order = keys;
+    const focused = document.activeElement;
+    this.#fill();
+    if (this.#grid.contains(focused)) focused.focus();
+    this.#setTabStop();
   }
 
   get keys() {
@@ -85,10 +101,9 @@ export class HeadGrid {
     for (const [key, { button }] of this.#tiles) {
       button.setAttribute(key === "rollout" ? "aria-pressed" : "aria-selected", String(key === openKey));
       button.classList.toggle("off", off.includes(key));
-      if (key !== "rollout") button.tabIndex = -1;
     }
-    const first = this.#tiles.get(openKey === "rollout" ? this.keys[0] : openKey);
-    if (first) first.button.tabIndex = 0;
+    this.#open = openKey;
+    this.#setTabStop();
   }
 
   /** Shows each head's effect as a bar below its map, 0 to 1 of the largest; null removes the bars. */
@@ -114,27 +129,52 @@ export class HeadGrid {
     return button;
   }
 
-  #heading(columns) {
+  /** One tile of the grid, the open one if it is shown, is reached with the Tab key. */
+  #setTabStop() {
+    const shown = this.#rows.flat();
+    for (const key of this.keys) this.#tiles.get(key).button.tabIndex = -1;
+    const open = this.#tiles.get(this.#open)?.button;
+    const first = shown.includes(open) ? open : shown[0];
+    if (first) first.tabIndex = 0;
+  }
+
+  #fill() {
+    const places = this.#order?.map((key) => this.#tiles.get(key).button);
+    this.#grid.classList.toggle("sorted", Boolean(places));
+    if (!places) {
+      this.#rows = this.#layers;
+      const rows = this.#layers.map((tiles, layer) => this.#row(`L${layer}`, `Layer ${layer}`, tiles));
+      return this.#grid.replaceChildren(this.#heading(), ...rows);
+    }
+    const starts = places.map((_, place) => place).filter((place) => place % this.#columns === 0);
+    this.#rows = starts.map((start) => places.slice(start, start + this.#columns));
+    const rows = this.#rows.map((tiles, row) => this.#row(starts[row] + 1, `From place ${starts[row] + 1}`, tiles));
+    this.#grid.replaceChildren(...rows);
+  }
+
+  #heading() {
     const heading = (textContent) => element("span", { role: "columnheader", textContent });
-    const names = Array.from({ length: columns }, (_, head) => heading(head));
+    const names = Array.from({ length: this.#columns }, (_, head) => heading(head));
     const corner = element("span", { role: "columnheader" }, element("span", { class: "sr", textContent: "Layer" }));
     return element("div", { class: "heads-row heading", role: "row" }, corner, ...names);
   }
 
-  #row(layer, groups) {
-    const count = groups.length;
-    const isGrouped = count > new Set(groups).size;
-    const tiles = groups.map((group, head) => {
+  #row(textContent, title, tiles) {
+    const name = element("span", { role: "rowheader", textContent, title });
+    const nothing = element("span", { role: "gridcell", class: "quiet small none", textContent: "no heads left" });
+    return element("div", { class: "heads-row", role: "row" }, name, ...(tiles.length ? tiles : [nothing]));
+  }
+
+  #tilesOf(layer, groups) {
+    const isGrouped = groups.length > new Set(groups).size;
+    return groups.map((group, head) => {
       const shared = isGrouped ? `, keys and values ${group}` : "";
       const name = `Layer ${layer}, head ${head}${shared}`;
       const { button } = this.#tile(`${layer}.${head}`, name, { map: "head", layer, head });
       button.classList.toggle("group-start", isGrouped && head > 0 && groups[head - 1] !== group);
+      button.append(element("span", { class: "key", textContent: `${layer}.${head}`, aria: { hidden: true } }));
       return button;
     });
-    this.#rows.push(tiles);
-    const name = element("span", { role: "rowheader", textContent: `L${layer}`, title: `Layer ${layer}` });
-    const nothing = element("span", { role: "gridcell", class: "quiet small none", textContent: "no heads left" });
-    return element("div", { class: "heads-row", role: "row" }, name, ...(count ? tiles : [nothing]));
   }
 
   #tile(key, name, place) {

@@ -30,6 +30,8 @@ const READERS = {
   threshold: whole(100),
   shared: flag,
   find: choice(...FIND_KINDS),
+  sorted: flag,
+  least: whole(100),
   off: heads,
 };
 

@@ -142,6 +142,7 @@ export class Page {
       explorer.drawLarge();
       explorer.loadGrid();
     });
+    state.on(["find"], () => explorer.loadNormShares());
     state.on(["view", "threshold"], () => explorer.drawLarge());
     state.on(["shared"], () => explorer.drawGrid());
     addEventListener("hashchange", () => this.#keepToModel());

@@ -17,6 +17,8 @@ export const DEFAULTS = Object.freeze({
   renormalise: true, // after hiding them
   threshold: 0, // in hundredths of a map's largest number
   shared: false, // one colour scale for all small maps
+  sorted: true, // small maps, best first, while a kind of head is looked for
+  least: 0, // what such heads have at least, in hundredths of the most
   find: "", // which kind of head is looked for, of `FIND_KINDS`
   off: Object.freeze([]), // heads switched off, "layer.head"
   withText: false, // in the link
