@@ -25,7 +25,7 @@ export class Explorer {
   #views;
   #turns = { text: new Turn(), large: new Turn(), grid: new Turn(), shares: new Turn() };
   #statistics = null;
-  #normShares; // by layer and head; null if the service has no norms, undefined while nobody asked
+  #normShares; // by layer and head; null if the service has no norms, undefined until they are loaded
   #large = null; // {request, labels, offsets, maps: {weights, norms}}; `request`: the values and the text that it is of
   #numTokens = 0;
   #hasNorms = true;
