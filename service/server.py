@@ -37,7 +37,8 @@ from service.settings import Settings
 
 LAST_ANSWERS_SECONDS = 1.0  # for requests cut off by the shutdown limit to say so
 FORCED_END_SECONDS = 2.0  # after a second signal, whatever still loads or runs
-STALLED_SECONDS = 2.0  # of reading nothing, or of sending one body, after which a client may be cut off for others
+STALLED_SECONDS = 2.0  # without progress, after which a client may be cut off for others
+CUT_CONNECTIONS = 32  # at once, of those without a request
 CUT_INTERVAL = 0.05  # seconds between two looks for such a client: each goes through all connections
 LAG_INTERVAL = 0.1  # seconds between two measurements of the event loop
 
@@ -132,6 +133,7 @@ class Server(HttpServer):
         for model in self._services.models:
             model.answers.on_full = self._cut_stalled
         self._services.body_budget.on_full = self._cut_slow_sender
+        self.slots.on_full = self._cut_unused
         self._next_cut = 0.0
         self._background: set[asyncio.Task[None]] = set()
         self.failure: StartFailure | None = None
@@ -226,6 +228,13 @@ class Server(HttpServer):
         if senders := self._held_up(lambda one: one.sending_since):
             logger.info("no room for request bodies: the largest of those that do not end is refused")
             max(senders, key=lambda one: int(one.body_bytes)).refuse_body()
+
+    def _cut_unused(self) -> None:
+        """Closes connections that have waited longest for a request: clients that hold all would keep others out."""
+        if unused := self._held_up(lambda one: one.unused_since):
+            logger.info("no room for connections: those that have waited longest for a request are closed")
+            for one in sorted(unused, key=lambda one: float(one.unused_since))[:CUT_CONNECTIONS]:
+                one.transport.close()
 
     def _held_up(self, since: Callable[[Any], float | None]) -> list[Any]:
         """The connections that have been in a state for too long; none if somebody has just looked."""

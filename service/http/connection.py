@@ -92,6 +92,7 @@ class ConnectionSlots:
     Attributes:
         on_closed: called for each connection that is over; None if no one counts them.
         on_idle: given each connection some time after it was answered; None if all of them stay.
+        on_full: called for each client of the first port that finds no slot.
 
     Args:
         most: to the first port.
@@ -101,6 +102,7 @@ class ConnectionSlots:
     def __init__(self, most: int, admin_port: int | None = None) -> None:
         self.on_closed: Callable[[], None] | None = None
         self.on_idle: Callable[[Any], None] | None = None
+        self.on_full: Callable[[], None] = lambda: None
         self._admin_port = admin_port
         self._free: dict[Slot, int] = {"first port": most, "admin port": ADMIN_CONNECTIONS}
         self._refused: dict[asyncio.Transport, None] = {}  # in the order of their refusal
@@ -109,6 +111,8 @@ class ConnectionSlots:
         """Takes a slot at a port, for `release` to free; None if there is none."""
         slot: Slot = "admin port" if port is not None and port == self._admin_port else "first port"
         if not self._free[slot]:
+            if slot == "first port":
+                self.on_full()
             return None
         self._free[slot] -= 1
         return slot

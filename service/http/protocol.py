@@ -74,6 +74,7 @@ class BoundedProtocol(HttpProtocol):
         self._slot: Slot | None = None
         self._reading: Reading = "nothing yet"
         self._waiting_since: float | None = None  # for what is being read, or for a request's first byte
+        self._answered_at = 0.0  # the last request
         self._read_deadline: float | None = None  # of the client, for what is written
         self._unread_bytes = 0  # that were written, when somebody looked last
         self._unread_since = 0.0  # their number is this
@@ -237,6 +238,7 @@ class BoundedProtocol(HttpProtocol):
             self._count_refused(expected_tokens(dict(self.headers)))
             self._wait_before_next()
         self.connection.was_refused = False
+        self._answered_at = self.loop.time()
         if self._slots.on_idle is not None:
             self.loop.call_soon(self._slots.on_idle, self)
 
@@ -259,6 +261,15 @@ class BoundedProtocol(HttpProtocol):
         is_between = self._reading in ("nothing yet", "between requests") and not self.requests_waiting
         is_over = self.transport.is_closing() or self._discards_input
         return is_between and not is_over and not self.is_answering and not self.transport.get_write_buffer_size()
+
+    @property
+    def unused_since(self) -> float | None:
+        """Since when the client holds a slot of the first port without a whole request; None if it has one."""
+        is_between = self._reading in ("nothing yet", "between requests", "head") and not self.requests_waiting
+        is_used = self.is_answering or self.transport.is_closing() or self.transport.get_write_buffer_size()
+        if self._slot != "first port" or is_used or not is_between:
+            return None
+        return self._answered_at if self._waiting_since is None else self._waiting_since
 
     @property
     def stalled_since(self) -> float | None:

@@ -22,12 +22,18 @@ def admin_address(server: ServerProcess) -> tuple[str, int]:
     return "127.0.0.1", int(found[1])
 
 
+def take_slots(held: ExitStack, server: ServerProcess, count: int) -> None:
+    """Takes slots for as long as `held` lives: by requests whose last byte does not come."""
+    for _ in range(count):
+        held.enter_context(server.connect()).sendall(request_bytes({"inputs": "cat"})[:-1])
+
+
 @pytest.fixture(scope="module")
 def full_server(fake_artifact: Path) -> Iterator[ServerProcess]:
     """Three slots, all taken."""
-    with fake_server(fake_artifact, "--max-connections", "3").wait_until_ready() as server, ExitStack() as held:
-        for _ in range(3):
-            held.enter_context(server.connect())
+    flags = ("--max-connections", "3", "--receive-timeout", "600")
+    with fake_server(fake_artifact, *flags).wait_until_ready() as server, ExitStack() as held:
+        take_slots(held, server, 3)
         yield server
 
 
@@ -50,7 +56,8 @@ def test_clients_beyond_the_limit_are_told_so_and_closed(full_server: ServerProc
 def test_the_admin_port_has_slots_of_its_own(fake_artifact: Path) -> None:
     with fake_server(fake_artifact, "--max-connections", "1", "--admin-port", "0").wait_until_ready() as server:
         admin = admin_address(server)
-        with server.connect(), ExitStack() as scrapers:
+        with ExitStack() as held, ExitStack() as scrapers:
+            take_slots(held, server, 1)
             for _ in range(2):
                 scraper = scrapers.enter_context(socket.create_connection(admin, timeout=10))
                 scraper.sendall(PROBE)
@@ -68,13 +75,30 @@ def test_refused_clients_that_hold_on_keep_no_probe_out(fake_artifact: Path) -> 
     with fake_server(fake_artifact, *flags, FAKE_DESCRIPTORS=str(descriptors)).wait_until_ready() as server:
         admin = admin_address(server)
         with ExitStack() as held:
-            for _ in range(descriptors):
+            take_slots(held, server, 4)
+            for _ in range(descriptors - 4):
                 client = held.enter_context(server.connect())
                 with socket.create_connection(admin, timeout=10) as probe:
                     probe.sendall(PROBE)
                     assert read_answer(probe)[0] == 200
             assert read_answer(client)[0] == 503
         wait_until(lambda: server.request("GET", "/healthz")[0] == 200)
+
+
+def test_clients_that_ask_for_nothing_make_room(fake_artifact: Path) -> None:
+    """One that never sends, one that has its answer, and one that does not end its headers; requests go on."""
+    flags = ("--max-connections", "4", "--receive-timeout", "600", "--keep-alive-timeout", "600")
+    with fake_server(fake_artifact, *flags).wait_until_ready() as server, ExitStack() as held:
+        _, answered, unfinished, sending = [held.enter_context(server.connect()) for _ in range(4)]
+        answered.sendall(PROBE)
+        assert read_answer(answered)[0] == 200
+        unfinished.sendall(PROBE[:-2])
+        body = request_bytes({"inputs": "cat"})
+        sending.sendall(body[:-1])
+        wait_until(lambda: server.request("GET", "/healthz")[0] == 200)
+        assert "those that have waited longest for a request are closed" in server.log
+        sending.sendall(body[-1:])
+        assert read_answer(sending)[0] == 200
 
 
 def test_slots_at_each_port_end_and_are_freed() -> None:
