@@ -267,3 +267,50 @@ def test_tiles_are_sorted_and_filtered_by_what_heads_do(open_viewer: OpenViewer,
     assert viewer.page.locator(":focus").get_attribute("data-key") == best[1]
     viewer.page.get_by_label("Sort small maps").uncheck()
     expect(viewer.page.locator(".heads:not(.sorted) .tile")).to_have_count(72)
+
+
+def test_a_long_text_is_zoomed_and_moved(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+    text = " ".join([TEXT] * 17)
+    expected = weights_of(viewer_server, text, 0, 2)
+    size = len(expected)
+    assert size > 200
+    viewer = open_viewer("layer=0&head=2&view=matrix")
+    viewer.show(text)
+    for _ in range(3):
+        viewer.page.get_by_role("button", name="Zoom in").click()
+    first_row, last_row, first_column, _ = shown_part(viewer)
+    assert last_row - first_row + 1 == pytest.approx(size / 8, abs=2)
+    assert (first_row + last_row) / 2 == pytest.approx(size / 2, abs=2)
+    canvas = viewer.page.locator("#panes canvas.matrix")
+    canvas.evaluate("canvas => canvas.scrollIntoView({block: 'center'})")
+    box = canvas.bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    viewer.page.mouse.move(x, y)
+    row = pointed_row(viewer)
+    assert first_row - 1 <= row < last_row
+    assert np.isclose(expected[row], viewer.readout()["weights"], atol=5.1e-5).any()
+    viewer.page.mouse.down()
+    viewer.page.mouse.move(x + 60, y + 90, steps=4)
+    viewer.page.mouse.up()
+    moved = shown_part(viewer)
+    assert moved[0] < first_row
+    assert moved[2] < first_column
+    viewer.page.mouse.move(x, y)
+    assert pointed_row(viewer) == row - (first_row - moved[0])
+    canvas.focus()
+    canvas.press("-")
+    assert shown_part(viewer)[0] < moved[0]
+    canvas.press("0")
+    expect(viewer.page.locator("#panes .zoom span")).to_be_empty()
+
+
+def shown_part(viewer: ViewerPage) -> list[int]:
+    """First and last row, first and last column of a matrix that is zoomed in, from 1."""
+    return [int(number) for number in re.findall(r"\d+", viewer.page.locator("#panes .zoom span").inner_text())]
+
+
+def pointed_row(viewer: ViewerPage) -> int:
+    marks = viewer.page.locator("#tokens .token").evaluate_all("all => all.map(one => one.matches('.pointed'))")
+    assert sum(marks) == 1
+    return marks.index(True)

@@ -103,7 +103,7 @@ function shownPanes(state, figure, pair) {
   const captions = { weights: "Weights", norms: "Norms ‖α f(x)‖" };
   const panes = figure.panes
     .filter(({ host }) => !host.classList.contains("missing"))
-    .map(({ drawing, measure }) => ({ drawing, caption: captions[measure] }));
+    .map(({ drawing, measure }) => ({ drawing, caption: [captions[measure], drawing.shown].filter(Boolean).join(", ") }));
   return state.values.mode === "pair" ? [...panes, ...pair.drawings] : panes;
 }
 

@@ -1,19 +1,25 @@
-// A map as a matrix: one cell a pair, in canvas, from a few tokens to hundreds.
+// A map as a matrix: one cell a pair, in canvas, from a few tokens to hundreds. Zoomed in, it shows a part of the map.
 
 import { element, oncePerFrame, prepareCanvas } from "./dom.js";
 import { LABEL_FONT, LEGEND_HEIGHT, TEXT_FONT, fit, pageInk, paintLegend, widest } from "./ink.js";
-import { shrink, toImage } from "./maps.js";
+import { crop, shrink, toImage } from "./maps.js";
 
 const LONGEST_LABEL = 112;
 const LARGEST_CELL = 34;
 const SMALLEST_LABELLED_CELL = 9;
 const BARE_MARGIN = 20; // where cells are too small for labels
+const FEWEST_CELLS = 8; // a side, zoomed in as far as possible
+const DRAG_PIXELS = 4; // a shorter move between press and release is a click
 
 export class Matrix {
   #canvas;
   #host;
   #pointer;
-  #model = null;
+  #model = null; // of the whole map
+  #part = null; // the model of the shown part of it
+  #window = null; // {row, column, rows, columns} of that part
+  #bar;
+  #drag = null; // where a pan began
   #geometry = null;
   #image = null;
   #draw = oncePerFrame(() => this.#paintAll());
@@ -23,10 +29,26 @@ export class Matrix {
       class: "matrix",
       tabIndex: 0,
       role: "application",
-      aria: { roledescription: "matrix", label: `${name}. Arrow keys move from cell to cell.` },
+      aria: {
+        roledescription: "matrix",
+        label: `${name}. Arrow keys move from cell to cell, plus and minus zoom, 0 shows all.`,
+      },
     });
     this.#host = host;
-    host.append(this.#canvas);
+    const button = (textContent, label, run) => {
+      const made = element("button", { type: "button", textContent, title: label, aria: { label } });
+      made.addEventListener("click", run);
+      return made;
+    };
+    this.#bar = element(
+      "div",
+      { class: "bar small zoom", role: "group", aria: { label: `Zoom of ${name}` } },
+      button("−", "Zoom out", () => this.#zoom(2)),
+      button("+", "Zoom in", () => this.#zoom(0.5)),
+      button("All", "Show the whole matrix", () => this.#zoom(Infinity)),
+      element("span", { class: "quiet" }),
+    );
+    host.append(this.#bar, this.#canvas);
     this.#pointer = pointer;
     pointer.on(() => this.#draw());
     new ResizeObserver(() => this.#layOut()).observe(host);
@@ -35,63 +57,172 @@ export class Matrix {
 
   /** @param {object} model `map`, `rowLabels`, `columnLabels`, `rowSpecial`, `columnSpecial` and the scale */
   show(model) {
+    const { rows, columns } = model.map;
+    const isSameSize = this.#model?.map.rows === rows && this.#model.map.columns === columns;
     this.#model = model;
-    this.#layOut();
+    this.#look(isSameSize ? this.#window : { row: 0, column: 0, rows, columns });
+  }
+
+  /** Which rows and columns are shown; "" if all are. */
+  get shown() {
+    return this.#bar.lastChild.textContent;
   }
 
   /** Height that a picture of it takes at a width. */
   heightAt(width) {
-    return layOut(this.#model, width).height;
+    return layOut(this.#part, width).height;
   }
 
   /** Draws it as it is shown, for a picture. */
   paint(context, width) {
-    const geometry = layOut(this.#model, width);
-    paintMatrix(context, this.#model, geometry, makeImage(this.#model, geometry, 2), this.#pointer.place);
+    const geometry = layOut(this.#part, width);
+    paintMatrix(context, this.#part, geometry, makeImage(this.#part, geometry, 2), this.#place);
+  }
+
+  /** Shows a part of the map, moved so that it lies inside. */
+  #look({ row, column, rows, columns }) {
+    const { map } = this.#model;
+    const inside = (at, size, all) => Math.max(0, Math.min(all - size, at));
+    this.#window = { row: inside(row, rows, map.rows), column: inside(column, columns, map.columns), rows, columns };
+    this.#part = partOf(this.#model, this.#window);
+    const isWhole = rows === map.rows && columns === map.columns;
+    const [out, closer, all] = this.#bar.querySelectorAll("button");
+    this.#bar.hidden = Math.min(map.rows, map.columns) <= FEWEST_CELLS;
+    out.disabled = all.disabled = isWhole;
+    closer.disabled = Math.min(rows, columns) <= FEWEST_CELLS;
+    this.#bar.lastChild.textContent = isWhole ? "" : describe(this.#window);
+    this.#canvas.classList.toggle("zoomed", !isWhole);
+    this.#layOut();
+  }
+
+  /** Shows `factor` as many rows and columns; the place that is pointed at, else the middle, stays where it is. */
+  #zoom(factor) {
+    if (!this.#model) return;
+    const { map } = this.#model;
+    const { row, column, rows, columns } = this.#window;
+    const { row: atRow, column: atColumn } = this.#place;
+    const resize = (size, all) => Math.min(all, Math.max(Math.min(all, FEWEST_CELLS), Math.round(size * factor)));
+    const start = (from, size, at, next) => Math.round(from + ((at ?? (size - 1) / 2) + 0.5) * (1 - next / size));
+    const [nextRows, nextColumns] = [resize(rows, map.rows), resize(columns, map.columns)];
+    this.#look({
+      row: start(row, rows, atRow, nextRows),
+      column: start(column, columns, atColumn, nextColumns),
+      rows: nextRows,
+      columns: nextColumns,
+    });
+  }
+
+  /** What is pointed at, counted from the shown part's first row and column; null for what lies outside. */
+  get #place() {
+    const { row, column, rows, columns } = this.#window;
+    const shown = (at, from, size) => (at !== null && at >= from && at < from + size ? at - from : null);
+    const place = this.#pointer.place;
+    return { row: shown(place.row, row, rows), column: shown(place.column, column, columns) };
   }
 
   #layOut() {
     const width = this.#host.clientWidth;
     if (!this.#model || !width) return;
-    this.#geometry = layOut(this.#model, width);
-    this.#image = makeImage(this.#model, this.#geometry, window.devicePixelRatio || 1);
+    this.#geometry = layOut(this.#part, width);
+    this.#image = makeImage(this.#part, this.#geometry, window.devicePixelRatio || 1);
     this.#draw();
   }
 
   #paintAll() {
     if (!this.#geometry) return;
     const context = prepareCanvas(this.#canvas, this.#geometry.width, this.#geometry.height);
-    paintMatrix(context, this.#model, this.#geometry, this.#image, this.#pointer.place);
+    paintMatrix(context, this.#part, this.#geometry, this.#image, this.#place);
   }
 
   #listen() {
     const point = (event) => this.#cellAt(event.offsetX, event.offsetY);
-    this.#canvas.addEventListener("pointermove", (event) => this.#pointer.hover(...point(event)));
+    this.#canvas.addEventListener("pointerdown", (event) => this.#startPan(event));
+    this.#canvas.addEventListener("pointermove", (event) => {
+      if (!this.#pan(event)) this.#pointer.hover(...point(event));
+    });
     this.#canvas.addEventListener("pointerleave", () => this.#pointer.leave());
-    this.#canvas.addEventListener("click", (event) => this.#pointer.pin(...point(event)));
+    this.#canvas.addEventListener("click", (event) => {
+      if (!this.#drag?.hasMoved) this.#pointer.pin(...point(event));
+    });
+    this.#canvas.addEventListener("wheel", (event) => this.#turnWheel(event), { passive: false });
     this.#canvas.addEventListener("blur", () => this.#pointer.leave());
-    this.#canvas.addEventListener("keydown", (event) => this.#move(event));
+    this.#canvas.addEventListener("keydown", (event) => this.#press(event));
+  }
+
+  #startPan({ clientX: x, clientY: y, pointerId }) {
+    this.#drag = { x, y, ...this.#window, hasMoved: false };
+    if (this.#canvas.classList.contains("zoomed")) this.#canvas.setPointerCapture(pointerId);
+  }
+
+  /** Moves the shown part with a pointer that is held down; false if there is nothing to move. */
+  #pan({ buttons, clientX, clientY }) {
+    if (!buttons || !this.#drag || !this.#canvas.classList.contains("zoomed")) return false;
+    const { x, y, row, column } = this.#drag;
+    if (!this.#drag.hasMoved && Math.hypot(clientX - x, clientY - y) < DRAG_PIXELS) return true;
+    this.#drag.hasMoved = true;
+    this.#pointer.leave();
+    const cells = (pixels) => Math.round(pixels / this.#geometry.cell);
+    this.#look({ ...this.#window, row: row - cells(clientY - y), column: column - cells(clientX - x) });
+    return true;
+  }
+
+  /** The wheel zooms with Ctrl, as a pinch on a touchpad does; alone it scrolls the page. */
+  #turnWheel(event) {
+    if (!event.ctrlKey || !this.#model) return;
+    event.preventDefault();
+    this.#zoom(event.deltaY < 0 ? 0.8 : 1.25);
   }
 
   #cellAt(x, y) {
     const { left, top, cell } = this.#geometry;
     const inside = (at, count) => (at >= 0 && at < count ? at : null);
-    const row = inside(Math.floor((y - top) / cell), this.#model.map.rows);
-    const column = inside(Math.floor((x - left) / cell), this.#model.map.columns);
+    const row = inside(Math.floor((y - top) / cell), this.#window.rows);
+    const column = inside(Math.floor((x - left) / cell), this.#window.columns);
     const isLabel = x < left !== y < top; // a label alone points at its whole row or column
-    return isLabel || (row !== null && column !== null) ? [row, column] : [null, null];
+    if (!isLabel && (row === null || column === null)) return [null, null];
+    return [row === null ? null : row + this.#window.row, column === null ? null : column + this.#window.column];
   }
 
-  #move(event) {
+  #press(event) {
     const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    const zooms = { "+": 0.5, "=": 0.5, "-": 2, 0: Infinity };
     if (event.key === "Escape") this.#pointer.clear();
+    if (event.key in zooms && !event.ctrlKey && !event.metaKey) this.#zoom(zooms[event.key]);
     if (!(event.key in steps) || !this.#model) return;
     event.preventDefault();
     const [down, right] = steps[event.key];
     const { row, column } = this.#pointer.place;
     const next = (at, step, count) => (at === null ? 0 : Math.max(0, Math.min(count - 1, at + step)));
     this.#pointer.hover(next(row, down, this.#model.map.rows), next(column, right, this.#model.map.columns));
+    this.#follow();
   }
+
+  /** Moves the shown part just as far as the place that is pointed at. */
+  #follow() {
+    const { row, column, rows, columns } = this.#window;
+    const { row: atRow, column: atColumn } = this.#pointer.place;
+    const reach = (from, size, at) => Math.min(Math.max(from, at - size + 1), at);
+    this.#look({ rows, columns, row: reach(row, rows, atRow), column: reach(column, columns, atColumn) });
+  }
+}
+
+/** The model of a part of a map, with the whole map's colours. */
+function partOf(model, { row, column, rows, columns }) {
+  if (rows === model.map.rows && columns === model.map.columns) return model;
+  const places = (from, size) => Array.from({ length: size }, (_, at) => from + at);
+  const [down, across] = [(list) => list?.slice(row, row + rows), (list) => list?.slice(column, column + columns)];
+  return {
+    ...model,
+    map: crop(model.map, places(row, rows), places(column, columns)),
+    rowLabels: down(model.rowLabels),
+    rowSpecial: down(model.rowSpecial),
+    columnLabels: across(model.columnLabels),
+    columnSpecial: across(model.columnSpecial),
+  };
+}
+
+function describe({ row, column, rows, columns }) {
+  return `rows ${row + 1} to ${row + rows}, columns ${column + 1} to ${column + columns}`;
 }
 
 function layOut({ map, rowLabels, columnLabels }, width) {
