@@ -95,7 +95,7 @@ export class Matrix {
     this.#layOut();
   }
 
-  /** Shows `factor` as many rows and columns; the place that is pointed at, else the middle, stays where it is. */
+  /** Shows `factor` as many rows and columns; around the place that is pointed at, else around the middle. */
   #zoom(factor) {
     if (!this.#model) return;
     const { map } = this.#model;
