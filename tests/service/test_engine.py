@@ -1,7 +1,9 @@
 """The encoder as a Python object, over a fake backend: any number of texts, from any thread, until it is closed."""
 
 import gc
+import re
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +25,7 @@ from tests.service.conftest import Served
 from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, SEP, VOCABULARY, FakeBackend, load_fake_engine
 from tests.service.routes.test_encode import expected_vector, ids_of
 
+ROOT = Path(__file__).parents[2]
 TEXT = "the cat sat"
 
 
@@ -483,25 +486,35 @@ def test_documents_are_texts_too(engine: Engine) -> None:
     np.testing.assert_array_equal(engine.score(TEXT, Series(["cat"])), engine.score(TEXT, ["cat"]))
 
 
-WRONG_CALLS = """\
-from polyhead import Engine
-
-with Engine.load("artifact") as engine:
-    encoded = engine.encode(["The cat sat on the mat."], attention={"layers": "all"})
-    print(encoded.embeddings.shape, len(encoded.attention[0]["weights"]))
-    engine.encode(["x"], normalise=True)
-    engine.encode(["x"], attention={"layer": "all"})
-    engine.rerank("x", ["y"], nonsense=3)
+WRONG_CALLS = """
+engine.encode(["x"], normalise=True)
+engine.encode(["x"], attention={"layer": "all"})
+engine.rerank("x", ["y"], nonsense=3)
 """
 
 
 @pytest.mark.slow
-def test_a_type_checker_accepts_right_calls_and_no_others(tmp_path: Path) -> None:
-    from mypy import api  # noqa: PLC0415 - seconds to import
-
-    (tmp_path / "calls.py").write_text(WRONG_CALLS)
-    found, _, _ = api.run(
-        ["--strict", "--cache-dir", str(tmp_path / "cache"), "--no-error-summary", str(tmp_path / "calls.py")]
+@pytest.mark.parametrize("checker", ["mypy", "basedpyright"])
+def test_type_checkers_accept_the_documented_calls_and_no_wrong_ones(tmp_path: Path, checker: str) -> None:
+    pytest.importorskip(checker)
+    programs = [
+        program
+        for document in ("README.md", "docs/python.md")
+        for program in re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+        if "engine." in program
+    ]
+    assert len(programs) == 3
+    documented = "\n".join(["queries = ['cats']", "documents = ['the cat sat', 'it rained']", *programs])
+    (tmp_path / "calls.py").write_text(documented + WRONG_CALLS)
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.mypy]\nstrict = true\n"
+        # as pyright checks by itself; a line of documentation that only names a value is right
+        "[tool.basedpyright]\ntypeCheckingMode = 'standard'\nreportUnusedExpression = false\n"
+        f"extraPaths = ['{ROOT}']\n"
     )
-    lines = {int(line.split(":")[1]) for line in found.splitlines() if ": error:" in line and "calls.py" in line}
-    assert lines == {6, 7, 8}, found
+    python = {"mypy": "--python-executable", "basedpyright": "--pythonpath"}[checker]
+    command = [sys.executable, "-m", checker, python, sys.executable, "calls.py"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S603
+    lines = {int(line) for line in re.findall(r"calls\.py:(\d+):.*error:", run.stdout)}
+    wrong = documented.count("\n") + 2
+    assert lines == {wrong, wrong + 1, wrong + 2}, run.stdout + run.stderr
