@@ -1,7 +1,10 @@
 """The viewer on models that are no embedders: a pair's score and blocks, and a clear sentence for other tasks."""
 
 import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from tests.e2e.viewer_page import ViewerPage
 from tests.service.process import ServerProcess
 from tests.task_artifacts import TaskArtifact
 
+LONG_PROMPT = "Represent this sentence for searching relevant passages: "
 QUERY, DOCUMENT = "the cat", "the cat sat on the mat."
 DARKNESS = """
 (tile) => {
@@ -34,6 +38,43 @@ def viewer_server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     with ServerProcess("service", "--model", str(served.artifact)) as process:
         yield process.wait_until_ready()
         assert process.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def prompted(default_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """The default model with prompts."""
+    directory = tmp_path_factory.mktemp("artifacts") / "prompted"
+    shutil.copytree(default_artifact, directory)
+    manifest = json.loads((default_artifact / "manifest.json").read_text())
+    manifest["defaults"] |= {"prompts": {"query": LONG_PROMPT, "document": "page: "}, "default_prompt_name": "document"}
+    (directory / "manifest.json").unlink()
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    return SimpleNamespace(artifact=directory)
+
+
+@pytest.mark.parametrize("viewer_server", ["prompted"], indirect=True)
+def test_a_prompt_of_the_model_is_chosen(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
+    viewer = open_viewer("prompt=foreign&layer=2&head=3")
+    viewer.show("The cat sat.")
+    assert viewer.labels()[1:3] == ["page", ":"]
+    prompt = viewer.page.get_by_label("Prompt")
+    prompt.select_option(label=f"query: “{LONG_PROMPT.strip()}”")
+    expect(viewer.page.locator("#tokens .token").nth(1)).to_have_text("represent")
+    viewer.wait_until_filled()
+    attention = {"layers": [2], "heads": [3]}
+    body = {"inputs": "The cat sat.", "prompt_name": "query", "attention": attention}
+    expected = ask(viewer_server, "/encode", body)["attention"][0]["weights"][0][0]
+    with viewer.page.expect_download() as download:
+        viewer.page.locator("#save-json").click()
+    saved = json.loads(download.value.path().read_text())
+    assert saved["prompt_name"] == "query"
+    np.testing.assert_allclose(saved["weights"], expected, atol=1e-6)
+    viewer.page.wait_for_url("**prompt=query**")
+    viewer.page.set_viewport_size({"width": 390, "height": 800})
+    assert viewer.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    prompt.select_option(label="none")
+    expect(viewer.page.locator("#tokens .token").nth(1)).to_have_text("the")
+    viewer.wait_until_filled()
 
 
 def show_pair(viewer: ViewerPage) -> None:

@@ -52,14 +52,14 @@ export async function getDocument(path) {
   return send(path, {});
 }
 
-/** Tokens of one text: `{tokens, offsets, truncated}`. */
-export async function tokenize(text, signal) {
-  return (await send("tokenize", { body: { inputs: text }, signal })).items[0];
+/** Tokens of one text: `{tokens, offsets, truncated}`; `prompt` as `promptOptions` gives it. */
+export async function tokenize(text, signal, prompt) {
+  return (await send("tokenize", { body: { inputs: text, ...prompt }, signal })).items[0];
 }
 
-/** Similarity of two texts and what carried it. */
-export async function explain(a, b, through, signal) {
-  return send("explain", { body: { a, b, through }, signal });
+/** Similarity of two texts, both with the prompt, and what carried it. */
+export async function explain(a, b, through, signal, prompt) {
+  return send("explain", { body: { a, b, through, ...prompt }, signal });
 }
 
 /** The same by words, of two texts or of a cross-encoder's pair. */
@@ -103,8 +103,8 @@ export async function explainLabel(text, at, signal) {
 }
 
 /** Statistics of every head: by name [layer][head]. */
-export async function encodeStatistics(text, signal) {
-  const body = { inputs: text, attention: { layers: "all", form: "stats" } };
+export async function encodeStatistics(text, signal, prompt) {
+  const body = { inputs: text, ...prompt, attention: { layers: "all", form: "stats" } };
   const answer = await send("encode", { body, signal });
   return answer.attention[0].statistics;
 }
@@ -116,9 +116,9 @@ export async function encodeStatistics(text, signal) {
  * @returns {{layers: NumberMap[][], labels: string[], offsets: number[][], segments?: (number|null)[]}} `segments` of a
  *   pair: which of its texts each label belongs to, null for special tokens
  */
-export async function encodeMaps(text, attention, { isHalf = false, signal } = {}) {
+export async function encodeMaps(text, attention, { isHalf = false, prompt, signal } = {}) {
   const input = Array.isArray(text) ? { pairs: [text] } : { inputs: text };
-  const body = { ...input, attention, encoding_format: isHalf ? "float16" : "float" };
+  const body = { ...input, ...prompt, attention, encoding_format: isHalf ? "float16" : "float" };
   const { answer, tensors } = await sendForTensors(body, signal);
   const entry = answer.attention[0];
   const whole = tensors.get("attention.0");
@@ -146,8 +146,8 @@ function splitLayers({ shape, values }) {
  * @param {number[][]} headMask `[layer, head, gate]` each; none where empty
  * @returns {Float32Array[]}
  */
-export async function encodeVectors(text, { headMask = [], output = "pooled", signal } = {}) {
-  const body = { inputs: text, output, ...(headMask.length && { head_mask: headMask }) };
+export async function encodeVectors(text, { headMask = [], output = "pooled", prompt, signal } = {}) {
+  const body = { inputs: text, ...prompt, output, ...(headMask.length && { head_mask: headMask }) };
   const { tensors } = await sendForTensors(body, signal);
   const { shape, values } = tensors.get(output === "tokens" ? "embeddings.0" : "embeddings");
   const [count, size] = shape;

@@ -3,6 +3,7 @@
 import { byId, element } from "./dom.js";
 import { EXAMPLES } from "./examples.js";
 import { fromHash, toHash } from "./link.js";
+import { NO_PROMPT } from "./source.js";
 
 const TYPING_PAUSE = 350; // milliseconds without a key before a text is sent
 const PLACES = ["mode", "map", "layer", "head"]; // a change of these is a step that the browser's Back undoes
@@ -77,6 +78,22 @@ function bindText(state, name, box) {
 function grow(box) {
   box.style.height = "auto";
   box.style.height = `${box.scrollHeight + 2}px`;
+}
+
+/** The model's prompts, if it has any; returns whether a choice is one of them. */
+export function bindPrompts(state, { prompts, default_prompt_name: byDefault }) {
+  const none = { value: byDefault === null ? "" : NO_PROMPT, textContent: "none" };
+  const named = Object.entries(prompts).map(([name, text]) => {
+    return { value: name === byDefault ? "" : name, textContent: `${name}: “${text.trim()}”` };
+  });
+  const options = [none, ...named];
+  const select = byId("prompt");
+  select.replaceChildren(...options.map((option) => element("option", option)));
+  select.onchange = () => state.set({ prompt: select.value });
+  state.on(["prompt"], () => (select.value = state.values.prompt));
+  byId("prompt-field").hidden = !named.length;
+  select.value = state.values.prompt;
+  return (prompt) => options.some(({ value }) => value === prompt);
 }
 
 /** Texts to begin with, in the list and, while there is no text, as buttons. */

@@ -2,6 +2,7 @@
 
 import { encodeVectors } from "./api.js";
 import { element } from "./dom.js";
+import { promptOptions } from "./source.js";
 import { inParallel } from "./turns.js";
 
 const MOST_TOKENS = 5;
@@ -13,8 +14,8 @@ export const embeddingEffect = {
   hint: (which) => `See how far the text's embedding turns without ${which}. A weight alone does not tell.`,
   missing: "",
   isPossible: ({ text }) => Boolean(text),
-  rank: ({ text }, ...rest) => rankHeads(text, ...rest),
-  measure: ({ text }, ...rest) => measureEffect(text, ...rest),
+  rank: ({ text, values }, ...rest) => rankHeads(text, promptOptions(values), ...rest),
+  measure: ({ text, values }, ...rest) => measureEffect(text, promptOptions(values), ...rest),
   show: (host, result, labels) => showEffect(host, result, labels),
 };
 
@@ -35,13 +36,13 @@ export function headMask(keys) {
  * @returns {{cosine: number, turned: number, tokens: {index: number, turned: number}[]}} `turned` is 1 - cos; `tokens`
  *   those whose last vectors turn the most
  */
-export async function measureEffect(text, keys, signal) {
+export async function measureEffect(text, prompt, keys, signal) {
   const mask = headMask(keys);
   const [[before], [after], tokensBefore, tokensAfter] = await Promise.all([
-    encodeVectors(text, { signal }),
-    encodeVectors(text, { headMask: mask, signal }),
-    encodeVectors(text, { output: "tokens", signal }),
-    encodeVectors(text, { output: "tokens", headMask: mask, signal }),
+    encodeVectors(text, { prompt, signal }),
+    encodeVectors(text, { prompt, headMask: mask, signal }),
+    encodeVectors(text, { prompt, output: "tokens", signal }),
+    encodeVectors(text, { prompt, output: "tokens", headMask: mask, signal }),
   ]);
   const tokens = tokensBefore.map((vector, index) => ({ index, turned: turnedBetween(vector, tokensAfter[index]) }));
   tokens.sort((a, b) => b.turned - a.turned);
@@ -50,10 +51,10 @@ export async function measureEffect(text, keys, signal) {
 }
 
 /** The effect of each head alone, one after another. `onEffect` hears each. */
-export async function rankHeads(text, keys, signal, onEffect) {
-  const [whole] = await encodeVectors(text, { signal });
+export async function rankHeads(text, prompt, keys, signal, onEffect) {
+  const [whole] = await encodeVectors(text, { prompt, signal });
   await inParallel(keys, AT_ONCE, signal, async (key) => {
-    const [without] = await encodeVectors(text, { headMask: headMask([key]), signal });
+    const [without] = await encodeVectors(text, { prompt, headMask: headMask([key]), signal });
     onEffect(key, turnedBetween(whole, without));
   });
 }

@@ -5,7 +5,7 @@ import { byId, showBusy } from "./dom.js";
 import { NORM_SHARE } from "./find_panel.js";
 import { describeFailure } from "./notices.js";
 import { amountPalette } from "./palette.js";
-import { loadLargeMap, loadSmallMaps, loadSmallRollout, namedMaps, planGrid } from "./source.js";
+import { NO_PROMPT, loadLargeMap, loadSmallMaps, loadSmallRollout, namedMaps, planGrid, promptOptions } from "./source.js";
 import { showStatistics } from "./statistics.js";
 import { shownTheme } from "./theme.js";
 import { Turn, inParallel } from "./turns.js";
@@ -63,11 +63,12 @@ export class Explorer {
     this.#views.effect.setLabels([]);
     showBusy(byId("work"), true);
     showBusy(byId("tokens-card"), true);
-    const { text } = this.#state;
+    const { text, values } = this.#state;
+    const prompt = promptOptions(values);
     await this.#guard(signal, async () => {
-      const tokens = await tokenize(text, signal);
+      const tokens = await tokenize(text, signal, prompt);
       this.#accept(tokens);
-      await Promise.all([this.loadLarge(), this.loadGrid(), this.#loadStatistics(text, signal)]);
+      await Promise.all([this.loadLarge(), this.loadGrid(), this.#loadStatistics(text, signal, prompt)]);
     });
   }
 
@@ -154,8 +155,9 @@ export class Explorer {
     if (!this.#large) return;
     const { request, labels, offsets, maps } = this.#large;
     const { view, measure, threshold } = this.#state.values;
-    const { prompts, default_prompt_name: name } = this.#info.manifest.defaults;
-    const written = writtenParts((prompts[name] ?? "") + request.text, offsets);
+    const { prompts, default_prompt_name: byDefault } = this.#info.manifest.defaults;
+    const prompt = request.prompt === NO_PROMPT ? "" : prompts[request.prompt || byDefault];
+    const written = writtenParts((prompt ?? "") + request.text, offsets);
     const shown = { palette: this.#palette(), threshold: threshold / 100 };
     const shared = { labels, written, special: isSpecial(offsets), ...shown };
     const hasNorms = request.map === "head" && this.#hasNorms;
@@ -211,8 +213,8 @@ export class Explorer {
     this.#views.notices.show("truncated", words, { kind: "note" });
   }
 
-  async #loadStatistics(text, signal) {
-    this.#statistics = await unlessTooLarge(encodeStatistics(text, signal), signal);
+  async #loadStatistics(text, signal, prompt) {
+    this.#statistics = await unlessTooLarge(encodeStatistics(text, signal, prompt), signal);
     this.#hasStatistics = this.#statistics !== null;
     this.#views.find.show(this.#statistics ?? { [NORM_SHARE]: null });
     this.drawStatistics();

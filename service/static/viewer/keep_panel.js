@@ -7,7 +7,7 @@ import { copyText, drawPicture, jsonFile, saveFile, toRows } from "./keep.js";
 import { modelOf } from "./figure.js";
 import { describeFailure } from "./notices.js";
 import { amountPalette } from "./palette.js";
-import { attentionOptions, largeAttention } from "./source.js";
+import { attentionOptions, largeAttention, promptOptions } from "./source.js";
 
 const COPIED_FOR = 2000; // milliseconds
 
@@ -15,7 +15,9 @@ const COPIED_FOR = 2000; // milliseconds
 export function bindKeep({ state, info, explorer, figure, pair, writeLink }) {
   const shown = (keep) => () => explorer.large && keep(explorer.large);
   const address = new URL("encode", location.href.replace(/#.*/s, "")).href;
-  const body = ({ request }) => ({ inputs: request.text, attention: largeAttention(request, measureOf(state)) });
+  const body = ({ request }) => {
+    return { inputs: request.text, ...promptOptions(request), attention: largeAttention(request, measureOf(state)) };
+  };
   byId("copy-link").onclick = () => {
     writeLink(state);
     copy(byId("copy-link"), location.href);
@@ -52,7 +54,7 @@ async function saveAllHeads(request) {
   const button = byId("save-safetensors");
   button.disabled = true;
   try {
-    const bytes = await encodeBytes({ inputs: request.text, attention });
+    const bytes = await encodeBytes({ inputs: request.text, ...promptOptions(request), attention });
     saveFile("attention-all-heads.safetensors", new Blob([bytes]));
     byId("kept").textContent = "";
   } catch (error) {
@@ -87,12 +89,13 @@ function chosenMap(state, maps) {
 
 /** What a picture says of itself besides its title. */
 function detailsOf(state, { request, maps }) {
-  const { level, hide, renormalise, text } = request;
+  const { level, hide, renormalise, text, prompt } = request;
   const { threshold, off } = state.values;
   const filters = [
     chosenMap(state, maps) === maps.weights ? "weights" : "norms",
     level === "word" ? "by words" : "by tokens",
     ...(hide ? [`without special tokens${renormalise ? ", rows sum to 1 again" : ""}`] : []),
+    ...(prompt ? [`prompt: ${prompt}`] : []),
     ...(threshold ? [`hidden below ${threshold} % of the largest`] : []),
     ...(off.length ? [`heads switched off for the effect: ${off.join(", ")}`] : []),
   ];
@@ -122,6 +125,7 @@ function collect(state, info, explorer, pair) {
     source: info.manifest.source,
     precision: info.manifest.precision,
     text,
+    ...promptOptions(request),
     [level === "word" ? "words" : "tokens"]: labels,
     offsets,
     ...(map === "rollout" ? { reduce: "rollout" } : { layer, head }),

@@ -17,6 +17,7 @@ const heads = (text) => {
 const READERS = {
   mode: choice("one", "pair"),
   side: choice("a", "b"),
+  prompt: (text) => text, // the page keeps it if the model has it
   map: choice("head", "rollout"),
   blocks: choice("head", "mean", "max"),
   through: choice("pooling", "network"),

@@ -8,6 +8,7 @@ const LONGEST_LABEL = 112;
 const LARGEST_CELL = 34;
 const SMALLEST_LABELLED_CELL = 9;
 const BARE_MARGIN = 20; // where cells are too small for labels
+const MOST_CELLS_AT_ONCE = 24; // a side, of a matrix that needs no zoom
 const FEWEST_CELLS = 8; // a side, zoomed in as far as possible
 const DRAG_PIXELS = 4; // a shorter move between press and release is a click
 
@@ -87,7 +88,7 @@ export class Matrix {
     this.#part = partOf(this.#model, this.#window);
     const isWhole = rows === map.rows && columns === map.columns;
     const [out, closer, all] = this.#bar.querySelectorAll("button");
-    this.#bar.hidden = Math.min(map.rows, map.columns) <= FEWEST_CELLS;
+    this.#bar.hidden = Math.max(map.rows, map.columns) <= MOST_CELLS_AT_ONCE;
     out.disabled = all.disabled = isWhole;
     closer.disabled = Math.min(rows, columns) <= FEWEST_CELLS;
     this.#bar.lastChild.textContent = isWhole ? "" : describe(this.#window);

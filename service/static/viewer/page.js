@@ -2,7 +2,7 @@
 
 import { AcrossView } from "./across.js";
 import { ComparePanel } from "./compare.js";
-import { writeLink } from "./controls.js";
+import { bindPrompts, writeLink } from "./controls.js";
 import { byId } from "./dom.js";
 import { embeddingEffect, noEffect } from "./effect.js";
 import { EffectPanel } from "./effect_panel.js";
@@ -36,6 +36,7 @@ function describeOriginal(original) {
 export class Page {
   #state;
   #headCounts;
+  #hasPrompt;
   #notices;
   model;
   #grid;
@@ -55,6 +56,7 @@ export class Page {
     byId("model").textContent = facts.join(" · ") + causal;
     byId("compared").textContent = describeOriginal(info.manifest.parity.original);
     byId("report").hidden = !("heads.json" in info.manifest.files); // few artifacts have one
+    this.#hasPrompt = bindPrompts(state, info.manifest.defaults);
     this.#keepToModel();
     this.#build(info);
     this.#listen();
@@ -128,7 +130,7 @@ export class Page {
 
   #listen() {
     const [state, explorer, effect] = [this.#state, this.#explorer, this.#effect];
-    state.on(["a", "b", "mode", "side"], () => this.load());
+    state.on(["a", "b", "mode", "side", "prompt"], () => this.load());
     state.on(["level", "hide", "renormalise"], () => {
       explorer.loadLarge();
       explorer.loadGrid();
@@ -163,13 +165,14 @@ export class Page {
     this.#grid.mark(map === "rollout" ? "rollout" : `${layer}.${head}`, off);
   }
 
-  /** A link may name heads that this model does not have. */
+  /** A link may name heads and a prompt that this model does not have. */
   #keepToModel() {
-    const { layer, head, off } = this.#state.values;
+    const { layer, head, off, prompt } = this.#state.values;
     const has = (at, index) => index < (this.#headCounts[at] ?? 0);
     const first = Math.max(0, this.#headCounts.findIndex((count) => count > 0));
     const kept = off.filter((key) => has(...key.split(".").map(Number)));
     const place = has(layer, head) ? {} : { layer: has(layer, 0) ? layer : first, head: 0 };
+    if (!this.#hasPrompt(prompt)) this.#state.set({ prompt: "" });
     this.#state.set({ ...place, ...(kept.length < off.length && { off: kept }) });
   }
 }

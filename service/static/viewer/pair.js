@@ -12,6 +12,7 @@ import { shownTheme } from "./theme.js";
 import { TokenStrip } from "./tokens.js";
 import { Turn } from "./turns.js";
 import { turnedBetween } from "./effect.js";
+import { promptOptions } from "./source.js";
 
 const UNSUPPORTED = "Similarity only: this server cannot say which tokens carry it (it can for mean pooling).";
 
@@ -76,7 +77,7 @@ export class PairView {
     this.#forget();
     showBusy(this.#parts.section, true);
     try {
-      this.#answer = withBiases(await explain(a, b, this.#through, signal));
+      this.#answer = withBiases(await explain(a, b, this.#through, signal, promptOptions(this.#state.values)));
       this.draw();
     } catch (error) {
       if (signal.aborted) return;
@@ -155,7 +156,8 @@ export class PairView {
 
   async #showSimilarityOnly(a, b, signal) {
     try {
-      const [[first], [second]] = await Promise.all([encodeVectors(a, { signal }), encodeVectors(b, { signal })]);
+      const options = { prompt: promptOptions(this.#state.values), signal };
+      const [[first], [second]] = await Promise.all([encodeVectors(a, options), encodeVectors(b, options)]);
       this.#parts.similarity.textContent = formatNumber(1 - turnedBetween(first, second));
       this.#parts.readout.replaceChildren(quiet(UNSUPPORTED));
     } catch (error) {

@@ -9,6 +9,14 @@ const ONE_ANSWER_BYTES = 4 * 2 ** 20; // of layers that come together
 
 const cache = new BoundedCache(CACHE_BYTES);
 
+export const NO_PROMPT = "-"; // chosen instead of a prompt's name
+
+/** The part of a request that the chosen prompt stands for; without it the service uses the model's default. */
+export function promptOptions({ prompt }) {
+  if (!prompt) return {};
+  return prompt === NO_PROMPT ? { prompt: "" } : { prompt_name: prompt };
+}
+
 /** The part of an attention request that the reader's filters stand for. */
 export function attentionOptions({ level, hide, renormalise }, form) {
   return {
@@ -28,13 +36,13 @@ export function largeAttention(values, form) {
 
 /** One map at full size and precision: of a head, or the rollout. */
 export async function loadLargeMap(text, values, form, signal) {
-  return load(text, largeAttention(values, form), { signal });
+  return load(text, largeAttention(values, form), { prompt: promptOptions(values), signal });
 }
 
 /** Maps of some layers, or of some heads of one, in half precision, for small pictures; `text` as of `encodeMaps`. */
 export async function loadSmallMaps(text, values, form, { layers, heads, signal }) {
   const request = { layers, heads: heads ?? "all", ...attentionOptions(values, form) };
-  return load(text, request, { isHalf: true, signal });
+  return load(text, request, { isHalf: true, prompt: promptOptions(values), signal });
 }
 
 /** Each map of such an answer with its head's name, "layer.head". */
@@ -44,7 +52,8 @@ export function namedMaps({ layers, heads }, maps) {
 
 /** The rollout in half precision, for its small picture. */
 export async function loadSmallRollout(text, values, signal) {
-  return load(text, { reduce: "rollout", ...attentionOptions(values, "weights") }, { isHalf: true, signal });
+  const request = { reduce: "rollout", ...attentionOptions(values, "weights") };
+  return load(text, request, { isHalf: true, prompt: promptOptions(values), signal });
 }
 
 /**
@@ -80,11 +89,11 @@ function splitHeads(layer, count, most) {
   });
 }
 
-async function load(text, attention, { isHalf = false, signal }) {
-  const key = JSON.stringify([text, attention, isHalf]);
+async function load(text, attention, { isHalf = false, prompt, signal }) {
+  const key = JSON.stringify([text, attention, isHalf, prompt]);
   const kept = cache.get(key);
   if (kept) return kept;
-  const answer = await encodeMaps(text, attention, { isHalf, signal });
+  const answer = await encodeMaps(text, attention, { isHalf, prompt, signal });
   const bytes = answer.layers.flat().reduce((total, map) => total + map.bytes, 2 * key.length);
   cache.set(key, answer, bytes);
   return answer;

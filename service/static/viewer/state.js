@@ -5,6 +5,7 @@ export const DEFAULTS = Object.freeze({
   side: "a", // whose attention is shown in pair mode
   a: "",
   b: "",
+  prompt: "", // before the texts: a name, or `NO_PROMPT`; else the model's default
   map: "head", // or "rollout"
   blocks: "head", // between two texts, or "mean", "max" of the layer's heads
   through: "pooling", // or "network": whose contributions to a similarity
