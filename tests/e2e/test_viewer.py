@@ -311,6 +311,8 @@ def shown_part(viewer: ViewerPage) -> list[int]:
 
 
 def pointed_row(viewer: ViewerPage) -> int:
-    marks = viewer.page.locator("#tokens .token").evaluate_all("all => all.map(one => one.matches('.pointed'))")
+    marks: list[bool] = viewer.page.locator("#tokens .token").evaluate_all(
+        "all => all.map(one => one.matches('.pointed'))"
+    )
     assert sum(marks) == 1
     return marks.index(True)
