@@ -93,7 +93,6 @@ def test_every_body_has_the_field(started: Both) -> None:
         *OF_OTHER_TASKS,
         "/v1/score",
         "/v2/models/{model}/infer",
-        "/admin/models",
     }
 
 
