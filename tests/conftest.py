@@ -146,6 +146,18 @@ def default_artifact(request: pytest.FixtureRequest) -> Path:
     return kept("default", None, export)
 
 
+@pytest.fixture(scope="session", params=["onnxruntime", "openvino"])
+def engine_artifact(request: pytest.FixtureRequest, default_artifact: Path) -> Path:
+    """The default model for each engine; do not change it."""
+    if request.param == "onnxruntime":
+        return default_artifact
+    openvino = pytest.importorskip("openvino")
+    from tests.task_artifacts import for_openvino
+
+    surroundings = (default_artifact.name, openvino.__version__)
+    return kept("default-openvino", surroundings, lambda path: for_openvino(default_artifact, path, "bf16"))
+
+
 @pytest.fixture(scope="session")
 def embedder() -> "TaskArtifact":
     """A randomly initialised embedder with mean pooling; do not change it."""

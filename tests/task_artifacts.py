@@ -5,21 +5,26 @@ with their originals in the tests of `export`, and tests of the service want the
 """
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import onnx_ir
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders
 
 from export.checkpoint import read_checkpoint
+from export.explain import share_weights
 from export.exporter import export_artifact
+from export.openvino import plain_graph
 from export.sources import Folder
 from export.verify import Case
+from model.artifact import GRAPH, OPENVINO, PLAIN_GRAPH, Artifact, describe_files, write_manifest
 from model.config_parts import Precision, Task
 from tests.disk_cache import kept
 from tests.tokenizers import VOCABULARY, wordpiece
@@ -182,3 +187,14 @@ def export_folder(
     with patch("export.verify.grid", lambda _: [Case((7, 3), 7, (0, 1))]):
         export_artifact(checkpoint, directory / "artifact", precision=precision, explains=explains)
     return TaskArtifact(folder, directory / "artifact")
+
+
+def for_openvino(source: Path, directory: Path, precision: Precision = "fp32") -> Artifact:
+    """An artifact with the graph for OpenVINO too, as the exporter adds it."""
+    shutil.copytree(source, directory)
+    manifest = Artifact.open(source).manifest
+    graph = plain_graph(directory / GRAPH, manifest.config)
+    share_weights(graph, [directory / GRAPH])
+    onnx_ir.save(graph, directory / PLAIN_GRAPH)
+    write_manifest(directory, replace(manifest, engine=OPENVINO, precision=precision, files=describe_files(directory)))
+    return Artifact.open(directory)

@@ -45,7 +45,7 @@ sys.exit(3)
 
 
 @pytest.mark.parametrize("ending", [INTERRUPTED, LEFT], ids=["interrupted", "left"])
-def test_a_program_that_ends_during_a_run_ends_as_it_means_to(default_artifact: Path, ending: str) -> None:
-    command = [sys.executable, "-W", "error", "-c", BEGINNING + ending, str(default_artifact)]
+def test_a_program_that_ends_during_a_run_ends_as_it_means_to(engine_artifact: Path, ending: str) -> None:
+    command = [sys.executable, "-W", "error", "-c", BEGINNING + ending, str(engine_artifact)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own program
     assert (ended.returncode, ended.stderr) == (3, "")

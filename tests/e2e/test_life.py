@@ -46,8 +46,9 @@ class Client:
             connection.close()
 
 
-def test_end_in_the_middle_of_load_loses_nothing(default_artifact: Path) -> None:
-    flags = ("--model", str(default_artifact), "--drain-delay", "1")
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_end_in_the_middle_of_load_loses_nothing(engine_artifact: Path, processes: str) -> None:
+    flags = ("--model", str(engine_artifact), "--drain-delay", "1", "--processes", processes)
     with ServerProcess("service", *flags).wait_until_ready() as server:
         stop = threading.Event()
         clients = [Client(server, stop) for _ in range(6)]

@@ -3,16 +3,13 @@
 import asyncio
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from model.artifact import Artifact
 from service.batching.batcher import Batcher
 from service.errors import DeadlineExceeded, NotReady, Overloaded
 from service.inference.backend import Batch, BatchOutput, Cancellation
-from service.inference.onnx_backend import OnnxBackend
 from tests.service.batching.test_batcher import begin, pooled
 from tests.service.fake_backend import PATIENCE, job
 
@@ -112,22 +109,3 @@ async def test_nothing_is_taken_whose_turn_comes_after_its_deadline() -> None:
         task.cancel()
     await asyncio.wait(waiting)
     assert await asyncio.to_thread(batcher.close, PATIENCE)
-
-
-def test_onnx_runtime_stops_in_the_middle(default_artifact: Path) -> None:
-    backend = OnnxBackend(Artifact.open(default_artifact))
-    ids = np.random.default_rng(0).integers(1000, 30000, (8, 256))
-
-    def run(cancellation: Cancellation | None) -> None:
-        backend.run(Batch(ids, np.full(8, 256), cancellation=cancellation))
-
-    def run_until_one_is_cancelled() -> None:
-        for _ in range(20):  # a busy machine may let a run end before the timer
-            cancellation = Cancellation()
-            threading.Timer(0.02, cancellation.cancel).start()
-            run(cancellation)
-
-    run(Cancellation())  # to its end
-    with pytest.raises(Exception, match="terminate"):
-        run_until_one_is_cancelled()
-    run(None)
