@@ -128,7 +128,7 @@ async def test_a_run_that_hangs_is_replaced_and_may_come_back_into_the_engine(
         clock.look_later_by(61.0)
         with pytest.raises(InferenceFailed):
             await hung
-        backend.may_run.set()  # it computes beside its replacement now
+        backend.may_run.set()  # it and its replacement compute at the same time now
         for _ in range(5):
             await assert_answers(batcher, expected)
         assert batcher.is_alive()
