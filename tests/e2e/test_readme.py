@@ -18,6 +18,8 @@ README = (ROOT / "README.md").read_text()
 VIEWER = (ROOT / "docs" / "viewer.md").read_text()
 API = (ROOT / "docs" / "api.md").read_text()
 PYTHON = (ROOT / "docs" / "python.md").read_text()
+RERANK = (ROOT / "docs" / "rerank.md").read_text()
+NOTEBOOK = (ROOT / "docs" / "notebook.md").read_text()
 
 
 def test_the_first_requests_give_the_first_answers(server: ServerProcess) -> None:
@@ -74,6 +76,32 @@ def test_the_program_of_the_page_on_python_gives_what_its_comments_say(default_a
     encoded = _run_program(PYTHON.partition("\n## `Engine`\n")[2].partition("\n## ")[0], default_artifact)["encoded"]
     assert (encoded.embeddings.dtype, encoded.embeddings.shape) == (np.float32, (1, 384))
     assert [layer.shape for layer in encoded.attention[0]["weights"]] == [(12, 9, 9)] * 6
+
+
+def test_the_page_on_reranking_gives_the_scores_that_stand_there(
+    server: ServerProcess, default_artifact: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = re.findall(r"curl -s \S+/rerank .*? -d '(\{.*?\})'", RERANK, re.DOTALL)[0]
+    shown = re.findall(r"```json\n(.*?)```", RERANK, re.DOTALL)[0]
+    for ranked, expected in zip(_post(server, "/rerank", json.loads(body)), json.loads(shown), strict=True):
+        assert ranked.pop("text") == expected.pop("text")
+        assert ranked == pytest.approx(expected, abs=1e-5)
+    _run_program(RERANK, default_artifact)
+    assert f"```\n{capsys.readouterr().out}```" in RERANK
+
+
+def test_the_first_cells_of_the_notebook_give_what_stands_there(
+    default_artifact: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = re.findall(r"```python\n(.*?)```", NOTEBOOK.partition("\n## BertViz")[0], re.DOTALL)
+    names: dict[str, Any] = {}
+    for cell in cells:
+        exec(cell.replace("artifacts/all-MiniLM-L6-v2", str(default_artifact)), names)  # noqa: S102 - our own documents
+    names["engine"].close()
+    *heads, turn = capsys.readouterr().out.splitlines(keepends=True)
+    for printed in ("".join(heads), turn):
+        assert f"```\n{printed}```" in NOTEBOOK
+    assert names["encoded"]._repr_html_().startswith("<svg")
 
 
 def _run_program(section: str, artifact: Path) -> dict[str, Any]:
