@@ -31,6 +31,7 @@ class Samples:
 
     def __init__(self) -> None:
         self._series: dict[str, dict[int, Series]] = defaultdict(lambda: defaultdict(list))
+        self._ended: set[int] = set()
 
     def add(self, replica: int, at: float, values: Mapping[str, float]) -> None:
         """Takes in one scrape of one replica; times only rise."""
@@ -39,6 +40,10 @@ class Samples:
             series.append((at, value))
             if series[0][0] < at - KEPT:
                 del series[0]
+
+    def end(self, replica: int) -> None:
+        """The replica is gone: instant queries see it no more, and ranges keep its samples, as Prometheus has it."""
+        self._ended.add(replica)
 
     def value(self, query: str, at: float) -> float | None:
         """The value of a query without labels in its result; None if nothing answers it.
@@ -62,7 +67,8 @@ class Samples:
             parts = self._evaluate(node.expr, at)
             return sum(parts.values()) if parts else None
         if isinstance(node, promql_parser.VectorSelector):
-            return {replica: series[-1][1] for replica, series in self._within(node, LOOKBACK, at).items()}
+            found = self._within(node, LOOKBACK, at)
+            return {replica: series[-1][1] for replica, series in found.items() if replica not in self._ended}
         if _is_call(node, "rate", *OVER_TIME):
             return self._call(node.func.name, node.args[0], at)
         raise ValueError(

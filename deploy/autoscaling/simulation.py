@@ -41,12 +41,12 @@ WAITS = f'{names.STAGE_DURATION}_count{{stage="queue"}}'
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many tokens requests have: log-normal, and a few anywhere up to the largest, evenly on a logarithmic scale.
+    """How many tokens texts have: log-normal, and a few anywhere up to the largest, evenly on a logarithmic scale.
 
     Attributes:
         median: of most of them.
         sigma: of the logarithm.
-        large_share: of the requests that are from 1,024 tokens to `LARGEST`.
+        large_share: of the texts that have from 1,024 tokens to `LARGEST`.
     """
 
     median: float = 100.0
@@ -59,11 +59,14 @@ class Sizes:
         large = (LARGEST - 1024) / math.log(LARGEST / 1024)
         return (1 - self.large_share) * self.median * math.exp(self.sigma**2 / 2) + self.large_share * large
 
-    def draw(self, source: np.random.Generator, count: int) -> np.ndarray:
-        """Tokens of `count` requests."""
-        small = self.median * np.exp(self.sigma * source.standard_normal(count))
-        large = 1024 * (LARGEST / 1024) ** source.random(count)
-        return np.maximum(3, np.where(source.random(count) < self.large_share, large, small))
+    def draw(self, source: np.random.Generator, count: int, texts: int) -> np.ndarray:
+        """Tokens of `count` requests of `texts` texts each, drawn one by one."""
+        shape = count, texts
+        small = self.median * np.exp(self.sigma * source.standard_normal(shape))
+        large = 1024 * (LARGEST / 1024) ** source.random(shape)
+        tokens = np.maximum(3, np.where(source.random(shape) < self.large_share, large, small))
+        sums: np.ndarray = tokens.sum(axis=1)
+        return sums.clip(max=LARGEST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +345,7 @@ class Simulation:
         texts = self._machine.texts
         count = self._random.poisson(trace.load(at) * self._machine.tokens_per_second / trace.sizes.mean / texts)
         times = at + np.sort(self._random.random(count))
-        sizes = np.minimum(LARGEST, texts * trace.sizes.draw(self._random, count))
+        sizes = trace.sizes.draw(self._random, count, texts)
         requests = [(time, size, 0) for time, size in zip(times.tolist(), sizes.tolist(), strict=True)]
         if trace.large_every and self._random.random() < 1 / trace.large_every:
             requests.append((at + self._random.random(), 63_000.0, 0))
@@ -380,6 +383,8 @@ class Simulation:
         for _ in range(wanted - current):
             self._replicas.append(Replica(self._machine, self._started, at + self._machine.start_seconds))
             self._started += 1
+        for replica in self._replicas[wanted:]:
+            self._samples.end(replica.number)
         del self._replicas[wanted:]  # the youngest go first; what they hold they finish while they drain
 
     def _row(self, at: float, seconds: Sequence[float], asked: int, refused: int) -> Row:

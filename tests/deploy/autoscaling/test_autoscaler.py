@@ -90,13 +90,13 @@ def test_no_answer_changes_nothing() -> None:
 
 
 def test_thresholds_follow_from_what_a_replica_does() -> None:
-    """deploy/README.md, Sizing: 0.7 of what it sustains; waiting counts from 0.8 of it on."""
+    """deploy/README.md, Sizing: 0.7 of what it sustains; waiting counts from 0.9 of it on."""
     busy, waiting = keda().metrics
     assert busy.target == waiting.target == 0.7 * CPU.workers
-    assert "> 0.8 or" in waiting.query
+    assert "> 0.9 or" in waiting.query
     computed, waiting = keda_gpu().metrics
     assert computed.target == waiting.target == pytest.approx(0.7 * GPU.tokens_per_second)
-    assert f"> {0.8 * GPU.tokens_per_second:.0f} or" in waiting.query
+    assert f"> {0.9 * GPU.tokens_per_second:.0f} or" in waiting.query
     (cpu,) = cpu_only().metrics
     assert cpu.target == pytest.approx(0.7 * (CPU.workers + CPU.cpu_besides) / CPU.cpu_request, abs=0.01)
 
