@@ -22,7 +22,6 @@ Controller = Literal["cpu", "memory"]
 
 RETURNED_FROM = 2**20  # bytes; blocks of this size and free tops of a heap larger than it go back to the system
 
-_MADV_DONTNEED = 4
 _ROOT = Path("/")
 _V2_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")  # pure v2, and v2 beside v1 (systemd's hybrid layout)
 _V1_MOUNTS: Mapping[Controller, tuple[str, ...]] = MappingProxyType(
@@ -217,18 +216,3 @@ def trim_heap() -> None:
     """Returns to the system what is free in the heaps of all threads; does nothing if the C library is not glibc."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def release_mapped(directory: Path) -> None:
-    """Lets go of the memory into which files of a directory are mapped; what is read again comes from the page cache.
-
-    Leaves out mappings that may be written to. Does nothing if the system is not Linux.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    libc = ctypes.CDLL(None)
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        span, access, _, _, _, *path = line.split(maxsplit=5)
-        if path and Path(path[0]).parent == directory and "w" not in access:
-            start, end = (int(address, 16) for address in span.split("-"))
-            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED)

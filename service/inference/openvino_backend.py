@@ -20,7 +20,7 @@ from model.processor import openvino_settings
 from service.inference.backend import Batch, BatchOutput, Cancellation
 from service.inference.graph_files import check_graph_files
 from service.inference.onnx_backend import SPLITS, OnnxBackend, ProviderUnavailable, plan_feeds, warm_up_lengths
-from service.machine import lower_thread_priority, release_mapped
+from service.machine import lower_thread_priority
 
 _NICE = 5  # of OpenVINO's threads, which inherit it from the thread that starts them; the workers' own
 
@@ -106,7 +106,6 @@ class OpenVinoBackend:
         """
         for length in warm_up_lengths(self._artifact.manifest.max_sequence_length):
             self.run(Batch(np.zeros((1, length), np.int64), np.array([length], np.int64)))
-        release_mapped(self._artifact.directory.resolve())  # OpenVINO has its own copy of most weights
 
     def close(self) -> None:
         """Frees both engines; runs that are under way keep theirs until they end."""

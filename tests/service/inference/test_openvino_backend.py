@@ -84,21 +84,6 @@ def test_the_graph_for_it_keeps_its_weights_in_the_other_ones_file(artifact: Art
     assert artifact.path(PLAIN_GRAPH).stat().st_size < artifact.path(GRAPH).stat().st_size / 5
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_weights_file_leaves_memory_once_it_has_warmed_up(artifact: Artifact) -> None:
-    def resident() -> int:
-        lines = iter(Path("/proc/self/smaps").read_text().splitlines())
-        sizes = [next(line for line in lines if line.startswith("Rss:")) for line in lines if line.endswith(path)]
-        return sum(int(size.split()[1]) for size in sizes)
-
-    path, given = str(artifact.path(GRAPH).resolve()), batch(artifact, [7, 3])
-    backend = OpenVinoBackend(artifact)
-    before, expected = resident(), backend.run(given).output
-    backend.warm_up()
-    assert resident() < before
-    np.testing.assert_array_equal(backend.run(given).output, expected)
-
-
 def test_threads_run_side_by_side_through_a_batcher(artifact: Artifact) -> None:
     reference = OnnxBackend(artifact)
     batcher = Batcher(
