@@ -21,7 +21,7 @@ from service.local.calls import PORTION_TEXTS, QUEUED_TOKENS
 from service.local.options import AttentionOptions
 from service.runner import Runner
 from service.settings import Settings
-from tests.service.conftest import Served
+from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, SEP, VOCABULARY, FakeBackend, load_fake_engine
 from tests.service.routes.test_encode import expected_vector, ids_of
 
@@ -383,13 +383,12 @@ def test_an_interrupted_call_leaves_nothing_in_the_queue(engine: Engine, backend
     assert not left
 
 
-def test_the_service_needs_no_thread_of_its_own(served: Served) -> None:
+def test_the_service_needs_no_thread_of_its_own(serve: Serve) -> None:
+    before = set(threading.enumerate())  # engines of other tests may still be open
+    served = serve()
     served.encode({"inputs": TEXT})
     assert isinstance(served.engine, Runner)
-    for thread in threading.enumerate():
-        if thread.name == "engine":  # of an engine in another test, which has just been closed
-            thread.join(30)
-            assert not thread.is_alive()
+    assert not [thread for thread in threading.enumerate() if thread.name == "engine" and thread not in before]
 
 
 def test_it_explains_as_http_does(engine: Engine, served: Served) -> None:
