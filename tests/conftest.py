@@ -74,7 +74,6 @@ def kept_traces() -> Iterator[None]:
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """Ctrl-C raises, also where the tests run in the background of a shell, which has it ignored there."""
-    signal.set_wakeup_fd(-1)  # an event loop of another test may have left its own, whose number another file has now
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
