@@ -1,4 +1,4 @@
-"""Quality of embeddings: of precisions, and of vectors in fewer bits."""
+"""Quality of vectors in fewer bits, and how quality is measured: vectors of texts, recall of definitions."""
 
 import csv
 import hashlib
@@ -12,16 +12,14 @@ from scipy.stats import spearmanr
 from tqdm import tqdm
 
 from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
-from benchmarks.lib.report import Table, emit, labels
+from benchmarks.lib.report import Table, emit
 from benchmarks.lib.texts import make_batch, tokenize
 from export.heads.corpus import read_pairs
-from export.similarity import row_cosines
 from model.artifact import Artifact, Manifest
 from service.answers.vectors import quantize
 from service.inference.onnx_backend import OnnxBackend
 
 BATCH_TEXTS = 16
-PAIR_COLUMNS = ("artifact", "spearman x 100", "cosine mean", "cosine 1st percentile", "cosine worst")
 DEPTH = 10
 QUERIES_AT_ONCE = 250
 FORMAT_COLUMNS = ("vectors", "compared by", "bytes a vector", "spearman x 100", "recall@10 %")
@@ -29,32 +27,6 @@ FORMAT_COLUMNS = ("vectors", "compared by", "bytes a vector", "spearman x 100", 
 Vectors = NDArray[np.float32]
 Numbers = NDArray[np.float64]
 Scores = Callable[[Numbers, Numbers], Numbers]
-
-
-@program
-def pairs() -> None:
-    """What does a precision cost in quality? Cosine to the first artifact's vectors, and Spearman on rated pairs.
-
-    Pairs: a CSV without a header, sentence, sentence, rating (the STS benchmark's format).
-    """
-    parser = parser_of(pairs.__doc__, takes="a few seconds a thousand short pairs and artifact")
-    parser.add_argument("artifacts", nargs="+", type=Path, metavar="DIR", help="artifacts; the first is the reference")
-    parser.add_argument("--pairs", type=Path, required=True, metavar="CSV", help="rated pairs of sentences")
-    arguments = parser.parse_args()
-    for directory in arguments.artifacts:
-        Artifact.open(directory)  # said before the first one takes its time
-    names, rated = labels(arguments.artifacts), read_pairs(arguments.pairs)
-    texts, table, first = [*rated.left, *rated.right], Table("quality", "quality on rated pairs", PAIR_COLUMNS), None
-    for directory in arguments.artifacts:
-        vectors = embed(directory, texts)
-        first = vectors if first is None else first
-        require_same_size(vectors, first, directory)
-        cosines = row_cosines(vectors, first)
-        left, right = np.split(vectors, 2)
-        spearman = 100 * float(spearmanr((left * right).sum(axis=1), rated.ratings)[0])
-        figures = (spearman, *(float(value) for value in (cosines.mean(), np.quantile(cosines, 0.01), cosines.min())))
-        table.add(**dict(zip(PAIR_COLUMNS, (names[directory], *figures), strict=True)))
-    emit("quality pairs", [table], pairs=len(rated.ratings))
 
 
 @program

@@ -34,10 +34,8 @@ REQUIRED = {
     "peers int8": ("DIR",),
     "peers labels": ("DIR", "DIR"),
     "peers rerank": ("DIR",),
+    "quality artifacts": ("DIR", "--pairs", "CSV"),
     "quality formats": ("DIR", "--pairs", "CSV", "--definitions", "CSV"),
-    "quality healing": ("DIR", "--healed", "DIR", "--pairs", "CSV", "--definitions", "CSV"),
-    "quality pairs": ("DIR", "--pairs", "CSV"),
-    "quality pruning": ("DIR", "--pairs", "CSV"),
     "service startup": ("DIR",),
     "attention cost": ("--model", "DIR"),
     **{f"http {name}": ("--model", "DIR") for name in ("closed", "cost", "open", "storm")},
@@ -62,7 +60,7 @@ NUMBERS = [
     ("attention claims", "--runs", "0"),
     ("attention claims", "--lengths", "512"),
     ("gpu rates", "--product", "0"),
-    ("quality pruning", "--seconds", "-2"),
+    ("quality artifacts", "--seconds", "-2"),
     ("peers encode", "--plot", "no/such/folder.svg"),
 ]
 
@@ -359,8 +357,6 @@ def test_claims() -> None:
 def test_quality_and_faithfulness(default_artifact: Path, tmp_path: Path) -> None:
     pairs, definitions = write_pairs(tmp_path / "pairs.csv", 20), tmp_path / "definitions.csv"
     definitions.write_text("".join(f"word {i},{text}\n" for i, text in enumerate(draw_texts(20, seed=1))))
-    first, second = run_script("quality pairs", default_artifact, default_artifact, "--pairs", pairs)["quality"]
-    assert first["spearman x 100"] == second["spearman x 100"]
     files = ("--pairs", pairs, "--definitions", definitions, "--documents", 20, "--queries", 10)
     rows = run_script("quality formats", default_artifact, *files)["formats"]
     assert [row["bytes a vector"] for row in rows] == [1536, 384, 384, 384, 384, 48]

@@ -6,8 +6,9 @@ import pytest
 from scipy.stats import spearmanr
 
 from benchmarks.lib.command import CannotMeasure
-from benchmarks.quality.pruned import RatedTexts, Row, panels
+from benchmarks.quality.artifacts import NOT_CHOSEN_BY, Row, Vectorized, panels
 from benchmarks.quality.vectors import DEPTH, inner_product, nearness, read_definitions, recall
+from export.heads.corpus import read_pairs
 from export.pruning.driver import halve
 from export.pruning.picture import draw_panels
 from tests.benchmarks.test_commands import run_script
@@ -59,33 +60,41 @@ def pairs_file(tmp_path: Path) -> Path:
 
 
 def test_spearman_of_some_of_the_pairs(pairs_file: Path, generator: np.random.Generator) -> None:
-    pairs = RatedTexts.read(pairs_file)
-    vectors = generator.normal(size=(40, 3)).astype(np.float32)
-    similarities = (vectors[:20] * vectors[20:]).sum(axis=1)
-    assert pairs.spearman(vectors, range(20)) == pytest.approx(100 * spearmanr(similarities, pairs.ratings)[0])
+    pairs = read_pairs(pairs_file)
+    sentences, nothing = list(dict.fromkeys([*pairs.left, *pairs.right])), np.zeros((0, 3), np.float32)
+    vectors = generator.normal(size=(len(sentences), 3)).astype(np.float32)
+    left, right = (vectors[[sentences.index(text) for text in side]] for side in (pairs.left, pairs.right))
+    found = Vectorized(pairs, sentences, vectors, nothing, nothing)
+    similarities = (left * right).sum(axis=1)
+    assert found.spearman() == pytest.approx(100 * spearmanr(similarities, pairs.ratings)[0])
     odd = 100 * spearmanr(similarities[1::2], pairs.ratings[1::2])[0]
-    assert pairs.spearman(vectors, range(1, 20, 2)) == pytest.approx(odd)
-
-
-def test_pairs_that_heads_are_chosen_by_are_left_out(pairs_file: Path) -> None:
-    left_out = set(RatedTexts.read(pairs_file).not_chosen_by())
-    chosen, judged = halve(20)
-    assert left_out == set(judged)
-    assert len(left_out | set(chosen)) == 20
+    assert found.spearman(range(1, 20, 2)) == pytest.approx(odd)
+    _, judged = halve(20)  # the pairs that heads are not chosen by
+    figures = found.figures(found, pairs_file)
+    assert figures[NOT_CHOSEN_BY] == found.spearman(sorted(judged)) != figures["spearman"]
 
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_a_pruned_network_that_is_the_whole_one_loses_nothing(pairs_file: Path, default_artifact: Path) -> None:
-    tables = run_script("quality pruning", default_artifact, default_artifact, "--pairs", pairs_file, "--seconds", 0.3)
-    first, second = tables["quality"]
+def test_a_network_that_is_the_first_one_loses_nothing(
+    pairs_file: Path, tmp_path: Path, default_artifact: Path
+) -> None:
+    pairs, plot, definitions = pairs_file, tmp_path / "healing.svg", tmp_path / "definitions.csv"
+    definitions.write_text("".join(f"word {i},{text}\n" for i, text in enumerate(draw_texts(20, seed=1))))
+    other = tmp_path / "healed"
+    other.symlink_to(default_artifact)
+    files = ("--pairs", pairs, "--definitions", definitions, "--words", 20, "--seconds", 0.3, "--plot", plot)
+    tables = run_script("quality artifacts", default_artifact, "--healed", other, *files)
+    first, second = ({**row, "artifact": ""} for row in tables["quality"])
     assert first == second
     assert (second["lost"], second["removed %"], second["heads"]) == (0, 0, 72)
-    assert second["cosine worst"] == pytest.approx(1, abs=1e-5)
+    assert second["worst"] == pytest.approx(1, abs=1e-5)
+    assert second["recall %"] == pytest.approx(100)
     for row in tables["speed"]:
         for size in (1, 8, 32):
             assert 0.5 < row[f"x {size}"] < 2
             assert row[f"bound {size}"] is None
+    assert ET.parse(plot).getroot().attrib["aria-label"] == "Healed and not healed"  # noqa: S314 - our own
 
 
 def row(removed: float, cosine: float) -> Row:
@@ -93,7 +102,7 @@ def row(removed: float, cosine: float) -> Row:
 
 
 def test_both_lines_begin_at_the_whole_network_and_go_by_the_share() -> None:
-    drawn = panels(row(0, 1.0), [row(40, 0.8), row(20, 0.9)], [row(20, 0.95)])
+    drawn = panels([row(0, 1.0), row(40, 0.8), row(20, 0.9)], [row(0, 1.0), row(20, 0.95)])
     cosine, spearman, speed = (
         {line.name: [(x, point["mean"]) for x, point in line.points] for line in panel.lines} for panel in drawn
     )
@@ -103,24 +112,8 @@ def test_both_lines_begin_at_the_whole_network_and_go_by_the_share() -> None:
 
 
 def test_without_pruned_ones_there_is_one_line() -> None:
-    drawn = panels(row(0, 1.0), [], [row(31, 0.98)])
+    drawn = panels([row(0, 1.0)], [row(0, 1.0), row(31, 0.98)])
     assert [[line.name for line in panel.lines] for panel in drawn] == [["healed"]] * 3
     picture = ET.fromstring(draw_panels("Healed & not", drawn))  # noqa: S314 - our own
     assert picture.attrib["aria-label"] == "Healed & not"
     assert len(picture.findall("{*}g")) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.alone
-def test_a_healed_network_that_is_the_whole_one_loses_nothing(
-    pairs_file: Path, tmp_path: Path, default_artifact: Path
-) -> None:
-    pairs, plot, definitions = pairs_file, tmp_path / "healing.svg", tmp_path / "definitions.csv"
-    definitions.write_text("".join(f"word {i},{text}\n" for i, text in enumerate(draw_texts(20, seed=1))))
-    files = ("--pairs", pairs, "--definitions", definitions, "--words", 20, "--seconds", 0.2, "--plot", plot)
-    whole, healed = run_script("quality healing", default_artifact, "--healed", default_artifact, *files)["healing"]
-    assert whole["removed %"] == healed["removed %"] == 0
-    assert healed["worst"] == pytest.approx(1, abs=1e-5)
-    assert healed["recall %"] == pytest.approx(100)
-    assert healed["spearman"] == whole["spearman"]
-    assert ET.parse(plot).getroot().attrib["aria-label"] == "Healed and not healed"  # noqa: S314 - our own
