@@ -17,8 +17,9 @@ from torch import Tensor
 from export.errors import SourceError, UnsupportedModel
 from export.families.bert import ALBERT, BERT, DISTILBERT, ELECTRA
 from export.families.deberta import DEBERTA
-from export.families.decoder import EUROBERT, GEMMA3, LLAMA, MISTRAL, QWEN2, QWEN3
+from export.families.decoder import EUROBERT, LLAMA, MISTRAL, QWEN2, QWEN3
 from export.families.family import Family, refuse_remote_code
+from export.families.gemma import GEMMA2, GEMMA3, text_settings
 from export.families.gte import GTE, JINA_BERT, NOMIC_BERT
 from export.families.modernbert import MODERNBERT
 from export.families.polyhead import POLYHEAD
@@ -43,7 +44,21 @@ ADAPTER = "adapter_config.json"  # sentence-transformers applies what it describ
 FAMILIES: Mapping[str, Family] = {
     model_type: family
     for family in (
-        *(ALBERT, BERT, DEBERTA, DISTILBERT, ELECTRA, EUROBERT, GEMMA3, GTE, JINA_BERT, JINA_V3, MODERNBERT, MPNET),
+        *(
+            ALBERT,
+            BERT,
+            DEBERTA,
+            DISTILBERT,
+            ELECTRA,
+            EUROBERT,
+            GEMMA2,
+            GEMMA3,
+            GTE,
+            JINA_BERT,
+            JINA_V3,
+            MODERNBERT,
+            MPNET,
+        ),
         *(LLAMA, MISTRAL, NOMIC_BERT, POLYHEAD, QWEN2, QWEN3, ROBERTA, T5),
     )
     for model_type in family.model_types
@@ -249,7 +264,7 @@ def _describe(folder: Path) -> dict[str, Any]:
     if not (folder / "config.json").is_file():
         hint = ", and is an artifact already" if (folder / MANIFEST).is_file() else ""
         raise SourceError(f"{folder} holds no config.json{hint}: name a sentence-transformers or Hugging Face folder")
-    return read_json(folder / "config.json")
+    return text_settings(read_json(folder / "config.json"))
 
 
 def _longest(wanted: int | None, pipeline: Pipeline, tokenizer: Tokenizer, config: EncoderConfig) -> int:

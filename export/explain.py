@@ -47,10 +47,9 @@ TOLERANCE = Tolerance(largest=1e-5, mean=1e-5)
 def can_explain(config: EncoderConfig, precision: str) -> bool:
     """Whether a graph of this network in this precision can be made.
 
-    Lower precisions are left out: rounded parts would not add up to what the encoder's graph gives. A layer with a
-    third norm is no layer that the decomposition knows.
+    Lower precisions are left out: rounded parts would not add up to what the encoder's graph gives.
     """
-    return precision == "fp32" and config.task in DECOMPOSABLE and not config.attention_residual_norm
+    return precision == "fp32" and config.task in DECOMPOSABLE and config.is_decomposable
 
 
 def write_explain_graph(encoder: Encoder, directory: Path) -> dict[str, Any]:

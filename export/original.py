@@ -302,7 +302,10 @@ def _compare_network(
         if hidden is not None and layer + 1 < config.num_layers:  # the last one may be behind the final norm
             parts = states[layer].numpy(), hidden[layer + 1][0].numpy()
             found.record("hidden_states", f"the hidden state behind layer {layer}", *parts, written)
-    last = ours.last_hidden_state[0].numpy(), theirs[0][0].numpy()
+    states.append(ours.last_hidden_state[0])
+    if config.projections and theirs[0].shape[-1] != config.hidden_size:  # EmbeddingGemma 2 projects before it pools
+        states[-1] = encoder.task_layers.get_submodule("projections.0")(states[-1]).detach()
+    last = states[-1].numpy(), theirs[0][0].numpy()
     found.record("last_hidden_state", "the last hidden state", *last, written)
 
 

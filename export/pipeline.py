@@ -231,7 +231,7 @@ def read_pipeline(
         )
     if task == found.task:
         _require_modules(modules, task, folder / "modules.json")
-        require_settings(settings, LANGUAGE_MODEL if "LogitScore" in kinds else NETWORKS[task])
+        require_settings(_for_texts(settings), LANGUAGE_MODEL if "LogitScore" in kinds else NETWORKS[task])
         classes = (CLASSES[task], PYLATE) if task == "multi_vector" else (CLASSES[task],)
         require_settings(around, {"model_type": classes, "truncate_dim": (None,)})
         values |= _read_modules(modules, task, allows_pickles=allows_pickles)
@@ -439,6 +439,14 @@ def _require_features(config: Mapping[str, Any], features: str, what: str) -> No
     if names != {features}:
         vector = "the pooled vector" if features == TEXT else "tokens' vectors"
         raise UnsupportedModel(f"{what} on anything but {vector} is not supported")
+
+
+def _for_texts(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the Transformer module without those for images, video and sound, which change no text."""
+    read = settings.get("modality_config")
+    if not isinstance(read, dict):
+        return dict(settings)
+    return {**settings, "modality_config": {kind: read[kind] for kind in ("text", "message") if kind in read}}
 
 
 def _read_transformer_settings(settings: Mapping[str, Any], folder: Path, *, expands: bool = False) -> dict[str, Any]:

@@ -63,6 +63,7 @@ class MultiHeadAttention(nn.Module):
         scale: float | None = None,
         norm_eps: float | None = None,
         norms_whole: bool = False,
+        value_norm_eps: float | None = None,
         bias: bool = True,
         output_bias: bool = True,
         stream: ValueStream | None = None,
@@ -79,6 +80,7 @@ class MultiHeadAttention(nn.Module):
             groups: query heads that read each key and value head; None: each has its own.
             scale: factor on the scores; None: 1 / sqrt(K).
             norm_eps: epsilon of the norms of queries and keys; None: they are not normed.
+            value_norm_eps: epsilon of an RMSNorm without weights of every value head; None: they are not normed.
             norms_whole: whether these are LayerNorms over all heads together, instead of an RMSNorm a head.
             bias: whether queries, keys and values have biases.
             output_bias: whether the output has one.
@@ -99,6 +101,7 @@ class MultiHeadAttention(nn.Module):
             self.position_key = PositionTable(num_heads * d_k, distance_rows)
         if num_heads and "position_to_content" in position_scores:
             self.position_query = PositionTable(num_heads * d_k, distance_rows)
+        self.value_norm = None if value_norm_eps is None else nn.RMSNorm(d_v, value_norm_eps, elementwise_affine=False)
         if num_heads:
             self.query = nn.Linear(hidden_size, num_heads * d_k, bias=bias)
             self.key = nn.Linear(hidden_size, len(self.groups) * d_k, bias=bias)
@@ -160,7 +163,8 @@ class MultiHeadAttention(nn.Module):
 
     def values(self, hidden: Tensor, first_values: Tensor | None = None) -> Tensor:
         """What attention weighs, [T, D] -> [T, G*V]; `first_values` are the first layer's, for a value residual."""
-        return self.stream.values(self.value(hidden), first_values)
+        value = _norm_and_turn(self.value(hidden), len(self.groups), self.value_norm, NO_TERMS)
+        return self.stream.values(value, first_values)
 
     @property
     def attended_heads(self) -> int:
@@ -186,7 +190,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def _norm_and_turn(x: Tensor, num_heads: int, norm: nn.Module | None, terms: PositionTerms) -> Tensor:
-    """Queries or keys [T, heads*K], normed, each head by itself or all together, and then turned by position."""
+    """Queries, keys or values [T, heads*K], normed, a head by itself or all together, and then turned by position."""
     if isinstance(norm, nn.LayerNorm):
         x = norm(x)
     elif norm is not None:

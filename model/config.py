@@ -45,7 +45,10 @@ _CHOICES = {
     "pooling": Pooling,
     "value_activation": ValueActivation,
 }
-_ZERO_FOR_NONE = ("type_vocab_size", "token_size", "original_heads", "relative_buckets", "relative_distance")
+_ZERO_FOR_NONE = (
+    *("type_vocab_size", "token_size", "original_heads", "relative_buckets", "relative_distance"),
+    *("local_head_size", "layer_signal_size"),
+)
 
 _FLAGS = (
     *("gated", "up_bias", "down_bias", "attention_bias", "output_bias"),
@@ -54,6 +57,7 @@ _FLAGS = (
         "query_key_norm",
         "query_key_layer_norm",
         "attention_residual_norm",
+        "value_norm",
         "causal",
         "learned_value_residual",
         "output_gate",
@@ -78,6 +82,7 @@ class EncoderConfig:
         query_groups: how many query heads read each key and value head, a layer if they differ; empty: as many.
         d_k: size of one query or key head. Free of `hidden_size / num_heads` (Vaswani et al. 2017, table 3 B).
         d_v: size of one value head, free of `d_k`.
+        local_head_size: d_k and d_v of local layers, if other than elsewhere; 0: the same.
         score_scale: factor on the scores before the softmax; None: 1 / sqrt(d_k).
         query_key_norm: whether every query and key head is normed by an RMSNorm, before positions turn it.
         query_key_layer_norm: whether queries, and keys, are normed by a LayerNorm over all heads together.
@@ -119,9 +124,12 @@ class EncoderConfig:
             distance has a row.
         position_scores: which products disentangled positions add: each query's with the keys of distances
             (`content_to_position`), and each key's with the queries of distances (`position_to_content`).
+        layer_signal_size: width of the signals that each token's embedding sends to every layer
+            (`model.layers.LayerSignals`); 0: none.
         original_heads: heads a layer that a bias a head (`alibi`, `relative`) was made for, where layers lost some;
             else 0.
         kept_heads: which of those each layer kept, ascending; empty where original_heads is 0.
+        value_norm: whether every value head is normed by an RMSNorm without weights.
         value_activation: applied to the values before they are weighed; see `model.value_stream` for this and the next.
         value_residual: a and b of `V_l <- a V_1 + b V_l` a layer, the first layer's (0, 1); empty for none.
         learned_value_residual: whether a and b are parameters that begin at `value_residual`.
@@ -147,6 +155,9 @@ class EncoderConfig:
     query_key_norm: bool = False
     query_key_layer_norm: bool = False
     attention_residual_norm: bool = False
+    value_norm: bool = False
+    local_head_size: int = 0
+    layer_signal_size: int = 0
     type_vocab_size: int = 0
     token_size: int = 0
     activation: Activation = "gelu"
@@ -209,6 +220,8 @@ class EncoderConfig:
             raise ConfigError("attention_residual_norm is a norm behind the one after attention: pre_norm has none")
         if self.query_key_layer_norm and self.query_key_norm:
             raise ConfigError("query_key_norm and query_key_layer_norm: set one of them")
+        if self.local_head_size and (self.value_residual or self.shared_layers):
+            raise ConfigError("local_head_size: value_residual and shared_layers need heads of one size")
         _check_positions(self)
         _check_kept_heads(self)
         _check_value_stream(self)
@@ -227,6 +240,16 @@ class EncoderConfig:
         heads = self.num_heads[layer]
         shared = self.num_key_value_heads[layer] if self.num_key_value_heads else heads
         return (heads // shared,) * shared if shared else ()
+
+    def head_sizes(self, layer: int) -> tuple[int, int]:
+        """d_k and d_v of a layer."""
+        is_own = self.local_head_size and layer in self.local_layers
+        return (self.local_head_size, self.local_head_size) if is_own else (self.d_k, self.d_v)
+
+    @property
+    def is_decomposable(self) -> bool:
+        """Whether the layers have only parts that `model.decomposition` takes apart."""
+        return not (self.attention_residual_norm or self.value_norm or self.layer_signal_size)
 
     def head_span(self, layer: int) -> slice:
         """Which of all heads, counted from the first layer's first, are a layer's."""
@@ -356,8 +379,9 @@ def _check_positions(config: EncoderConfig) -> None:
         raise ConfigError(
             f"max_positions is {config.max_positions}: {table} values in a table of positions; at most {LARGEST_TABLE}"
         )
-    if config.attention_positions == "rotary" and config.d_k % 2:
-        raise ConfigError(f"d_k is {config.d_k}: rotary positions turn pairs, so it must be even")
+    for name in ("d_k", "local_head_size"):
+        if config.attention_positions == "rotary" and getattr(config, name) % 2:
+            raise ConfigError(f"{name} is {getattr(config, name)}: rotary positions turn pairs, so it must be even")
     if config.attention_positions == "relative" and (config.relative_buckets < 4 or config.relative_buckets % 2):
         raise ConfigError(f"relative_buckets is {config.relative_buckets}: expected an even number of at least 4")
     if config.attention_positions == "relative" and config.relative_distance <= config.relative_buckets // 4:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from model.attention import Implementation, MultiHeadAttention
 from model.config import EncoderConfig
-from model.layers import Dropout, FeedForward, norm_of
+from model.layers import Dropout, FeedForward, LayerSignals, SignalReader, norm_of
 from model.packing import Packing, packing
 from model.positions import AttentionPositions, PositionTerms, sinusoids
 from model.tasks import TASKS, Encoded
@@ -80,15 +80,17 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.pre_norm = config.pre_norm
         self.dropout = Dropout()
+        d_k, d_v = config.head_sizes(layer)
         self.attention = MultiHeadAttention(
             hidden_size=config.hidden_size,
             num_heads=config.num_heads[layer],
-            d_k=config.d_k,
-            d_v=config.d_v,
+            d_k=d_k,
+            d_v=d_v,
             groups=config.groups(layer),
             scale=config.score_scale,
             norm_eps=config.norm_eps if config.query_key_norm or config.query_key_layer_norm else None,
             norms_whole=config.query_key_layer_norm,
+            value_norm_eps=config.norm_eps if config.value_norm else None,
             bias=config.attention_bias,
             output_bias=config.output_bias,
             stream=make_value_stream(config, layer),
@@ -108,11 +110,17 @@ class EncoderLayer(nn.Module):
         self.attention_residual_norm = norm_of(config) if config.attention_residual_norm else None
         self.attention_output_norm = norm_of(config) if config.sandwich_norm else nn.Identity()
         self.feed_forward_output_norm = norm_of(config) if config.sandwich_norm else nn.Identity()
+        self.signal = SignalReader(config) if config.layer_signal_size else None
 
     def forward(
-        self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms
+        self,
+        hidden: Tensor,
+        tokens: Packing,
+        request: LayerRequest,
+        terms: PositionTerms,
+        signal: Tensor | None = None,
     ) -> tuple[Tensor, HeadOutputs]:
-        """[T, D] -> [T, D] and what this layer's heads show."""
+        """[T, D], and the layer's signal [T, P] if there is one -> [T, D] and what this layer's heads show."""
         if self.pre_norm:
             attended, heads = self.attention(self.attention_norm(hidden), tokens, request, terms)
             hidden = hidden + self.dropout(self.attention_output_norm(attended))
@@ -124,7 +132,7 @@ class EncoderLayer(nn.Module):
             again = self.attention_residual_norm
             hidden = normed if again is None else again(hidden + normed)
             hidden = self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
-        return hidden, heads
+        return hidden if self.signal is None else self.signal(hidden, signal), heads
 
     def values(self, hidden: Tensor) -> Tensor:
         """What this layer's attention would weigh, [T, D] -> [T, G*V]."""
@@ -139,6 +147,7 @@ class Encoder(nn.Module):
         self.config = config
         self.embeddings = Embeddings(config)
         self.positions = AttentionPositions(config)
+        self.layer_signals = LayerSignals(config) if config.layer_signal_size else None
         self.layers = nn.ModuleList(EncoderLayer(config, layer) for layer in range(config.num_layers))
         self.final_norm = norm_of(config) if config.final_norm else nn.Identity()
         self.task_layers = TASKS[config.task](config)
@@ -216,9 +225,11 @@ class Encoder(nn.Module):
         types = None if token_type_ids is None else tokens.pack(token_type_ids)
         hidden = self.embeddings(tokens.pack(input_ids), tokens.positions(), types)
         requests = self._requests(attention_layers, norm_layers, head_gates, self.first_values(hidden))
+        terms = self.position_terms(tokens, hidden.dtype)
+        signals = () if self.layer_signals is None else (self.layer_signals(hidden),)
         shown: list[HeadOutputs] = []
-        for layer, request, terms in zip(self.layers, requests, self.position_terms(tokens, hidden.dtype), strict=True):
-            hidden, heads = layer(hidden, tokens, request, terms)
+        for layer, *given in zip(self.layers, requests, terms, *signals, strict=True):
+            hidden, heads = layer(hidden, tokens, *given)
             shown.append(heads)
         hidden = self.final_norm(hidden)
         encoded = Encoded(hidden, tokens.pad(hidden), tokens, self.embeddings.token.weight)

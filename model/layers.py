@@ -62,6 +62,39 @@ def norm_of(config: EncoderConfig, size: int | None = None) -> nn.Module:
     return make_norm(config.norm, size or config.hidden_size, eps=config.norm_eps, bias=config.norm_bias)
 
 
+class LayerSignals(nn.Module):
+    """What each token's embedding sends to every layer, `norm(projection(x))` of a layer (EmbeddingGemma 2)."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.num_layers = config.num_layers
+        self.projection = nn.Linear(config.hidden_size, config.num_layers * config.layer_signal_size, bias=False)
+        self.norm = norm_of(config, config.layer_signal_size)
+
+    def forward(self, embedded: Tensor) -> tuple[Tensor, ...]:
+        """[T, D] -> [T, P] a layer."""
+        parts: Tensor = self.norm(self.projection(embedded).view(embedded.shape[0], self.num_layers, -1))
+        return parts.unbind(dim=1)
+
+
+class SignalReader(nn.Module):
+    """The third part of a layer, `(x + norm(output(activation(gate(x)) * signal))) * layer_scalar`."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.hidden_size, config.layer_signal_size, bias=False)
+        self.output = nn.Linear(config.layer_signal_size, config.hidden_size, bias=False)
+        self.norm = norm_of(config)
+        self.activation = ACTIVATIONS[config.activation]
+        self.layer_scalar = nn.Parameter(torch.ones(1))
+
+    def forward(self, hidden: Tensor, signal: Tensor) -> Tensor:
+        """[T, D] and [T, P] -> [T, D]."""
+        added = self.norm(self.output(self.activation(self.gate(hidden)) * signal))
+        scaled: Tensor = (hidden + added) * self.layer_scalar
+        return scaled
+
+
 class Dropout(nn.Module):
     """Zeroes a share of the values in training and scales the rest (Srivastava et al. 2014); `share` is 0 at first.
 

@@ -246,9 +246,10 @@ class AttentionPositions(nn.Module):
         self.bias: AlibiBias | BucketedBias | None = None
         self.distances: DistanceRows | None = None
         if config.attention_positions == "rotary":
-            self.rotary = _rotary(config, config.rope_theta)
+            self.rotary = _rotary(config, config.rope_theta, config.d_k)
             if config.local_layers:
-                self.local_rotary = _rotary(config, config.local_rope_theta or config.rope_theta)
+                size = config.local_head_size or config.d_k
+                self.local_rotary = _rotary(config, config.local_rope_theta or config.rope_theta, size)
         elif config.attention_positions == "alibi" and heads:
             self.bias = AlibiBias(heads)
         elif config.attention_positions == "relative" and heads:
@@ -289,9 +290,9 @@ class AttentionPositions(nn.Module):
         return far, PositionTerms(rotation, _hiding(offsets.abs() > self.window, bias, dtype), self.blocks)
 
 
-def _rotary(config: EncoderConfig, theta: float) -> Rotary:
+def _rotary(config: EncoderConfig, theta: float, d_k: int) -> Rotary:
     return Rotary(
-        d_k=config.d_k,
+        d_k=d_k,
         max_positions=config.max_positions,
         theta=theta,
         divisor=config.rope_divisor,

@@ -170,7 +170,8 @@ def is_linear(config: EncoderConfig) -> bool:
     Only then may a value bias be moved behind attention. With a value residual the first layer's bias is also part of
     other layers' values.
     """
-    return not config.value_residual and config.value_activation == "identity" and not config.output_gate
+    changed = config.value_residual or config.value_activation != "identity" or config.value_norm
+    return not changed and not config.output_gate
 
 
 def check_gates(head_gates: Tensor, lengths: Tensor, num_heads: tuple[int, ...]) -> None:

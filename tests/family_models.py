@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTra
 
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.sources import Folder
+from model.encoder import Encoder
 from tests.tokenizers import TOKENIZERS
 
 VOCABULARY = 400
@@ -81,6 +82,19 @@ GEMMA3: Mapping[str, Any] = {
     "use_bidirectional_attention": True,
     "eos_token_id": 1,
 }
+GEMMA2: Mapping[str, Any] = {  # of EmbeddingGemma 2
+    **DECODER,
+    "head_dim": 6,
+    "per_layer_config": {
+        "01": {"head_dim": 10, "num_key_value_heads": 1},
+        "02": {"head_dim": 10, "num_key_value_heads": 1},
+    },
+    "layer_types": [LOCAL, FULL, FULL],
+    "sliding_window": 3,
+    "hidden_size_per_layer_input": 12,
+    "embedding_dim": 20,
+    "eos_token_id": 1,
+}
 T5: Mapping[str, Any] = {
     "vocab_size": VOCABULARY,
     "d_model": 24,
@@ -135,6 +149,10 @@ MODELS = (
     FamilyModel("mistral-windows", "mistral", {**DECODER, "sliding_window": 5}, "llama3", spread=0.2),
     FamilyModel("gemma3", "gemma3_text", GEMMA3, "gemma", spread=0.15),
     FamilyModel("gemma3-causal", "gemma3_text", {**GEMMA3, "use_bidirectional_attention": False}, "gemma", spread=0.15),
+    FamilyModel("gemma2", "embedding_gemma2_text", GEMMA2, "gemma", spread=0.15),
+    FamilyModel(
+        "gemma2-global", "embedding_gemma2_text", {**GEMMA2, "layer_types": [FULL] * 3, "per_layer_config": {}}, "gemma"
+    ),
     FamilyModel("deberta", "deberta-v2", DEBERTA, "deberta", spread=0.2),
     FamilyModel("deberta-separate", "deberta-v2", {**DEBERTA, **SEPARATE, "type_vocab_size": 2}, spread=0.2),
     FamilyModel(
@@ -156,7 +174,7 @@ MODELS = (
 )
 SERVED = (
     *("roberta", "xlm-roberta", "distilbert", "electra", "mpnet", "modernbert", "nomic", "gte"),
-    *("albert", "deberta", "jina-v3", "eurobert", "qwen3", "gemma3", "t5"),
+    *("albert", "deberta", "jina-v3", "eurobert", "qwen3", "gemma3", "gemma2", "t5"),
 )
 """Those that are exported and served too: one for each network."""
 
@@ -174,8 +192,9 @@ def draw(model: FamilyModel, seed: int = 0, *, auto: Any = None, **settings: Any
     made: PreTrainedModel = (auto or model.auto).from_config(config, attn_implementation="eager")
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in made.named_parameters():
-            neutral = 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0
+        scalars = [(name, buffer) for name, buffer in made.named_buffers() if name.endswith("scalar")]
+        for name, parameter in (*made.named_parameters(), *scalars):
+            neutral = 1.0 if ("norm" in name.lower() and name.endswith("weight")) or name.endswith("scalar") else 0.0
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(neutral + noise * (model.spread if parameter.ndim > 1 else 0.1))
     made.train(False)
@@ -201,3 +220,10 @@ def ids_and_types(model: FamilyModel, rows: int, sequence: int) -> tuple[Tensor,
     ids = torch.randint(3, VOCABULARY, (rows, sequence), generator=generator)
     types = model.settings.get("type_vocab_size", 2)
     return ids, torch.randint(0, max(types, 1), ids.shape, generator=generator)
+
+
+def project(encoder: Encoder, hidden: Tensor) -> Tensor:
+    """Hidden states as `transformers` gives them: EmbeddingGemma 2 projects tokens, before they are pooled."""
+    for projection in encoder.task_layers.get_submodule("projections").children():
+        hidden = projection(hidden)
+    return hidden

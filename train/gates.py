@@ -178,6 +178,6 @@ def fold_gates(encoder: Encoder, gates: Tensor) -> Encoder:
     for layer, attention in enumerate(module.attention for module in encoder_layers(folded)):
         if attention.num_heads:
             own = gates[encoder.config.head_span(layer)]
-            columns = torch.where(own > 0, own, 1.0).repeat_interleave(encoder.config.d_v)
+            columns = torch.where(own > 0, own, 1.0).repeat_interleave(encoder.config.head_sizes(layer)[1])
             attention.output.weight.mul_(columns)
     return folded

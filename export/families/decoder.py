@@ -4,24 +4,15 @@ Norms before, RMSNorm, rotary positions, a gated feed-forward, keys and values t
 
 Qwen3 (Qwen3-Embedding, Qwen3-Reranker) is causal, with norms on queries and keys. The originals pad at the left;
 positions are relative, so padding at the right changes nothing. EuroBERT's layers see the whole text.
-
-Gemma 3's text network (EmbeddingGemma) has norms on both sides of every part. Most layers see a window, with a rotary
-base of their own. An RMSNorm's weight is stored less 1, and token embeddings without their factor sqrt(D): both join
-the weights.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from export.errors import UnsupportedModel
 from export.families.family import (
     DENSE,
-    GLOBAL,
-    LOCAL,
     OUTPUT,
     QKV,
     REQUIRED,
@@ -29,10 +20,9 @@ from export.families.family import (
     TaskLayers,
     fixed,
     local_layers,
-    positive,
     read_activation,
 )
-from export.families.rope import Rope, find_rope, two_ropes
+from export.families.rope import Rope, find_rope
 from model.config import EncoderConfig, Pooling
 from model.config_parts import MOST_LAYERS, require
 
@@ -82,7 +72,7 @@ def read_decoder(
     Raises:
         UnsupportedModel: a setting that makes it another network than the one built here.
     """
-    layers, heads = _count_layers(config), config["num_attention_heads"]
+    layers, heads = count_layers(config), config["num_attention_heads"]
     shared = config.get("num_key_value_heads") or heads
     head_size = config.get("head_dim") or config["hidden_size"] // heads
     has_bias = config.get("attention_bias", False)
@@ -116,7 +106,7 @@ def read_decoder(
     )
 
 
-def _count_layers(config: Mapping[str, Any]) -> int:
+def count_layers(config: Mapping[str, Any]) -> int:
     """The number of layers, checked before anything of that size is made."""
     layers: int = config["num_hidden_layers"]
     require("num_hidden_layers", layers, minimum=1, maximum=MOST_LAYERS)
@@ -137,7 +127,7 @@ def _read_llama_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderCo
 
 
 def _read_mistral_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    every = tuple(range(_count_layers(config))) if config["sliding_window"] is not None else ()
+    every = tuple(range(count_layers(config))) if config["sliding_window"] is not None else ()
     return _windowed(config, pooling, every)
 
 
@@ -154,7 +144,7 @@ def _qwen3_windowed(config: Mapping[str, Any]) -> tuple[int, ...]:
     """Layers with a window: from `layer_types`, or in older files the last ones."""
     if not config.get("use_sliding_window") or config.get("sliding_window") is None:
         return ()
-    layers = _count_layers(config)
+    layers = count_layers(config)
     if config.get("layer_types") is None:
         return tuple(range(config["max_window_layers"], layers))
     return local_layers(config["layer_types"], layers)
@@ -264,87 +254,4 @@ EUROBERT = Family(
     ignored=("lm_head.", "dense.", "classifier.", "rotary_emb."),
     classifier=TaskLayers({"dense": DENSE, "classifier": OUTPUT}, _read_eurobert_classifier),
     read_config=_read_eurobert_config,
-)
-
-
-GEMMA3_PERIOD = 6  # of older files: one layer in 6 sees the whole text
-GEMMA3_NAMES: Mapping[str, str] = {
-    **NAMES,
-    "layers.{}.post_attention_layernorm": "layers.{}.attention_output_norm",
-    "layers.{}.pre_feedforward_layernorm": "layers.{}.feed_forward_norm",
-    "layers.{}.post_feedforward_layernorm": "layers.{}.feed_forward_output_norm",
-}
-GEMMA3_TOKENS = "embeddings.token.weight"
-
-
-def _read_gemma3_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    layers = _count_layers(config)
-    near_layers = local_layers(config.get("layer_types") or _gemma3_by_period(config), layers)
-    far, near = _gemma3_ropes(config)
-    if near_layers and (near.divisor, near.scaling) != (far.divisor, far.scaling):
-        raise UnsupportedModel("rotary positions of local and global layers are scaled by different factors")
-    causal = not config.get("use_bidirectional_attention")
-    sees = config["sliding_window"]
-    return read_decoder(
-        config,
-        pooling,
-        far,
-        activation="hidden_activation",
-        query_key_norm=True,
-        sandwich_norm=True,
-        causal=causal,
-        score_scale=positive(config, "query_pre_attn_scalar") ** -0.5,
-        local_rope_theta=near.theta if near_layers else None,
-        local_layers=near_layers,
-        window=(sees - 1 if causal else sees // 2) if near_layers else None,
-    )
-
-
-def _join_factors(state: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    factor = math.sqrt(config["hidden_size"])
-    return {
-        name: tensor * factor if name == GEMMA3_TOKENS else tensor + 1 if name.endswith("norm.weight") else tensor
-        for name, tensor in state.items()
-    }
-
-
-def _gemma3_by_period(config: Mapping[str, Any]) -> list[str]:
-    period = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or GEMMA3_PERIOD
-    return [LOCAL if (layer + 1) % period else GLOBAL for layer in range(config["num_hidden_layers"])]
-
-
-def _gemma3_ropes(config: Mapping[str, Any]) -> tuple[Rope, Rope]:
-    """Of global and of local layers."""
-    said = {GLOBAL: config["rope_theta"], LOCAL: config["rope_local_base_freq"]}
-    return two_ropes(config, said, {GLOBAL: 1e6, LOCAL: 1e4}, scaling=config["rope_scaling"])
-
-
-GEMMA3 = Family(
-    model_types=("gemma3_text",),
-    settings={
-        "vocab_size": 262208,
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "num_hidden_layers": 26,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "max_position_embeddings": 131072,
-        "rms_norm_eps": 1e-6,
-        "attention_bias": False,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 4096,
-        "use_bidirectional_attention": False,
-        **dict.fromkeys(("layer_types", "sliding_window_pattern", "_sliding_window_pattern")),
-        **dict.fromkeys(("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq")),
-    },
-    requires={**WHOLE_ROTATION, "attn_logit_softcapping": (None,), "is_causal": (True,)},
-    unread=("final_logit_softcapping", "cache_implementation", "hidden_act"),
-    prefixes=PREFIXES,
-    ignored=("lm_head.", "rotary_emb."),
-    names=GEMMA3_NAMES,
-    token_classifier=None,
-    read_config=_read_gemma3_config,
-    finish=_join_factors,
 )

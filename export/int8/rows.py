@@ -26,7 +26,7 @@ ZERO_POINT = 128
 ALPHA = 0.5  # share of the difficulty that moves into weights, SmoothQuant's own
 LARGEST_ERROR = 0.05  # of a product's outputs, root mean square over their own; int8 of smooth inputs has 0.01
 JUDGED_BATCHES = 4
-PRODUCTS = ("query", "key", "value", "output"), ("gate", "up", "down")
+PRODUCTS = ("query", "key", "value", "output"), ("gate", "up", "down"), ("gate", "output")
 
 
 class RowQuantizedLinear(nn.Module):
@@ -106,10 +106,10 @@ def quantize_products(quantized: Encoder, ranges: Mapping[str, "Range"], batches
 def _products(encoder: Encoder) -> Iterator[tuple[nn.Module, str, nn.Linear, str]]:
     """Module, attribute, linear map and name of every product."""
     for index, layer in enumerate(encoder.layers):
-        for part, names in zip(("attention", "feed_forward"), PRODUCTS, strict=True):
-            parent = layer.get_submodule(part)
+        for part, names in zip(("attention", "feed_forward", "signal"), PRODUCTS, strict=True):
+            parent = getattr(layer, part, None)
             for attribute in names:
-                if isinstance(linear := getattr(parent, attribute, None), nn.Linear):
+                if parent is not None and isinstance(linear := getattr(parent, attribute, None), nn.Linear):
                     yield parent, attribute, linear, f"layers.{index}.{part}.{attribute}"
 
 

@@ -67,16 +67,17 @@ def _cut_layer(state: dict[str, Tensor], layer: int, heads: tuple[int, ...], con
             del state[key]
         state[f"{name}.output_bias"] = bias
         return
+    d_k, d_v = config.head_sizes(layer)
     output = state[f"{name}.output.weight"]
-    state[f"{name}.output.weight"] = output[:, _places(heads, config.d_v)].contiguous()
+    state[f"{name}.output.weight"] = output[:, _places(heads, d_v)].contiguous()
     read = tuple(head for head, readers in enumerate(_readers(layer, heads, config)) if readers)
     parts = (
-        ("query", heads, config.d_k),
-        ("position_key", heads, config.d_k),
-        ("position_query", heads, config.d_k),
+        ("query", heads, d_k),
+        ("position_key", heads, d_k),
+        ("position_query", heads, d_k),
         ("stream.gate", heads, 1),
-        ("key", read, config.d_k),
-        ("value", read, config.d_v),
+        ("key", read, d_k),
+        ("value", read, d_v),
     )
     for part, chosen, size in parts:
         for key in (f"{name}.{part}.weight", f"{name}.{part}.bias"):

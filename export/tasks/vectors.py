@@ -33,15 +33,15 @@ def _thresholds(mean: float, worst: float) -> tuple[Threshold, ...]:
 
 
 def read_embedding(source: TaskSource, config: EncoderConfig) -> tuple[EncoderConfig, dict[str, Tensor]]:
-    """The network with its dense layers after pooling."""
-    layers = source.pipeline.dense
+    """The network with its dense layers after pooling: its own first, then the modules."""
+    layers, first = source.pipeline.dense, len(config.projections)
     projections = tuple(Projection(size=dense.size, bias=dense.bias, activation=dense.activation) for dense in layers)
     state = {
         f"task_layers.projections.{index}.{name}": tensor
-        for index, dense in enumerate(layers)
+        for index, dense in enumerate(layers, first)
         for name, tensor in dense.state.items()
     }
-    return replace(config, projections=projections), state
+    return replace(config, projections=config.projections + projections), state
 
 
 def measure_embedding(found: Rows, expected: Rows) -> dict[str, float]:

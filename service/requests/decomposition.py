@@ -72,8 +72,8 @@ def plan_decomposition(request: EncodeRequest, manifest: Manifest) -> Decomposit
 def missing_graph(manifest: Manifest) -> str:
     """Why an artifact has no graph that explains, and how to get one."""
     missing = "this artifact has no explain.onnx, the graph that explains through the network"
-    if manifest.config.attention_residual_norm:
-        return f"{missing}: its layers have a third norm, which is not taken apart"
+    if not manifest.config.is_decomposable:
+        return f"{missing}: its layers have a part that is not taken apart (a third norm, or signals from embeddings)"
     if manifest.precision == "fp32":
         return f"{missing}: export the model again"
     return (

@@ -30,7 +30,7 @@ WORDS: Mapping[str, Sequence[str]] = {  # what families call the four numbers of
     "nomic": ("n_embd", "n_layer", "n_head", "n_inner"),
     "t5": ("d_model", "num_layers", "num_heads", "d_ff"),
 }
-SMALL: Mapping[str, Callable[[int], int]] = {
+SMALL: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("hidden_size", "dim", "n_embd", "d_model", "pooler_hidden_size"), lambda _: WIDTH),
     **dict.fromkeys(("num_attention_heads", "n_heads", "n_head", "num_heads"), lambda _: 4),
     **dict.fromkeys(("intermediate_size", "hidden_dim", "n_inner", "d_ff"), lambda _: 64),
@@ -40,6 +40,9 @@ SMALL: Mapping[str, Callable[[int], int]] = {
     "max_trained_positions": lambda _: POSITIONS,
     "pad_vocab_size_multiple": lambda _: 1,
     "embedding_size": lambda _: 12,
+    "hidden_size_per_layer_input": lambda _: 12,
+    "embedding_dim": lambda _: 24,
+    "per_layer_config": lambda _: {"03": {"head_dim": 16, "num_key_value_heads": 1}},
     "head_dim": lambda _: 12,
     "d_kv": lambda _: 10,
     "num_key_value_heads": lambda heads: 1 if heads == 1 else 2,
@@ -153,6 +156,8 @@ def build(model: Published, folder: Path) -> Path:
         if model["inline_dense"]:  # the architecture tells the library of the dense layer
             _write(library, "config.json", {**config_of(library), "architectures": [model["architecture"]]})
     kept = {name: value for name, value in config.items() if name not in (model["left_out"] or ())}
+    if model["text_part"]:  # of a network that reads more than texts
+        kept = {**model["text_part"], "architectures": config["architectures"], "text_config": kept}
     _write(folder, "config.json", kept)
     _change_weights(model, folder)
     return library
@@ -173,6 +178,8 @@ def _change_weights(model: Published, folder: Path) -> None:
     """Weights as they are published: besides the network's, or as a pickle."""
     path = folder / "model.safetensors"
     tensors = load_file(path)
+    if model["text_part"]:
+        tensors = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
     tensors |= {name: torch.ones(WIDTH) for name in model["extra_tensors"] or ()}
     if model["flash_names"]:
         tensors = _in_flash_names(tensors)

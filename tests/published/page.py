@@ -85,7 +85,7 @@ def dimensions(row: Published) -> str:
     if kind == "sparse":
         return "a weight a word"
     dense = [int(module.split()[1]) for module in row["modules"] or () if "Dense" in module]
-    return str(row["inline_dense"] or (dense[-1] if dense else row["shape"][0]))
+    return str(row["dimensions"] or row["inline_dense"] or (dense[-1] if dense else row["shape"][0]))
 
 
 def megabytes(row: Published) -> str:

@@ -1,6 +1,7 @@
 """Encoders made from decoders: left padding, scaled rotary positions, older files, refusals."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import AutoModelForSequenceClassification
 from export.checkpoint import read_checkpoint
 from export.errors import UnsupportedModel
 from export.sources import Folder
-from tests.family_models import MODELS, FamilyModel, draw, ids_and_types, read, save
+from tests.family_models import MODELS, FamilyModel, draw, ids_and_types, project, read, save
 
 TOLERANCE = 1e-5
 LONG = 320
@@ -96,6 +97,28 @@ def test_older_files_of_gemma_say_the_same(tmp_path: Path) -> None:
     assert read(change(folder, rope_parameters=None, layer_types=None, **older)).encoder.config == expected
 
 
+def test_the_text_part_of_a_network_for_images_and_sound_is_read(tmp_path: Path) -> None:
+    places = {"image_token_id": 7, "audio_token_id": 9, "video_token_id": 11}
+    model = model_named("gemma2")
+    whole = replace(model, model_type="embedding_gemma2", settings={"text_config": model.settings, **places})
+    theirs = draw(whole)
+    ours = read(save(theirs, whole, tmp_path)).encoder
+    ids = torch.tensor([[5, 7, 30, 9, 8, 11, 40]])
+    with torch.inference_mode():
+        expected = theirs(ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+        found = ours(ids, torch.tensor([7]))
+    torch.testing.assert_close(project(ours, found.last_hidden_state), expected, atol=TOLERANCE, rtol=0)
+    torch.testing.assert_close(found.pooled, expected.mean(dim=1), atol=TOLERANCE, rtol=0)
+
+
+def test_gemma2_without_a_setting_for_each_layer_has_wider_global_layers(tmp_path: Path) -> None:
+    model = model_named("gemma2")
+    folder = save(draw(model), model, tmp_path)
+    expected = read(folder).encoder.config
+    wider = {"global_head_dim": 10, "num_global_key_value_heads": 1}
+    assert read(change(folder, per_layer_config=None, **wider)).encoder.config == expected
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
@@ -121,6 +144,8 @@ def test_older_files_of_gemma_say_the_same(tmp_path: Path) -> None:
             {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
             "rope_parameters and rope_scaling: which is",
         ),
+        ("gemma2", {"per_layer_config": {"1": {"sliding_window": 3}}}, "per_layer_config has sliding_window: head_dim"),
+        ("gemma2", {"per_layer_config": {"1": {"head_dim": 8}}}, "heads of sizes .6, 8, 6.: one for each kind of"),
         ("gemma3", {"is_causal": False}, "is_causal False: True is supported"),
         ("jina-v3", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, "rope_scaling .*: None is supported"),
         ("albert", {"num_hidden_groups": 9}, "num_hidden_groups is 9: .* at most 5"),

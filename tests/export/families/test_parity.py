@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from model.encoder import Encoder, EncoderOutput
-from tests.family_models import MODELS, FamilyModel, draw, ids_and_types, read, save
+from tests.family_models import MODELS, FamilyModel, draw, ids_and_types, project, read, save
 
 TOLERANCE = 1e-5
 BATCHES = [[7], [1], [5, 2, 1], [3, 9, 4], [40, 1]]
@@ -55,7 +55,7 @@ def test_hidden_states_and_attention_equal_transformers(
     eager, sdpa = (run_ours(ours.use(name), ids, types, lengths) for name in ("eager", "sdpa"))
     for row, length in enumerate(lengths):
         for found in (eager, sdpa):
-            hidden = found.last_hidden_state[row, :length], expected.last_hidden_state[row, :length]
+            hidden = project(ours, found.last_hidden_state)[row, :length], expected.last_hidden_state[row, :length]
             torch.testing.assert_close(*hidden, atol=TOLERANCE, rtol=0)
         for weights, reference in zip(eager.attentions, expected.attentions, strict=True):
             assert weights is not None

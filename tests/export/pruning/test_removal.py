@@ -24,6 +24,17 @@ NETWORKS = {
     "shared layers": replace(EVEN, shared_layers=(0, 0, 0)),
     "uneven groups": replace(EVEN, num_key_value_heads=(2, 4, 1), query_groups=((1, 3), (1,) * 4, (4,))),
     "causal, normed keys": replace(EVEN, num_key_value_heads=(1, 2, 2), causal=True, query_key_norm=True),
+    "wider global layers, signals": replace(
+        EVEN,
+        pre_norm=True,
+        query_key_norm=True,
+        value_norm=True,
+        num_key_value_heads=(2, 1, 2),
+        local_layers=(0, 2),
+        window=4,
+        local_head_size=6,
+        layer_signal_size=5,
+    ),
     "relative": replace(EVEN, attention_positions="relative", relative_buckets=8, relative_distance=16),
 }
 
