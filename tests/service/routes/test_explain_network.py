@@ -100,7 +100,9 @@ def test_an_artifact_without_the_graph_says_how_to_get_it(serve: Serve, monkeypa
     assert "export the model again" in message
     assert explain(served, through="pooling").status_code == 200
     third = replace(served.engine.manifest.config, attention_residual_norm=True)
-    assert "its layers have a third norm" in missing_graph(replace(served.engine.manifest, config=third))
+    assert "its layers have a part that is not taken apart" in missing_graph(
+        replace(served.engine.manifest, config=third)
+    )
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
