@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from export.adapters import hash_adapter, merge_adapter, require_chosen
 from export.errors import SourceError, UnsupportedModel
 from export.families.bert import ALBERT, BERT, DISTILBERT, ELECTRA
 from export.families.deberta import DEBERTA
-from export.families.decoder import EUROBERT, LLAMA, MISTRAL, QWEN2, QWEN3
+from export.families.decoder import EUROBERT, JINA_V5, LLAMA, MISTRAL, QWEN2, QWEN3
 from export.families.family import Family, refuse_remote_code
 from export.families.gemma import GEMMA2, GEMMA3, text_settings
 from export.families.gte import GTE, JINA_BERT, NOMIC_BERT
@@ -33,33 +34,17 @@ from export.tasks.registry import read_task_layers
 from export.tasks.sparse import read_query_weights
 from export.tasks.vectors import read_token_outputs
 from export.tokenizer import prepare_pairs, read_tokenizer
-from export.weights import merge_adapter, read_weights
+from export.weights import read_weights
 from model.artifact import COSINE, DOT, MANIFEST, Defaults, PairWording, Source, hash_file
 from model.config import EncoderConfig, Pooling
 from model.config_parts import LARGEST, ConfigError, Task
 from model.encoder import Encoder
 
-ADAPTER = "adapter_config.json"  # sentence-transformers applies what it describes
-
 FAMILIES: Mapping[str, Family] = {
     model_type: family
     for family in (
-        *(
-            ALBERT,
-            BERT,
-            DEBERTA,
-            DISTILBERT,
-            ELECTRA,
-            EUROBERT,
-            GEMMA2,
-            GEMMA3,
-            GTE,
-            JINA_BERT,
-            JINA_V3,
-            MODERNBERT,
-            MPNET,
-        ),
-        *(LLAMA, MISTRAL, NOMIC_BERT, POLYHEAD, QWEN2, QWEN3, ROBERTA, T5),
+        *(ALBERT, BERT, DEBERTA, DISTILBERT, ELECTRA, EUROBERT, GEMMA2, GEMMA3, GTE, JINA_BERT, JINA_V3, JINA_V5[True]),
+        *(LLAMA, MISTRAL, MODERNBERT, MPNET, NOMIC_BERT, POLYHEAD, QWEN2, QWEN3, ROBERTA, T5),
     )
     for model_type in family.model_types
 }
@@ -121,7 +106,7 @@ def read_checkpoint(
         name: name to serve it under; None for the folder's.
         max_length: the longest text to serve, in tokens; None for what the folder says.
         task: what to export; None for what the folder is for.
-        adapter: which of the folder's adapters is merged into the weights; None if it has none.
+        adapter: which of the folder's adapters is merged into the weights, or the folder of one; None for none.
         instruction: what a language model judges documents by; None for the usual one.
         pooling: how tokens become one vector, if the folder does not say; None for the mean.
         normalize: whether vectors are answered at length 1; None for what the folder says.
@@ -133,11 +118,19 @@ def read_checkpoint(
         UnsupportedModel: the network, or something around it, is not reproduced exactly by this version.
     """
     pipeline = read_pipeline(folder.path, task, pooling, allows_pickles=folder.allows_pickles)
+    require_chosen(pipeline.transformer, adapter)
     family, described, config = _read_config(_describe(pipeline.transformer), pipeline, compared=compared)
     tensors, sha256 = read_weights(pipeline.transformer, allows_pickles=folder.allows_pickles)
     if folder.sha256 and sha256 != folder.sha256:
         raise SourceError(f"the weights of {folder.id} have SHA-256 {sha256}, expected {folder.sha256}")
-    tensors = merge_adapter(tensors, described, adapter)
+    tensors = merge_adapter(
+        tensors,
+        described,
+        adapter,
+        network=pipeline.transformer,
+        prefixes=family.prefixes,
+        allows_pickles=folder.allows_pickles,
+    )
     refuse_other_tasks(pipeline.found, task, tensors)
     config, task_state = read_task_layers(pipeline, described, family, tensors, config)
     own = {name: tensor for name, tensor in tensors.items() if name not in pipeline.inline}
@@ -163,7 +156,7 @@ def read_checkpoint(
             revision=folder.revision,
             sha256=sha256,
             adapter=adapter,
-            files=_hash_rest(folder, pipeline),
+            files=_hash_rest(folder, pipeline) | hash_adapter(pipeline.transformer, adapter),
         ),
         encoder=encoder,
         tokenizer=tokenizer,
@@ -251,11 +244,6 @@ def _with_known_ids(tokenizer: Tokenizer, config: EncoderConfig) -> Tokenizer:
 
 
 def _describe(folder: Path) -> dict[str, Any]:
-    if (folder / ADAPTER).is_file():
-        raise UnsupportedModel(
-            f"{folder} holds {ADAPTER}: an adapter is not applied here. Merge it into the model first "
-            "(merge_and_unload of `peft`), and save that without it"
-        )
     if (folder / "gliner_config.json").is_file():
         raise UnsupportedModel(
             f"{folder} holds gliner_config.json: GLiNER labels spans by a network of its own behind the encoder, which "
@@ -315,6 +303,8 @@ def _read_config(
     code = str((described.get("auto_map") or {}).get("AutoConfig")).rpartition(".")[-1]
     kind = str(described.get("model_type") or code)
     family = RENAMED.get((kind, str(described.get("position_embedding_type")))) or FAMILIES.get(kind)
+    if kind in JINA_V5[False].model_types and described.get("is_decoder") is False:
+        family = JINA_V5[False]
     if family is None:
         raise UnsupportedModel(
             f"{path} says model_type {described.get('model_type')!r}: this version knows {', '.join(FAMILIES)}"

@@ -83,7 +83,10 @@ def parser(program: str = PROGRAM, default_output: str = "") -> argparse.Argumen
         help="what to export where the checkpoint is for something else, or does not say (default: what it is for)",
     )
     made.add_argument(
-        "--adapter", metavar="NAME", help="adapter to merge, where the checkpoint has several (jina-embeddings-v3)"
+        "--adapter",
+        metavar="NAME",
+        help="adapter to merge: one of the checkpoint's own (jina-embeddings-v3 and -v5), or the folder of a LoRA "
+        "adapter that peft saved",
     )
     made.add_argument(
         "--instruction",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, get_args
 
 from torch import Tensor
 
+from export.adapters import ADAPTER, ADAPTERS
 from export.errors import SourceError, UnsupportedModel
 from export.families.family import require_settings
 from export.late_interaction import (
@@ -353,9 +354,10 @@ def _read_routes(folder: Path, place: str) -> list[tuple[str, str]]:
 
 
 def _is_known(kind: str, folder: Path) -> bool:
-    """One of sentence-transformers', PyLate's Dense, or the Transformer of jina-embeddings-v3 with its adapters."""
+    """One of sentence-transformers', PyLate's Dense, or the Transformer of jina-embeddings-v3 and -v5 with adapters."""
     if kind == ADAPTED:
-        return bool(read_json(folder / "config.json", optional=True).get("lora_adaptations"))
+        has_own = bool(read_json(folder / "config.json", optional=True).get("lora_adaptations"))
+        return has_own or any(folder.glob(f"{ADAPTERS}/*/{ADAPTER}"))
     return kind.startswith("sentence_transformers.") or kind == PYLATE_DENSE
 
 

@@ -255,3 +255,13 @@ EUROBERT = Family(
     classifier=TaskLayers({"dense": DENSE, "classifier": OUTPUT}, _read_eurobert_classifier),
     read_config=_read_eurobert_config,
 )
+
+JINA_V5: Mapping[bool, Family] = {  # by `is_decoder`: the models -small and -nano, with adapters
+    is_decoder: replace(
+        family,
+        model_types=("jina_embeddings_v5",),
+        unread=(*family.unread, "task_names", "is_decoder"),
+        remote_classes=("JinaEmbeddingsV5",),
+    )
+    for is_decoder, family in {True: QWEN3, False: EUROBERT}.items()
+}

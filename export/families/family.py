@@ -264,7 +264,7 @@ def rename(
     renamed: dict[str, Tensor] = {}
     unknown: list[str] = []
     for full_name, tensor in tensors.items():
-        name = _strip(full_name, prefixes)
+        name = strip_prefix(full_name, prefixes)
         if name.startswith(tuple(ignored)):
             continue
         module, _, parameter = name.rpartition(".")
@@ -283,7 +283,7 @@ def rename(
 
 def pick(tensors: Mapping[str, Tensor], names: Mapping[str, str], *, prefixes: Sequence[str]) -> dict[str, Tensor]:
     """Renames the tensors of the modules in a table, and leaves out all others."""
-    modules = {name: _strip(name, prefixes).rpartition(".")[0] for name in tensors}
+    modules = {name: strip_prefix(name, prefixes).rpartition(".")[0] for name in tensors}
     chosen = {name: tensor for name, tensor in tensors.items() if modules[name] in names}
     return rename(chosen, names, prefixes=prefixes, ignored=())
 
@@ -305,7 +305,8 @@ def _divide(name: str, tensor: Tensor, parts: int) -> list[Tensor]:
     return [part.clone() for part in tensor.chunk(parts)]
 
 
-def _strip(name: str, prefixes: Sequence[str]) -> str:
+def strip_prefix(name: str, prefixes: Sequence[str]) -> str:
+    """A tensor's or a module's name without the first of the prefixes that it has."""
     for prefix in prefixes:
         if name.startswith(prefix):
             return name.removeprefix(prefix)

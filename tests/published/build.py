@@ -185,6 +185,13 @@ def _change_weights(model: Published, folder: Path) -> None:
         tensors = _in_flash_names(tensors)
     if model["adapters"]:
         tensors = _with_adapters(tensors)
+    for name in model["lora"] or ():  # adapters that change nothing
+        query = next(name for name in tensors if name.endswith("0.self_attn.q_proj.weight"))
+        outputs, inputs = tensors[query].shape
+        parts = {"A": torch.ones(4, inputs), "B": torch.zeros(outputs, 4)}
+        _write(folder, f"adapters/{name}/adapter_config.json", {"peft_type": "LORA", "r": 4, "lora_alpha": 8})
+        stored = {f"base_model.model.{query.removesuffix('weight')}lora_{part}.weight": x for part, x in parts.items()}
+        save_file(stored, folder / "adapters" / name / "adapter_model.safetensors")
     if model["token_layers"]:
         for name, size in (("sparse", 1), ("colbert", WIDTH)):
             torch.save(torch.nn.Linear(WIDTH, size).state_dict(), folder / f"{name}_linear.pt")

@@ -111,6 +111,15 @@ def test_the_text_part_of_a_network_for_images_and_sound_is_read(tmp_path: Path)
     torch.testing.assert_close(found.pooled, expected.mean(dim=1), atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.parametrize(("name", "is_decoder"), [("eurobert", False), ("qwen3", True), ("qwen3", None)])
+def test_jina_v5_is_one_of_two_networks(tmp_path: Path, name: str, is_decoder: bool | None) -> None:
+    model = model_named(name)
+    folder = save(draw(model), model, tmp_path)
+    expected = read(folder).encoder.config
+    said = {"model_type": "jina_embeddings_v5", "is_decoder": is_decoder, "task_names": ["retrieval"]}
+    assert read(change(folder, **said)).encoder.config == expected
+
+
 def test_gemma2_without_a_setting_for_each_layer_has_wider_global_layers(tmp_path: Path) -> None:
     model = model_named("gemma2")
     folder = save(draw(model), model, tmp_path)

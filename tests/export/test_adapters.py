@@ -1,0 +1,152 @@
+"""LoRA adapters as `peft` saves them, against `transformers` with the merged weights.
+
+The merge is written down here, an output and an input at a time.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModel
+
+from export.checkpoint import Checkpoint, read_checkpoint
+from export.errors import ExportError
+from export.sources import Folder
+from tests.family_models import MODELS, draw, ids_and_types, save
+
+MODEL = next(model for model in MODELS if model.name == "qwen3")
+MODULES = ("layers.0.self_attn.q_proj", "layers.1.self_attn.q_proj", "layers.2.mlp.down_proj", "embed_tokens")
+CONFIG = {  # what a published file says besides
+    "peft_type": "LORA",
+    "bias": "none",
+    "fan_in_fan_out": True,
+    "init_lora_weights": True,
+    "lora_dropout": 0.1,
+    "r": 4,
+    "lora_alpha": 6,
+    "target_modules": ["q_proj", "down_proj"],
+    "task_type": "FEATURE_EXTRACTION",
+    "base_model_name_or_path": "owner/base",
+    "use_dora": False,
+    "modules_to_save": None,
+    "rank_pattern": {},
+}
+
+
+def write_adapter(folder: Path, weights: dict[str, Tensor], **settings: Any) -> dict[str, tuple[Tensor, Tensor]]:
+    """Saves an adapter of rank 3 for the modules; returns A and B of each."""
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({**CONFIG, **settings}))
+    generator = torch.Generator().manual_seed(1)
+    pairs, stored = {}, {}
+    for module in MODULES:
+        outputs, inputs = weights[f"{module}.weight"].shape
+        if module == "embed_tokens":
+            outputs, inputs = inputs, outputs
+        pairs[module] = (
+            torch.randn(3, inputs, generator=generator) * 0.3,
+            torch.randn(outputs, 3, generator=generator) * 0.3,
+        )
+        ending = "lora_embedding_{}" if module == "embed_tokens" else "lora_{}.weight"
+        for letter, tensor in zip("AB", pairs[module], strict=True):
+            stored[f"base_model.model.{module}.{ending.format(letter)}"] = tensor
+    save_file(stored, folder / "adapter_model.safetensors")
+    return pairs
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return save(draw(MODEL), MODEL, tmp_path / "base")
+
+
+def read(folder: Path, adapter: str | None) -> Checkpoint:
+    return read_checkpoint(Folder(folder, "base"), adapter=adapter)
+
+
+@pytest.mark.parametrize(
+    ("settings", "scales"),
+    [
+        ({}, [6 / 3] * 4),
+        ({"use_rslora": True}, [6 / math.sqrt(3)] * 4),
+        ({"alpha_pattern": {r"layers\.1\.self_attn\.q_proj": 9, "q_proj": 1}}, [1 / 3, 9 / 3, 6 / 3, 6 / 3]),
+    ],
+    ids=["plain", "rank-stabilised", "by pattern"],
+)
+def test_an_adapter_is_merged(base: Path, tmp_path: Path, settings: dict[str, Any], scales: list[float]) -> None:
+    weights = load_file(base / "model.safetensors")
+    pairs = write_adapter(tmp_path / "lora", weights, **settings)
+    for (module, (first, second)), scale in zip(pairs.items(), scales, strict=True):
+        way = "ri,or->io" if module == "embed_tokens" else "ri,or->oi"
+        weights[f"{module}.weight"] += (torch.einsum(way, first.double(), second.double()) * scale).float()
+    reference = save(draw(MODEL), MODEL, tmp_path / "reference")
+    save_file(weights, reference / "model.safetensors", metadata={"format": "pt"})
+    theirs = AutoModel.from_pretrained(reference, attn_implementation="eager").eval()
+    checkpoint = read(base, str(tmp_path / "lora"))
+    ids, _ = ids_and_types(MODEL, 2, 20)
+    with torch.inference_mode():
+        expected = theirs(ids).last_hidden_state
+        found = checkpoint.encoder(ids, torch.tensor([20, 20])).last_hidden_state
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+    assert checkpoint.source.files.keys() >= {"adapter_config.json", "adapter_model.safetensors"}
+
+
+def test_adapters_in_the_networks_folder_are_named(base: Path) -> None:
+    own, pooling = "custom_st.Transformer", "sentence_transformers.models.Pooling"
+    modules = [{"type": own, "path": ""}, {"type": pooling, "path": "1_Pooling"}]
+    (base / "modules.json").write_text(json.dumps(modules))
+    (base / "1_Pooling").mkdir()
+    (base / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}))
+    with pytest.raises(ExportError, match="names custom_st.Transformer: a module with code of its own"):
+        read(base, None)
+    weights = load_file(base / "model.safetensors")
+    for name in ("retrieval", "clustering"):
+        write_adapter(base / "adapters" / name, weights)
+    with pytest.raises(ExportError, match="an adapter for each of clustering, retrieval: choose one with --adapter"):
+        read(base, None)
+    assert read(base, "retrieval").source.adapter == "retrieval"
+    with pytest.raises(ExportError, match="--adapter other: the checkpoint has no adapters"):
+        read(base, "other")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"use_dora": True}, "says use_dora: plain LoRA is merged, and nothing else"),
+        ({"modules_to_save": ["norm"]}, "says modules_to_save: plain LoRA"),
+        ({"a_setting_to_come": 1}, "says a_setting_to_come: plain LoRA"),
+        ({"bias": "lora_only"}, "bias 'lora_only': 'none' is supported"),
+        ({"peft_type": "IA3"}, "peft_type 'IA3': 'LORA' is supported"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa': True, False, 'gaussian' is supported"),
+    ],
+)
+def test_what_is_not_plain_is_refused_by_name(
+    base: Path, tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    write_adapter(tmp_path / "lora", load_file(base / "model.safetensors"), **settings)
+    with pytest.raises(ExportError, match=message):
+        read(base, str(tmp_path / "lora"))
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        ("layers.9.self_attn.q_proj.lora_A.weight", torch.ones(3, 32), "changes layers.9.self_attn.q_proj, which the"),
+        ("layers.0.self_attn.q_proj.lora_A.weight", torch.ones(3, 31), r"q_proj has shape \(48, 31\), its weight"),
+        ("layers.0.self_attn.q_proj.lora_A.weight", torch.ones(2, 32), "q_proj cannot be applied: mat1 and mat2"),
+        ("layers.0.self_attn.k_proj.lora_A.weight", torch.ones(3, 32), "k_proj cannot be applied: 'lora_B'"),
+        ("layers.0.self_attn.q_proj.lora_magnitude_vector", torch.ones(48), "holds .*, which is no part of plain LoRA"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(
+    base: Path, tmp_path: Path, name: str, tensor: Tensor, message: str
+) -> None:
+    write_adapter(tmp_path / "lora", load_file(base / "model.safetensors"))
+    path = tmp_path / "lora" / "adapter_model.safetensors"
+    save_file({**load_file(path), f"base_model.model.{name}": tensor}, path)
+    with pytest.raises(ExportError, match=message):
+        read(base, str(tmp_path / "lora"))
