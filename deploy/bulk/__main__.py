@@ -20,9 +20,9 @@ except ImportError as error:
     sys.exit(f"python -m deploy.bulk: {error.name} is missing: install the bulk extra, pip install '.[cpu,bulk]'")
 
 from deploy.bulk.corpus import Columns, WrongCorpus, check_source, find_sources
-from deploy.bulk.encoder import MAX_BATCH_TOKENS
+from deploy.bulk.encoder import MAX_BATCH_TOKENS, TextEncoder
 from deploy.bulk.output import AnotherRun, Output, Record
-from deploy.bulk.pipeline import Summary, encode_corpus, quiet, shown, start_tally
+from deploy.bulk.pipeline import Load, Summary, encode_corpus, quiet, shown, start_tally
 from model.artifact import Artifact, ArtifactError
 from service.errors import ServiceError
 from service.machine import usable_cores
@@ -31,11 +31,11 @@ from service.requests.plan import choose_prompt
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Encodes; returns the exit code: 1 where it could not, or where a row failed."""
+def main(arguments: Sequence[str] | None = None, load: Load = TextEncoder.load) -> int:
+    """Encodes; returns the exit code: 1 if it could not, or if a row failed."""
     options = _parse(arguments)
     try:
-        summary = _run(options)
+        summary = _run(options, load)
     except (AnotherRun, ArtifactError, OSError, ServiceError, ValueError, WrongCorpus) as error:
         sys.stderr.write(f"python -m deploy.bulk: {error}\n")
         return 1
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if summary.failed else 0
 
 
-def _run(options: argparse.Namespace) -> Summary:
+def _run(options: argparse.Namespace, load: Load) -> Summary:
     began = time.monotonic()
     output, columns = Output(_uri(options.output)), Columns(options.id_column, options.text_column)
     choices = {"prompt_name": options.prompt_name, "dimensions": options.dimensions, "normalize": options.normalize}
@@ -72,6 +72,7 @@ def _run(options: argparse.Namespace) -> Summary:
                     gpus=1 if options.gpu else 0,
                     provider="cuda" if options.gpu else "cpu",
                     max_batch_tokens=options.max_batch_tokens,
+                    load=load,
                     **choices,
                 )
             counts = ray.get(tally.read.remote())

@@ -31,7 +31,7 @@ KINDS = {
 CHUNK_ROWS = 8192  # on average; a power of two
 MOST_ROWS = 4 * CHUNK_ROWS
 READ_ROWS = 8192  # at a time
-SHARD_BYTES = 16 << 20  # of a file, handed to an actor at once
+SHARD_BYTES = 1 << 20  # of a file, at least, for an actor: some thousand texts, which take a core ten seconds
 
 
 class WrongCorpus(Exception):

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
-from deploy.bulk.corpus import Source
+from deploy.bulk.corpus import EMBEDDING, Source
 from model.artifact import Manifest, identity
 
 RECORD, SUMMARY, LOCK, PARTIAL = "_polyhead.json", "_summary.json", "_lock.json", "_partial"
@@ -148,6 +148,8 @@ class Output:
             rows.replace_schema_metadata({**(rows.schema.metadata or {}), FAILED: str(failed).encode()}),
             partial,
             filesystem=self._filesystem,
+            # Vectors hardly repeat: a dictionary of them makes the file larger, and writing it slower.
+            use_dictionary=[name for name in rows.schema.names if name != EMBEDDING],
         )
         self._filesystem.move(partial, self._path(name))
 

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,7 +28,11 @@ from deploy.bulk.output import Output
 STDOUT, STDERR = 1, 2
 INTERVAL = 0.5  # seconds between two looks
 FAILURES_MOST = 1000  # ids that are kept; the count goes on
-SHARDS_PER_WORKER = 4  # at most, of one file: each of them reads all of it
+SHARDS_PER_WORKER = 4  # of all files together: the last to end is then a small part of the work
+
+
+Load = Callable[..., TextEncoder]
+"""Makes an encoder of an artifact's folder and the options of `TextEncoder.load`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,8 @@ class ChunkReport:
 class EncodeShards:
     """What an actor does with a shard."""
 
-    def __init__(self, artifact: str, output: str, columns: Columns, tally: Any, **options: Any) -> None:
-        self._encoder = TextEncoder.load(Path(artifact), **options)
+    def __init__(self, load: Load, artifact: str, output: str, columns: Columns, tally: Any, **options: Any) -> None:
+        self._encoder = load(Path(artifact), **options)
         self._output = Output(output)
         self._columns = columns
         self._tally = tally
@@ -104,6 +108,7 @@ def encode_corpus(
     tally: Any,
     workers: int,
     gpus: float = 0,
+    load: Load = TextEncoder.load,
     **options: Any,
 ) -> set[str]:
     """Encodes what is not done yet.
@@ -116,6 +121,7 @@ def encode_corpus(
         tally: the actor that the others report to.
         workers: actors at most, of one core each, or of `gpus`.
         gpus: of an actor; 0 is none.
+        load: makes each actor's encoder.
         options: of `TextEncoder.load`.
 
     Returns:
@@ -126,10 +132,10 @@ def encode_corpus(
     """
     context = DataContext.get_current()
     context.enable_progress_bars = False  # ours is one line
-    shards = [shard for source in sources for shard in _shards(source, SHARDS_PER_WORKER * workers)]
+    shards = make_shards(sources, workers)
     found = ray.data.from_items([{"shard": shard} for shard in shards], override_num_blocks=len(shards)).map_batches(
         EncodeShards,
-        fn_constructor_args=(str(artifact), output, columns, tally),
+        fn_constructor_args=(load, str(artifact), output, columns, tally),
         fn_constructor_kwargs=options,
         batch_size=1,
         compute=ActorPoolStrategy(min_size=1, max_size=workers),
@@ -144,9 +150,15 @@ def encode_corpus(
     return names
 
 
-def _shards(source: Source, most: int) -> Iterator[Shard]:
-    count = max(1, min(most, source.size // SHARD_BYTES))
-    return (Shard(source, number, count) for number in range(count))
+def make_shards(sources: Sequence[Source], workers: int) -> list[Shard]:
+    """Every file whole if there are many, else in parts: each part's actor reads all of the file."""
+    whole = sum(source.size for source in sources)
+    shards = []
+    for source in sources:
+        wanted = SHARDS_PER_WORKER * workers * source.size // max(1, whole)
+        of = max(1, min(wanted, source.size // SHARD_BYTES))
+        shards += [Shard(source, number, of) for number in range(of)]
+    return shards
 
 
 @dataclass(slots=True)

@@ -1,13 +1,19 @@
 """One Ray cluster for all tests of bulk encoding: its start takes longer than most of them."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.deploy.bulk_command import Cluster
+if TYPE_CHECKING:
+    from deploy.bulk.show import Cluster
+
+CORES = 2
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    with Cluster() as started:
+def cluster() -> "Iterator[Cluster]":
+    from deploy.bulk.show import Cluster  # noqa: PLC0415 - Ray is not installed for other tests
+
+    with Cluster(CORES) as started:
         yield started

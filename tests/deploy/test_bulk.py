@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -28,11 +29,14 @@ pytest.importorskip("ray", reason="the extra bulk is not installed")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from deploy.bulk import show
 from deploy.bulk.__main__ import main
+from deploy.bulk.corpus import Source
 from deploy.bulk.encoder import TextEncoder
 from deploy.bulk.output import AnotherRun, Output, Record
+from deploy.bulk.pipeline import make_shards
+from deploy.bulk.show import Cluster
 from model.artifact import GRAPH, TOKENIZER, describe_files, read_manifest, write_manifest
-from tests.deploy.bulk_command import CLUSTER, Cluster, command, encode
 from tests.deploy.tools import DEPLOY, ROOT
 from tests.task_artifacts import TaskArtifact
 
@@ -99,11 +103,16 @@ def story(tmp_path_factory: pytest.TempPathFactory, embedder: TaskArtifact, clus
     return Story(folder, first, edited, broken=run())
 
 
+def command(model: Path, corpus: Path, output: Path, *more: str) -> list[str]:
+    places = ["--model", str(model), "--input", str(corpus), "--output", str(output)]
+    return [sys.executable, "-m", "deploy.bulk", *places, *more]
+
+
 def on_a_terminal(*arguments: str) -> tuple[int, str, str]:
     """A command's exit code, what it says, and what it shows on the terminal that is its standard error."""
     ours, its = pty.openpty()
     with subprocess.Popen(  # noqa: S603 - ours
-        arguments, cwd=ROOT, env=CLUSTER, stdout=subprocess.PIPE, stderr=its, text=True
+        arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=its, text=True
     ) as process:
         os.close(its)
         shown = b""
@@ -215,7 +224,6 @@ def begin(model: Path, corpus: Path, output: Path, address: str, files: int) -> 
     process = subprocess.Popen(  # noqa: S603 - our own program
         command(model, corpus, output, "--address", address),
         cwd=ROOT,
-        env=CLUSTER,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -246,6 +254,28 @@ def test_a_killed_run_is_gone_on_with_and_outlives_its_node_with_one_core_left(
     check(pq.read_table(output).to_pylist(), pq.read_table(long_corpus).to_pylist(), embedder.artifact)
 
 
+@pytest.mark.parametrize(
+    ("megabytes", "shards"), [([15], [8]), ([3], [3]), ([0.1, 0.1], [1, 1]), ([5] * 20, [1] * 20), ([90, 10], [7, 1])]
+)
+def test_a_file_is_shared_by_actors_if_there_are_too_few_files(megabytes: list[float], shards: list[int]) -> None:
+    sources = [Source("", str(number), "text", int(size * 2**20)) for number, size in enumerate(megabytes)]
+    found = make_shards(sources, workers=2)
+    assert [sum(shard.source == source for shard in found) for source in sources] == shards
+    assert all(
+        sorted(one.number for one in found if one.source == source) == [*range(of)]
+        for source, of in zip(sources, shards, strict=True)
+    )
+
+
+def test_the_show_finds_rows_that_are_missing_doubled_or_wrong(tmp_path: Path) -> None:
+    encoder = show.NoNetwork.load(tmp_path)
+    texts = pa.table({"id": [0, 1, 1, 3], "text": ["a", "b", "b", "c"]})
+    whole, _ = encoder.add_vectors(texts, "text")
+    rows = whole.set_column(1, "text", pa.array(["a", "b", "b", "of another row"]))
+    pq.write_table(rows, tmp_path / "a.parquet")
+    assert show.check(tmp_path, 4, encoder, every=1) == {"missing": 1, "doubled": 1, "wrong": 1}
+
+
 def test_says_what_is_wrong_before_ray_starts(
     tmp_path: Path, embedder: TaskArtifact, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -269,9 +299,10 @@ def test_on_a_machine_that_is_a_node_already_ray_leaves_nothing_behind(
     assert cluster.address
     (tmp_path / "a.txt").write_text("a text\nanother\n")
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="t") as folder:
-        monkeypatch.setitem(CLUSTER, "TMPDIR", folder)
+        monkeypatch.setenv("TMPDIR", folder)
         before = sorted(os.listdir("/tmp/ray"))  # noqa: S108 - Ray's own
-        done = encode(embedder.artifact, tmp_path / "a.txt", tmp_path / "output")
+        words = command(embedder.artifact, tmp_path / "a.txt", tmp_path / "output")
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603 - ours
         assert (done.returncode, done.stderr) == (0, "")
         assert sorted(os.listdir("/tmp/ray")) == before  # noqa: S108 - likewise
         assert os.listdir(folder) == []

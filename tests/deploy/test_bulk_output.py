@@ -36,6 +36,8 @@ def test_what_is_written_is_done_and_its_failures_are_known(output: Output, tmp_
     assert (output.read("a-1-1").to_pylist(), output.count_rows()) == (table(1, 2).to_pylist(), 3)
     assert pq.read_table(tmp_path / "output").num_rows == 3  # and readers pass over all that is ours
     assert not list((tmp_path / "output/_partial").iterdir())
+    ids, vectors = (pq.read_metadata(tmp_path / "output/a-1-1.parquet").row_group(0).column(place) for place in (0, 1))
+    assert (ids.has_dictionary_page, vectors.has_dictionary_page) == (True, False)
 
 
 def test_chunks_that_a_file_no_longer_has_go_and_those_of_other_files_stay(output: Output) -> None:
