@@ -138,10 +138,10 @@ Event = Callable[[Sequence["Replica"]], None]
 class Replica:
     """A service process on a port of its own, which can be replaced."""
 
-    def __init__(self, artifact: Path, drain_delay: float) -> None:
+    def __init__(self, artifact: Path, drain_delay: float, **settings: str) -> None:
         self.port = free_port()
         self._artifact = artifact
-        self._settings = {"POLYHEAD_WORKERS": "1", "POLYHEAD_DRAIN_DELAY": str(drain_delay)}
+        self._settings = {"POLYHEAD_WORKERS": "1", "POLYHEAD_DRAIN_DELAY": str(drain_delay), **settings}
         self._running: AbstractContextManager[Server] | None = None
         self._server: Server | None = None
 
@@ -160,6 +160,11 @@ class Replica:
         """SIGKILL."""
         assert self._server is not None and self._server.session is not None  # noqa: S101, PT018 - it was started here
         os.killpg(self._server.session, signal.SIGKILL)
+
+    def kill_child(self) -> None:
+        """SIGKILL to one of its processes, which its parent replaces."""
+        assert self._server is not None  # noqa: S101 - it was started here
+        os.kill(self._server.processes()[-1], signal.SIGKILL)
 
 
 def replace_all(replicas: Sequence[Replica]) -> None:

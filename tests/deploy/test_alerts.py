@@ -2,14 +2,19 @@
 
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
 
+from benchmarks.lib.load import DROPPED, Tally
+from deploy.observability.night import ACTS, count, describe_alerts
 from deploy.observability.objectives import BUDGET, BURNS
+from deploy.observability.scrape import Prometheus, Series
 
 HERE = Path(__file__).parent
 PROMETHEUS = HERE.parents[1] / "deploy/prometheus"
@@ -45,6 +50,30 @@ def test_alerts_fire_when_they_should_and_not_otherwise(promtool: str, tmp_path:
         (tmp_path / name).write_text(yaml.safe_dump(document))
     shutil.copy(CASES, tmp_path)
     run(promtool, "test", "rules", str(tmp_path / CASES.name))
+
+
+def test_the_night_names_alerts_that_an_act_did_not_bring_about_and_those_that_it_should_have() -> None:
+    times = {act.name: (100.0 * number, 100.0 * (number + 1)) for number, act in enumerate(ACTS)}
+    flood = next(act for act in ACTS if act.name == "flood")
+    begins = times["flood"][0] + 5
+    fired = [("PolyheadDown", 20.0), ("PolyheadShedding", begins), ("PolyheadProcessRestarts", 20.0)]
+    series = [Series({"alertname": name, "severity": "page"}, [at, at + 1], [1, 1]) for name, at in fired]
+    prometheus = Mock(spec=Prometheus, query_range=lambda *_: series)
+    rows = describe_alerts(prometheus, times).rows
+    verdicts = {(row["alert"], row["act"]): row["verdict"] for row in rows}
+    assert verdicts == {
+        ("PolyheadDown", "calm"): "UNEXPECTED",
+        ("PolyheadShedding", "flood"): "",
+        ("PolyheadProcessRestarts", "calm"): "UNEXPECTED",
+        ("PolyheadProcessRestarts", "processes keep dying"): "MISSING",
+        ("PolyheadQueueSaturated", "flood"): "MISSING",
+    }
+    assert {alert for alert, act in verdicts if act == "flood"} == flood.alerts
+
+
+def test_a_request_of_the_night_that_is_refused_without_a_time_to_come_again_is_lost() -> None:
+    tally = Tally(5.0, statuses=Counter({200: 7, 429: 3, 500: 1, DROPPED: 1}), refused=3, with_retry_after=2)
+    assert count([tally, tally]) == {"sent": 24, "answered": 14, "refused": 4, "lost": 6}
 
 
 def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:

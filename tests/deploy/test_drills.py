@@ -22,7 +22,7 @@ from benchmarks.lib.load import Address
 from benchmarks.lib.server import free_port
 from deploy.observability.rows import STARTED
 from deploy.observability.scrape import NoPrometheus, Prometheus, scraping
-from model.artifact import read_manifest, write_manifest
+from model.artifact import TOKENIZER, read_manifest, write_manifest
 from service.machine import cgroup_directories
 from service.observability.metrics import READY
 from tests.service.fake_engine import write_fake_artifact
@@ -49,9 +49,9 @@ def model(tmp_path: Path) -> Path:
 
 def test_slow_runs_and_a_full_queue(model: Path, tmp_path: Path) -> None:
     with serve(model, *QUEUE_OF_16_TEXTS, run_seconds=1.1) as server, watched(tmp_path, server) as prometheus:
-        wait = "PolyheadQueueAge", "PolyheadQueueSaturated", "PolyheadShedding", "PolyheadLatencyBudgetBurn"
         with asking(server, clients=20):
-            wait_for(prometheus, *wait)
+            wait_for(prometheus, "PolyheadQueueAge", "PolyheadQueueSaturated", "PolyheadLatencyBudgetBurn")
+            wait_for(prometheus, "PolyheadShedding", "PolyheadRefusalBudgetBurn")
         assert "PolyheadErrorBudgetBurn" not in firing(prometheus)
         server.signal(signal.SIGKILL)
 
@@ -115,6 +115,14 @@ def test_replicas_of_two_models(model: Path, tmp_path: Path) -> None:
     write_manifest(other, replace(manifest, max_sequence_length=manifest.max_sequence_length - 1))
     with serve(model) as first, serve(other) as second, watched(tmp_path, first, second) as prometheus:
         wait_for(prometheus, "PolyheadModelMismatch")
+
+
+def test_one_of_two_models_that_does_not_load(model: Path, tmp_path: Path) -> None:
+    broken = write_fake_artifact(tmp_path / "broken")
+    (broken / TOKENIZER).unlink()
+    with serve(model, "--more-models", f"broken={broken}") as server, watched(tmp_path, server) as prometheus:
+        wait_for(prometheus, "PolyheadModelNotReady")
+        assert not firing(prometheus) & {"PolyheadNotReady", "PolyheadAbsent"}
 
 
 def test_a_process_that_keeps_restarting(model: Path, tmp_path: Path) -> None:
