@@ -27,6 +27,7 @@ QUESTIONS = {
     "gpu rates": "gpu:main",
     "http closed": "http.rates:closed",
     "http cost": "http.rates:cost",
+    "http neighbours": "http.neighbours:main",
     "http open": "http.open:main",
     "http storm": "http.storm:main",
     "http versions": "http.rates:versions",
