@@ -79,6 +79,8 @@ def openvino_settings(
         "NUM_STREAMS": streams,
         "INFERENCE_NUM_THREADS": threads,
         "ENABLE_CPU_PINNING": False,
+        # Kernels compiled for a shape, by default 5,000 of each stream: gigabytes, since texts differ in length.
+        "CPU_RUNTIME_CACHE_CAPACITY": 64,
     }
 
 

@@ -35,6 +35,7 @@ from model.encoder import Encoder
 
 IntArray = NDArray[np.int64]
 LONGEST = 2048
+FEW_WORDS = 30_522  # of a network with fewer layers: a larger table of words takes memory and no time
 TINY: Mapping[str, Any] = {"num_hidden_layers": 2, "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48}
 IDS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 1, "mask_token_id": 2}
 EUROBERT = {"num_attention_heads": 12, "num_key_value_heads": 12, "hidden_size": 768, "intermediate_size": 3072, **IDS}
@@ -42,11 +43,26 @@ QWEN3 = {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "
 BERT = {"num_attention_heads": 12, "hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072}
 MODERNBERT = {"vocab_size": 50_368, "num_hidden_layers": 22, "intermediate_size": 1152, "cls_token_id": 2}
 NOMIC = {**BERT, "vocab_size": 30_528, "pad_token_id": 0}
+GTE = {**BERT, "vocab_size": 30_528, "type_vocab_size": 0, "rope_theta": 500_000, "pad_token_id": 0}
+T5 = {"vocab_size": 32_128, "d_model": 768, "d_kv": 64, "num_heads": 12, "d_ff": 3072, "feed_forward_proj": "relu"}
+GEMMA = {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 1152, **IDS}
 # As their config.json on the hub says.
 NETWORKS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "bert-base": ("bert", {**BERT, "vocab_size": 30_522}),
     "modernbert-base": ("modernbert", {**BERT, **MODERNBERT, **IDS, "sep_token_id": 3}),
     "nomic-base": ("nomic_bert", NOMIC),
+    "gte-base": ("gte", GTE),
+    "gemma-300m": (
+        "gemma3_text",
+        {
+            **GEMMA,
+            "vocab_size": 262_144,
+            "hidden_size": 768,
+            "num_hidden_layers": 24,
+            "use_bidirectional_attention": True,
+        },
+    ),
+    "t5-base": ("t5", {**T5, "num_layers": 12, "pad_token_id": 0, "eos_token_id": 1}),
     "eurobert-210m": ("eurobert", {**EUROBERT, "vocab_size": 128_256, "num_hidden_layers": 12}),
     "qwen3-0.6b": ("qwen3", {**QWEN3, "vocab_size": 151_669, "hidden_size": 1024, "num_hidden_layers": 28}),
     "tiny": ("qwen3", {**QWEN3, "head_dim": 4, **TINY}),
@@ -57,16 +73,18 @@ GRAPH_NAME, TRANSFORMERS_NAME = "the graph", "transformers"
 
 
 def draw(name: str, layers: int | None = None) -> Any:
-    """The network as `transformers` initialises it, with fewer layers if told."""
+    """The network as `transformers` initialises it, with fewer layers, and then no more than `FEW_WORDS`, if told."""
     try:
-        from transformers import AutoConfig, AutoModel  # noqa: PLC0415 - of the extra `test`, and seconds to import
+        import transformers  # noqa: PLC0415 - of the extra `test`, and seconds to import
     except ImportError as error:
         raise CannotMeasure("transformers is not installed: pip install -e '.[test]'") from error
     model_type, settings = NETWORKS[name]
-    settings = settings if layers is None else {**settings, "num_hidden_layers": layers}
-    auto: Any = AutoModel
+    if layers is not None:
+        settings = {**settings, "num_hidden_layers": layers, "vocab_size": min(settings["vocab_size"], FEW_WORDS)}
+    auto: Any = transformers.T5EncoderModel if model_type == "t5" else transformers.AutoModel
+    config = transformers.AutoConfig.for_model(model_type, max_position_embeddings=LONGEST, **settings)
     torch.manual_seed(0)
-    return auto.from_config(AutoConfig.for_model(model_type, max_position_embeddings=LONGEST, **settings)).eval()
+    return (auto(config) if model_type == "t5" else auto.from_config(config)).eval()
 
 
 Run = Callable[[Inputs], object]
@@ -198,7 +216,7 @@ def main() -> None:
         __doc__, takes="three minutes and 5 GB of memory; qwen3-0.6b wants 10 GB, OpenVINO as much again"
     )
     parser.add_argument("--network", choices=NETWORKS, default="eurobert-210m", help="shape that is initialised")
-    parser.add_argument("--layers", type=whole, help="of the network; its own number if not told")
+    parser.add_argument("--layers", type=whole, help="of the network, which then has BERT's number of words")
     parser.add_argument("--precisions", action="store_true", help="the graph in int8 and, in OpenVINO, in bf16 too")
     parser.add_argument("--lengths", type=whole, nargs="+", default=[32, 128, 512], help="tokens of a text")
     parser.add_argument("--rounds", type=whole, default=5, help="of every length")

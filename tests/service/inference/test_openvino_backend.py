@@ -1,6 +1,7 @@
 """OpenVINO's answers beside ONNX Runtime's, of small networks of every task that it takes."""
 
 import asyncio
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from model.artifact import GRAPH, PLAIN_GRAPH, Artifact, ArtifactError, write_manifest
 from model.processor import openvino_settings
 from polyhead import Engine
+from polyhead.tune import held_memory
 from service.batching.batcher import Batcher
 from service.batching.jobs import Job
 from service.inference.backend import Batch, Cancellation
@@ -158,6 +160,7 @@ def test_the_precision_is_never_openvinos_own_choice(precision: str, capabilitie
         "NUM_STREAMS": 2,
         "INFERENCE_NUM_THREADS": 4,
         "ENABLE_CPU_PINNING": False,
+        "CPU_RUNTIME_CACHE_CAPACITY": 64,
     }
 
 
@@ -178,3 +181,19 @@ def test_engines_and_graphs_that_are_not_there_are_refused(artifact: Artifact, t
     write_manifest(tmp_path / "copy", replace(artifact.manifest, files=files))
     with pytest.raises(ArtifactError, match=r"lists no plain\.onnx; export it again"):
         Artifact.open(tmp_path / "copy")
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_every_shape(artifact: Artifact) -> None:
+    backend = OpenVinoBackend(artifact)
+
+    def held_after(counts: range) -> float | None:
+        for count in counts:
+            for length in range(1, artifact.manifest.max_sequence_length + 1):
+                backend.run(batch(artifact, [length] * count))
+        return held_memory(os.getpid())
+
+    before, after = held_after(range(1, 3)), held_after(range(3, 12))
+    if before is None or after is None:
+        pytest.skip("the system does not say how much memory a process holds")
+    assert after - before < 500, "megabytes; 1,300 were seen without a limit of the kernels that OpenVINO keeps"
