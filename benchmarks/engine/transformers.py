@@ -73,7 +73,7 @@ GRAPH_NAME, TRANSFORMERS_NAME = "the graph", "transformers"
 
 
 def draw(name: str, layers: int | None = None) -> Any:
-    """The network as `transformers` initialises it, with fewer layers, and then no more than `FEW_WORDS`, if told."""
+    """The network as `transformers` initialises it; one with fewer layers has at most `FEW_WORDS` words."""
     try:
         import transformers  # noqa: PLC0415 - of the extra `test`, and seconds to import
     except ImportError as error:

