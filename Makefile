@@ -54,7 +54,7 @@ test-all: test test-deploy test-clients test-slow bulk-check litellm-check test-
 docs: $(BIN)/.docs ## build the documentation as a site in build/site; any warning or broken link fails
 	@rm -rf build/pages && mkdir -p build/pages/deploy
 	@cp -r README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs build/pages/ && cp deploy/*.md build/pages/deploy/
-	@$(BIN)/python -c 'import json; from service.http.openapi import make_document; from service.routes.table import ROUTES; print(json.dumps(make_document(ROUTES)))' > build/pages/docs/reference/openapi.json
+	@$(BIN)/python -c 'import json; from service.http.openapi import make_document; from service.app import ROUTES; print(json.dumps(make_document(ROUTES)))' > build/pages/docs/reference/openapi.json
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "==> build/site/index.html"
 

@@ -15,7 +15,7 @@ import typer
 
 from polyhead.described import Described, Training
 from polyhead.output import FAILED, OutputError, one_line_failures, say, unwritten, write
-from service.versions import own_version
+from service.machine import own_version
 
 EXAMPLES = """\
 \b

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from model.artifact import Manifest
 from service.answers.explained import Explained, ExplainedScore
-from service.answers.scores import Ranked, labelled, rank
-from service.answers.zero_shot import Labelled, zero_shot_labels
+from service.answers.scores import Labelled, Ranked, labelled, rank, zero_shot_labels
 from service.inference.backend import Float32Array
 from service.local.call_loop import CallLoop
 from service.local.calls import (

@@ -28,8 +28,7 @@ from model.processor import processor_name
 from polyhead import Engine
 from polyhead.output import say
 from service.errors import one_line
-from service.machine import usable_cores
-from service.versions import own_version
+from service.machine import own_version, usable_cores
 
 DEFAULT_ARTIFACT = Path("artifacts/all-MiniLM-L6-v2")
 VARIABLE = "POLYHEAD_MODEL"  # what the service reads the same setting from

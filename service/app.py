@@ -1,25 +1,103 @@
-"""The app: the table of routes, what they share, and the middleware around them, with nothing global."""
+"""The app: every route of the service, what they share, and the middleware around them, with nothing global."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from service.context import ByteBudget
-from service.errors import InternalError, ServiceError
+from service.context import ByteBudget, RequestContext, context_of
+from service.errors import InternalError, NotFound, ServiceError
 from service.http.access import CrossOriginPolicy, HostAndPortPolicy, KeyRing
+from service.http.body import check_accept, check_media, check_structure, read_body, validate
+from service.http.connection import expected_tokens
 from service.http.early_refusal import EarlyRefusals
 from service.http.middleware import RequestMiddleware
-from service.http.route import Route, RouteTable
+from service.http.route import Handler, Route, RouteTable
 from service.models import Models
 from service.observability.metrics import Metrics
 from service.observability.snapshots import MetricsPages
-from service.routes.table import ROUTES, UNMATCHED, make_handler
-from service.services import Readiness, Services
+from service.routes import encode, pages, predict, score, similarity, status
+from service.routes.compatible import cohere, inference_protocol, jina, openai, tei
+from service.services import Readiness, Services, choose_model, services_of
 from service.settings import Settings, split_list
 
 if TYPE_CHECKING:  # an extra
     from service.observability.tracing import OpenTelemetryTracing
+
+ROUTES: tuple[Route, ...] = (
+    *encode.ROUTES,
+    *similarity.ROUTES,
+    *score.ROUTES,
+    *predict.ROUTES,
+    *status.ROUTES,
+    *pages.ROUTES,
+    *openai.ROUTES,
+    *tei.ROUTES,
+    *cohere.ROUTES,
+    *jina.ROUTES,
+    *inference_protocol.ROUTES,
+)
+
+
+async def refuse_unmatched(request: Request) -> NoReturn:
+    """Answers a path that no route has."""
+    has_list = services_of(request).settings.admin_port is None  # else it is on that port, which may be hidden
+    raise NotFound("no such route; GET /openapi.json lists them" if has_list else "no such route")
+
+
+UNMATCHED = Route("GET", "unmatched", refuse_unmatched)
+"""Instead of a route where the table has none. The path is its name in log and metrics, which never hold a raw one."""
+
+
+def make_handler(route: Route, services: Services) -> Handler:
+    """The endpoint itself; for a validated body, one that reads that first."""
+    model = route.body_model
+    if model is None:
+        return route.endpoint
+    content_types, settings = route.content_types, services.settings
+    chooses = "model" in model.model_fields or hasattr(model, "model")
+
+    async def handle(request: Request) -> Response:
+        services.models.check_loaded()  # not ready: say so before the body is read
+        context = context_of(request.scope)
+        check_media(context.headers)
+        if not route.body_error_shapes:  # else a refusal's shape is known with the body
+            check_accept(context.headers, content_types)
+        with services.body_budget.share() as share:
+            raw = await read_body(request.receive, context.headers, settings.max_body_bytes, share)
+            if route.body_error_shapes:
+                context.error_shape = route.error_shape_of(raw)
+                check_accept(context.headers, content_types)
+            await check_structure(raw, max_texts=settings.max_texts, max_tokens=settings.max_request_tokens)
+            body = validate(model, raw)
+            if not chooses:
+                return await route.endpoint(request, body)
+            chosen = choose_model(request, getattr(body, "model", None))
+            if not chosen.models.are_several:
+                return await route.endpoint(request, body)
+            if route.is_queued:
+                _refuse_early(chosen, context)
+            with chosen.model.bodies.share() as part:  # so that the bodies of one model leave room for the others'
+                part.take(share.held)
+                return await route.endpoint(request, body)
+
+    return handle
+
+
+def _refuse_early(services: Services, context: RequestContext) -> None:
+    """Refuses what the chosen model's queue would not take; before it was chosen, all queues had to be full for that.
+
+    Raises:
+        Overloaded: it would have to wait too long.
+    """
+    if refusal := services.runner().early_refusal(expected_tokens(context.headers)):
+        try:
+            raise refusal
+        finally:
+            del refusal  # it holds this frame: no cycle is left for a collection of garbage
+
 
 _EXPOSED_HEADERS = ("X-Request-Id", "Retry-After")  # of every answer; routes declare their own
 

@@ -1,4 +1,4 @@
-"""What the machine and the system give the process: cores, memory, descriptors, heap. Knows nothing of the service.
+"""What the process runs on: cores, memory, descriptors, heap, and versions of packages. Knows nothing of the service.
 
 ONNX Runtime and `os.cpu_count` see the whole machine, inside a container too. If more threads compute than the cgroup's
 quota allows, the kernel stops all of them, the event loop's included, for the rest of each period.
@@ -6,6 +6,8 @@ quota allows, the kernel stops all of them, the event loop's included, for the r
 
 import contextlib
 import ctypes
+import functools
+import importlib.metadata
 import logging
 import math
 import os
@@ -216,3 +218,25 @@ def trim_heap() -> None:
     """Returns to the system what is free in the heaps of all threads; does nothing if the C library is not glibc."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+DISTRIBUTION = "polyhead"
+
+_PACKAGES = (DISTRIBUTION, "onnxruntime", "onnxruntime-gpu", "tokenizers", "numpy", "fastapi", "uvicorn")
+
+
+def own_version() -> str:
+    """This project's, or `unknown` where it runs from its folder without being installed."""
+    return installed_versions().get(DISTRIBUTION, "unknown")
+
+
+@functools.cache  # read from files, for which a process may have no descriptor left later, nor an event loop the time
+def installed_versions() -> dict[str, str]:
+    """By package; of the two onnxruntime packages only one is there."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions

@@ -1,7 +1,7 @@
 """The models that one process serves: how a request finds its model, and the parts that each has of its own.
 
 Each has a queue and workers of its own, so a flood on one fills no other's queue, and runs on the cores that the others
-leave (`service.batching.core_shares`). Each may hold its part of the bytes of bodies and answers. Changed on the event
+leave (`service.batching.executor`). Each may hold its part of the bytes of bodies and answers. Changed on the event
 loop.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
 from model.artifact import identity
-from service.batching.core_shares import CoreShare, CoreShares
+from service.batching.executor import CoreShare, CoreShares
 from service.context import ByteBudget
 from service.errors import ModelNotFound, NotReady, Overloaded
 from service.machine import usable_cores

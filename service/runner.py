@@ -16,8 +16,8 @@ from model.artifact import EXPLAIN_GRAPH, HEADS, MANIFEST, ONNX_RUNTIME, OPENVIN
 from model.config import EncoderConfig
 from model.processor import has_integer_products, vector_instructions
 from service.batching.batcher import Batcher
-from service.batching.core_shares import CoreShare
 from service.batching.decompositions import Decomposed, DecompositionQueue
+from service.batching.executor import CoreShare
 from service.batching.jobs import Job, JobResult
 from service.errors import Overloaded, ServiceError
 from service.inference.backend import Backend, Float32Array, WholeText

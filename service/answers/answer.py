@@ -15,11 +15,11 @@ from model.config_parts import ScoreActivation, Task
 from service.answers.attention import build_attention, build_contributions
 from service.answers.entities import LabelledText
 from service.answers.scores import counted
-from service.answers.token_pooling import pool_tokens
 from service.answers.vectors import (
     is_quantized,
     join_windows,
     make_vectors,
+    pool_tokens,
     quantize_all,
     span_vectors,
     token_vectors,

@@ -14,8 +14,7 @@ import numpy as np
 from model.analysis.arrays import Float64Array
 from model.analysis.contributions import contributions, token_shares
 from model.analysis.reductions import saliency as rollout_saliency
-from service.answers.attention import sum_words, with_biases
-from service.answers.picture import picture
+from service.answers.attention import picture, sum_words, with_biases
 from service.answers.vectors import make_vectors, token_vectors
 from service.batching.jobs import JobResult
 from service.errors import Invalid

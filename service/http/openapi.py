@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from service.errors import NotReady, Overloaded, ServiceError
 from service.http.response import JSON
 from service.http.route import Route
-from service.versions import own_version
+from service.machine import own_version
 
 _REQUEST_ID = {
     "name": "X-Request-Id",

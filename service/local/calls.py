@@ -13,9 +13,8 @@ import numpy as np
 from model.artifact import Manifest
 from model.config_parts import Task
 from service.answers.answer import build_answer
-from service.answers.attention import add_blocks
+from service.answers.attention import add_blocks, attention_picture
 from service.answers.explained import Explained, ExplainedScore, compare, compare_through_network, explain_score
-from service.answers.picture import attention_picture
 from service.answers.scores import similarities
 from service.answers.vectors import empty_vectors, is_quantized, refuse_format
 from service.batching.admission import TokenSemaphore

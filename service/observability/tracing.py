@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service.context import RequestContext
-from service.versions import DISTRIBUTION, own_version
+from service.machine import DISTRIBUTION, own_version
 
 EXPORT_SECONDS = 5.0  # for one batch to reach the collector; also what the end of the process may wait
 

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from service.answers.answer import build_answer
 from service.answers.attention import add_blocks
-from service.answers.packing import pack_base64, pack_safetensors
-from service.answers.serialize import serialize_in_pieces
+from service.answers.packing import pack_base64, pack_safetensors, serialize_in_pieces
 from service.answers.vectors import is_quantized, refuse_format
 from service.batching.decompositions import Decomposed
 from service.batching.jobs import JobResult

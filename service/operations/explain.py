@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from service.answers.explained import compare, compare_through_network, explain_score, score_answer, similarity_answer
-from service.answers.serialize import serialize
+from service.answers.packing import serialize
 from service.context import RequestContext
 from service.errors import TooLarge
 from service.observability.metrics import ModelMetrics

@@ -20,8 +20,7 @@ from service.errors import one_line
 from service.listeners import FAILED, StartFailure, address_of, listening
 from service.machine import cgroup_quota, core_limit, usable_cores
 from service.processes.channel import BEAT_INTERVAL, Assignment
-from service.processes.children import ChildProcess, Children, ParentMetrics
-from service.processes.distributor import Distributor
+from service.processes.children import ChildProcess, Children, Distributor, ParentMetrics
 from service.settings import Settings
 
 END_MARGIN_SECONDS = 10.0  # beyond the time that running requests get

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from model.config_parts import Task
-from service.answers.serialize import serialize_in_pieces
+from service.answers.packing import serialize_in_pieces
 from service.context import context_of
 from service.errors import WrongTask
 from service.http.response import JSON, compress, respond

@@ -7,8 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.answers.answer import describe_item
-from service.answers.packing import SAFETENSORS_LAYOUT
-from service.answers.serialize import serialize_in_pieces
+from service.answers.packing import SAFETENSORS_LAYOUT, serialize_in_pieces
 from service.context import context_of
 from service.errors import DeadlineExceeded, Invalid
 from service.http.response import JSON, SAFETENSORS, compress, prefers_safetensors, respond

@@ -1,18 +1,22 @@
 """`POST /predict` (TEI's) and `POST /classify` (Infinity's): a classifier's labels, each with a score, best first.
 
+`POST /zero-shot`: which of some labels fit a text, labels that the model was not trained for.
+
 Of a token classifier `POST /predict` answers entities, in the shape of the pipeline of `transformers`.
 """
 
 from functools import partial
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import ConfigDict, Field, WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.answers.scores import labelled
+from service.answers.scores import labelled, zero_shot_labels
 from service.errors import Invalid, WrongTask
 from service.http.route import Route
+from service.inference.backend import Float32Array
 from service.operations.encode import EncodeResult, offload
 from service.requests.attention import ARRAY_FLOATS
 from service.requests.schemas import (
@@ -25,9 +29,11 @@ from service.requests.schemas import (
     TeiTruncation,
     TextList,
 )
+from service.requests.zero_shot import ZeroShotAnswer, ZeroShotPlan, ZeroShotRequest
 from service.routes.adapter import embeddings_document, json_response, labels_tokens, require_task, run_for
+from service.services import services_of
 from service.tokenization.inputs import InputNames
-from service.wire import TEI, AnswerModel, RequestModel
+from service.wire import OURS, TEI, AnswerModel, RequestModel
 
 _TEXT = {"type": "string"}
 _ONE = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 1}
@@ -206,6 +212,46 @@ CLASSIFY_EXAMPLE = {
 }
 _post = partial(Route, "POST", is_queued=True, tag="classification", raises=(WrongTask,))
 
+
+async def answer_zero_shot(request: Request, body: ZeroShotRequest) -> Response:
+    """Labels of each text, best first, and how they were ranked."""
+    services = services_of(request)
+    most = services.settings.max_texts
+    plan = body.resolve(most).plan(services.runner().manifest, most)
+    plan.check_size(services.settings.max_embedding_bytes)
+    encoded = await run_for(request, plan.request, names=plan.names, beside_bytes=plan.label_bytes)
+    found = encoded.answer["embeddings" if plan.method == "cosine" else "scores"]
+    cost = max(encoded.sizes.built_from, ARRAY_FLOATS * len(plan.wanted.texts))
+    write = partial(_write_results, plan, found, as_objects=body.parameters is not None)
+    results = await offload(write, cost)
+    if body.parameters is not None:
+        return await json_response(request, results[0] if isinstance(body.inputs, str) else results, encoded)
+    named = {name: encoded.answer[name] for name in ("model", "usage")}
+    return await json_response(request, {**named, "method": plan.method, "results": results}, encoded)
+
+
+def _write_results(plan: ZeroShotPlan, found: Float32Array, *, as_objects: bool) -> list[memoryview]:
+    """Each text's labels as JSON; lists of a million scores would hold the event loop even when they are freed.
+
+    Args:
+        plan: of the request.
+        found: what the model answered.
+        as_objects: each label with its score, as huggingface_hub wants them.
+    """
+    written = []
+    for labels, scores in zero_shot_labels(plan, found):
+        pairs = zip(labels, scores, strict=True)
+        objects = [{"label": label, "score": score} for label, score in pairs] if as_objects else None
+        written.append(memoryview(orjson.dumps(objects or {"labels": labels, "scores": scores})))
+    return written
+
+
+ZERO_SHOT_EXAMPLE = {
+    "model": "mine",
+    "method": "entailment",
+    "results": [{"labels": ["animals", "weather"], "scores": [0.97, 0.03]}],
+    "usage": {"tokens": 30},
+}
 ROUTES = (
     _post(
         "/predict",
@@ -221,5 +267,12 @@ ROUTES = (
         answer_classify,
         summary="The same, as Infinity",
         answer=embeddings_document(ClassifyAnswer, CLASSIFY_EXAMPLE),
+    ),
+    _post(
+        "/zero-shot",
+        answer_zero_shot,
+        error_shape=OURS,
+        summary="Labels that the model was not trained for",
+        answer=embeddings_document(ZeroShotAnswer | list[Prediction] | list[list[Prediction]], ZERO_SHOT_EXAMPLE),
     ),
 )

@@ -14,8 +14,8 @@ from export.checkpoint import FAMILIES
 from export.tasks.registry import EXPORTS
 from model.config_parts import Precision
 from polyhead.cli import tree
+from service.app import ROUTES
 from service.requests.schemas import AttentionRequest, EncodeRequest
-from service.routes.table import ROUTES
 from service.settings import Settings
 from tests.markdown import DOCUMENTS, ROOT, anchors, inline_code, links
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from service.app import create_app
+from service.app import ROUTES, create_app
 from service.http.route import Route
 from service.observability.tracing import OpenTelemetryTracing
-from service.routes.table import ROUTES
 from service.services import Readiness, Services
 from service.settings import Settings, read_settings
 from tests.service.fake_engine import FakeBackend, FakeDecomposer, load_fake_runner, write_fake_artifact

@@ -41,14 +41,13 @@ from model.artifact import (
 )
 from model.config import EncoderConfig
 from model.config_parts import ClassificationSettings, MultiVectorSettings, SparseSettings
-from service.app import create_app
+from service.app import ROUTES, create_app
 from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array, TokenParts, WholeText
 from service.requests.scoring import RerankRequest
 from service.routes.compatible.inference_protocol import InferenceRequest
 from service.routes.compatible.tei import EmbedRequest
 from service.routes.predict import PredictRequest
 from service.routes.similarity import SimilarityRequest
-from service.routes.table import ROUTES
 from service.services import Readiness
 from service.settings import read_settings
 from tests.service.fake_engine import load_fake_runner

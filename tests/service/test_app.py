@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from model.artifact import HEADS, describe_files, read_manifest, write_manifest
+from service.app import ROUTES
 from service.errors import Overloaded
 from service.requests.explain import ExplainAnswer
 from service.requests.schemas import EncodeAnswer, Info, TokenizeAnswer
-from service.routes.table import ROUTES
 from service.wire import FailureAnswer
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME, write_fake_artifact

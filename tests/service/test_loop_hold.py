@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.routes.table import ROUTES
+from service.app import ROUTES
 from tests.service.loop_hold import BODIES, WITHOUT_BODY, Case, all_cases, answer_cases, field_cases, measure
 
 ON_A_BUSY_MACHINE = 0.1  # seconds: a defect takes longer, and other tests run meanwhile

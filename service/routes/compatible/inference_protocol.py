@@ -14,20 +14,20 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.answers.serialize import serialize
+from service.answers.packing import serialize
 from service.context import context_of
 from service.errors import Invalid, MalformedBody, ModelNotFound, NotReady, TooLarge, UnsupportedMedia
 from service.http.body import check_accept, check_structure, read_body, validate
 from service.http.response import JSON, respond
 from service.http.route import Route, answer_document
 from service.inference.backend import Float32Array
+from service.machine import own_version
 from service.operations.encode import EncodeResult, offload, timed
 from service.requests.schemas import EncodeRequest, PromptOptions
 from service.routes.adapter import check_model, require_task, run_for, truncation_header
 from service.services import services_of
 from service.settings import Settings
 from service.tokenization.inputs import InputNames
-from service.versions import own_version
 from service.wire import INFERENCE_PROTOCOL, AnswerModel, RequestModel
 
 TAG = "Open Inference Protocol"

@@ -24,11 +24,10 @@ from service.requests.schemas import EncodeRequest, Entity, Inputs, ModelChoice,
 from service.requests.scoring import RerankAnswer, RerankRequest, TeiRank
 from service.requests.zero_shot import ZeroShotRequest
 from service.routes.adapter import chosen_output, embeddings_document, json_response, require_task, run_for
-from service.routes.predict import Prediction, PredictRequest, answer_predict
+from service.routes.predict import Prediction, PredictRequest, answer_predict, answer_zero_shot
 from service.routes.score import answer_rerank
 from service.routes.similarity import SimilarityRequest, answer_similarity
 from service.routes.status import answer_readyz
-from service.routes.zero_shot import answer_zero_shot
 from service.services import services_of
 from service.wire import TEI, AnswerModel, validate_value
 

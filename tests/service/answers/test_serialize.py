@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpy_strategies
 
-from service.answers import serialize as module
-from service.answers.serialize import serialize
+from service.answers import packing as module
+from service.answers.packing import serialize
 
 
 @given(

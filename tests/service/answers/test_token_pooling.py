@@ -4,7 +4,7 @@ import torch
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from service.answers.token_pooling import pool_tokens, ward_clusters
+from service.answers.vectors import pool_tokens, ward_clusters
 
 SIZES = (1, 2, 3, 9, 40, 150)
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from service.batching.core_shares import KEPT_SECONDS, CoreShare, CoreShares
+from service.batching.executor import KEPT_SECONDS, CoreShare, CoreShares
 
 
 class Clock:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from service.app import ROUTES
 from service.errors import MalformedRequest, Unauthorized
 from service.http import access as keys
 from service.http.access import SHORTEST_KEY, HostAndPortPolicy, KeyRing, KeysError
 from service.http.route import Route
 from service.observability.logs import REQUEST_LOGGER
-from service.routes.table import ROUTES
 from tests.service.conftest import Serve, Served
 from tests.service.process import fake_server
 

@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from benchmarks.lib.load import Address, Request, run_closed_loop
+from service.app import ROUTES, UNMATCHED
 from service.errors import Overloaded
 from service.http.access import HostAndPortPolicy, KeyRing
 from service.http.connection import ConnectionLimits, ConnectionSlots
@@ -20,7 +21,6 @@ from service.http.early_refusal import ALERT_SECONDS, EarlyRefusals, path_of
 from service.http.protocol import FIRST_PAUSE, LEAST_RETRY_AFTER, PAUSE_GROWTH, BoundedProtocol
 from service.http.route import RouteTable
 from service.observability.metrics import Metrics
-from service.routes.table import ROUTES, UNMATCHED
 from tests.service.http.test_protocol import PROBE, request_bytes
 from tests.service.process import fake_server
 

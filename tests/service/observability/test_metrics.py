@@ -11,13 +11,13 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from service.app import ROUTES
 from service.context import RequestContext
 from service.observability import metrics as metric_names
 from service.observability.logs import REQUEST_LOGGER
 from service.observability.metrics import SIZES
 from service.observability.snapshots import PAGES_A_SECOND, MetricsPages
 from service.observability.stages import BatchRecord
-from service.routes.table import ROUTES
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import FakeBackend
 from tests.service.process import ServerProcess, wait_until

@@ -14,8 +14,7 @@ import pytest
 
 from model.artifact import write_manifest
 from service.processes import supervisor as shares
-from service.processes.children import HUNG_LOOKS, SILENT_LOOKS, ChildProcess, Children
-from service.processes.distributor import Distributor
+from service.processes.children import HUNG_LOOKS, SILENT_LOOKS, ChildProcess, Children, Distributor
 from service.processes.supervisor import (
     MOST_DEATHS,
     STEADY_SECONDS,

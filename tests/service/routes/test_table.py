@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from model.artifact import HEADS
+from service.app import ROUTES
 from service.errors import Overloaded
 from service.http.route import Route, answer_document
 from service.observability.tracing import OpenTelemetryTracing
-from service.routes.table import ROUTES
 from service.settings import read_settings
 from service.wire import COHERE, TEI, AnswerModel, RequestModel
 from tests.service.conftest import Serve, Served
