@@ -28,8 +28,9 @@ EXPERIMENTS: Mapping[str, tuple[Add, Run]] = {
     "sweep": (commands.add_sweep, commands.sweep),
     "orders": (commands.add_orders, commands.orders),
     "patterns": (commands.add_patterns, commands.patterns),
+    "texts": (commands.add_texts, commands.texts),
 }
-"""Commands that train many networks and write what they found, not a network."""
+"""Commands that write no network: two train many and write what they found, one gathers texts."""
 
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:

