@@ -25,6 +25,7 @@ from export.families.gte import GTE, JINA_BERT, NOMIC_BERT
 from export.families.modernbert import MODERNBERT
 from export.families.polyhead import POLYHEAD
 from export.families.roberta import JINA_V3, MPNET, ROBERTA, XLM_ROBERTA_FLASH
+from export.families.static import STATIC, describe_table, plain_tokenizer
 from export.families.t5 import T5
 from export.late_interaction import keep_markers_whole
 from export.pipeline import Pipeline, read_pipeline, refuse_other_tasks
@@ -44,7 +45,7 @@ FAMILIES: Mapping[str, Family] = {
     model_type: family
     for family in (
         *(ALBERT, BERT, DEBERTA, DISTILBERT, ELECTRA, EUROBERT, GEMMA2, GEMMA3, GTE, JINA_BERT, JINA_V3, JINA_V5[True]),
-        *(LLAMA, MISTRAL, MODERNBERT, MPNET, NOMIC_BERT, POLYHEAD, QWEN2, QWEN3, ROBERTA, T5),
+        *(LLAMA, MISTRAL, MODERNBERT, MPNET, NOMIC_BERT, POLYHEAD, QWEN2, QWEN3, ROBERTA, STATIC, T5),
     )
     for model_type in family.model_types
 }
@@ -119,7 +120,12 @@ def read_checkpoint(
     """
     pipeline = read_pipeline(folder.path, task, pooling, allows_pickles=folder.allows_pickles)
     require_chosen(pipeline.transformer, adapter)
-    family, described, config = _read_config(_describe(pipeline.transformer), pipeline, compared=compared)
+    said = (
+        describe_table(pipeline.transformer, allows_pickles=folder.allows_pickles)
+        if pipeline.is_table
+        else _describe(pipeline.transformer)
+    )
+    family, described, config = _read_config(said, pipeline, compared=compared)
     tensors, sha256 = read_weights(pipeline.transformer, allows_pickles=folder.allows_pickles)
     if folder.sha256 and sha256 != folder.sha256:
         raise SourceError(f"the weights of {folder.id} have SHA-256 {sha256}, expected {folder.sha256}")
@@ -135,7 +141,11 @@ def read_checkpoint(
     config, task_state = read_task_layers(pipeline, described, family, tensors, config)
     own = {name: tensor for name, tensor in tensors.items() if name not in pipeline.inline}
     encoder = build_encoder(config, {**family.read_state(own, described), **task_state})
-    tokenizer = read_tokenizer(pipeline.transformer, do_lower_case=pipeline.do_lower_case)
+    tokenizer = (
+        plain_tokenizer(pipeline.transformer)
+        if pipeline.is_table
+        else read_tokenizer(pipeline.transformer, do_lower_case=pipeline.do_lower_case)
+    )
     tokenizer = keep_markers_whole(tokenizer, pipeline.late.markers)
     pairs, wording = False, None
     if config.task == "classification" and yes_no.is_language_model(described):

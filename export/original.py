@@ -60,7 +60,7 @@ class Original:
     """A checkpoint as the libraries load it.
 
     Attributes:
-        network: the network without the task's layers.
+        network: the network without the task's layers; None if a table of vectors stands for it.
         whole: the network with the task's layers; None if it cannot be loaded from these files.
         tokenizer: the library's; None if there is none.
     """
@@ -143,19 +143,32 @@ def compare_with_original(checkpoint: Checkpoint, folder: Path) -> dict[str, Any
         except Exception as error:  # the library does not know the network, or its code is the model's own
             return not_compared(f"the libraries do not load it: {' '.join(str(error).split())[:200]}")
         found = Differences()
+        if original.network is None:
+            notes = _compare_answers(checkpoint, original, found)
+            return {
+                "compared": True,
+                **_versions(),
+                "texts": len(TEXTS),
+                "tolerance": TOLERANCE,
+                **found.figures,
+                **notes,
+            }
         notes = _compare_tokens(checkpoint, original)
         for text in _inputs(checkpoint):
             _compare_network(checkpoint, original.network, text, found)
             found.texts += 1
         if original.whole is not None and ("tokens" not in notes or checkpoint.encoder.config.task in CLASSIFIERS):
             notes |= _compare_answers(checkpoint, original, found)
-    versions = {name: version(name) for name in LIBRARIES}
-    return {"compared": True, **versions, "texts": found.texts, "tolerance": TOLERANCE, **found.figures, **notes}
+    return {"compared": True, **_versions(), "texts": found.texts, "tolerance": TOLERANCE, **found.figures, **notes}
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in LIBRARIES}
 
 
 def _foreign(checkpoint: Checkpoint, folder: Path) -> str:
     """Why the libraries would make another network of a folder; empty if they would not."""
-    described = read_json(find_network(folder) / "config.json")
+    described = read_json(find_network(folder) / "config.json", optional=True)
     kind = described.get("model_type"), described.get("position_embedding_type")
     if described.get("auto_map") or kind in RENAMED or "n_embd" in described:
         return "its network is defined by the model's own code, which is never run"
@@ -188,6 +201,8 @@ def _load(checkpoint: Checkpoint, folder: Path) -> Original:
     import transformers  # noqa: PLC0415
 
     task, eager = checkpoint.encoder.config.task, {"attn_implementation": "eager"}
+    if not any(checkpoint.encoder.config.num_heads):  # a table of vectors
+        return Original(None, sentence_transformers.SentenceTransformer(str(folder), device="cpu"))
     network = find_network(folder)
     config = transformers.AutoConfig.from_pretrained(network)
     if task in CLASSIFIERS:

@@ -65,8 +65,9 @@ CLASSES: Mapping[Task, str] = {  # of sentence-transformers, which has none for 
     "sparse": "SparseEncoder",
     "multi_vector": "MultiVectorEncoder",
 }
+STATIC_TABLE = "StaticEmbedding"  # stands for the network: a table of vectors
 MODULES: Mapping[Task, tuple[str, ...]] = {
-    "embedding": ("Transformer", "Pooling", "Dense", "Normalize"),
+    "embedding": ("Transformer", "Pooling", "Dense", "Normalize", STATIC_TABLE),
     "classification": ("Transformer", "LogitScore"),
     "token_classification": ("Transformer",),
     "sparse": ("Transformer", "MLMTransformer", "SpladePooling", "Router"),
@@ -106,6 +107,7 @@ STATED: Mapping[str, Task] = {  # the module of modules.json that only one task 
     "SpladePooling": "sparse",
     "LogitScore": "classification",
     "Pooling": "embedding",
+    STATIC_TABLE: "embedding",
     "MultiVectorMask": "multi_vector",
 }
 OTHER_TASKS = ("classifier.", "qa_outputs.")  # beginnings of tensor names that no embedding has
@@ -147,6 +149,7 @@ class Pipeline:
     """What surrounds the network.
 
     Attributes:
+        is_table: whether a table of vectors stands for the network.
         transformer: folder of the network's own config.json, weights and tokenizer.
         task: the task to export.
         found: what the folder says of its task.
@@ -167,6 +170,7 @@ class Pipeline:
     """
 
     transformer: Path
+    is_table: bool = False
     task: Task = "embedding"
     found: Found
     modules: Mapping[str, Path] = field(default_factory=dict)
@@ -213,7 +217,7 @@ def read_pipeline(
     found = find_task([module.kind for module in modules], described, folder, around)
     task = choose_task(found, wanted)
     values: dict[str, Any] = {"transformer": transformer, "task": task, "found": found}
-    values["allows_pickles"] = allows_pickles
+    values |= {"allows_pickles": allows_pickles, "is_table": bool(modules) and modules[0].kind == STATIC_TABLE}
     if pooling is not None and (modules or task != "embedding" or described.get("pooling")):
         raise UnsupportedModel(f"--pooling {pooling} is for embeddings of folders that do not say how: {found.sign}")
     if not modules:
@@ -363,7 +367,8 @@ def _is_known(kind: str, folder: Path) -> bool:
 
 def _require_modules(modules: list[Module], task: Task, path: Path) -> None:
     kinds, known = [module.kind for module in modules], MODULES[task]
-    if kinds[0] not in known[:2] or (task == "embedding" and kinds[:2] != ["Transformer", "Pooling"]):
+    starts = (["Transformer", "Pooling"], [STATIC_TABLE], [STATIC_TABLE, "Normalize"])
+    if kinds[0] not in (*known[:2], STATIC_TABLE) or (task == "embedding" and kinds[:2] not in starts):
         raise UnsupportedModel(f"{path} begins with {kinds[:2]}: expected {', '.join(known[:2])}")
     if unknown := [kind for kind in kinds if kind not in known]:
         raise UnsupportedModel(f"module {unknown[0]} is not supported for task {task}: {', '.join(known)} are")

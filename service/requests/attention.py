@@ -137,6 +137,10 @@ def select_attention(
         Invalid: a layer or head that the model does not have, or fields that exclude each other.
     """
     _refuse_contradictions(request)
+    if not any(num_heads):
+        raise Invalid(
+            "attention: the model is a table of vectors without heads, so it has no attention", param="attention"
+        )
     layers = _layers(request.layers, len(num_heads))
     if request.reduce == "rollout":
         layers = tuple(range(len(num_heads)))

@@ -121,6 +121,10 @@ def _with_bases(layouts: Mapping[str, Any], name: str) -> dict[str, Any]:
 def build(model: Published, folder: Path) -> Path:
     """Writes the small folder; returns the one that the libraries read: another where its code is the model's own."""
     tokenizer = Tokenizer.from_str(TOKENIZERS[model["tokenizer"]]().to_str())
+    return (_write_table if model["layout"] == "table" else _write_network)(model, tokenizer, folder)
+
+
+def _write_network(model: Published, tokenizer: Tokenizer, folder: Path) -> Path:
     tokenizer.add_tokens(model["added_tokens"] or [])
     config = {**shrink(model.config), "vocab_size": tokenizer.get_vocab_size()}
     tokenizer.add_tokens(model["tokens_without_row"] or [])
@@ -277,6 +281,24 @@ def _write_modules(model: Published, folder: Path) -> None:
             sizes.append(WIDTH if size == hidden else WIDTH // 2 if size < hidden else 2 * WIDTH)
             _write_dense(folder / place, sizes[-2], sizes[-1], settings[1:])
     _write(folder, "modules.json", entries)
+
+
+def _write_table(model: Published, tokenizer: Tokenizer, folder: Path) -> Path:
+    """A table of vectors as sentence-transformers saves it, or, if it is normalised, as model2vec does."""
+    is_potion = "Normalize" in model["modules"]
+    network = folder / ("" if is_potion else "0_StaticEmbedding")
+    network.mkdir(parents=True)
+    rows = torch.randn(tokenizer.get_vocab_size(), WIDTH, generator=torch.Generator().manual_seed(1))
+    save_file({"embeddings" if is_potion else "embedding.weight": rows}, network / "model.safetensors")
+    tokenizer.save(str(network / "tokenizer.json"))
+    entries = [
+        {"idx": 0, "name": "0", "path": network.name if not is_potion else ".", "type": f"{PACKAGE}.StaticEmbedding"}
+    ]
+    if is_potion:
+        entries.append({"idx": 1, "name": "1", "path": "1_Normalize", "type": f"{PACKAGE}.Normalize"})
+        _write(folder, "config.json", {"model_type": "model2vec", "architectures": ["StaticModel"], "normalize": True})
+    _write(folder, "modules.json", entries)
+    return folder
 
 
 def _write_router(folder: Path, activation: str, vocabulary: int) -> None:

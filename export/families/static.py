@@ -1,0 +1,86 @@
+"""Tables of vectors (sentence-transformers' StaticEmbedding: potion, static-retrieval): a text's is its tokens' mean.
+
+A table is a network of one layer without heads that adds 0, so that everything behind it needs nothing of its own. It
+has no attention. Files are sentence-transformers' or model2vec's, in which tokens may share a row and have weights. No
+special tokens are put around a text, and only tokenizer.json says what a token is.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from export.errors import UnsupportedModel
+from export.families.family import REQUIRED, Family
+from export.weights import read_weights
+from model.config import EncoderConfig, Pooling
+
+KIND = "static_table"
+LONGEST = 8192  # tokens of a text; the original has no limit
+TABLE = "embeddings.token.weight"
+
+
+def describe_table(folder: Path, *, allows_pickles: bool = False) -> dict[str, Any]:
+    """What a config.json would say, from the weights and tokenizer.json."""
+    table = _table(read_weights(folder, allows_pickles=allows_pickles)[0])
+    cut = (Tokenizer.from_file(str(folder / "tokenizer.json")).truncation or {}).get("max_length", LONGEST)
+    sizes = {"vocab_size": len(table), "hidden_size": table.shape[1], "max_position_embeddings": min(cut, LONGEST)}
+    return {"model_type": KIND, **sizes}
+
+
+def plain_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of tokenizer.json, which puts nothing around a text."""
+    described = json.loads((folder / "tokenizer.json").read_bytes())
+    return Tokenizer.from_str(json.dumps({**described, "post_processor": None, "truncation": None, "padding": None}))
+
+
+def _table(tensors: Mapping[str, Tensor]) -> Tensor:
+    """A row a token."""
+    table = tensors["embedding.weight"] if "embedding.weight" in tensors else tensors.get("embeddings")
+    if table is None or table.ndim != 2 or not table.is_floating_point():
+        raise UnsupportedModel("a table of vectors needs a tensor embedding.weight, or embeddings, of numbers")
+    if "mapping" in tensors:
+        table = table[tensors["mapping"].long()]
+    return table * tensors["weights"][:, None] if "weights" in tensors else table
+
+
+def _read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
+    settings: dict[str, Any] = {
+        **dict.fromkeys(("d_k", "d_v", "intermediate_size"), 1),
+        **dict.fromkeys(("up_bias", "down_bias", "output_bias", "embedding_norm", "first_attention_norm"), False),
+        "norm": "rms_norm",
+        "pre_norm": True,
+        "positions": "none",
+        "pooling": pooling,
+    }
+    return EncoderConfig(
+        vocab_size=config["vocab_size"],
+        hidden_size=config["hidden_size"],
+        num_heads=(0,),
+        max_positions=config["max_position_embeddings"],
+        **settings,
+    )
+
+
+def _with_zeros(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+    size = config["hidden_size"]
+    return {
+        TABLE: _table(tensors),
+        "layers.0.attention.output_bias": torch.zeros(size),
+        "layers.0.feed_forward.up.weight": torch.zeros(1, size),
+        "layers.0.feed_forward.down.weight": torch.zeros(size, 1),
+        "layers.0.feed_forward_norm.weight": torch.ones(size),
+    }
+
+
+STATIC = Family(
+    model_types=(KIND,),
+    settings=dict.fromkeys(("vocab_size", "hidden_size", "max_position_embeddings"), REQUIRED),
+    token_classifier=None,
+    read_config=_read_config,
+    prepare=_with_zeros,
+)
