@@ -36,7 +36,7 @@ from service.observability.metrics import MEMORY_ANONYMOUS
 WINDOW = 5.0  # seconds of one schedule of arrivals
 CONNECTIONS = 512  # of each load, at most
 KILLS = 4  # of processes, one after the other
-PICTURE = Path(__file__).parents[2] / "docs/pictures/night.svg"
+PICTURE = Path("docs/pictures/night.svg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +312,7 @@ def main() -> None:
 
 def _parse() -> argparse.Namespace:
     parser = parser_of(__doc__, takes="an hour")
+    parser.prog = "python -m deploy.observability.night"
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact of the first model")
     parser.add_argument("--other", type=Path, required=True, metavar="DIR", help="artifact of the second model")
     parser.add_argument("--minutes", type=positive, default=60.0, help="that the night takes")

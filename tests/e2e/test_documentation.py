@@ -26,7 +26,7 @@ COMMAND = re.compile(
     r"python -m (benchmarks [a-z]+ [a-z0-9]+|(?:deploy|examples|export|polyhead|service|tests)[\w.]*(?: heads| tune)?)"
     r"([^`\n]*)"
 )
-NEEDS_RAY = "deploy.bulk"
+NEEDS_RAY = ("deploy.bulk", "deploy.bulk.show")
 WITHOUT_HELP = {"service tune", "polyhead.service", "tests.published.page"}  # gone; of installations; has no flags
 FILE = re.compile(r"(?:\.ci|benchmarks|deploy|docs|examples|export|model|polyhead|service|tests|train)/[\w./-]*")
 PLACEHOLDER = re.compile(r"COMMAND|NAME|QUESTION")  # a reader's choice
