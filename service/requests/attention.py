@@ -139,7 +139,8 @@ def select_attention(
     _refuse_contradictions(request)
     if not any(num_heads):
         raise Invalid(
-            "attention: the model is a table of vectors without heads, so it has no attention", param="attention"
+            "attention: the model has no heads (a table of vectors, or all were removed), so it has no attention",
+            param="attention",
         )
     layers = _layers(request.layers, len(num_heads))
     if request.reduce == "rollout":

@@ -22,7 +22,7 @@ TOKENIZER = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[list[int], AttentionRequest, list[str]]:
-    counts = draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
+    counts = draw(st.lists(st.integers(0, 3), min_size=1, max_size=4).filter(any))
     layer = st.integers(-len(counts), len(counts) - 1)
     some_heads = st.lists(st.integers(0, max(0, min(counts) - 1)), min_size=1, max_size=4)
     excludes = draw(st.booleans())
