@@ -358,7 +358,7 @@ def test_a_callback_that_never_returns_does_not_keep_the_engine_open(
     assert not is_open
 
 
-@pytest.mark.slow  # a real signal: it once ended the process of other tests; test_engine_exit sends one to its own process
+@pytest.mark.slow  # sends a real signal, which once ended the process of other tests
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_call_leaves_nothing_in_the_queue(engine: Engine, backend: FakeBackend) -> None:
     backend.gate.clear()
