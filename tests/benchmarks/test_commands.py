@@ -143,6 +143,7 @@ def test_every_question_can_be_asked() -> None:
     assert sum(path.read_text().count("\n@program\n") for path in files) == len(benchmarks.QUESTIONS)
 
 
+@pytest.mark.slow  # sends a real signal, which once ended the process of other tests
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_end_what_was_started(number: int, capsys: pytest.CaptureFixture[str]) -> None:
