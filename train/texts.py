@@ -54,7 +54,7 @@ class Source(NamedTuple):
 
 
 def _definitions(archive: ZipFile) -> Iterator[str]:
-    """Definitions and examples of WordNet 3.0: the gloss of a line of data stands behind ` | `."""
+    """Definitions and examples of WordNet 3.0: the gloss of a line of data follows ` | `."""
     for part in ("noun", "verb", "adj", "adv"):
         for line in archive.read(f"englishidioms/nltk_data/corpora/wordnet/data.{part}").decode().split("\n"):
             gloss = line.partition(" | ")[2]

@@ -137,7 +137,7 @@ def _read_gemma2_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderC
         raise UnsupportedModel("pooling max: EmbeddingGemma 2 projects tokens first, so mean, cls or last is supported")
     layers = count_layers(config)
     kinds = list(config["layer_types"] or _by_period(config))
-    near_layers = local_layers([*kinds[:-1], GLOBAL], layers)  # `transformers` takes no other last layer
+    near_layers = local_layers([*kinds[:-1], GLOBAL], layers)  # `transformers` rejects another last layer
     far, near = _ropes(config, {GLOBAL: None, LOCAL: None}, near_layers)
     sizes, shared = _head_sizes(config, layers, near_layers)
     whole, local = sizes[-1], sizes[near_layers[0]] if near_layers else sizes[-1]
@@ -179,7 +179,7 @@ def _head_sizes(
 
 
 def _finish_gemma2(state: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Joins factors of sqrt(D), and gives the tokens of images and sound the padding's row, as the original does."""
+    """Joins factors of sqrt(D); tokens of images and sound get the padding's row, as in the original."""
     factor, name = math.sqrt(config["hidden_size"]), "layer_signals.projection.weight"
     tokens = state[TOKENS] * factor
     for token in (config[name] for name in PLACEHOLDERS):

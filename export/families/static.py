@@ -16,7 +16,6 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families.family import REQUIRED, Family
-from export.weights import read_weights
 from model.config import EncoderConfig, Pooling
 
 KIND = "static_table"
@@ -24,9 +23,9 @@ LONGEST = 8192  # tokens of a text; the original has no limit
 TABLE = "embeddings.token.weight"
 
 
-def describe_table(folder: Path, *, allows_pickles: bool = False) -> dict[str, Any]:
+def describe_table(folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """What a config.json would say, from the weights and tokenizer.json."""
-    table = _table(read_weights(folder, allows_pickles=allows_pickles)[0])
+    table = _table(tensors)
     cut = (Tokenizer.from_file(str(folder / "tokenizer.json")).truncation or {}).get("max_length", LONGEST)
     sizes = {"vocab_size": len(table), "hidden_size": table.shape[1], "max_position_embeddings": min(cut, LONGEST)}
     return {"model_type": KIND, **sizes}
