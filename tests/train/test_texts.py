@@ -1,3 +1,4 @@
+import bz2
 import hashlib
 import io
 import json
@@ -15,6 +16,12 @@ GLOSS = '00001740 03 n 01 entity 0 001 ~ 00001930 n 0000 | that which exists; "a
 AIML = """<aiml version="1.0">
 <category><pattern>ARE YOU A FISH</pattern><template>No, I am not. <br/>Are you?</template></category>
 <category><pattern>ARE YOU *</pattern><template><srai>NO</srai></template></category></aiml>"""
+CHAT = {"one": {"messages": [[{"text": "Hello there"}], [{"text": "Are you a fish"}]]}}
+ARTICLE = """<mediawiki xmlns="x"><page><revision><text>{{Box|{{inner}}}}[[File:A.png|thumb|An [[oak]]]]
+'''Oaks''' are [[Tree|trees]].&lt;ref&gt;A book.&lt;/ref&gt; See [http://a.b the list].
+* A list.
+== History ==
+No full stop</text></revision></page></mediawiki>"""
 RATED = b"1\t0.5\tThis phone is fine.\n2\t-1\tA Man plays the flute\n"
 
 
@@ -52,7 +59,17 @@ def test_texts_are_gathered_once_each_without_a_benchmarks_sentences(
         tmp_path,
         monkeypatch,
         "conversations",
-        {"chatterbot_corpus/data/english/a.yml": b"conversations:\n- - Hello there\n  - Are you a fish\n"},
+        {"chitchat_dataset/dataset.json": json.dumps(CHAT).encode()},
+    )
+    dump = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
+    write(
+        tmp_path,
+        monkeypatch,
+        "encyclopedia",
+        {
+            "gensim/test/test_data/lee_background.cor": b"Rain fell. It was cold.\n",
+            f"gensim/test/test_data/{dump}": bz2.compress(ARTICLE.encode()),
+        },
     )
     write(
         tmp_path,
@@ -72,10 +89,14 @@ def test_texts_are_gathered_once_each_without_a_benchmarks_sentences(
         "Are you?",
         "Hello there",
         "This phone is fine.",
+        "Rain fell.",
+        "It was cold.",
+        "Oaks are trees.",
+        "See the list.",
     ]
-    assert counts == {"definitions": 2, "talk": 3, "conversations": 1, "opinions": 1}
+    assert counts == {"definitions": 2, "talk": 3, "conversations": 1, "opinions": 1, "encyclopedia": 4}
     record = json.loads((tmp_path / "texts.json").read_text())
-    assert [source["texts"] for source in record["sources"]] == [2, 3, 1, 1]
+    assert [source["texts"] for source in record["sources"]] == [2, 3, 1, 1, 4]
     assert record["sources"][1]["sha256"] == texts.SOURCES["talk"].sha256
 
 
