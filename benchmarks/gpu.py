@@ -155,7 +155,7 @@ def flops_per_token(config: EncoderConfig, sequence_length: int) -> float:
     """
     hidden, heads = config.hidden_size, sum(config.num_heads)
     linear = 2 * hidden * heads * (2 * config.d_k + 2 * config.d_v + config.output_gate)
-    linear += 2 * hidden * config.intermediate_size * (2 + config.gated) * config.num_layers
+    linear += 2 * hidden * sum(map(config.inner_size, range(config.num_layers))) * (2 + config.gated)
     return float(linear) + 2.0 * sequence_length * heads * (config.d_k + config.d_v)
 
 

@@ -74,6 +74,7 @@ class Checkpoint:
         pair_wording: the text around the texts of a pair before the tokenizer reads them; None for nothing.
         further_outputs: arrays outside the graph, by name: layers on the last hidden state for an embedder's further
             outputs, or a sparse model's weights of words in queries; empty for none.
+        removed: what training left out of the network that it began with; empty for nothing.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Checkpoint:
     pairs: bool = False
     pair_wording: PairWording | None = None
     further_outputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    removed: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_checkpoint(
@@ -184,6 +186,7 @@ def read_checkpoint(
         pair_wording=wording,
         further_outputs=read_token_outputs(pipeline, config.hidden_size)
         | read_query_weights(pipeline, config.vocab_size),
+        removed=described.get("removed", {}) if family is POLYHEAD else {},
     )
 
 

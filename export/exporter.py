@@ -237,6 +237,7 @@ def _make(
             parity={**parity, **figures, **compared},
             files=describe_files(directory),
             pruning=pruning.removed,
+            removed_in_training=checkpoint.removed or None,
             pairs=checkpoint.pairs,
             pair_wording=checkpoint.pair_wording,
             vector_ranges=ranges,

@@ -89,6 +89,7 @@ class EncoderConfig:
         attention_residual_norm: whether what attention gives, added and normed, is added and normed once more:
             norm(x + norm(x + f(x))).
         intermediate_size: width of the feed-forward layer.
+        intermediate_sizes: of each layer's if they differ; empty: `intermediate_size` in every layer.
         max_positions: the longest sequence the network can take; rows of the learned position embedding.
         type_vocab_size: rows of the token type embedding; 0 where the family has none.
         token_size: width of the embeddings and their norm where a product takes them to D; 0 if that is D.
@@ -151,6 +152,7 @@ class EncoderConfig:
     max_positions: int
     num_key_value_heads: tuple[int, ...] = ()
     query_groups: tuple[tuple[int, ...], ...] = ()
+    intermediate_sizes: tuple[int, ...] = ()
     score_scale: float | None = None
     query_key_norm: bool = False
     query_key_layer_norm: bool = False
@@ -251,6 +253,10 @@ class EncoderConfig:
         """Whether the layers have only parts that `model.decomposition` takes apart."""
         return not (self.attention_residual_norm or self.value_norm or self.layer_signal_size)
 
+    def inner_size(self, layer: int) -> int:
+        """Width of a layer's feed-forward."""
+        return self.intermediate_sizes[layer] if self.intermediate_sizes else self.intermediate_size
+
     def head_span(self, layer: int) -> slice:
         """Which of all heads, counted from the first layer's first, are a layer's."""
         first = sum(self.num_heads[:layer])
@@ -328,7 +334,7 @@ def _read_parts(data: Mapping[str, Any]) -> dict[str, Any]:
     """Values of an `EncoderConfig` from JSON types: lists as tuples, objects as parts."""
     values = dict(data)
     values["num_heads"] = tuple(values["num_heads"])
-    for name in ("local_layers", "num_key_value_heads", "shared_layers", "position_scores"):
+    for name in ("local_layers", "num_key_value_heads", "intermediate_sizes", "shared_layers", "position_scores"):
         values[name] = tuple(values.get(name, ()))
     for name in ("kept_heads", "value_residual", "query_groups"):
         values[name] = tuple(map(tuple, values.get(name, ())))
@@ -351,6 +357,12 @@ def _check_heads(config: EncoderConfig) -> None:
         raise ConfigError(
             f"num_key_value_heads has {len(config.num_key_value_heads)} layers, num_heads {config.num_layers}"
         )
+    if config.intermediate_sizes and len(config.intermediate_sizes) != config.num_layers:
+        raise ConfigError(
+            f"intermediate_sizes has {len(config.intermediate_sizes)} layers, num_heads {config.num_layers}"
+        )
+    for layer, size in enumerate(config.intermediate_sizes):
+        require(f"intermediate_sizes[{layer}]", size, minimum=1)
     if config.query_groups and len(config.query_groups) != len(config.num_key_value_heads):
         raise ConfigError(f"query_groups has {len(config.query_groups)} layers: expected those of num_key_value_heads")
     for layer, (heads, shared) in enumerate(zip(config.num_heads, config.num_key_value_heads, strict=False)):
@@ -455,10 +467,11 @@ def _check_shared_layers(config: EncoderConfig) -> None:
             f"shared_layers is {list(firsts)}: expected {config.num_layers} layers, of each the first alike"
         )
     if any(
-        (config.num_heads[layer], config.groups(layer)) != (config.num_heads[first], config.groups(first))
+        (config.num_heads[layer], config.groups(layer), config.inner_size(layer))
+        != (config.num_heads[first], config.groups(first), config.inner_size(first))
         for layer, first in enumerate(firsts)
     ):
-        raise ConfigError("shared_layers: layers of one weight need the same heads")
+        raise ConfigError("shared_layers: layers of one weight need the same heads and intermediate sizes")
     if config.value_residual or not config.first_attention_norm:
         raise ConfigError(
             "shared_layers: value_residual and first_attention_norm make the first layer unlike the others"

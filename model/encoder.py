@@ -100,7 +100,7 @@ class EncoderLayer(nn.Module):
         self.attention_norm = norm_of(config) if layer or config.first_attention_norm else nn.Identity()
         self.feed_forward = FeedForward(
             hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
+            intermediate_size=config.inner_size(layer),
             activation=config.activation,
             gated=config.gated,
             up_bias=config.up_bias,

@@ -1,8 +1,9 @@
 """`polyhead info` and `polyhead verify`: what an artifact is, and whether it is whole."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from model.artifact import TOKENIZER, Artifact, ArtifactError, Manifest, read_manifest
 from polyhead.output import write
@@ -46,6 +47,7 @@ def describe(manifest: Manifest) -> dict[str, str]:
         "precision": manifest.precision,
         "engine": manifest.engine,
         "pruned": "yes" if manifest.pruning else "",
+        "without": _without(manifest.removed_in_training or {}),
         "files": f"{', '.join(manifest.files)} ({size / MIB:.1f} MiB)",
     }
     return {name: value for name, value in lines.items() if value}
@@ -53,6 +55,16 @@ def describe(manifest: Manifest) -> dict[str, str]:
 
 def _heads(num_heads: Sequence[int]) -> str:
     return f"{num_heads[0]} heads each" if len(set(num_heads)) == 1 else f"{', '.join(map(str, num_heads))} heads"
+
+
+def _without(removed: Mapping[str, Any]) -> str:
+    """What training left out, counted."""
+    counts = {
+        "heads": len(removed.get("heads", ())),
+        "neurons": sum(removed.get("neurons", ())),
+        "layers": len(removed.get("layers", ())),
+    }
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
 
 
 def _load(artifact: Artifact) -> None:

@@ -8,15 +8,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from export.command import count, positive, share, whole
+from export.command import count, number, positive, share, whole
 from export.sources import read_json
 from train.options import add_material, add_model, add_speed_options, run_recipe, settings_of, several
 from train.settings import RunSettings
 from train.texts import SOURCES, gather
 
+KINDS = ("heads", "neurons", "layers")
 HEAL_EXAMPLE = """\
 example:
   polyhead train heal --remove 0.45 --texts texts.txt --output healed
+  polyhead train heal --faster 1.5 --texts texts.txt --output healed
   polyhead export healed --output artifacts/healed"""
 
 
@@ -40,6 +42,26 @@ def add_heal(made: argparse.ArgumentParser) -> None:
         metavar="POINTS",
         help="remove as many heads as cost at most POINTS before healing, as `polyhead export` does",
     )
+    which.add_argument(
+        "--faster",
+        type=number(float, lambda value: value > 1, "a number above 1"),
+        metavar="TIMES",
+        help="remove heads, neurons and layers until ONNX Runtime is TIMES as fast on this machine",
+    )
+    made.add_argument(
+        "--only",
+        choices=KINDS,
+        nargs="+",
+        default=KINDS,
+        metavar="KIND",
+        help="what --faster removes: heads, neurons, layers",
+    )
+    made.add_argument(
+        "--cost-precision",
+        choices=("fp32", "int8"),
+        default="fp32",
+        help="of the graphs that --faster times (default: fp32)",
+    )
     made.add_argument("--pairs", type=Path, metavar="CSV", help="rated pairs for --prune-to-quality")
     add_material(made)
     made.add_argument(
@@ -48,7 +70,7 @@ def add_heal(made: argparse.ArgumentParser) -> None:
 
 
 def heal(options: argparse.Namespace) -> None:
-    """Heal a network that loses heads.
+    """Heal a network that loses heads, neurons or layers.
 
     What is left learns to give the whole network's vectors again, from texts without labels.
     """

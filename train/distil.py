@@ -76,6 +76,8 @@ def student_config(teacher: EncoderConfig, changes: Mapping[str, Any]) -> Encode
     """
     heads = tuple(changes.get("num_heads", teacher.num_heads))
     fields = _fields_of_layers(teacher, heads) if heads and heads != teacher.num_heads else {}
+    if "intermediate_size" in changes:
+        fields["intermediate_sizes"] = []
     try:
         config = EncoderConfig.from_dict({**teacher.to_dict(), **fields, **changes})
     except ConfigError as error:
@@ -91,6 +93,8 @@ def _fields_of_layers(teacher: EncoderConfig, heads: Sequence[int]) -> dict[str,
     """Fields with a value for each layer, for a student of these heads: the values of the teacher's matched layers."""
     matched = matched_layers(len(heads), teacher.num_layers)
     fields: dict[str, Any] = {}
+    if teacher.intermediate_sizes:
+        fields["intermediate_sizes"] = [teacher.intermediate_sizes[other] for other in matched]
     if teacher.local_layers:
         local = [layer for layer, other in enumerate(matched) if other in teacher.local_layers]
         fields |= {"local_layers": local, "window": teacher.window if local else None}

@@ -32,12 +32,16 @@ def write_network(folder: Path, encoder: Encoder, like: Checkpoint) -> None:
     Args:
         folder: to write into; made if it is missing.
         encoder: the network. Its head dropout is training's and is not written.
-        like: gives tokenizer, longest text, normalisation and prompts.
+        like: gives tokenizer, longest text, normalisation, prompts, and what was left out.
     """
     config = replace(encoder.config, head_dropout=0.0)
     inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if config.type_vocab_size > 1 else [])]
     described: dict[str, Any] = {
-        "config.json": {"model_type": "polyhead", **config.to_dict()},
+        "config.json": {
+            "model_type": "polyhead",
+            **config.to_dict(),
+            **({"removed": like.removed} if like.removed else {}),
+        },
         "tokenizer_config.json": {"model_max_length": like.max_sequence_length, "model_input_names": inputs},
     }
     if config.task == "embedding":

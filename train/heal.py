@@ -1,26 +1,29 @@
-"""Heals a network that loses heads: what is left learns to give the whole network's vectors again.
+"""Heals a network that loses heads, neurons or layers: what is left learns to give the whole network's vectors again.
 
-Heads are removed, the rest is fitted in closed form (`train.reconstruct`), and then all of it is trained towards the
+Parts are removed, the rest is fitted in closed form (`train.reconstruct`), and then all of it is trained towards the
 whole network. The aim is an encoder whose vectors fit an index that the whole network filled.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from export.checkpoint import Checkpoint, require_embedding
 from export.heads.subject import find_subject
 from export.pruning.driver import PruningRequest, prune
-from export.pruning.removal import apply_removal
 from export.texts import batches, tokenize
 from model.config import EncoderConfig
 from model.encoder import Encoder
+from train.costs import CostPrecision
 from train.distillation import LONGEST, Distillation, Lesson, read_material
 from train.errors import RunError
 from train.folder import load_checkpoint
-from train.reconstruct import order_by_reconstruction, reconstruct, require_fittable
+from train.reconstruct import last_matched, reconstruct, require_fittable
+from train.removal import order_by_reconstruction
 from train.settings import RunSettings
+from train.shape import KINDS, Kind, Shape, apply_shape, choose_shape
 
 CHOOSING_TEXTS = 500
 
@@ -38,6 +41,9 @@ class HealSettings(Lesson):
             None.
         pairs: rated pairs that heads are then chosen and judged by; None for texts that ship with the project.
         heads: JSON file whose `removed` lists the heads, as [layer, head], such as the record of `gates`; or None.
+        faster: how many times as fast the network has to be; or None.
+        only: what may leave for that.
+        cost_precision: of the graphs whose speed counts.
         fitting_texts: texts of the closed-form fit; 0 leaves it out.
     """
 
@@ -45,6 +51,9 @@ class HealSettings(Lesson):
     heads: Path | None = None
     lose: float | None = None
     pairs: Path | None = None
+    faster: float | None = None
+    only: tuple[Kind, ...] = KINDS
+    cost_precision: CostPrecision = "fp32"
     fitting_texts: int = 4000
 
 
@@ -54,7 +63,7 @@ class Heal(Distillation):
     command = "heal"
 
     def __init__(self, settings: HealSettings, run: RunSettings) -> None:
-        """Reads everything, removes heads and fits the rest; on `--resume` the checkpoint's heads are removed.
+        """Reads everything, removes parts and fits the rest; on `--resume` as many as the checkpoint lacks.
 
         Raises:
             SourceError: the model or a file cannot be used.
@@ -64,36 +73,60 @@ class Heal(Distillation):
         subject = find_subject(settings.model)
         require_embedding(subject.whole, "healing is judged")
         require_fittable(subject.whole.encoder.config)
-        removed, chosen_by = _choose(subject.whole, subject.pruned, settings, material.learned, run)
-        student = apply_removal(subject.whole.encoder, removed)
+        config = subject.whole.encoder.config
+        removed, shape = _choose(subject.whole, subject.pruned, settings, material.learned, run)
+        student = apply_shape(subject.whole.encoder, shape)
         if settings.fitting_texts and not run.resume:
-            fit(student, subject.whole, material.learned[: settings.fitting_texts])
+            fit(student, subject.whole, material.learned[: settings.fitting_texts], shape.layers)
         super().__init__(
             student,
             subject.whole,
             material,
             settings.weights,
             run,
-            described={"removed": removed, "chosen_by": chosen_by, "fitting_texts": settings.fitting_texts},
-            layers=range(student.config.num_layers),
+            described={**removed, "fitting_texts": settings.fitting_texts},
+            layers=last_matched(shape.layers, config.num_layers),
         )
+        self.like = replace(subject.whole, removed=_for_manifest(removed))
 
 
-def fit(student: Encoder, whole: Checkpoint, texts: Sequence[str]) -> None:
-    """The closed-form fit of a network without some heads."""
+def fit(student: Encoder, whole: Checkpoint, texts: Sequence[str], layers: Sequence[int] | None = None) -> None:
+    """The closed-form fit of a network without some heads, neurons or layers; `layers` are those that stay."""
     tokens = tokenize(texts, whole.tokenizer, min(LONGEST, whole.max_sequence_length))
-    reconstruct(student, whole.encoder, list(batches(tokens, 0)))
+    reconstruct(student, whole.encoder, list(batches(tokens, 0)), layers)
+
+
+def _for_manifest(removed: Mapping[str, Any]) -> dict[str, Any]:
+    """What is removed, as the manifest says it."""
+    speed = {name: value for name, value in removed.get("speed", {}).items() if name != "microseconds"}
+    parts = {"heads": "removed", "neurons": "removed_neurons", "layers": "removed_layers"}
+    return {name: removed.get(key, []) for name, key in parts.items()} | ({"speed": speed} if speed else {})
 
 
 def _choose(
     whole: Checkpoint, pruned: Places | None, settings: HealSettings, texts: Sequence[str], run: RunSettings
-) -> tuple[Places, str]:
-    """The heads to remove, and what they were chosen by."""
+) -> tuple[dict[str, Any], Shape]:
+    """What to remove with what it was chosen by, for the record, and what stays."""
+    config = whole.encoder.config
     if run.resume:
         _, state = load_checkpoint(run.output)
-        return state["recipe"]["removed"], state["recipe"]["chosen_by"]
+        names = ("removed", "chosen_by", "removed_neurons", "removed_layers", "speed")
+        removed = {name: state["recipe"][name] for name in names if name in state["recipe"]}
+    elif settings.faster is not None and not pruned:
+        tokens = tokenize(texts[:CHOOSING_TEXTS], whole.tokenizer, min(LONGEST, whole.max_sequence_length))
+        return choose_shape(whole.encoder, tokens, settings.faster, settings.only, settings.cost_precision)
+    else:
+        heads, chosen_by = _choose_heads(whole, pruned, settings, texts)
+        removed = {"removed": heads, "chosen_by": chosen_by}
+    return removed, Shape.read(removed, config)
+
+
+def _choose_heads(
+    whole: Checkpoint, pruned: Places | None, settings: HealSettings, texts: Sequence[str]
+) -> tuple[Places, str]:
+    """The heads to remove, and what they were chosen by."""
     config = whole.encoder.config
-    asked = (settings.remove, settings.heads, settings.lose)
+    asked = (settings.remove, settings.heads, settings.lose, settings.faster)
     if pruned and any(part is not None for part in asked):
         raise RunError("the artifact has lost heads already: heal it without asking for more, or name the whole")
     if pruned:
@@ -103,7 +136,7 @@ def _choose(
     if settings.lose is not None:
         return _choose_by_quality(whole, settings.lose, settings.pairs)
     if settings.remove is None:
-        raise RunError("no head is missing, and none was asked to be removed: say --remove SHARE")
+        raise RunError("no head is missing, and none was asked to be removed: say --remove SHARE or --faster TIMES")
     count = round(settings.remove * sum(config.num_heads))
     if not count:
         raise RunError(f"--remove {settings.remove:g} of {sum(config.num_heads)} heads is none: give a larger share")

@@ -15,9 +15,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from export.errors import UnsupportedModel
-from export.heads.importance import drift, embed
-from export.pruning.removal import remove_heads
-from export.texts import TextBatch, TokenizedText, batches
+from export.texts import TextBatch
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from train.embedding import encoder_layers
@@ -28,7 +26,8 @@ RIDGE = 1e-3  # of the mean square of an input; keeps weights where the data say
 # `sandwich_norm` norms what a layer adds, so the fit would take it for the sum; `shared_layers` would fit one weight
 # to several layers.
 ANY_VALUE = {
-    *("vocab_size", "hidden_size", "num_heads", "d_k", "d_v", "intermediate_size", "max_positions"),
+    *("vocab_size", "hidden_size", "num_heads", "d_k", "d_v", "max_positions"),
+    *("intermediate_size", "intermediate_sizes"),
     *("type_vocab_size", "token_size", "activation", "gated", "up_bias", "down_bias", "attention_bias", "output_bias"),
     *("norm", "norm_bias", "norm_eps", "pre_norm", "embedding_norm", "first_attention_norm", "final_norm"),
     *("positions", "attention_positions", "causal", "rope_theta", "rope_divisor", "rope_scaling", "local_rope_theta"),
@@ -90,41 +89,6 @@ class LeastSquares:
             if layer.bias is not None:
                 layer.bias.add_(change[-1])
             layer.weight.add_(change[: layer.in_features].T)
-
-
-def removal_costs(gram: Tensor, weights: Tensor, *, blocks: int, size: int) -> tuple[list[int], list[float]]:
-    """In which order blocks of inputs are best left out, if the rest is fitted again after each.
-
-    The optimal brain surgeon for blocks (Hassibi and Stork 1993; Frantar and Alistarh 2022): without block q, and with
-    the best other weights, the squared error grows by `tr(W_q^T [(G^-1)_qq]^-1 W_q)`.
-
-    Args:
-        gram: [n, n] of the inputs; the last rows may be others', such as the bias's, which stay.
-        weights: [n, m], exact for the data that `gram` is from.
-        blocks: how many there are, one behind the other from the first input on.
-        size: inputs of a block.
-
-    Returns:
-        Blocks in the order of removal, and the error that each adds to those before it.
-    """
-    left = {index: torch.arange(index * size, (index + 1) * size) for index in range(blocks)}
-    inverse, weights = torch.linalg.inv(gram), weights.double().clone()
-    order, costs = [], []
-    while left:
-        found = {index: float(_cost(inverse, weights, rows)) for index, rows in left.items()}
-        best = min(found, key=found.__getitem__)
-        order.append(best)
-        costs.append(found[best])
-        rows = left.pop(best)
-        repair = inverse[:, rows] @ torch.linalg.inv(inverse[rows][:, rows])  # [n, size]
-        weights -= repair @ weights[rows]
-        inverse = inverse - repair @ inverse[rows]
-    return order, costs
-
-
-def _cost(inverse: Tensor, weights: Tensor, rows: Tensor) -> Tensor:
-    cost: Tensor = (weights[rows] * torch.linalg.solve(inverse[rows][:, rows], weights[rows])).sum()
-    return cost
 
 
 class LayerTrace(NamedTuple):
@@ -201,15 +165,39 @@ def token_weights(stream: Tensor) -> Tensor:
     return 1 / stream.var(dim=1, correction=0).clamp(min=1e-12)
 
 
-def reconstruct(student: Encoder, teacher: Encoder, batches: Sequence[TextBatch]) -> None:
-    """Fits the student's output and down projections in place to the teacher's residual streams."""
+def reconstruct(
+    student: Encoder, teacher: Encoder, batches: Sequence[TextBatch], layers: Sequence[int] | None = None
+) -> None:
+    """Fits the student's output and down projections in place to the teacher's residual streams.
+
+    Args:
+        student: the network without some parts.
+        teacher: the whole network.
+        batches: texts to fit on.
+        layers: of the teacher, one a layer of the student, ascending; None for all. The layer before a missing one also
+            stands for it.
+    """
     own, whole = LayerRunner(student, batches), LayerRunner(teacher, batches)
-    for layer in tqdm(range(len(own.layers)), desc="fitting", unit="layer", leave=False):
-        expected = [whole.trace(layer, batch) for batch in range(len(batches))]
+    starts = list(range(len(whole.layers)) if layers is None else layers)
+    for layer in range(starts[0]):
+        whole.advance(layer)
+    ends = last_matched(starts, len(whole.layers))
+    for layer, (start, end) in enumerate(
+        zip(tqdm(starts, desc="fitting", unit="layer", leave=False), ends, strict=True)
+    ):
+        expected = [whole.trace(start, batch) for batch in range(len(batches))]
         _fit_attention(own, layer, expected)
+        for further in range(start + 1, end + 1):
+            whole.hidden = [trace.output for trace in expected]
+            expected = [whole.trace(further, batch) for batch in range(len(batches))]
         _fit_feed_forward(own, layer, expected)
         own.advance(layer)
         whole.hidden = [trace.output for trace in expected]
+
+
+def last_matched(layers: Sequence[int], count: int) -> list[int]:
+    """The last of `count` layers that each of some layers stands for: the one before the next of them."""
+    return [following - 1 for following in [*layers[1:], count]]
 
 
 def _fit_attention(own: LayerRunner, layer: int, expected: Sequence[LayerTrace]) -> None:
@@ -217,7 +205,7 @@ def _fit_attention(own: LayerRunner, layer: int, expected: Sequence[LayerTrace])
     if not attention.num_heads:
         _fit_bias(own, layer, expected)
         return
-    fit = LeastSquares(attention.output.in_features, attention.output.out_features, bias=_has_bias(attention.output))
+    fit = LeastSquares(attention.output.in_features, attention.output.out_features, bias=has_bias(attention.output))
     for batch, whole in enumerate(expected):
         trace = own.trace(layer, batch)
         assert trace.context is not None  # noqa: S101 - a layer with heads has one
@@ -241,82 +229,13 @@ def _fit_bias(own: LayerRunner, layer: int, expected: Sequence[LayerTrace]) -> N
 
 def _fit_feed_forward(own: LayerRunner, layer: int, expected: Sequence[LayerTrace]) -> None:
     down = own.layers[layer].feed_forward.down
-    fit = LeastSquares(down.in_features, down.out_features, bias=_has_bias(down))
+    fit = LeastSquares(down.in_features, down.out_features, bias=has_bias(down))
     for batch, whole in enumerate(expected):
         trace = own.trace(layer, batch)
         fit.add(trace.inner, whole.feed_forward_sum - trace.feed_forward_sum, token_weights(whole.feed_forward_sum))
     fit.change(down)
 
 
-def order_by_reconstruction(encoder: Encoder, texts: Sequence[TokenizedText]) -> list[int]:
-    """Heads in the order in which they are best removed, counted from the first layer's first.
-
-    Within a layer `removal_costs` orders the heads on the contexts of the texts' tokens. Between layers a squared
-    error of the residual stream is weighed by how far it moves the embedding: the drift without the first half of the
-    layer's order, the rest fitted, over the error that this leaves.
-    """
-    whole = embed(encoder, texts)
-    fits = _contexts(encoder, texts)
-    queues: dict[int, list[tuple[float, int]]] = {}
-    for layer, fit in tqdm(fits.items(), desc="choosing", unit="layer", leave=False):
-        order, costs = removal_costs(
-            fit.ridged(), _weights(encoder, layer), blocks=encoder.config.num_heads[layer], size=encoder.config.d_v
-        )
-        half = max(1, len(order) // 2)
-        drifted = float(drift(embed(_without(encoder, layer, order[:half], fit), texts), whole).mean())
-        weight = drifted / max(sum(costs[:half]), 1e-30)
-        first = encoder.config.head_span(layer).start
-        queues[layer] = [(weight * cost, first + head) for head, cost in zip(order, costs, strict=True)]
-    merged: list[int] = []
-    while queues:
-        layer = min(queues, key=lambda index: queues[index][0])
-        merged.append(queues[layer].pop(0)[1])
-        if not queues[layer]:
-            del queues[layer]
-    return merged
-
-
-def _contexts(encoder: Encoder, texts: Sequence[TokenizedText]) -> dict[int, LeastSquares]:
-    """The Gram matrix of each layer's contexts, for layers with heads."""
-    together = list(batches(texts, 0))
-    runner = LayerRunner(encoder, together)
-    fits: dict[int, LeastSquares] = {}
-    for layer, module in enumerate(runner.layers):
-        if module.attention.num_heads:
-            output = module.attention.output
-            fits[layer] = LeastSquares(output.in_features, output.out_features, bias=output.bias is not None)
-            for batch in range(len(together)):
-                trace = runner.trace(layer, batch)
-                assert trace.context is not None  # noqa: S101 - a layer with heads has one
-                stream = trace.attention_sum
-                fits[layer].add(trace.context, torch.zeros_like(stream), token_weights(stream))
-        runner.advance(layer)
-    return fits
-
-
-def _weights(encoder: Encoder, layer: int) -> Tensor:
-    """The output projection as [H*V (+ 1 for the bias), D]."""
-    output = encoder_layers(encoder)[layer].attention.output
-    rows = [output.weight.T] if output.bias is None else [output.weight.T, output.bias[None]]
-    return torch.cat(rows).double()
-
-
-def _without(encoder: Encoder, layer: int, heads: Sequence[int], fit: LeastSquares) -> Encoder:
-    """The network without some heads of a layer, its output projection fitted to what it gave with them."""
-    config = encoder.config
-    cut = remove_heads(encoder, [config.head_span(layer).start + head for head in heads])
-    if len(heads) == config.num_heads[layer]:
-        return cut
-    kept = torch.tensor([row for row in range(len(fit.gram)) if row // config.d_v not in heads])
-    gram = fit.ridged()
-    fitted = torch.linalg.solve(gram[kept][:, kept], gram[kept] @ _weights(encoder, layer)).float()
-    output = encoder_layers(cut)[layer].attention.output
-    with torch.no_grad():
-        if output.bias is not None:
-            output.bias.copy_(fitted[-1])
-        output.weight.copy_(fitted[: output.in_features].T)
-    return cut
-
-
-def _has_bias(layer: nn.Linear) -> bool:
+def has_bias(layer: nn.Linear) -> bool:
+    """Whether a product adds a bias."""
     return layer.bias is not None

@@ -18,7 +18,7 @@ OLDER = re.compile(r"^(task_layers\.)?projection\.")  # its name before there we
 
 
 def _read_polyhead_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    named = {name: value for name, value in config.items() if name != "model_type"}
+    named = {name: value for name, value in config.items() if name not in ("model_type", "removed")}
     return EncoderConfig.from_dict({"pooling": pooling, **named})
 
 

@@ -32,7 +32,8 @@ LOWEST_ACTIVATION: Mapping[Activation, float] = {"gelu": 0.17, "gelu_tanh": 0.17
 # What a network with this form may be. Scales are in the LayerNorm before a product and in its bias, so both must be
 # there. A setting that is in neither table must have its default: one that is added later has the other form.
 ANY_VALUE = {
-    *("vocab_size", "hidden_size", "num_heads", "d_k", "d_v", "intermediate_size", "max_positions"),
+    *("vocab_size", "hidden_size", "num_heads", "d_k", "d_v", "max_positions"),
+    *("intermediate_size", "intermediate_sizes"),
     *("type_vocab_size", "token_size", "activation", "norm_eps", "positions", "local_layers", "window"),
     *("relative_buckets", "relative_distance", "original_heads", "kept_heads"),
     *("head_dropout", "final_norm", "pooling", "projections", "task", "task_settings"),  # training; behind the layers

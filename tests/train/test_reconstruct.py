@@ -14,14 +14,8 @@ from export.pruning.removal import remove_heads
 from export.texts import TextBatch, TokenizedText
 from model.encoder import Encoder
 from tests.networks import TINY, draw_weights, random_batches, vary
-from train.reconstruct import (
-    LayerRunner,
-    LeastSquares,
-    order_by_reconstruction,
-    reconstruct,
-    removal_costs,
-    require_fittable,
-)
+from train.reconstruct import LayerRunner, LeastSquares, reconstruct, require_fittable
+from train.removal import eliminate, order_by_reconstruction
 
 EVEN = replace(TINY, num_heads=(4, 4, 4))
 NETWORKS = {
@@ -140,11 +134,27 @@ def test_costs_are_those_of_solving_anew_without_the_blocks() -> None:
         solution = np.linalg.lstsq(features, target, rcond=None)[0]
         return float(((features @ solution - target) ** 2).sum())
 
-    order, costs = removal_costs(inputs.T @ inputs, weights, blocks=3, size=3)
-    assert sorted(order) == [0, 1, 2]
-    assert order[0] == min(range(3), key=lambda block: error([block]))
-    for count, (_, total) in enumerate(zip(order, itertools.accumulate(costs), strict=True), 1):
-        assert total == pytest.approx(error(order[:count]), rel=1e-6)
+    found = eliminate(inputs.T @ inputs, weights, blocks=3, size=3, points=[1, 2, 3])
+    assert sorted(found.order) == [0, 1, 2]
+    assert found.order[0] == min(range(3), key=lambda block: error([block]))
+    for count, total in enumerate(itertools.accumulate(found.costs), 1):
+        assert total == pytest.approx(error(found.order[:count]), rel=1e-6)
+        left = (inputs @ (weights - found.fitted[count])).square().sum()
+        assert float(left) == pytest.approx(total, rel=1e-6)
+
+
+@pytest.mark.parametrize("together", [1, 4])
+def test_single_inputs_leave_some_at_once_up_to_a_point(together: int) -> None:
+    inputs, weights = draw(60, 12, 3)
+    found = eliminate(inputs.T @ inputs, weights[:12], blocks=12, size=1, together=together, points=[6, 12])
+    assert sorted(found.order) == list(range(12))
+    assert list(found.fitted) == [6, 12]
+    kept = inputs[:, sorted(found.order[6:])]
+    left = inputs @ weights[:12] - kept @ torch.linalg.lstsq(kept, inputs @ weights[:12]).solution
+    fitted = inputs @ (weights[:12] - found.fitted[6])
+    torch.testing.assert_close(fitted, left, atol=1e-9, rtol=0)
+    if together == 1:
+        assert sum(found.costs[:6]) == pytest.approx(float(left.square().sum()), rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from train.experiments.trials import (
 from train.gates import Gates, GateSettings
 from train.heal import CHOOSING_TEXTS, fit
 from train.parallel import generator_of
-from train.reconstruct import order_by_reconstruction
+from train.removal import order_by_reconstruction
 from train.settings import RunSettings
 
 Way = Literal["gates", "reconstruction", "loss_gradient", "random"]

@@ -1,0 +1,199 @@
+"""In which order the heads and the feed-forward neurons of each layer are best removed.
+
+Within a layer the next unit to go is the one whose loss the others can make good best (`eliminate`). Between layers a
+squared error of the residual stream is weighed by how far it moves the embedding, which is measured at some points of
+each order. What is measured is one layer without units, the others whole: errors of several layers may not add up.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from export.heads.importance import LayersBelow, drift, embed
+from export.texts import TokenizedText, batches
+from model.encoder import Encoder
+from train.reconstruct import LayerRunner, LeastSquares, has_bias, token_weights
+
+TOGETHER = 16  # neurons that leave before the rest is fitted again
+UnitKind = Literal["heads", "neurons"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Elimination:
+    """Blocks of inputs in the order of removal.
+
+    Attributes:
+        order: the blocks.
+        costs: the squared error that each adds to those before it, if the rest is fitted again.
+        fitted: the weights [n, m] without the first so many blocks of the order, whose rows are 0.
+    """
+
+    order: list[int]
+    costs: list[float]
+    fitted: dict[int, Tensor]
+
+
+def eliminate(
+    gram: Tensor, weights: Tensor, *, blocks: int, size: int, together: int = 1, points: Sequence[int] = ()
+) -> Elimination:
+    """In which order blocks of inputs are best left out, if the rest is fitted again after each.
+
+    The optimal brain surgeon for blocks (Hassibi and Stork 1993; Frantar and Alistarh 2022): without block q, and with
+    the best other weights, the squared error grows by `tr(W_q^T [(G^-1)_qq]^-1 W_q)`.
+
+    Args:
+        gram: [n, n] of the inputs; the last rows may be others', such as the bias's, which stay.
+        weights: [n, m], exact for the data that `gram` is from.
+        blocks: how many there are, one behind the other from the first input on.
+        size: inputs of a block.
+        together: blocks that leave before the rest is fitted again.
+        points: numbers of removed blocks for which the weights are returned, ascending.
+    """
+    inverse, weights = torch.linalg.inv(gram), weights.double().clone()
+    inputs = torch.arange(blocks * size).view(blocks, size)
+    found = Elimination(order=[], costs=[], fitted={})
+    is_gone = torch.zeros(blocks, dtype=torch.bool)
+    while (gone := len(found.order)) < blocks:
+        corners = inverse[inputs[:, :, None], inputs[:, None, :]]  # [blocks, size, size]
+        of_blocks = weights[: blocks * size].view(blocks, size, -1)
+        costs = (of_blocks * torch.linalg.solve(corners, of_blocks)).sum(dim=(1, 2)).masked_fill(is_gone, torch.inf)
+        most = min((point for point in (*points, blocks) if point > gone), default=blocks) - gone
+        best = costs.argsort()[: min(together, most)]
+        found.order.extend(best.tolist())
+        found.costs.extend(costs[best].tolist())
+        rows = inputs[best].flatten()
+        repair = torch.linalg.solve(inverse[rows][:, rows], inverse[rows]).T  # [n, rows]
+        weights -= repair @ weights[rows]
+        inverse -= repair @ inverse[rows]
+        weights[rows] = 0
+        inverse[rows, rows] = 1  # the corner of a block that is gone can be solved with
+        is_gone[best] = True
+        if len(found.order) in points:
+            found.fitted[len(found.order)] = weights.clone()
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Removal:
+    """The heads or the neurons of a layer in the order in which they are best removed.
+
+    Attributes:
+        kind: heads or neurons.
+        layer: whose they are.
+        order: of removal.
+        costs: the squared error of the residual stream that each adds to those before it.
+        drifts: the mean drift of the embedding without the first so many of the order, the rest fitted.
+    """
+
+    kind: UnitKind
+    layer: int
+    order: list[int]
+    costs: list[float]
+    drifts: dict[int, float]
+
+
+def removals(
+    encoder: Encoder,
+    texts: Sequence[TokenizedText],
+    judged: Sequence[TokenizedText],
+    kinds: Sequence[UnitKind],
+    points: int,
+) -> Iterator[Removal]:
+    """Orders the units of every layer on the texts' tokens, and measures the drift at some points of each order.
+
+    Args:
+        encoder: the network; its weights are others while a drift is measured.
+        texts: whose contexts and inner values the orders are from.
+        judged: whose embeddings drift.
+        kinds: heads, neurons.
+        points: how many drifts are measured, evenly over an order; the last is without all units.
+    """
+    whole, together = embed(encoder, judged), list(batches(texts, 0))
+    runner = LayerRunner(encoder, together)
+    for layer, module in enumerate(tqdm(runner.layers, desc="choosing", unit="layer", leave=False)):
+        heads, d_v = module.attention.num_heads, encoder.config.d_v
+        wanted: list[tuple[UnitKind, nn.Linear, int, int, int]] = []
+        if "heads" in kinds and heads:
+            wanted.append(("heads", module.attention.output, heads, d_v, 1))
+        if "neurons" in kinds:
+            down = module.feed_forward.down
+            wanted.append(("neurons", down, down.in_features, 1, TOGETHER))
+        grams = _gram_matrices(runner, layer, {kind: product for kind, product, *_ in wanted})
+        below = LayersBelow(encoder, layer, list(batches(judged, 0)))
+        for kind, product, count, size, at_once in wanted:
+            found = eliminate(
+                grams[kind].ridged(),
+                _rows_of(product),
+                blocks=count,
+                size=size,
+                together=at_once,
+                points=sorted({max(1, count * point // points) for point in range(1, points + 1)}),
+            )
+            drifts = {}
+            for gone, rows in found.fitted.items():
+                with _replaced_rows(product, rows):
+                    drifts[gone] = float(drift(embed(encoder, judged, below=below), whole).mean())
+            yield Removal(kind=kind, layer=layer, order=found.order, costs=found.costs, drifts=drifts)
+        runner.advance(layer)
+
+
+def order_by_reconstruction(encoder: Encoder, texts: Sequence[TokenizedText]) -> list[int]:
+    """Heads in the order in which they are best removed, counted from the first layer's first.
+
+    Between layers a squared error of the residual stream is weighed by how far it moves the embedding: the drift
+    without the first half of the layer's order, the rest fitted, over the error that this leaves.
+    """
+    queues: dict[int, list[tuple[float, int]]] = {}
+    for found in removals(encoder, texts, texts, ["heads"], points=2):
+        half, drifted = next(iter(found.drifts.items()))
+        weight = drifted / max(sum(found.costs[:half]), 1e-30)
+        first = encoder.config.head_span(found.layer).start
+        units = zip(found.order, found.costs, strict=True)
+        queues[found.layer] = [(weight * cost, first + head) for head, cost in units]
+    merged: list[int] = []
+    while queues:
+        layer = min(queues, key=lambda index: queues[index][0])
+        merged.append(queues[layer].pop(0)[1])
+        if not queues[layer]:
+            del queues[layer]
+    return merged
+
+
+def _gram_matrices(
+    runner: LayerRunner, layer: int, products: Mapping[UnitKind, nn.Linear]
+) -> dict[UnitKind, LeastSquares]:
+    """The Gram matrices of what some products of a layer read, over all batches."""
+    fits = {kind: LeastSquares(product.in_features, 0, bias=has_bias(product)) for kind, product in products.items()}
+    for batch in range(len(runner.hidden)):
+        trace = runner.trace(layer, batch)
+        read = {"heads": (trace.context, trace.attention_sum), "neurons": (trace.inner, trace.feed_forward_sum)}
+        for kind, fit in fits.items():
+            inputs, stream = read[kind]
+            assert inputs is not None  # noqa: S101 - a layer with heads has contexts
+            fit.add(inputs, stream[:, :0], token_weights(stream))
+    return fits
+
+
+def _rows_of(product: nn.Linear) -> Tensor:
+    """A product's weights as [inputs (+ 1 for the bias), outputs]."""
+    rows = [product.weight.T] if product.bias is None else [product.weight.T, product.bias[None]]
+    return torch.cat(rows).double()
+
+
+@contextmanager
+def _replaced_rows(product: nn.Linear, rows: Tensor) -> Iterator[None]:
+    """While this holds, a product has the weights of `_rows_of`'s form."""
+    parts = {name: part.data for name, part in product.named_parameters()}
+    product.weight.data = rows[: product.in_features].T.float()
+    if product.bias is not None:
+        product.bias.data = rows[-1].float()
+    try:
+        yield
+    finally:
+        for name, part in product.named_parameters():
+            part.data = parts[name]
