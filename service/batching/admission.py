@@ -14,7 +14,7 @@ _MIN_RETRY, _MAX_RETRY = 0.1, 60.0  # seconds; sooner the queue is still full, b
 
 
 class DrainRate:
-    """Tokens a second of busy time, smoothed over the last batches. One thread at a time."""
+    """Tokens a second of a worker that has enough to do, smoothed over the last batches. One thread at a time."""
 
     def __init__(self) -> None:
         self._tokens = 0.0
@@ -22,7 +22,7 @@ class DrainRate:
         self._runs = 0.0
 
     def add(self, tokens: int, seconds: float) -> None:
-        """Counts a finished batch: real tokens, and how long it ran on its worker.
+        """Counts a finished batch: real tokens, and how long its worker had nothing else to do.
 
         A run that was held up (a stopped process, a machine out of memory) counts as 16 times the usual length: in full
         it alone would have requests refused for hundreds of batches. If all runs have become slow, the usual length

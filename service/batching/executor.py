@@ -148,6 +148,7 @@ class BatchExecutor:
                     if self._is_closing:
                         return False
                     self._wait()
+                    worker.free_since = time.monotonic()
             return False
 
     def _share(self) -> int:
@@ -179,13 +180,14 @@ class BatchExecutor:
             waits = [started - text.request.arrived for text in texts]
             results = separate(jobs, output, queue_seconds=waits, inference_seconds=seconds)
         except Exception as error:  # the backend may raise anything; whatever it is, the worker goes on
+            worker.free_since = time.monotonic()
             self._report(BatchRecord(0, 0, 0, time.monotonic() - started))
             if worker.cancellation.is_cancelled:
                 return  # no request waits for any of these texts
             self._fail(worker, texts, error)
             return
         tokens = sum(text.length for text in texts)
-        self._settle(worker, texts, results, tokens, seconds)
+        self._settle(worker, texts, results, tokens)
         self._report(BatchRecord(len(jobs), tokens, batch.input_ids.size, seconds))
 
     def _settle(
@@ -194,12 +196,13 @@ class BatchExecutor:
         texts: list[QueuedText[PendingRequest]],
         results: list[JobResult],
         tokens: int,
-        seconds: float,
     ) -> None:
+        now = time.monotonic()
         with self._lock:
             if worker.is_dismissed:
                 return
-            self.rate.add(tokens, seconds)
+            self.rate.add(tokens, now - worker.free_since)  # with what it waited for a core that another model used
+            worker.free_since = now
             pairs = zip(texts, results, strict=True)
             completed = [text.request for text, result in pairs if text.request.complete(text.index, result)]
         deliver(completed)

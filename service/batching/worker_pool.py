@@ -27,6 +27,7 @@ class Worker:
     Attributes:
         thread: the thread.
         busy_since: when its current run began (`time.monotonic`), or None between runs.
+        free_since: when it was woken, or done with the run before: what its next texts cost the queue begins there.
         is_dismissed: whether the pool gave up on it. It is to return, and results it still brings are ignored.
         has_returned: whether its work ended as it should.
         has_died: whether its work ended otherwise.
@@ -39,6 +40,7 @@ class Worker:
     __slots__ = (
         "busy_since",
         "cancellation",
+        "free_since",
         "has_died",
         "has_returned",
         "is_dismissed",
@@ -51,6 +53,7 @@ class Worker:
     def __init__(self, name: str, main: Callable[["Worker"], None]) -> None:
         self.thread = threading.Thread(target=main, args=(self,), name=name, daemon=True)
         self.busy_since: float | None = None
+        self.free_since = time.monotonic()
         self.is_dismissed = False
         self.has_returned = False
         self.has_died = False

@@ -1,10 +1,14 @@
 """How several models share the cores: each has its fair part, and what another leaves."""
 
+import asyncio
 import threading
+import time
 
 import pytest
 
 from service.batching.executor import KEPT_SECONDS, CoreShare, CoreShares
+from tests.service.batching.test_batcher import running
+from tests.service.fake_backend import FakeBackend, job
 
 
 class Clock:
@@ -70,3 +74,15 @@ def test_a_worker_waits_until_the_cores_are_left_to_it() -> None:
     clock.now = KEPT_SECONDS
     waiting.join()
     assert began.is_set()
+
+
+async def test_the_expected_wait_counts_the_cores_that_another_model_uses() -> None:
+    shares, backend = CoreShares(2), FakeBackend()
+    shares.join().begin()  # and never ends: two workers have one core between them
+    backend.on_token[1] = lambda: time.sleep(0.01)
+    with running(backend, workers=2, max_batch_tokens=1) as batcher:
+        batcher.executor.cores = shares.join()
+        began = time.monotonic()
+        await asyncio.gather(*(batcher.submit([job(1)]) for _ in range(40)))
+        expected = batcher.executor.rate.seconds_for(40, workers=2)
+        assert expected > 0.7 * (time.monotonic() - began)
