@@ -27,6 +27,7 @@ from model.artifact import Manifest, identity
 
 RECORD, SUMMARY, LOCK, PARTIAL = "_polyhead.json", "_summary.json", "_lock.json", "_partial"
 FAILED = b"polyhead_failed"  # in a file's metadata: how many of its rows have a text and no vector
+WRITTEN_ROWS = 4096  # at a time: the encoded bytes of one part are held until they are written
 BEAT_SECONDS, SILENT_SECONDS, SETTLE_SECONDS = 10.0, 60.0, 0.3
 
 
@@ -148,6 +149,7 @@ class Output:
             rows.replace_schema_metadata({**(rows.schema.metadata or {}), FAILED: str(failed).encode()}),
             partial,
             filesystem=self._filesystem,
+            row_group_size=WRITTEN_ROWS,
             # Vectors hardly repeat: a dictionary of them makes the file larger, and writing it slower.
             use_dictionary=[name for name in rows.schema.names if name != EMBEDDING],
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from deploy.observability.alerts import RUNBOOK, make_alerts, make_prometheus_rule
+from deploy.observability.alerts import make_alerts, make_prometheus_rule
 from deploy.observability.dashboard import write_dashboard
 from deploy.observability.objectives import Document, describe_objectives, make_rules
 
@@ -17,9 +17,9 @@ DEPLOY = Path(__file__).parents[1]
 HEADER = "# Made by `python -m deploy.observability`: change it there.\n"
 
 
-def write_files(runbook: str = RUNBOOK) -> dict[str, str]:
+def write_files(runbook_url: str | None = None) -> dict[str, str]:
     """What the files hold, by their path below `deploy/`."""
-    rules, alerts, dashboard = make_rules(), make_alerts(runbook), write_dashboard(runbook)
+    rules, alerts, dashboard = make_rules(), make_alerts(runbook_url), write_dashboard(runbook_url)
     prometheus_rule = _write(make_prometheus_rule(rules, alerts))
     return {
         "grafana/polyhead.json": dashboard,
@@ -46,7 +46,7 @@ def _write(document: Document) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes them all."""
     parser = argparse.ArgumentParser(prog="python -m deploy.observability", description=__doc__)
-    parser.add_argument("--runbook-url", default=RUNBOOK, help="where people read it (default: %(default)s)")
+    parser.add_argument("--runbook-url", help="where the runbook is published; without it nothing links to the runbook")
     for name, text in write_files(parser.parse_args(arguments).runbook_url).items():
         path = DEPLOY / name
         path.parent.mkdir(parents=True, exist_ok=True)

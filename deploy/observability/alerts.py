@@ -1,4 +1,4 @@
-"""All alerts, as a rule file has them. Each has a section in the runbook that its `runbook_url` leads to."""
+"""All alerts, as a rule file has them. Each has a section in the runbook."""
 
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from deploy.observability.panels import WORK
 from deploy.observability.rows import REFUSED_OVERLOAD, STARTED
 from service.observability import metrics as names
 
-RUNBOOK = "deploy/RUNBOOK.md"  # in this repository; --runbook-url says where people can read it
+RUNBOOK = "deploy/RUNBOOK.md"  # in this repository
 JOB = 'job=~"(.*/)?polyhead(-.*)?"'
 """The scrape job: one for each model. The PodMonitor makes it of the namespace and the Deployment's name."""
 
@@ -40,8 +40,9 @@ Rule = dict[str, Any]
 Severity = Literal["page", "ticket", "none"]
 
 
-def make_alerts(runbook: str = RUNBOOK) -> Document:
-    """The rule file; every alert leads to its section of the runbook."""
+def make_alerts(runbook_url: str | None = None) -> Document:
+    """The rule file; every alert names its section of the runbook, with a link if the runbook is published."""
+    name_of_place, place = ("runbook_url", runbook_url) if runbook_url else ("runbook", RUNBOOK)
     groups = {
         "polyhead-budgets": [*map(_errors_burn, BURNS), *map(_latency_burns, BURNS), _refusals_burn(BURNS[-1])],
         "polyhead-instances": instance_alerts(),
@@ -50,7 +51,7 @@ def make_alerts(runbook: str = RUNBOOK) -> Document:
     }
     for rules in groups.values():
         for rule in rules:
-            rule["annotations"]["runbook_url"] = f"{runbook}#{rule['alert'].lower()}"
+            rule["annotations"][name_of_place] = f"{place}#{rule['alert'].lower()}"
     return {"groups": [{"name": name, "rules": rules} for name, rules in groups.items()]}
 
 

@@ -24,23 +24,26 @@ ROWS = (  # the overview stands open above them
 )
 
 
-def write_dashboard(runbook: str) -> str:
-    """The dashboard as JSON, its panels numbered in their order; `runbook` is where people read it."""
+def write_dashboard(runbook_url: str | None) -> str:
+    """The dashboard as JSON, its panels numbered in their order; links lead to the runbook if it is published."""
     made = dashboard.Dashboard("Polyhead").uid(UID).tags(["polyhead"]).timezone("browser").readonly()
     made = made.description(
         "An attention encoder behind HTTP. Made by `python -m deploy.observability`: edit it there."
     )
     made = made.time("now-1h", "now").refresh("30s").tooltip(models.DashboardCursorSync.CROSSHAIR)
-    made = made.link(dashboard.DashboardLink("Runbook").type(models.DashboardLinkType.LINK).url(RUNBOOK_PLACE))
+    if runbook_url:
+        made = made.link(dashboard.DashboardLink("Runbook").type(models.DashboardLinkType.LINK).url(RUNBOOK_PLACE))
     for annotation in _annotations():
         made = made.annotation(annotation)
-    for chosen in _variables(runbook):
+    for chosen in _variables(runbook_url):
         made = made.with_variable(chosen)
     number = itertools.count(1)
     title, panels = rows.overview()
     made = made.with_row(dashboard.Row(title).id(next(number)))
     for panel in panels:
-        made = made.with_panel(panel.id(next(number)))  # type: ignore[attr-defined]  # every kind has it
+        if not runbook_url:
+            panel.links([])  # type: ignore[attr-defined]  # every kind has it
+        made = made.with_panel(panel.id(next(number)))  # type: ignore[attr-defined]  # likewise
     for row in ROWS:
         title, panels = row()
         collapsed = dashboard.Row(title).id(next(number))
@@ -66,10 +69,11 @@ def _annotations() -> Iterator[dashboard.AnnotationQuery]:
 
 
 def _variables(
-    runbook: str,
+    runbook_url: str | None,
 ) -> Iterator[dashboard.DatasourceVariable | dashboard.QueryVariable | dashboard.ConstantVariable]:
     yield dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
-    yield dashboard.ConstantVariable("runbook").label("Runbook").value(runbook)
+    if runbook_url:
+        yield dashboard.ConstantVariable("runbook").label("Runbook").value(runbook_url)
     queries = {
         "job": f"label_values({names.READY}, job)",
         "instance": f'label_values({names.READY}{{job=~"$job"}}, instance)',

@@ -40,6 +40,12 @@ def test_what_is_written_is_done_and_its_failures_are_known(output: Output, tmp_
     assert (ids.has_dictionary_page, vectors.has_dictionary_page) == (True, False)
 
 
+def test_a_large_chunk_is_written_in_parts(output: Output, tmp_path: Path) -> None:
+    output.write("a-1-1", table(*range(10_000)), failed=0)
+    written = pq.read_metadata(tmp_path / "output/a-1-1.parquet")
+    assert [written.row_group(part).num_rows for part in range(written.num_row_groups)] == [4096, 4096, 1808]
+
+
 def test_chunks_that_a_file_no_longer_has_go_and_those_of_other_files_stay(output: Output) -> None:
     here, elsewhere = (Source("", name, "text", 1) for name in ("a.txt", "b.txt"))
     for prefix, ids in ((here.prefix, (1, 2)), (elsewhere.prefix, (3,))):

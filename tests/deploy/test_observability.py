@@ -169,17 +169,24 @@ def test_the_overview_stands_open_and_all_else_is_collapsed() -> None:
     assert sum(panel.place[2] * panel.place[3] for panel in overview) <= 24 * 12  # one look
 
 
-def test_the_overview_leads_to_the_runbook() -> None:
+def test_the_overview_leads_to_the_runbook_once_it_is_published() -> None:
     text = (DEPLOY / "RUNBOOK.md").read_text()
-    links = [link["url"] for panel in every_panel() for link in panel.get("links") or ()]
+    published = write_files("https://wiki/runbook")
+    dashboard = json.loads(published["grafana/polyhead.json"])
+    links = [link["url"] for panel in dashboard["panels"] for link in panel.get("links") or ()]
     sections = {heading.lower() for heading in re.findall(r"^## (\S+)$", text, flags=re.MULTILINE)}
     assert len(links) == 7
     assert {link.partition("${runbook}#")[2] for link in links} <= sections  # of a link to elsewhere: nothing
-    dashboard = json.loads(DASHBOARD.read_text())
     assert [link["url"] for link in dashboard["links"]] == ["${runbook}"]
-    elsewhere = write_files("https://wiki/runbook")
-    assert "https://wiki/runbook" in elsewhere["grafana/polyhead.json"]
-    assert "runbook_url: https://wiki/runbook#polyheaddown\n" in elsewhere["prometheus/alerts.yaml"]
+    assert {"name": "runbook", "query": "https://wiki/runbook"}.items() <= dashboard["templating"]["list"][1].items()
+    assert "runbook_url: https://wiki/runbook#polyheaddown\n" in published["prometheus/alerts.yaml"]
+
+
+def test_nothing_links_to_a_page_that_is_not_published() -> None:
+    links = [link for panel in every_panel() for link in panel.get("links") or ()]
+    assert not links
+    assert "runbook" not in DASHBOARD.read_text()
+    assert not [rule["alert"] for rule in rules("alerts.yaml") if "runbook_url" in rule["annotations"]]
 
 
 def test_nothing_is_a_share_of_cores_that_may_be_the_nodes(panels: list[ShownPanel]) -> None:
@@ -202,11 +209,11 @@ def test_panels_fill_their_rows_and_overlap_nowhere() -> None:
 
 
 def test_every_alert_has_a_section_in_the_runbook_and_no_section_is_left_over() -> None:
-    alerts = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in rules("alerts.yaml")}
+    alerts = {rule["alert"]: rule["annotations"]["runbook"] for rule in rules("alerts.yaml")}
     text = (DEPLOY / "RUNBOOK.md").read_text()
     assert set(re.findall(r"^## (\S+)$", text, flags=re.MULTILINE)) == set(alerts)
-    for alert, url in alerts.items():
-        assert url == f"deploy/RUNBOOK.md#{alert.lower()}"  # GitHub's anchor of a heading
+    for alert, place in alerts.items():
+        assert place == f"deploy/RUNBOOK.md#{alert.lower()}"  # GitHub's anchor of a heading
     for anchor in re.findall(r"\]\(#([^)]*)\)", text):
         assert anchor in {alert.lower() for alert in alerts}
 

@@ -249,6 +249,15 @@ def test_themes_follow_the_system_and_the_button(open_viewer: OpenViewer) -> Non
     assert viewer.page.evaluate(background) == light
 
 
+def test_the_chosen_head_is_seen_in_forced_colours(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer("layer=3&head=2")
+    viewer.show(TEXT)
+    viewer.page.emulate_media(forced_colors="active")
+    outline = "tile => getComputedStyle(tile).outlineStyle"
+    tiles = [viewer.page.locator(f"[data-key='{key}']") for key in ("3.2", "3.1")]
+    assert [tile.evaluate(outline) for tile in tiles] == ["solid", "none"]
+
+
 def test_a_head_switched_off_turns_the_embedding(open_viewer: OpenViewer, viewer_server: ServerProcess) -> None:
     effect = effect_of(viewer_server, 3, 2)
     viewer = open_viewer("layer=3&head=2")

@@ -136,6 +136,12 @@ def test_the_grid_is_planned_within_the_servers_limit(viewer: ViewerPage) -> Non
     assert viewer.module("source", body, [[2, 2, 3], 0, 10, work]) == [{"layers": [0, 1]}, {"layers": [2]}]
 
 
+def test_a_link_keeps_a_long_text_whole(viewer: ViewerPage) -> None:
+    body = "return module.fromHash(module.toHash({ ...argument, withText: true })).a;"
+    text = "a long text " * 3000
+    assert viewer.module("link", body, {"mode": "one", "a": text}) == text
+
+
 def test_the_cache_drops_what_was_unused_longest(viewer: ViewerPage) -> None:
     body = """
     const cache = new module.BoundedCache(10);

@@ -3,8 +3,6 @@
 import { FIND_KINDS } from "./find_panel.js";
 import { DEFAULTS } from "./state.js";
 
-const LONGEST_TEXT = 20000; // characters; longer addresses are cut by programs on their way
-
 const choice = (...options) => (text) => (options.includes(text) ? text : undefined);
 const flag = (text) => ({ 0: false, 1: true })[text];
 const whole = (largest) => (text) => (/^\d{1,4}$/.test(text) && Number(text) <= largest ? Number(text) : undefined);
@@ -57,7 +55,7 @@ export function fromHash(hash) {
     values[name] = (fields.has(name) ? read(fields.get(name)) : undefined) ?? DEFAULTS[name];
   }
   for (const name of ["a", "b"]) {
-    if (fields.has(name)) Object.assign(values, { [name]: fields.get(name).slice(0, LONGEST_TEXT), withText: true });
+    if (fields.has(name)) Object.assign(values, { [name]: fields.get(name), withText: true });
   }
   return values;
 }
