@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from benchmarks.lib.load import DROPPED, Tally
-from deploy.observability.night import ACTS, count, describe_alerts
+from deploy.observability.night import ACTS, Night, count, describe_alerts, required_alerts
 from deploy.observability.objectives import BUDGET, BURNS
 from deploy.observability.scrape import Prometheus, Series
 
@@ -59,7 +59,7 @@ def test_the_night_names_alerts_that_an_act_did_not_bring_about_and_those_that_i
     fired = [("PolyheadDown", 20.0), ("PolyheadShedding", begins), ("PolyheadProcessRestarts", 20.0)]
     series = [Series({"alertname": name, "severity": "page"}, [at, at + 1], [1, 1]) for name, at in fired]
     prometheus = Mock(spec=Prometheus, query_range=lambda *_: series)
-    rows = describe_alerts(prometheus, times).rows
+    rows = describe_alerts(prometheus, times, {act.name: act.alerts for act in ACTS}).rows
     verdicts = {(row["alert"], row["act"]): row["verdict"] for row in rows}
     assert verdicts == {
         ("PolyheadDown", "calm"): "UNEXPECTED",
@@ -69,6 +69,17 @@ def test_the_night_names_alerts_that_an_act_did_not_bring_about_and_those_that_i
         ("PolyheadQueueSaturated", "flood"): "MISSING",
     }
     assert {alert for alert, act in verdicts if act == "flood"} == flood.alerts
+
+
+@pytest.mark.parametrize(("slow", "is_required"), [(140, False), (150, True)])
+def test_the_alert_for_slow_answers_is_required_of_a_flood_that_made_them_slow(slow: int, is_required: bool) -> None:
+    times = {act.name: (100.0 * number, 100.0 * (number + 1)) for number, act in enumerate(ACTS)}
+    waits = [1.1] * slow + [0.9] * (1000 - slow)
+    before = (times["calm"][0], Tally(5.0, latencies=[2.0] * 1000))
+    answers = {"steady": [before], "flood": [(times["flood"][0], Tally(5.0, latencies=waits))]}
+    required = required_alerts(Mock(spec=Night, answers=answers), times)
+    assert ("PolyheadLatencyBudgetBurn" in required["flood"]) == is_required
+    assert required["calm"] == frozenset()
 
 
 def test_a_request_of_the_night_that_is_refused_without_a_time_to_come_again_is_lost() -> None:
