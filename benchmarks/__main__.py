@@ -13,7 +13,7 @@ COMMANDS = {
     "http": "the service over HTTP",
     "inputs": "networks of published shapes, to measure with",
     "peers": "other engines and servers",
-    "quality": "what a precision, vectors in fewer bits and pruned heads cost, and what they bring",
+    "quality": "what a precision, vectors in fewer bits and removed parts cost, and what they bring",
     "service": "the process: start, memory, processes, replicas",
 }
 # Where each question's function is: its docstring begins with the question, or its module's if it is called `main`.
@@ -40,6 +40,7 @@ QUESTIONS = {
     "peers rerank": "peers.rerank:main",
     "quality artifacts": "quality.artifacts:main",
     "quality formats": "quality.vectors:formats",
+    "quality shapes": "quality.shapes:main",
     "service processes": "service.processes:main",
     "service replicas": "service.replicas:main",
     "service soak": "service.soak:main",

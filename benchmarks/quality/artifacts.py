@@ -12,8 +12,9 @@ header, word, definition.
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,12 @@ def main() -> None:
     artifacts = {directory: Artifact.open(directory) for directory in directories}  # refused before the first is run
     names, pairs = labels(directories), read_pairs(arguments.pairs)
     defined = read_definitions(arguments.definitions, arguments.words) if arguments.definitions else []
-    first = Vectorized.of(directories[0], pairs, defined)
+    first = Vectorized.of(partial(embed, directories[0]), pairs, defined)
     tables = []
     if arguments.only != "speed":
         quality = Table("quality", "quality on rated pairs, and size", QUALITY_COLUMNS)
         for directory, artifact in artifacts.items():
-            found = first if directory == directories[0] else Vectorized.of(directory, pairs, defined)
+            found = first if directory == directories[0] else Vectorized.of(partial(embed, directory), pairs, defined)
             described = describe(artifact, artifacts[directories[0]])
             quality.add(artifact=names[directory], **described, **found.figures(first, directory))
         tables.append(quality)
@@ -86,7 +87,7 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Vectorized:
-    """An artifact's vectors of length 1: of the sentences of rated pairs, each once, of words and of definitions."""
+    """A network's vectors of length 1: of the sentences of rated pairs, each once, of words and of definitions."""
 
     pairs: Pairs
     sentences: list[str]
@@ -95,22 +96,22 @@ class Vectorized:
     definitions: Vectors
 
     @classmethod
-    def of(cls, directory: Path, pairs: Pairs, defined: Sequence[tuple[str, str]]) -> "Vectorized":
+    def of(
+        cls, embeds: Callable[[list[str]], Vectors], pairs: Pairs, defined: Sequence[tuple[str, str]]
+    ) -> "Vectorized":
         """Embeds everything."""
         sentences = list(dict.fromkeys([*pairs.left, *pairs.right]))
         words, definitions = [word for word, _ in defined], [definition for _, definition in defined]
-        found = np.split(
-            embed(directory, [*sentences, *words, *definitions]), np.cumsum([len(sentences), len(defined)])
-        )
+        found = np.split(embeds([*sentences, *words, *definitions]), np.cumsum([len(sentences), len(defined)]))
         return cls(pairs, sentences, *found)
 
-    def figures(self, first: "Vectorized", directory: Path) -> Row:
+    def figures(self, first: "Vectorized", name: str | Path) -> Row:
         """Cells of the quality table, next to the first artifact.
 
         Raises:
             CannotMeasure: the vectors are of another size.
         """
-        require_same_size(self.vectors, first.vectors, directory)
+        require_same_size(self.vectors, first.vectors, name)
         chosen, _ = halve(len(self.pairs.ratings))
         others = sorted(set(range(len(self.pairs.ratings))) - set(chosen))
         spearman, other = self.spearman(), self.spearman(others)

@@ -74,11 +74,11 @@ def embed(directory: Path, texts: list[str]) -> Vectors:
     return normalized
 
 
-def require_same_size(vectors: Vectors, first: Vectors, directory: Path) -> None:
+def require_same_size(vectors: Vectors, first: Vectors, name: str | Path) -> None:
     """Raises `CannotMeasure` where vectors [texts, D] are of another size than the first artifact's."""
     if vectors.shape != first.shape:
         raise CannotMeasure(
-            f"{directory} has vectors of {vectors.shape[1]} dimensions, the first artifact of {first.shape[1]}"
+            f"{name} has vectors of {vectors.shape[1]} dimensions, the first artifact of {first.shape[1]}"
         )
 
 

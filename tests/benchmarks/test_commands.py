@@ -36,6 +36,7 @@ REQUIRED = {
     "peers rerank": ("DIR",),
     "quality artifacts": ("DIR", "--pairs", "CSV"),
     "quality formats": ("DIR", "--pairs", "CSV", "--definitions", "CSV"),
+    "quality shapes": ("DIR", "--texts", "CSV", "--pairs", "CSV", "--definitions", "CSV"),
     "service startup": ("DIR",),
     "attention cost": ("--model", "DIR"),
     **{f"http {name}": ("--model", "DIR") for name in ("closed", "cost", "open", "storm")},

@@ -6,6 +6,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from benchmarks.lib.command import CannotMeasure
+from benchmarks.quality import shapes
 from benchmarks.quality.artifacts import NOT_CHOSEN_BY, Row, Vectorized, panels
 from benchmarks.quality.vectors import DEPTH, inner_product, nearness, read_definitions, recall
 from export.heads.corpus import read_pairs
@@ -117,3 +118,11 @@ def test_without_pruned_ones_there_is_one_line() -> None:
     picture = ET.fromstring(draw_panels("Healed & not", drawn))  # noqa: S314 - our own
     assert picture.attrib["aria-label"] == "Healed & not"
     assert len(picture.findall("{*}g")) == 3
+
+
+def test_lines_of_speed_begin_at_the_whole_network_and_miss_what_was_out_of_reach() -> None:
+    whole = {"measured": 1.0, "cosine mean": 1.0, "spearman": 86.0, "recall %": 100.0}
+    rows = [{**whole, "removed": name, "measured": speed} for name, speed in (("neurons", 2.1), ("neurons", 1.4))]
+    for panel in shapes.panels(whole, rows):
+        assert [line.name for line in panel.lines] == ["neurons"]
+        assert [x for x, _ in panel.lines[0].points] == [1.0, 1.4, 2.1]
