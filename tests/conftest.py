@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,11 +72,22 @@ def kept_traces() -> Iterator[None]:
 
 
 @pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Ctrl-C raises, also where the tests run in the background of a shell, which has it ignored there."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+def receive() -> Iterator[Callable[[int], None]]:
+    """Calls the handler that is installed for a signal. A real signal would also reach the tests' own process.
+
+    Handlers are a fresh process's until then: shells have SIGINT ignored in the background, and `nohup` SIGHUP.
+    """
+    fresh = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in fresh.items()}
+
+    def call(number: int) -> None:
+        handler = signal.getsignal(number)
+        assert callable(handler), "nothing is installed: the signal would end the process"
+        handler(number, None)
+
+    yield call
+    for number, earlier in before.items():
+        signal.signal(number, earlier)
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,11 @@
 
 import importlib
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,16 +144,16 @@ def test_every_question_can_be_asked() -> None:
     assert sum(path.read_text().count("\n@program\n") for path in files) == len(benchmarks.QUESTIONS)
 
 
-@pytest.mark.slow  # sends a real signal, which once ended the process of other tests
-@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_sigterm_end_what_was_started(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_and_sigterm_end_what_was_started(
+    number: int, receive: Callable[[int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     ended = []
 
     @program
     def main() -> None:
         try:
-            os.kill(os.getpid(), number)
+            receive(number)
         finally:
             ended.append(True)
 

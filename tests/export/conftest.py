@@ -1,7 +1,5 @@
 """The tiny network's graph; a planted network with its tokenizer, and a corpus for it."""
 
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import onnx_ir
@@ -22,14 +20,6 @@ def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("graph") / "model.onnx"
     onnx_ir.save(trace(draw_weights(Encoder(TINY))), path)
     return path
-
-
-@pytest.fixture
-def sigterm_handler() -> Iterator[signal.Handlers]:
-    """What SIGTERM does outside a command, also where the tests' own parent had it ignored."""
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield signal.SIG_DFL
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")

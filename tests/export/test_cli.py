@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,14 +90,14 @@ def test_a_stated_length_beyond_the_positions_is_said_unless_another_is_asked_fo
 
 
 def test_sigterm_leaves_nothing_behind(
-    bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sigterm_handler: signal.Handlers
+    bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, receive: Callable[[int], None]
 ) -> None:
-    monkeypatch.setattr(export.exporter, "trace", lambda _: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(export.exporter, "trace", lambda _: receive(signal.SIGTERM))
     output = tmp_path / "made"
     output.mkdir()
     assert main([str(bert_folder), "--output", str(output / "x")]) == 130
     assert not list(output.iterdir())
-    assert signal.getsignal(signal.SIGTERM) == sigterm_handler
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -303,22 +303,18 @@ def test_a_closed_standard_input_is_said(monkeypatch: pytest.MonkeyPatch, capsys
     assert capsys.readouterr().err == "polyhead encode: standard input is closed\n"
 
 
-@pytest.fixture(params=[signal.SIGTERM, signal.SIGHUP])
-def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
-    """A signal that ends the process; whoever runs the tests may ignore it, as `nohup` does."""
-    before = signal.signal(request.param, signal.SIG_DFL)
-    yield request.param
-    signal.signal(request.param, before)
-
-
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_no_half_of_a_file(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals,
+    receive: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     seen: list[Path] = []
 
     def encode(*_: object, **__: object) -> None:
         seen.extend(Path().glob(".out.npy.*"))
-        signal.raise_signal(number)
+        receive(number)
 
     monkeypatch.setattr(Engine, "encode", encode)
     assert main(["encode", "cat", "--output", "out.npy"]) == 130

@@ -2,12 +2,11 @@
 
 import gc
 import re
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -358,23 +357,24 @@ def test_a_callback_that_never_returns_does_not_keep_the_engine_open(
     assert not is_open
 
 
-@pytest.mark.slow  # sends a real signal, which once ended the process of other tests
-@pytest.mark.usefixtures("interruptible")
-def test_an_interrupted_call_leaves_nothing_in_the_queue(engine: Engine, backend: FakeBackend) -> None:
+def test_an_interrupted_call_leaves_nothing_in_the_queue(
+    engine: Engine, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend.gate.clear()
+    caller, result = threading.get_ident(), Future.result
 
-    main = threading.get_ident()
+    def interrupted(future: Future[Any], timeout: float | None = None) -> Any:
+        """Does what Ctrl-C does while the caller waits; a real signal would reach the tests' own process."""
+        if threading.get_ident() != caller:
+            return result(future, timeout)
+        while not backend.batches:
+            threading.Event().wait(0.002)
+        raise KeyboardInterrupt
 
-    def interrupt() -> None:
-        while not (backend.batches and sys._current_frames()[main].f_code.co_name == "wait"):
-            threading.Event().wait(0.002)  # until the call waits for its future; before, there is nothing to cancel
-        signal.pthread_kill(main, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        engine.encode(random_texts(3 * PORTION_TEXTS))
-    thread.join(30)
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.encode(random_texts(3 * PORTION_TEXTS))
     for _ in range(500):
         if not engine._runner.queued_texts:
             break

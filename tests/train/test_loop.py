@@ -27,7 +27,7 @@ from train.loop import parameter_groups
 from train.parallel import Processes
 from train.settings import RunSettings, head_dropout_at, rate_at
 
-pytestmark = pytest.mark.usefixtures("interruptible")
+pytestmark = pytest.mark.usefixtures("receive")
 
 
 def interrupt() -> None:

@@ -2,6 +2,7 @@ import html.parser
 import json
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -159,10 +160,10 @@ def test_a_machine_without_room_is_one_line(
 
 
 def test_sigterm_is_an_interruption(
-    bert_folder: Path, corpus: Path, tmp_path: Path, monkeypatch: Any, capsys: Any, sigterm_handler: signal.Handlers
+    bert_folder: Path, corpus: Path, tmp_path: Path, monkeypatch: Any, capsys: Any, receive: Callable[[int], None]
 ) -> None:
-    monkeypatch.setattr("export.heads.report.make_report", lambda *_: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr("export.heads.report.make_report", lambda *_: receive(signal.SIGTERM))
     assert main(["heads", str(bert_folder), "--corpus", str(corpus), "--output", str(tmp_path / "report")]) == 130
     assert capsys.readouterr().err.endswith("head report interrupted: nothing was written\n")
     assert not (tmp_path / "report").exists()
-    assert signal.getsignal(signal.SIGTERM) == sigterm_handler
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
