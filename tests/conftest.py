@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # Read when torch is imported. Its threads would spin while they wait for each other, and ONNX Runtime's in the
 # same process take the cores from them: verifying a tiny network takes ten times as long so, on a busy machine.
@@ -77,7 +77,8 @@ def receive() -> Iterator[Callable[[int], None]]:
 
     Handlers are a fresh process's until then: shells have SIGINT ignored in the background, and `nohup` SIGHUP.
     """
-    fresh = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    fresh: dict[int, Any] = dict.fromkeys((signal.SIGTERM, signal.SIGHUP), signal.SIG_DFL)
+    fresh[signal.SIGINT] = signal.default_int_handler
     before = {number: signal.signal(number, handler) for number, handler in fresh.items()}
 
     def call(number: int) -> None:

@@ -6,33 +6,23 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks.lib.load import (
     DROPPED,
     Address,
     Connection,
-    ProtocolError,
     Response,
     Tally,
     closed_loop,
     open_loop,
-    poisson_schedule,
     post,
 )
-from benchmarks.lib.server import free_port
 
 InLoop = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 Serve = Callable[..., AbstractAsyncContextManager[Address]]
-
-
-@pytest.mark.parametrize("url", ["https://host:1", "host:1", "http://"])
-def test_an_address_is_plain_http(url: str) -> None:
-    with pytest.raises(ValueError, match="expected http://host:port"):
-        Address.parse(url)
 
 
 def test_keeps_one_connection_and_reads_answers_in_any_pieces(serve: Serve, in_loop: InLoop) -> None:
@@ -87,27 +77,6 @@ def test_connects_again_after_connection_close_and_after_a_dropped_request(serve
     in_loop(run())
 
 
-def test_a_server_that_is_not_there_drops_the_request(in_loop: InLoop) -> None:
-    async def run() -> int:
-        return (await Connection(Address("127.0.0.1", free_port())).context(b"GET / HTTP/1.1\r\n\r\n")).status
-
-    assert in_loop(run()) == DROPPED
-
-
-def test_refuses_an_answer_without_a_length(serve: Serve, in_loop: InLoop) -> None:
-    async def chunked(_: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
-
-    async def run() -> None:
-        async with serve(chunked) as address:
-            connection = Connection(address)
-            with pytest.raises(ProtocolError, match=r"expected HTTP/1\.1 with a Content-Length"):
-                await connection.context(b"GET / HTTP/1.1\r\n\r\n")
-            connection.close()
-
-    in_loop(run())
-
-
 Undisturbed = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
 
 
@@ -118,16 +87,6 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 BUSY = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 2\r\n\r\n{}"
-
-
-def test_poisson_arrivals_have_the_rate_and_the_spread_of_their_law() -> None:
-    arrivals = np.array(poisson_schedule(rate=200.0, seconds=100.0, seed=3))
-    gaps = np.diff(arrivals, prepend=0.0)
-    assert len(arrivals) == pytest.approx(20_000, abs=5 * 20_000**0.5)
-    assert gaps.min() >= 0
-    assert arrivals[-1] < 100.0
-    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.03)  # exponential: standard deviation equals mean
-    assert np.mean(gaps > 1 / 200) == pytest.approx(np.exp(-1), abs=0.02)
 
 
 def test_a_tally_counts_work_and_latency_of_successes_only() -> None:
@@ -164,26 +123,6 @@ def test_a_closed_loop_measures_what_the_server_gives(serve: Serve, undisturbed:
     assert min(tally.latencies) >= 0.048  # uvloop sleeps in whole milliseconds
     assert tally.failed == 0
     assert 0 < tally.client_cpu < 1.0
-
-
-@pytest.mark.alone
-def test_a_closed_loop_is_exact_where_a_window_holds_a_few_slow_requests(
-    serve: Serve, undisturbed: Undisturbed
-) -> None:
-    async def very_slowly(_: bytes, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(0.4)
-        writer.write(OK)
-
-    async def run() -> Tally:
-        async with serve(very_slowly) as address:
-            return await closed_loop(address, [REQUEST], connections=4, seconds=1.0, warmup=0.1)
-
-    # Answers come 4 at a time, at 0.4 s, 0.8 s, ...: whole requests would count as 8 or 12. On a busy machine they come
-    # later, and the rate counts the answers that came.
-    tally = undisturbed(run)
-    took = sum(tally.latencies) / len(tally.latencies)
-    assert took >= 0.398  # uvloop sleeps in whole milliseconds
-    assert tally.rates()["requests_per_s"] == pytest.approx(4 / took, rel=0.12)
 
 
 def test_a_closed_loop_reports_answers_that_never_came(

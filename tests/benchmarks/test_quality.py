@@ -7,11 +7,10 @@ from scipy.stats import spearmanr
 
 from benchmarks.lib.command import CannotMeasure
 from benchmarks.quality import shapes
-from benchmarks.quality.artifacts import NOT_CHOSEN_BY, Row, Vectorized, panels
+from benchmarks.quality.artifacts import NOT_CHOSEN_BY, Vectorized
 from benchmarks.quality.vectors import DEPTH, inner_product, nearness, read_definitions, recall
 from export.heads.corpus import read_pairs
 from export.pruning.driver import halve
-from export.pruning.picture import draw_panels
 from tests.benchmarks.test_commands import run_script
 from tests.planted import draw_texts, write_pairs
 
@@ -27,17 +26,6 @@ def test_recall_is_that_of_sorting(generator: np.random.Generator) -> None:
         expected = 100 * np.mean([place in row for place, row in enumerate(best)])
         assert 0 < expected < 100
         assert recall(queries, documents, scores) == pytest.approx(expected)
-
-
-def test_of_bits_the_nearness_is_how_many_differ(generator: np.random.Generator) -> None:
-    bits = generator.integers(0, 2, size=(8, 24)).astype(float)
-    differ = (bits[:3, np.newaxis] != bits[3:]).sum(axis=2)
-    np.testing.assert_array_equal(nearness(bits[:3], bits[3:]), -differ)
-
-
-def test_documents_that_all_are_the_same_find_nothing() -> None:
-    same = np.ones((DEPTH + 1, 2))
-    assert recall(same, same, inner_product) == 0
 
 
 def test_definitions_are_drawn_by_their_hashes_a_word_once(tmp_path: Path) -> None:
@@ -96,28 +84,6 @@ def test_a_network_that_is_the_first_one_loses_nothing(
             assert 0.5 < row[f"x {size}"] < 2
             assert row[f"bound {size}"] is None
     assert ET.parse(plot).getroot().attrib["aria-label"] == "Healed and not healed"  # noqa: S314 - our own
-
-
-def row(removed: float, cosine: float) -> Row:
-    return {"removed %": removed, "cosine mean": cosine, "spearman": 80 + cosine, "x 8": 2 - cosine}
-
-
-def test_both_lines_begin_at_the_whole_network_and_go_by_the_share() -> None:
-    drawn = panels([row(0, 1.0), row(40, 0.8), row(20, 0.9)], [row(0, 1.0), row(20, 0.95)])
-    cosine, spearman, speed = (
-        {line.name: [(x, point["mean"]) for x, point in line.points] for line in panel.lines} for panel in drawn
-    )
-    assert cosine == {"not healed": [(0, 1.0), (0.2, 0.9), (0.4, 0.8)], "healed": [(0, 1.0), (0.2, 0.95)]}
-    assert spearman["healed"] == [(0, 81.0), (0.2, 80.95)]
-    assert speed["healed"] == [(0, 1.0), (0.2, 1.05)]
-
-
-def test_without_pruned_ones_there_is_one_line() -> None:
-    drawn = panels([row(0, 1.0)], [row(0, 1.0), row(31, 0.98)])
-    assert [[line.name for line in panel.lines] for panel in drawn] == [["healed"]] * 3
-    picture = ET.fromstring(draw_panels("Healed & not", drawn))  # noqa: S314 - our own
-    assert picture.attrib["aria-label"] == "Healed & not"
-    assert len(picture.findall("{*}g")) == 3
 
 
 def test_lines_of_speed_begin_at_the_whole_network_and_miss_what_was_out_of_reach() -> None:

@@ -7,15 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from benchmarks.http.storm import Probed, probe_for
-from benchmarks.service.replicas import Nginx, NginxFailed, configuration, nginx
-
-
-@pytest.mark.parametrize("retry", [True, False])
-def test_what_was_sent_is_sent_again_where_that_is_wanted(retry: bool) -> None:
-    (line,) = (
-        line for line in configuration(1, [2, 3], retry=retry).splitlines() if "proxy_next_upstream error" in line
-    )
-    assert ("non_idempotent" in line) is retry
+from benchmarks.service.replicas import Nginx, NginxFailed, nginx
 
 
 class NamingReplica(BaseHTTPRequestHandler):

@@ -26,7 +26,7 @@ from tests.deploy.cluster import (
     resources,
     settings,
 )
-from tests.deploy.tools import DEPLOY, VERSION, most_memory, run
+from tests.deploy.tools import DEPLOY, most_memory, run
 from tests.hub import MODEL, serve_hub
 from tests.task_artifacts import TaskArtifact
 
@@ -156,23 +156,6 @@ def test_what_a_pod_may_write_is_bounded_and_is_enough_for_its_volumes(name: str
     assert (name in {"volume", "export", "hub"}) == bool(volumes)
 
 
-def test_the_commands_of_the_readme_work_on_an_empty_cluster() -> None:
-    """The overlay's namespace is there before the Secret, and the Secret before the pods that wait for it."""
-    text = (DEPLOY / "README.md").read_text().partition("## Kubernetes")[2]
-    commands = [line for line in re.findall(r"^kubectl .*$", text, re.MULTILINE) if "dev" not in line]
-    assert [line.split("#")[0].split() for line in commands[:3]] == [
-        ["kubectl", "apply", "-f", "deploy/kubernetes/overlays/production/namespace.yaml"],
-        ["kubectl", "-n", "polyhead", "create", "secret", "generic", "polyhead-keys", "--from-file=keys=keys.txt"],
-        ["kubectl", "apply", "-k", "deploy/kubernetes/overlays/production"],
-    ]
-    assert one(overlay("production"), "Namespace")["metadata"]["name"] == "polyhead"
-
-
-@each_overlay
-def test_images_are_of_one_version(name: str) -> None:
-    assert {found["image"].rpartition(":")[2] for found in containers(overlay(name))} <= {"dev", VERSION}
-
-
 @pytest.mark.parametrize(
     ("name", "kind"), [("autoscale", "ScaledObject"), ("autoscale-hpa", "HorizontalPodAutoscaler")]
 )
@@ -228,29 +211,6 @@ def test_every_deployment_is_a_job_that_the_rules_know(name: str) -> None:
     assert len(jobs) == len(of_kind(overlay(name), "Deployment"))
 
 
-def test_keys_come_from_a_secret_that_the_group_reads() -> None:
-    text = overlay("production")
-    (mount,) = container(text)["volumeMounts"]
-    (volume,) = pod(text)["spec"]["volumes"]
-    assert volume["secret"] == {"secretName": "polyhead-keys", "defaultMode": 0o440}  # not optional: no keys, no pod
-    assert mount == {"name": volume["name"], "mountPath": "/etc/polyhead", "readOnly": True}
-    assert settings(text)["POLYHEAD_API_KEYS_FILE"] == f"{mount['mountPath']}/keys"  # --from-file=keys=...
-    assert pod(text)["spec"]["securityContext"]["fsGroup"] == pod(text)["spec"]["securityContext"]["runAsGroup"]
-
-
-def test_volume_is_filled_before_it_is_served() -> None:
-    text = component("volume")
-    init, main = containers(text)
-    mounts = {mount["name"]: mount for mount in main["volumeMounts"]}
-    assert mounts["model"] == {"name": "model", "mountPath": "/model", "readOnly": True}
-    assert {"name": "model", "mountPath": "/model"} in init["volumeMounts"]
-    named = {volume["name"]: volume.get("configMap", {}).get("name") for volume in pod(text)["spec"]["volumes"]}
-    script = one(text, "ConfigMap", named["fetch-model"])["data"]["fetch_model.py"]
-    assert script == (DEPLOY / "kubernetes" / "components" / "volume" / "fetch_model.py").read_text()
-    assert set(re.findall(r"\$\((\w+)\)", " ".join(init["command"]))) == {"MODEL_URL", "MODEL_SHA256", "MEMORY_LIMIT"}
-    assert init["envFrom"] == [{"configMapRef": {"name": "polyhead-model"}}]
-
-
 def test_the_hubs_model_is_exported_before_it_is_served(
     embedder: TaskArtifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,43 +232,3 @@ def test_the_hubs_model_is_exported_before_it_is_served(
     assert Artifact.open(tmp_path / Path(served).name).manifest.precision == given["PRECISION"]
     assert {mount["mountPath"] for mount in init["volumeMounts"]} == {"/model", "/cache"}
     assert main["volumeMounts"] == [{"name": "model", "mountPath": "/model", "readOnly": True}]
-
-
-MODEL_NAMES = {"bge": "BAAI/bge-small-en-v1.5", "minilm": "sentence-transformers/all-MiniLM-L6-v2"}
-
-
-def test_each_model_has_everything_of_its_own() -> None:
-    text = overlay(MODELS)
-    names = [f"polyhead-{name}" for name in MODEL_NAMES]
-    for kind in ("Deployment", "Service", "PodDisruptionBudget", "HorizontalPodAutoscaler"):
-        assert [item["metadata"]["name"] for item in of_kind(text, kind)] == names
-    for name, labels in selectors(text):
-        if not name.startswith("polyhead-metrics") and name != "polyhead":  # these are for all models
-            assert f"polyhead-{labels['app.kubernetes.io/instance']}" == name
-    pods = [item["spec"]["template"]["spec"] for item in of_kind(text, "Deployment")]
-    assert len({pod["containers"][0]["image"] for pod in pods}) == len(names)
-
-
-def test_the_route_leads_to_each_model_by_path_and_by_header() -> None:
-    """The path names the model and the route takes its name away; so does the header that holds OpenAI's `model`."""
-    by_path, by_header = {}, {}
-    (route,) = of_kind(overlay(MODELS), "HTTPRoute")
-    for rule in route["spec"]["rules"]:
-        (match,), (backend,) = rule["matches"], rule["backendRefs"]
-        if "headers" in match:
-            (header,) = match["headers"]
-            assert (header["name"], match["path"]["value"], rule.get("filters")) == (
-                "X-Gateway-Model-Name",
-                "/v1",
-                None,
-            )
-            by_header[header["value"]] = backend["name"]
-        else:
-            (rewrite,) = rule["filters"]
-            assert match["path"]["type"] == rewrite["urlRewrite"]["path"]["type"].replace(
-                "ReplacePrefixMatch", "PathPrefix"
-            )
-            assert rewrite["urlRewrite"]["path"]["replacePrefixMatch"] == "/"
-            by_path[match["path"]["value"]] = backend["name"]
-    assert by_path == {f"/{name}": f"polyhead-{name}" for name in MODEL_NAMES}
-    assert by_header == {model: f"polyhead-{name}" for name, model in MODEL_NAMES.items()}

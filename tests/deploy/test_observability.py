@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from service.observability.snapshots import write_page
 from service.processes.children import ParentMetrics
 from service.services import Readiness
 from service.settings import read_settings
-from tests.deploy.tools import run, tool
 
 DEPLOY = DASHBOARD.parents[1]
 _INTERPRETER = "for whoever looks into the interpreter; what a collection costs shows in the event loop lag"
@@ -151,22 +149,10 @@ def test_label_values_in_queries_occur(panels: list[ShownPanel], tmp_path: Path)
                     assert any(re.fullmatch(matcher.value, value) for value in values[matcher.name]), expression
 
 
-def test_panels_are_described_and_named_once(panels: list[ShownPanel]) -> None:
-    assert all(panel.description.endswith((".", "?")) for panel in panels)
-    assert not [title for title, count in Counter((panel.row, panel.title) for panel in panels).items() if count > 1]
-
-
 def every_panel() -> list[dict[str, Any]]:
     """Rows and panels, of collapsed rows too."""
     top = json.loads(DASHBOARD.read_text())["panels"]
     return [panel for one in top for panel in (one, *one.get("panels", ()))]
-
-
-def test_the_overview_stands_open_and_all_else_is_collapsed() -> None:
-    rows = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] == "row"]
-    assert [row["title"] for row in rows if not row.get("collapsed")] == ["Overview"]
-    overview = [panel for panel in read_panels() if panel.row == "Overview"]
-    assert sum(panel.place[2] * panel.place[3] for panel in overview) <= 24 * 12  # one look
 
 
 def test_the_overview_leads_to_the_runbook_once_it_is_published() -> None:
@@ -189,25 +175,6 @@ def test_nothing_links_to_a_page_that_is_not_published() -> None:
     assert not [rule["alert"] for rule in rules("alerts.yaml") if "runbook_url" in rule["annotations"]]
 
 
-def test_nothing_is_a_share_of_cores_that_may_be_the_nodes(panels: list[ShownPanel]) -> None:
-    """Without a CPU limit that metric counts the node's: a share of them is small while the process has none left."""
-    assert any(names.CPU_LIMIT in expression for expression in expressions(panels))
-    assert not [one for one in expressions(panels) if re.search(rf"/[^/]*{names.CPU_LIMIT}", one)]
-
-
-def test_panels_fill_their_rows_and_overlap_nowhere() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in every_panel():
-        place = panel["gridPos"]
-        columns = range(place["x"], place["x"] + place["w"])
-        assert columns.stop <= 24, panel["title"]
-        cells = {(column, line) for column in columns for line in range(place["y"], place["y"] + place["h"])}
-        assert not cells & taken, panel["title"]
-        taken |= cells
-    lines = Counter(line for _, line in taken)
-    assert set(lines.values()) == {24}
-
-
 def test_every_alert_has_a_section_in_the_runbook_and_no_section_is_left_over() -> None:
     alerts = {rule["alert"]: rule["annotations"]["runbook"] for rule in rules("alerts.yaml")}
     text = (DEPLOY / "RUNBOOK.md").read_text()
@@ -216,16 +183,6 @@ def test_every_alert_has_a_section_in_the_runbook_and_no_section_is_left_over() 
         assert place == f"deploy/RUNBOOK.md#{alert.lower()}"  # GitHub's anchor of a heading
     for anchor in re.findall(r"\]\(#([^)]*)\)", text):
         assert anchor in {alert.lower() for alert in alerts}
-
-
-def test_runbooks_ways_to_read_the_log_pass_over_what_is_no_json() -> None:
-    jq = tool("jq", "Debian's package jq brings it")
-    found = re.findall(r"\bjq ((?:-R )?)'([^']+)'", (DEPLOY / "RUNBOOK.md").read_text())
-    lines = ['{"request_id": "...", "status": 500}', "python -m service: cannot load", '{"message": "listening"}', ""]
-    assert len(found) == 2
-    for option, program in found:
-        shown = run(jq, "-c", *option.split(), program, data="\n".join(lines))
-        assert [json.loads(line) for line in shown.splitlines()] == [json.loads(lines[0])]
 
 
 def test_runbook_names_panels_and_settings_that_exist(panels: list[ShownPanel]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from deploy.observability.demo import main
-from deploy.observability.picture import draw, read_panels, write_value
+from deploy.observability.picture import draw, read_panels
 from deploy.observability.scrape import Prometheus, Series
 
 START, END = 1_700_000_000.0, 1_700_000_240.0
@@ -53,29 +53,6 @@ def test_every_panel_is_drawn_whatever_its_data(tmp_path: Path) -> None:
     with Image.open(tmp_path / "made-up.png") as picture:
         assert picture.width == 1200
         assert len(np.unique(np.asarray(picture))) > 5
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "expected"),
-    [
-        (0.0, "s", "0 s"),
-        (0.0425, "s", "42.5 ms"),
-        (2.5e-6, "s", "2.5 µs"),
-        (1.5, "s", "1.5 s"),
-        (300.0, "s", "5 min"),
-        (0.9999, "percentunit", "99.99 %"),
-        (3 * 2**20, "bytes", "3 MiB"),
-        (512.0, "bytes", "512 B"),
-        (2048.0, "Bps", "2 KiB/s"),
-        (17.25, "reqps", "17.2/s"),
-        (1234.0, "short", "1.23 k"),
-        (2e6, "short", "2 M"),
-        (math.nan, "s", "-"),
-        (math.inf, "s", "+Inf"),
-    ],
-)
-def test_values_are_written_as_people_read_them(value: float, unit: str, expected: str) -> None:
-    assert write_value(value, unit) == expected
 
 
 def test_the_demonstration_without_an_artifact_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

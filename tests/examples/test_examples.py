@@ -1,12 +1,9 @@
 """The examples as their users call them, with the real model; figures against the model's own answer."""
 
 import os
-import subprocess
-import sys
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,12 +69,6 @@ def test_search_encodes_only_what_changed(default_artifact: Path, folder: Path, 
         assert kept["names"].tolist() == ["animals.txt", "empty.txt"]
 
 
-def test_search_in_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        search_folder.main([str(tmp_path), "x"])
-    assert f"{tmp_path} holds no *.txt" in capsys.readouterr().err
-
-
 def test_passages_are_searched_by_their_tokens(
     expanding_encoder: TaskArtifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,28 +106,6 @@ def test_clusters_are_the_subjects(default_artifact: Path, tmp_path: Path, capsy
         assert len(image.getcolors(1 << 20) or ()) > 100  # dots in three colours and text, smoothed
 
 
-def test_k_means_finds_what_is_far_apart() -> None:
-    random = np.random.default_rng(0)
-    truth = random.permutation(np.repeat([0, 1, 2], [20, 15, 10]))
-    vectors = (np.eye(8)[truth] + random.normal(0, 0.1, (45, 8))).astype(np.float32)
-    np.testing.assert_array_equal(cluster.k_means(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), 3), truth)
-
-
-def test_the_plane_is_that_of_most_variance() -> None:
-    points = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32) * [5, 4, 0.1, 0.1, 0.1, 0.1]
-    places = cluster.flatten(points.astype(np.float32))
-    for left, right in combinations(range(50), 2):
-        exact = np.linalg.norm((points[left] - points[right])[:2])
-        assert np.linalg.norm(places[left] - places[right]) == pytest.approx(exact, abs=1.0)
-
-
-def test_more_clusters_than_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "lines.txt").write_text("one\none\n")
-    with pytest.raises(SystemExit, match="2"):
-        cluster.main([str(tmp_path / "lines.txt"), "--clusters", "2"])
-    assert "--clusters 2" in capsys.readouterr().err
-
-
 def test_pairs_of_tokens_add_up_to_the_cosine(default_artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = "A cat sat down.", "The kitten is resting."
     with Engine.load(default_artifact) as engine:
@@ -152,38 +121,6 @@ def test_pairs_of_tokens_add_up_to_the_cosine(default_artifact: Path, capsys: py
     assert head.startswith(f"similarity {similarity:.4f} = sum over 49 pairs")
     assert [row.split()[2:] for row in rows] == [[a_token, b_token] for _, a_token, b_token in pairs[:3]]
     assert sum(float(row.split()[0]) for row in [*rows, rest]) == pytest.approx(similarity, abs=5e-4)
-
-
-@pytest.mark.parametrize("name", ["search_folder", "cluster", "why_similar"])
-def test_help_says_what_it_is_for(name: str) -> None:
-    command = [sys.executable, "-W", "error", "-m", f"examples.{name}", "--help"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)  # noqa: S603 - our own program
-    assert f"python -m examples.{name}" in " ".join(run.stdout.split())
-    assert "--model" in run.stdout
-
-
-def test_an_index_is_of_one_graph_and_keeps_its_name(tmp_path: Path) -> None:
-    def ask(graph: str) -> int:
-        """How many calls it takes to update the index with the artifact that has this graph."""
-        calls: list[list[str]] = []
-
-        def encode(texts: list[str], *, normalize: bool) -> SimpleNamespace:
-            assert normalize
-            calls.append(texts)
-            return SimpleNamespace(embeddings=np.ones((len(texts), 2), np.float32))
-
-        files = {"model.onnx": SimpleNamespace(sha256=graph)}
-        manifest = SimpleNamespace(source=SimpleNamespace(sha256="same"), files=files)
-        engine = SimpleNamespace(encode=encode, manifest=manifest)
-        search_folder.update(cast(Engine, engine), {"a.txt": (1.0, ["a"])}, tmp_path / "idx")
-        return len(calls)
-
-    assert [ask("fp32"), ask("fp32"), ask("int8"), ask("int8")] == [1, 0, 1, 0]
-    assert [path.name for path in tmp_path.iterdir()] == ["idx"]
-
-
-def test_a_single_line_has_a_place_on_the_plane() -> None:
-    np.testing.assert_array_equal(cluster.flatten(np.ones((1, 6), np.float32)), [[0, 0]])
 
 
 def test_what_is_not_there_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,13 +139,6 @@ def test_what_is_not_there_is_one_line(folder: Path, capsys: pytest.CaptureFixtu
         printed = capsys.readouterr().err
         assert message in printed
         assert printed.count("\n") == 1
-
-
-@pytest.mark.parametrize("main", [search_folder.main, why_similar.main])
-def test_no_hits_are_no_question(main: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["a", "b", "--top", "-1"])
-    assert "--top -1: expected at least 1" in capsys.readouterr().err
 
 
 def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,20 +160,6 @@ def test_lines_are_ranked_by_a_server(
     with Engine.load(default_artifact) as engine:
         expected = engine.rerank("a young pet is thirsty", ANIMALS, top_n=2)
     assert capsys.readouterr().out.splitlines() == [f"{one.score:.4f}  {one.document}" for one in expected]
-
-
-def test_an_embedder_has_no_heads_across_a_pair(
-    server: ServerProcess, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url = "http://{}:{}".format(*server.address)
-    with pytest.raises(SystemExit, match="1"):
-        rerank_over_http.main([str(folder / "animals.txt"), "a pet", "--url", url, "--heads", "1"])
-    assert "reads query and document apart" in capsys.readouterr().err
-
-
-def test_the_heads_that_look_most_at_the_document() -> None:
-    attention = {"layers": [0, 3], "heads": [[0, 1], [2]], "query_to_document_mass": [[0.2, 0.7], [0.5]]}
-    assert rerank_over_http.strongest_heads(attention, 2) == [(0.7, 0, 1), (0.5, 3, 2)]
 
 
 def test_a_guard_goes_by_the_worst_part_of_a_long_message(

@@ -97,8 +97,3 @@ def write_artifact(directory: Path, checkpoint: Checkpoint) -> Path:
     )
     write_manifest(directory, manifest)
     return directory
-
-
-@pytest.fixture
-def planted_artifact(planted: Checkpoint, tmp_path: Path) -> Path:
-    return write_artifact(tmp_path / "planted", planted)

@@ -25,17 +25,6 @@ from tests.networks import BERT_CONFIG, TINY, draw_weights, random_batches
 from tests.transformers_heads import draw_bert, moved_norms, scale_heads
 
 
-def test_folding_removes_two_biases_a_layer_and_changes_nothing() -> None:
-    encoder = draw_weights(Encoder(TINY)).double()
-    folded, removed = fold_biases(encoder)
-    assert removed == 6  # three of the four layers have heads
-    ids, lengths = torch.arange(24).reshape(2, 12), torch.tensor([12, 5])
-    expected, found = encoder.use("eager")(ids, lengths), folded.use("eager")(ids, lengths)
-    torch.testing.assert_close(found.pooled, expected.pooled, atol=1e-12, rtol=0)
-    for weights, reference in zip(found.attentions, expected.attentions, strict=True):
-        torch.testing.assert_close(weights, reference, atol=1e-12, rtol=0)
-
-
 def test_the_encoder_that_was_folded_keeps_its_biases() -> None:
     encoder = draw_weights(Encoder(TINY))
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
@@ -219,19 +208,6 @@ def test_every_head_matters_and_gates_between_lie_between(request: pytest.Fixtur
             gates[0, head] = gate
             changes.append(float(np.linalg.norm(session.run({**inputs, HEAD_GATES: gates})["pooled"] - plain)))
         assert 0 < changes[0] < changes[1] < changes[2]
-
-
-@pytest.mark.slow
-def test_a_planted_head_without_output_weights_has_no_effect_and_norm_0(tmp_path: Path) -> None:
-    encoder = draw_weights(Encoder(TINY))
-    encoder.get_parameter("layers.0.attention.output.weight")[:, : TINY.d_v] = 0.0
-    session = open_graph(encoder, tmp_path)
-    inputs, gates = batch((7, 3), 4, norms=True), np.ones((2, HEADS), np.float32)
-    gates[:, 0] = 0
-    plain, masked = session.run(inputs), session.run({**inputs, HEAD_GATES: gates})
-    assert np.array_equal(plain["pooled"], masked["pooled"])
-    assert (plain["value_norms.0"][0, 0] == 0).all()
-    assert (plain["value_norms.0"][0, 1:] > 0.01).all()
 
 
 def test_int8_under_a_mask_is_close_to_fp32_under_it(tiny: Session, quantized: Session) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import onnx_ir
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -122,14 +121,6 @@ def test_refuses_a_graph_of_other_weights(tiny_checkpoint: Checkpoint, tiny_grap
     verify(tiny_graph, tiny_checkpoint.encoder)
 
 
-def test_refuses_a_slightly_wrong_weight(tiny_checkpoint: Checkpoint, tiny_graph: Path) -> None:
-    encoder = tiny_checkpoint.encoder
-    with torch.no_grad():
-        encoder.get_parameter("layers.3.feed_forward.down.bias")[0] += 1e-3
-    with pytest.raises(ParityError):
-        verify(tiny_graph, encoder)
-
-
 def test_refuses_attention_that_is_not_fused(tiny_checkpoint: Checkpoint, tiny_graph: Path, tmp_path: Path) -> None:
     def unfuse(model: onnx_ir.Model) -> None:
         """Replaces the first fused node by something that has its shape: its value input."""
@@ -184,23 +175,6 @@ def test_refuses_attention_and_norms_that_answer_to_each_others_switch(
 
     with pytest.raises(ParityError, match="attentions.0 changes where attention_layers asks for layer 0 alone"):
         verify(changed(tiny_graph, tmp_path, swap), tiny_checkpoint.encoder)
-
-
-def test_refuses_layers_that_answer_to_each_others_switch(
-    tiny_checkpoint: Checkpoint, tiny_graph: Path, tmp_path: Path
-) -> None:
-    def context(model: onnx_ir.Model) -> None:
-        first, *_, last = (node for node in model.graph if node.op_type == "AttentionWeights")
-        ours, theirs = first.inputs[3], last.inputs[3]
-        assert theirs is not None
-        producer = theirs.producer()
-        assert producer is not None
-        first.replace_input_with(3, theirs)
-        last.replace_input_with(3, ours)
-        model.graph.insert_before(first, producer)
-
-    with pytest.raises(ParityError, match="attentions.0 changes where attention_layers asks for layer 0 alone"):
-        verify(changed(tiny_graph, tmp_path, context), tiny_checkpoint.encoder)
 
 
 def test_the_grid_covers_single_ragged_padded_and_longest_batches() -> None:

@@ -170,25 +170,17 @@ HIDDEN = torch.tensor([[[1.0, -5.0], [3.0, -1.0], [99.0, 99.0]], [[2.0, 4.0], [9
 POOLED_LENGTHS = torch.tensor([2, 1])
 
 
-def pool(name: Pooling) -> list[list[float]]:
-    pooled: list[list[float]] = POOLINGS[name](HIDDEN, POOLED_LENGTHS).tolist()
-    return pooled
-
-
-def test_mean_of_the_real_tokens() -> None:
-    assert pool("mean") == [[2.0, -3.0], [2.0, 4.0]]
-
-
-def test_first_token() -> None:
-    assert pool("cls") == [[1.0, -5.0], [2.0, 4.0]]
-
-
-def test_largest_value_of_the_real_tokens() -> None:
-    assert pool("max") == [[3.0, -1.0], [2.0, 4.0]]
-
-
-def test_last_real_token() -> None:
-    assert pool("last") == [[3.0, -1.0], [2.0, 4.0]]
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mean", [[2.0, -3.0], [2.0, 4.0]]),
+        ("cls", [[1.0, -5.0], [2.0, 4.0]]),
+        ("max", [[3.0, -1.0], [2.0, 4.0]]),
+        ("last", [[3.0, -1.0], [2.0, 4.0]]),
+    ],
+)
+def test_real_tokens_alone_are_pooled(name: Pooling, expected: list[list[float]]) -> None:
+    assert POOLINGS[name](HIDDEN, POOLED_LENGTHS).tolist() == expected
 
 
 def test_mean_of_no_token_is_zero() -> None:

@@ -51,41 +51,12 @@ def test_equals_transformers_with_the_heads_context_scaled(
         torch.testing.assert_close(found[row, :length], expected[row, :length], atol=TOLERANCE, rtol=0)
 
 
-def test_transformers_with_scaled_heads_is_another_network() -> None:
-    """Guards the reference: the tests above would pass with hooks that do nothing."""
-    theirs: BertModel = draw_bert()
-    with torch.inference_mode():
-        before = theirs(IDS).last_hidden_state
-        with scale_heads(theirs, {(0, 0): 0.0}):
-            assert (theirs(IDS).last_hidden_state - before).abs().max() > 0.01
-        assert torch.equal(theirs(IDS).last_hidden_state, before)
-
-
-def test_a_closed_head_is_a_head_without_output_weights(encoder: Encoder) -> None:
-    without = copy.deepcopy(encoder)
-    d_v = TINY.d_v
-    without.get_parameter("layers.1.attention.output.weight")[:, d_v : 2 * d_v] = 0.0
-    gates = torch.ones(3, HEADS)
-    gates[:, TINY.head_span(1).start + 1] = 0.0
-    expected = without(IDS, LENGTHS).pooled
-    torch.testing.assert_close(encoder(IDS, LENGTHS, head_gates=gates).pooled, expected, atol=2e-6, rtol=0)
-    assert torch.equal(without(IDS, LENGTHS, head_gates=gates).pooled, expected)  # nothing left to close
-
-
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_gates_of_1_change_no_bit(encoder: Encoder, implementation: Implementation) -> None:
     encoder.use(implementation)
     expected = encoder(IDS, LENGTHS)
     found = encoder(IDS, LENGTHS, head_gates=torch.ones(3, HEADS))
     assert torch.equal(found.last_hidden_state, expected.last_hidden_state)
-
-
-def test_a_row_has_gates_of_its_own(encoder: Encoder) -> None:
-    gates = draw_gates(3, HEADS)
-    together = encoder(IDS, LENGTHS, head_gates=gates).pooled
-    for row in range(3):
-        alone = encoder(IDS[row : row + 1], LENGTHS[row : row + 1], head_gates=gates[row : row + 1]).pooled[0]
-        torch.testing.assert_close(together[row], alone, atol=2e-6, rtol=0)
 
 
 def test_layers_that_differ_in_heads_read_their_own_columns(encoder: Encoder) -> None:
@@ -193,12 +164,3 @@ def test_a_value_that_adds_nothing_has_norm_0() -> None:
     factor = torch.randn(2, 2, 2, generator=torch.Generator().manual_seed(1))
     value = null_context.expand(1, 3, 4)
     assert torch.equal(value_norms(value, null_context, factor, torch.tensor(True)), torch.zeros(1, 2, 3))
-
-
-def test_a_head_without_output_weights_moves_nothing() -> None:
-    encoder = copy.deepcopy(draw_weights(Encoder(TINY)))
-    encoder.get_parameter("layers.1.attention.output.weight")[:, : TINY.d_v] = 0.0
-    norms = encoder(IDS, LENGTHS, norm_layers=ALL).value_norms[1]
-    assert norms is not None
-    assert (norms[:, 0] == 0).all()
-    assert (norms[:, 1:] > 0).all()

@@ -3,8 +3,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 
@@ -14,7 +12,6 @@ from model.positions import (
     AlibiBias,
     BucketedBias,
     DistanceRows,
-    PositionTerms,
     Rotary,
     alibi_slopes,
     relative_buckets,
@@ -52,17 +49,6 @@ def test_scores_by_distance_become_scores_by_key() -> None:
     assert torch.equal(shifted(by_distance), expected)
 
 
-@pytest.mark.parametrize(("buckets", "max_distance"), [(4, 2), (8, 20), (64, 1000)])
-def test_buckets_grow_with_the_distance_and_tell_the_sides_apart(buckets: int, max_distance: int) -> None:
-    found = relative_buckets(torch.arange(-1200, 1201), buckets, max_distance)
-    before, after = found[:1201].flip(0), found[1200:]
-    assert (before.diff() >= 0).all()
-    assert (after[1:].diff() >= 0).all()
-    assert before.max() == buckets // 2 - 1
-    assert (after[1:] - before[1:] == buckets // 2).all()
-    assert (found[:1201] < buckets // 2).all()
-
-
 def test_a_bias_of_distances_is_the_same_along_diagonals() -> None:
     bias = BucketedBias(num_heads=3, buckets=8, max_distance=20, max_positions=40)
     offsets = torch.arange(30) - torch.arange(30)[:, None]
@@ -93,48 +79,11 @@ def test_alibi_falls_with_the_distance_on_both_sides() -> None:
     assert found.flatten().tolist() == pytest.approx([-3 / 16, 0, -5 / 16, -3 / 256, 0, -5 / 256])
 
 
-@given(first=st.integers(0, 90), second=st.integers(0, 90), shift=st.integers(0, 100), seed=st.integers(0, 99))
-def test_rotary_scores_depend_on_the_distance_alone(first: int, second: int, shift: int, seed: int) -> None:
-    rotary = Rotary(d_k=8, max_positions=200, theta=100.0, divisor=1.5).double()
-    query, key = torch.randn(2, 1, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-    def score(at: int, seen: int) -> torch.Tensor:
-        turned = [rotary(torch.tensor([place])).turn(x, 3) for place, x in ((at, query), (seen, key))]
-        return torch.sum(turned[0].view(3, 8) * turned[1].view(3, 8), dim=1)
-
-    # The tables are float32, so angles agree to seven digits of up to 200.
-    torch.testing.assert_close(score(first + shift, second + shift), score(first, second), atol=2e-4, rtol=0)
-
-
 def test_rotary_turns_each_pair_by_its_own_angle() -> None:
     turned = Rotary(d_k=4, max_positions=10, theta=100.0)(torch.tensor([7])).turn(torch.tensor([[1.0, 0, 0, 1.0]]), 1)
     slow = 7 * 100 ** (-2 / 4)
     expected = [math.cos(7), -math.sin(slow), math.sin(7), math.cos(slow)]
     assert turned.flatten().tolist() == pytest.approx(expected, abs=1e-6)
-
-
-def test_a_window_hides_keys_further_away_and_no_others() -> None:
-    encoder = Encoder(vary(local_layers=(1,), window=3, num_heads=(2, 2)))
-    far, near = encoder.positions(packing(torch.tensor([9, 4]), 9), torch.float32)
-    assert far == PositionTerms()
-    assert near.bias is not None
-    offsets = (torch.arange(9) - torch.arange(9)[:, None]).abs()
-    assert torch.equal(near.bias[0, 0] == 0, offsets <= 3)
-    assert torch.equal(near.bias[0, 0] == torch.finfo(torch.float32).min, offsets > 3)
-
-
-def test_local_attention_is_0_outside_the_window_and_a_distribution_inside() -> None:
-    encoder = draw_weights(Encoder(vary(local_layers=(1,), window=3, num_heads=(2, 2), attention_positions="alibi")))
-    output = encoder.use("eager")(torch.arange(36).view(2, 18), torch.tensor([18, 5]))
-    weights = output.attentions[1]
-    assert weights is not None
-    seen = (torch.arange(18) - torch.arange(18)[:, None]).abs() <= 3
-    assert (weights[0, :, ~seen] == 0).all()
-    assert (weights[0, :, seen] > 0).all()
-    torch.testing.assert_close(weights[0].sum(-1), torch.ones(2, 18), atol=1e-6, rtol=0)
-    torch.testing.assert_close(weights[1, :, :5].sum(-1), torch.ones(2, 5), atol=1e-6, rtol=0)
-    assert (weights[1, :, :, 5:] == 0).all()
-    assert torch.isfinite(weights).all()
 
 
 @pytest.mark.parametrize("kind", ["alibi", "relative"])

@@ -104,12 +104,3 @@ def test_each_setting_alone(change: dict[str, Any]) -> None:
 def test_settings_together(config: EncoderConfig, seed: int) -> None:
     assert EncoderConfig.from_dict(config.to_dict()) == config
     compare(config, seed)
-
-
-def test_a_causal_token_does_not_change_with_what_follows() -> None:
-    encoder = draw_weights(Encoder(replace(PLAIN, causal=True))).use("eager")
-    ids = torch.arange(12)[None]
-    whole = encoder(ids, torch.tensor([12]))
-    cut = encoder(ids[:, :7], torch.tensor([7]))
-    torch.testing.assert_close(whole.last_hidden_state[:, :7], cut.last_hidden_state, atol=1e-5, rtol=0)
-    assert all(weights is not None and not weights.triu(diagonal=1).any() for weights in whole.attentions)

@@ -3,6 +3,7 @@
 import asyncio
 import pickle
 import re
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from copy import deepcopy
@@ -13,8 +14,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from export.sources import Folder
 from model.artifact import ArtifactError
-from polyhead import Engine
+from polyhead import Engine, models
+from polyhead.models import Wanted
 from service.local.options import AttentionOptions
 from tests.task_artifacts import TaskArtifact
 
@@ -31,12 +34,18 @@ def test_a_checkpoint_is_exported_once_into_the_cache(
     embedder: TaskArtifact, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POLYHEAD_CACHE", str(tmp_path))
+    exports: list[Path] = []
+
+    def export(_: Wanted, __: Folder, target: Path) -> None:  # a whole one is made in `test_serve.py`
+        exports.append(Path(shutil.copytree(embedder.artifact, target)))
+
+    monkeypatch.setattr(models, "_export", export)
     for _ in range(2):
         with Engine.load(str(embedder.folder), workers=1, precision="fp32") as exported:
             np.testing.assert_allclose(
                 exported.encode([A]).embeddings, engine.encode([A]).embeddings, rtol=0, atol=1e-6
             )
-        assert len([folder for folder in tmp_path.iterdir() if folder.is_dir()]) == 1
+        assert exports == [folder for folder in tmp_path.iterdir() if folder.is_dir()]
 
 
 def test_an_artifact_has_the_precision_that_it_has(embedder: TaskArtifact) -> None:

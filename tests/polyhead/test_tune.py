@@ -181,29 +181,11 @@ def test_refuses_a_wrong_command_line(tmp_path: Path, flags: list[str]) -> None:
     assert main(["tune", "--model", str(tmp_path), *flags]) == 2
 
 
-def test_an_interruption_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("polyhead.tune.measure_layout", interrupt)
-    assert main(["tune", "--model", str(write_fake_artifact(tmp_path / "artifact"))]) == 130
-    assert capsys.readouterr().err.endswith("threads\ninterrupted\n")
-
-
 @pytest.fixture
 def vocabulary(tmp_path: Path) -> Path:
     path = tmp_path / "tokenizer.json"
     make_tokenizer().save(str(path))
     return path
-
-
-def test_lengths_are_natural(vocabulary: Path) -> None:
-    lengths = [text.tokens for text in natural_texts(vocabulary, 2000, longest=256)]
-    assert 30 < sum(lengths) / len(lengths) < 36
-    assert 150 < max(lengths) <= 256
-    assert min(lengths) >= 3
 
 
 class Answering:

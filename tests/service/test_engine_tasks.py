@@ -37,20 +37,6 @@ def test_a_classifier_names_its_labels(classifier: TaskArtifact) -> None:
     assert (tokens.kind, tokens.embeddings[0].shape[1]) == ("embeddings", 32)
 
 
-def test_a_sparse_model_gives_words(sparse_encoder: TaskArtifact) -> None:
-    with Engine.load(sparse_encoder.artifact) as engine:
-        encoded = engine.encode(["a cat", "a dog sat"])
-    assert encoded.kind == "sparse"
-    for words in encoded.sparse:
-        assert len(words["indices"]) == len(words["values"]) > 0
-
-
-def test_a_multi_vector_model_gives_vectors_of_tokens(multi_vector_encoder: TaskArtifact) -> None:
-    with Engine.load(multi_vector_encoder.artifact) as engine:
-        encoded = engine.encode(["a cat", "a dog sat"])
-    assert [vectors.shape for vectors in encoded.embeddings] == [(item["tokens"], 16) for item in encoded.items]
-
-
 QUERY = "the cat"
 DOCUMENTS = ["a dog", "the cat sat on the mat.", "mat", "the dog sat"]
 TOLERANCE = 1e-5
@@ -90,17 +76,6 @@ def test_an_embedder_orders_documents_by_their_cosine(embedder: TaskArtifact) ->
             engine.rerank("cat " * 40, ["a"], truncate=False)
     np.testing.assert_allclose(scores, vectors[1:] @ vectors[0], atol=TOLERANCE)
     assert sum(done) == len(DOCUMENTS)
-
-
-def test_a_multi_vector_model_orders_documents_by_max_sim(multi_vector_encoder: TaskArtifact) -> None:
-    from sentence_transformers import MultiVectorEncoder  # noqa: PLC0415 - seconds to import
-
-    original = MultiVectorEncoder(str(multi_vector_encoder.folder))
-    query, documents = original.encode_query([QUERY]), original.encode_document(DOCUMENTS)
-    expected = np.asarray(original.similarity(query, documents))[0]
-    with Engine.load(multi_vector_encoder.artifact) as engine:
-        scores = engine.score(QUERY, DOCUMENTS)
-    np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
 LONG = "the cat sat on the mat. " * 9
@@ -144,11 +119,6 @@ def test_what_does_not_go_with_a_role_is_refused(
 def test_a_model_that_reads_all_texts_alike_has_no_roles(embedder: TaskArtifact) -> None:
     with Engine.load(embedder.artifact) as engine, pytest.raises(Invalid, match="reads queries and documents alike"):
         engine.encode(["a"], role="query")
-
-
-def test_a_sparse_model_orders_nothing(sparse_encoder: TaskArtifact) -> None:
-    with Engine.load(sparse_encoder.artifact) as engine, pytest.raises(WrongTask, match="it scores no pairs"):
-        engine.rerank(QUERY, DOCUMENTS)
 
 
 def test_a_classifier_names_each_input_s_labels(classifier: TaskArtifact) -> None:

@@ -167,19 +167,6 @@ def test_vectors_are_not_cut_beyond_their_end(tiny_folder: Path, pairs: Path, tm
         Contrast(settings, RunSettings(output=tmp_path))
 
 
-def test_a_perfect_network_finds_few_positives_that_come_often(tiny_folder: Path, tmp_path: Path) -> None:
-    words = ["the cat sat", "a dog ran", "new york"]
-    rows = tmp_path / "pairs.csv"
-    rows.write_text("".join(f"{words[index % 3]},{words[index % 3]}\n" for index in range(40)))
-    learned = tmp_path / "learned.csv"
-    learned.write_text("".join(f"{a},{b}\n" for a, b in zip(draw_texts(20, 3), draw_texts(20, 4), strict=True)))
-    settings = ContrastSettings(model=str(tiny_folder), rows=learned, held_out=rows)
-    assert Contrast(settings, RunSettings(output=tmp_path / "run")).evaluate() == {
-        "recall_at_1": 100,
-        "recall_at_10": 100,
-    }
-
-
 def test_anchors_and_documents_stand_behind_the_models_prompts(
     tiny_checkpoint: Checkpoint, pairs: Path, tmp_path: Path
 ) -> None:

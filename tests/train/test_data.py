@@ -133,12 +133,6 @@ def test_every_text_comes_once_at_the_front_and_a_share_is_ended() -> None:
     assert all(row in SHORT_TEXTS for row in made if not row.endswith("."))
 
 
-def test_the_seed_decides() -> None:
-    assert as_running_text(SHORT_TEXTS, 0.5, seed=1) == as_running_text(SHORT_TEXTS, 0.5, seed=1)
-    assert as_running_text(SHORT_TEXTS, 0.5, seed=1) != as_running_text(SHORT_TEXTS, 0.5, seed=2)
-    assert as_running_text(SHORT_TEXTS, 0.0, seed=1) == SHORT_TEXTS
-
-
 def test_a_full_stop_is_not_doubled() -> None:
     assert all(".." not in row for row in as_running_text(["one ended.", "another."] * 50, 0.9, seed=0))
 

@@ -13,10 +13,9 @@ from export.sources import Folder
 from model.encoder import Encoder
 from tests.networks import TINY, draw_weights
 from train import loop
-from train.distil import Distil, DistilSettings, make_student, matched_layers, student_config
+from train.distil import Distil, DistilSettings, make_student, student_config
 from train.distillation import (
     PROJECTIONS,
-    cosine_loss,
     hidden_loss,
     last_projections,
     read_material,
@@ -27,13 +26,6 @@ from train.distillation import (
 from train.embedding import cosine_figures
 from train.errors import RunError
 from train.settings import RunSettings
-
-
-@pytest.mark.parametrize(
-    ("student", "teacher", "expected"), [(6, 6, [0, 1, 2, 3, 4, 5]), (3, 6, [1, 3, 5]), (1, 6, [5])]
-)
-def test_layers_are_evenly_spaced_up_to_the_last(student: int, teacher: int, expected: list[int]) -> None:
-    assert matched_layers(student, teacher) == expected
 
 
 def test_a_student_of_the_same_shape_begins_as_its_teacher() -> None:
@@ -123,11 +115,6 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_cosine_loss_is_torchs() -> None:
-    a, b = draw(5, 8), draw(5, 8, seed=1)
-    assert cosine_loss(a, b) == pytest.approx(float(nn.CosineEmbeddingLoss()(a, b, torch.ones(5))))
-
-
 def test_similarity_loss_is_a_plain_loop() -> None:
     a, b = draw(4, 8), draw(4, 8, seed=1)
     cosine = nn.CosineSimilarity(dim=0)
@@ -190,11 +177,6 @@ def test_equal_relations_cost_nothing_and_nothing_comes_of_padding() -> None:
     loss = relation_loss(student, random_projections(8, 1), LENGTHS)
     loss.backward()  # type: ignore[no-untyped-call]
     assert all(rows.grad is not None and bool(rows.grad.isfinite().all()) for rows in student.values())
-
-
-@pytest.mark.parametrize(("own", "whole", "heads"), [(384, 384, 48), (224, 384, 32), (5, 7, 1), (8, 12, 4)])
-def test_both_are_cut_into_the_most_heads(own: int, whole: int, heads: int) -> None:
-    assert relation_heads(own, whole) == heads
 
 
 def test_projections_are_those_of_the_last_layer_with_heads() -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from export.errors import UnsupportedModel
-from export.heads.importance import drift, embed
 from export.pruning.removal import remove_heads
 from export.texts import TextBatch, TokenizedText
 from model.encoder import Encoder
@@ -81,17 +80,6 @@ def test_heads_that_others_can_stand_for_go_first(texts: list[TokenizedText]) ->
     assert len(first & {4, 6}) == 1
 
 
-def test_the_order_is_better_than_its_reverse_when_the_rest_is_fitted(texts: list[TokenizedText]) -> None:
-    teacher, batches = draw_weights(Encoder(EVEN)), random_batches(1, 24)
-    order, whole = order_by_reconstruction(teacher, texts), embed(teacher, texts)
-    drifts = []
-    for removed in (order[:6], order[6:]):
-        student = remove_heads(teacher, removed)
-        reconstruct(student, teacher, batches)
-        drifts.append(drift(embed(student, texts), whole).mean())
-    assert drifts[0] < drifts[1]
-
-
 def draw(rows: int, *columns: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(rows, count, generator=generator, dtype=torch.float64) for count in columns]
@@ -108,17 +96,6 @@ def test_the_change_is_numpys_weighted_least_squares(bias: bool) -> None:
     features = np.concatenate([inputs.numpy(), np.ones((60, 1))], axis=1) if bias else inputs.numpy()
     expected = np.linalg.lstsq(features * root, missing.numpy() * root, rcond=None)[0]
     np.testing.assert_allclose(fit.solve(ridge=0.0).numpy(), expected, atol=1e-10)
-
-
-def test_a_layer_gives_afterwards_what_it_lacked() -> None:
-    inputs, weight = draw(50, 6, 4)
-    layer = torch.nn.Linear(6, 4, dtype=torch.float64)
-    expected = inputs @ weight[:6] + 2.0
-    fit = LeastSquares(6, 4, bias=True)
-    fit.add(inputs, (expected - layer(inputs)).detach(), torch.ones(50, dtype=torch.float64))
-    before = (expected - layer(inputs)).abs().max()
-    fit.change(layer)
-    assert (expected - layer(inputs)).abs().max() < 0.02 * before  # the ridge keeps a little
 
 
 def test_costs_are_those_of_solving_anew_without_the_blocks() -> None:

@@ -15,14 +15,12 @@ from deploy.autoscaling.autoscaler import (
     Rules,
     Usage,
     average_value_replicas,
-    cpu_only,
     cpu_replicas,
     keda,
     keda_gpu,
     read_autoscaler,
     read_scaled_object,
 )
-from deploy.autoscaling.simulation import CPU, GPU
 from tests.deploy.cluster import component, one
 
 KEDA = COMPONENTS / "autoscale/scaledobject.yaml"
@@ -76,29 +74,6 @@ def test_the_way_down_waits_for_the_window_and_goes_by_halves() -> None:
         found[at] = replicas
     assert found[285] == 10
     assert (found[300], found[345], found[360], found[420]) == (5, 5, 2, 2)
-
-
-def test_one_high_recommendation_holds_the_number_for_the_window() -> None:
-    made = autoscaler()
-    for at in range(0, 600, 15):
-        replicas = made.sync(at, 8, IDLE, {"q": 80.0 if at == 240 else 0.0}.get)
-        assert (replicas == 8) == (at < 540), at
-
-
-def test_no_answer_changes_nothing() -> None:
-    assert autoscaler().sync(0, 7, IDLE, lambda _: None) == 7
-
-
-def test_thresholds_follow_from_what_a_replica_does() -> None:
-    """deploy/README.md, Sizing: 0.7 of what it sustains; waiting counts from 0.9 of it on."""
-    busy, waiting = keda().metrics
-    assert busy.target == waiting.target == 0.7 * CPU.workers
-    assert "> 0.9 or" in waiting.query
-    computed, waiting = keda_gpu().metrics
-    assert computed.target == waiting.target == pytest.approx(0.7 * GPU.tokens_per_second)
-    assert f"> {0.9 * GPU.tokens_per_second:.0f} or" in waiting.query
-    (cpu,) = cpu_only().metrics
-    assert cpu.target == pytest.approx(0.7 * (CPU.workers + CPU.cpu_besides) / CPU.cpu_request, abs=0.01)
 
 
 def test_kustomize_renders_the_rules_that_are_simulated(tmp_path: Path) -> None:

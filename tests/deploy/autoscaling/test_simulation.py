@@ -4,15 +4,14 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from PIL import Image
 
 from deploy.autoscaling.__main__ import main
-from deploy.autoscaling.autoscaler import Rules, cpu_only, keda, keda_gpu, read_scaled_object
+from deploy.autoscaling.autoscaler import Rules, cpu_only, keda, keda_gpu
 from deploy.autoscaling.samples import Samples
-from deploy.autoscaling.simulation import CPU, GPU, MINUTE, TRACES, Machine, Report, Simulation, Sizes, Trace
+from deploy.autoscaling.simulation import CPU, GPU, MINUTE, TRACES, Machine, Report, Simulation
 from tests.deploy.tools import run, tool
 
 QUEUE_ALONE = Path(__file__).parent / "queue_alone.yaml"
@@ -36,35 +35,12 @@ def replicas(report: Report) -> set[int]:
     return {row.replicas for row in report.rows}
 
 
-@pytest.mark.parametrize("texts", [CPU.texts, GPU.texts])
-def test_requests_bring_the_load_that_a_trace_names(texts: int) -> None:
-    """Else a trace of 2.8 replicas' work brings 2.4 to the card, and the rules look better or worse than they are."""
-    tokens = Sizes().draw(np.random.default_rng(0), 1_000_000 // texts, texts)
-    assert tokens.mean() == pytest.approx(texts * Sizes().mean, rel=0.03)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_one_large_request_scales_nothing(seed: int) -> None:
     """63,000 tokens every two minutes, a twentieth of what one replica does."""
     report = simulate("autoscale", "large", seed)
     assert replicas(report) == {2}
     assert report.refused_share() < 0.001
-
-
-def test_tokens_that_wait_would_let_one_large_request_scale_to_the_most() -> None:
-    reports = [Simulation(read_scaled_object(QUEUE_ALONE), CPU, TRACES["large"], seed=seed).run() for seed in range(3)]
-    assert max(max(replicas(report)) for report in reports) == 10
-
-
-def test_latency_is_what_was_measured() -> None:
-    """docs/performance.md, Overload: int8 on two cores, 795 requests/s at most, 72 % of that offered."""
-    machine = Machine(2, tokens_per_second=795 * 35, run_seconds=0.0003, start_seconds=15)
-    sizes = Sizes(median=35 / np.exp(0.6**2 / 2), sigma=0.6, large_share=0)
-    one_replica = Rules(1, 1, keda().metrics, keda().up, keda().down)
-    report = Simulation(one_replica, machine, Trace("", lambda _: 0.72, 60, 1, sizes)).run()
-    for share, measured in {0.5: 0.007, 0.95: 0.023, 0.99: 0.035}.items():
-        assert report.quantile(share) == pytest.approx(measured, rel=0.25)
-    assert report.refused_share() == 0
 
 
 def test_a_spike_is_followed_within_two_minutes() -> None:
@@ -157,16 +133,6 @@ def test_values_of_queries_are_prometheus_own(tmp_path: Path) -> None:
     path = tmp_path / "test.yaml"
     path.write_text(yaml.safe_dump({"evaluation_interval": "1s", "tests": [test]}))
     run(tool("promtool", "Debian's package prometheus brings it"), "test", "rules", path)
-
-
-def test_a_replica_that_ended_counts_in_ranges_alone() -> None:
-    samples = Samples()
-    for at in (0, 15, 30):
-        for replica in (0, 1):
-            samples.add(replica, at, {"x": at})
-    samples.end(1)
-    assert samples.value("sum(x)", 31) == 30
-    assert samples.value("sum(max_over_time(x[1m]))", 31) == 60
 
 
 def test_queries_without_an_answer_and_those_that_are_not_known() -> None:

@@ -12,8 +12,7 @@ from model.encoder import Encoder, EncoderOutput
 from tests.family_models import MODELS, FamilyModel, draw, ids_and_types, project, read, save
 
 TOLERANCE = 1e-5
-BATCHES = [[7], [1], [5, 2, 1], [3, 9, 4], [40, 1]]
-PADDING = 5
+BATCHES = [([1], 0), ([3, 9, 4], 5), ([40, 1], 0)]  # lengths, and tokens of padding behind the longest
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=lambda model: model.name)
@@ -42,8 +41,7 @@ def run_ours(encoder: Encoder, ids: Tensor, types: Tensor, lengths: list[int]) -
     return output
 
 
-@pytest.mark.parametrize("lengths", BATCHES, ids=str)
-@pytest.mark.parametrize("padding", [0, PADDING])
+@pytest.mark.parametrize(("lengths", "padding"), BATCHES, ids=str)
 def test_hidden_states_and_attention_equal_transformers(
     pair: tuple[FamilyModel, PreTrainedModel, Encoder], lengths: list[int], padding: int
 ) -> None:

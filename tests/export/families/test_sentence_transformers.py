@@ -100,13 +100,3 @@ def test_vectors_equal_those_of_sentence_transformers(tmp_path: Path, name: str)
             tokens = checkpoint.tokenizer.encode(prompt + text).ids
             assert len(tokens) <= LONGEST
             np.testing.assert_allclose(embed(checkpoint, prompt + text), vector, atol=1e-5, rtol=0, err_msg=text)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_tokens_equal_those_of_transformers(tmp_path: Path, name: str) -> None:
-    folder = build(name, tmp_path)
-    from transformers import AutoTokenizer  # noqa: PLC0415 - seconds to import
-
-    theirs, ours = AutoTokenizer.from_pretrained(folder), read(folder).tokenizer
-    for text in (*TEXTS, PROMPT + TEXTS[0], "<eos> <|im_end|> </s> in a text"):
-        assert ours.encode(text).ids == theirs(text)["input_ids"], text

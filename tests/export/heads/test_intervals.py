@@ -22,13 +22,6 @@ def test_mean_and_deviation_are_numpys(generator: np.random.Generator) -> None:
     np.testing.assert_allclose((found.low, found.high), (expected.low, expected.high), rtol=1e-9)
 
 
-def test_the_interval_covers_as_often_as_it_says(generator: np.random.Generator) -> None:
-    found = running(generator.exponential(1.0, (400, 2000))).estimate()  # skewed, as entropies and masses are
-    assert found is not None
-    covered = ((found.low <= 1) & (found.high >= 1)).mean()
-    assert 0.93 < covered < 0.97
-
-
 def test_texts_that_do_not_say_do_not_count() -> None:
     made = running(np.array([[1.0, np.nan], [3.0, np.nan], [5.0, 7.0]]))
     made.add(None)
@@ -55,11 +48,6 @@ def test_holm_by_hand() -> None:
     # Sorted .01 .02 .03 .04 times 4 3 2 1 is .04 .06 .06 .04, made monotone: .04 .06 .06 .06.
     np.testing.assert_allclose(holm(np.array([[0.03, 0.01], [0.04, 0.02]])), [[0.06, 0.04], [0.06, 0.06]])
     assert holm(np.array([0.9, 0.8])).tolist() == [1, 1]
-
-
-def test_holm_rarely_finds_what_is_not_there(generator: np.random.Generator) -> None:
-    false_alarms = [holm(generator.uniform(size=200)).min() < 0.05 for _ in range(400)]
-    assert np.mean(false_alarms) < 0.08
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 20), (7, 20), (20, 20), (1, 1000)])

@@ -134,17 +134,6 @@ def test_a_share_of_less_than_one_head_is_refused(planted: Checkpoint) -> None:
         prune(planted, PruningRequest(share=0.01, with_curve=False))
 
 
-def test_ratings_that_alternate_do_not_split_by_rating(planted: Checkpoint, tmp_path: Path) -> None:
-    left, right = draw_texts(40, seed=1), draw_texts(40, seed=2)
-    path = tmp_path / "alternating.csv"
-    path.write_text("".join(f"{a},{b},{i % 2}\n" for i, (a, b) in enumerate(zip(left, right, strict=True))))
-    material = read_material(planted, path, None)
-    assert material.pairs is not None
-    assert material.judge.ratings is not None
-    assert set(material.pairs.ratings) == set(material.judge.ratings) == {0.0, 1.0}
-    assert abs(material.judge.judge_whole().points) > 0
-
-
 def test_halves_share_nothing_and_leave_nothing_out() -> None:
     chosen, judged = halve(41)
     assert (len(chosen), len(judged)) == (21, 20)

@@ -1,4 +1,3 @@
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -41,17 +40,14 @@ NETWORKS = {
 
 @pytest.mark.parametrize("removed", [{0}, {1, 2, 5}, {0, 1, 2, 3}, {7}, set(), set(range(8))])
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_what_is_left_computes_what_the_masked_network_computes(
-    network: str, removed: set[int], implementation: str
-) -> None:
+def test_what_is_left_computes_what_the_masked_network_computes(network: str, removed: set[int]) -> None:
     encoder = draw_weights(Encoder(NETWORKS[network])).double()
     gates = torch.ones(5, sum(encoder.config.num_heads), dtype=torch.float64)
     gates[:, list(removed)] = 0
     pruned = remove_heads(encoder, removed)
     assert sum(pruned.config.num_heads) == sum(encoder.config.num_heads) - len(removed)
-    expected = encoder.use(implementation)(IDS, LENGTHS, head_gates=gates)  # type: ignore[arg-type]
-    found = pruned.use(implementation)(IDS, LENGTHS)  # type: ignore[arg-type]
+    expected = encoder(IDS, LENGTHS, head_gates=gates)
+    found = pruned(IDS, LENGTHS)
     torch.testing.assert_close(found.pooled, expected.pooled, atol=1e-12, rtol=0)
     torch.testing.assert_close(found.last_hidden_state, expected.last_hidden_state, atol=1e-12, rtol=0)
 
@@ -74,13 +70,6 @@ def test_keys_and_values_go_with_the_last_head_that_reads_them() -> None:
     assert pruned.get_parameter("layers.0.attention.key.weight").shape == (config.d_k, config.hidden_size)
     assert pruned.get_parameter("layers.1.attention.value.weight").shape == (2 * config.d_v, config.hidden_size)
     assert remove_heads(pruned, {2, 3}).config.query_groups == ()  # the first layer's two and the second's one
-
-
-def test_every_single_head_matters_to_the_result() -> None:
-    encoder = draw_weights(Encoder(TINY))
-    results = [remove_heads(encoder, {head})(IDS, LENGTHS).pooled for head in range(8)]
-    for a, b in itertools.combinations(results, 2):
-        assert not torch.allclose(a, b, atol=1e-4)
 
 
 def test_the_original_is_left_as_it_was() -> None:

@@ -1,5 +1,3 @@
-from random import Random
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,17 +5,7 @@ from hypothesis import strategies as st
 
 from model.analysis.arrays import Float32Array, Float64Array
 from model.analysis.reductions import classical_scaling, max_over_heads, mean_over_heads, rollout, saliency
-from tests.model.analysis.maps import assert_rows_sum_to, draw_maps, drawn_maps, looking, uniform
-
-
-def test_mean_of_an_identity_and_a_uniform_head() -> None:
-    mean = mean_over_heads(np.stack([np.eye(4, dtype=np.float32), uniform(4)]))
-    np.testing.assert_array_equal(mean, np.full((4, 4), 0.125) + np.eye(4) / 2)
-
-
-def test_max_of_heads_that_look_elsewhere() -> None:
-    largest = max_over_heads(np.stack([looking(-1, 5), looking(1, 5), uniform(5)]))
-    np.testing.assert_array_equal(largest, np.maximum(looking(-1, 5) + looking(1, 5), np.float32(0.2)))
+from tests.model.analysis.maps import assert_rows_sum_to, draw_maps, drawn_maps, uniform
 
 
 @settings(deadline=None)
@@ -27,28 +15,6 @@ def test_against_loops_over_heads(weights: Float32Array) -> None:
     for query, key in np.ndindex(mean.shape):
         assert mean[query, key] == pytest.approx(sum(map(float, weights[:, query, key])) / len(weights), abs=1e-7)
         assert largest[query, key] == max(weights[:, query, key])
-
-
-@settings(deadline=None)
-@given(drawn_maps())
-def test_rows_of_a_mean_sum_to_one_and_of_a_maximum_to_between_one_and_the_heads(weights: Float32Array) -> None:
-    assert_rows_sum_to(mean_over_heads(weights), 1)
-    masses = max_over_heads(weights).sum(axis=-1, dtype=np.float64)
-    assert masses.min() >= 1 - 1e-6
-    assert masses.max() <= len(weights) + 1e-6
-
-
-def test_rows_of_a_mean_of_a_thousand_heads_sum_to_one(generator: np.random.Generator) -> None:
-    assert_rows_sum_to(mean_over_heads(draw_maps(generator, 1024, 3, 40)), 1, tolerance=2e-7)
-
-
-@settings(deadline=None)
-@given(drawn_maps(), st.randoms(use_true_random=False))
-def test_order_of_the_heads_does_not_matter(weights: Float32Array, shuffler: Random) -> None:
-    order = list(range(len(weights)))
-    shuffler.shuffle(order)
-    np.testing.assert_allclose(mean_over_heads(weights[order]), mean_over_heads(weights), rtol=1e-6)
-    np.testing.assert_array_equal(max_over_heads(weights[order]), max_over_heads(weights))
 
 
 def test_layers_and_texts_in_front_and_few_queries(generator: np.random.Generator) -> None:
@@ -89,34 +55,6 @@ def step_by_step(attentions: list[Float32Array]) -> Float64Array:
     return joint
 
 
-@pytest.mark.parametrize("layers", [1, 2, 6, 12])
-@pytest.mark.parametrize("tokens", [1, 2, 7, 128])
-def test_uniform_heads(layers: int, tokens: int) -> None:
-    found = rollout([np.stack([uniform(tokens)] * 3)] * layers)
-    kept = 0.5**layers
-    expected = kept * np.eye(tokens) + (1 - kept) * np.full((tokens, tokens), 1 / tokens)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
-
-
-def test_identity_heads_leave_every_token_where_it_is() -> None:
-    np.testing.assert_array_equal(rollout([np.eye(5, dtype=np.float32)[np.newaxis]] * 4), np.eye(5))
-
-
-def test_layers_that_shift_give_binomial_weights() -> None:
-    found = rollout([looking(-1, 8)[np.newaxis]] * 3)  # (I + shift)^3 / 2^3
-    expected = sum(times / 8 * looking(-steps, 8) for steps, times in enumerate([1, 3, 3, 1]))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
-
-
-def test_the_first_layer_acts_first() -> None:
-    ahead, constant = looking(1, 3)[np.newaxis], np.zeros((1, 3, 3), dtype=np.float32)
-    constant[0, :, 0] = 1  # everyone reads token 0
-    upwards = (np.eye(3) + constant[0]) / 2 @ (np.eye(3) + ahead[0]) / 2
-    downwards = (np.eye(3) + ahead[0]) / 2 @ (np.eye(3) + constant[0]) / 2
-    assert not np.allclose(upwards, downwards)
-    np.testing.assert_allclose(rollout([ahead, constant]), upwards, atol=1e-7)
-
-
 @settings(deadline=None)
 @given(drawn_layers())
 def test_against_the_definition_step_by_step(attentions: list[Float32Array]) -> None:
@@ -132,16 +70,6 @@ def test_single_rows_are_the_rows_of_the_whole(attentions: list[Float32Array]) -
     tokens = len(whole)
     np.testing.assert_allclose(rollout(attentions, np.eye(tokens)[[0, -1]]), whole[[0, -1]], rtol=0, atol=1e-6)
     np.testing.assert_allclose(saliency(attentions, np.full(tokens, 1 / tokens)), whole.mean(axis=0), rtol=0, atol=1e-6)
-
-
-@settings(deadline=None)
-@given(drawn_layers(), st.randoms(use_true_random=False))
-def test_permuting_tokens_permutes_both_axes(attentions: list[Float32Array], shuffler: Random) -> None:
-    whole = rollout(attentions)
-    order = list(range(len(whole)))
-    shuffler.shuffle(order)
-    permuted = [weights[:, order][:, :, order] if len(weights) else weights for weights in attentions]
-    np.testing.assert_allclose(rollout(permuted), whole[order][:, order], rtol=0, atol=1e-6)
 
 
 def test_layers_without_heads_pass_through(generator: np.random.Generator) -> None:

@@ -1,10 +1,8 @@
 import math
-from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
@@ -19,7 +17,6 @@ from model.analysis.statistics import (
     offset_rate,
     predict_heads,
     rare_token,
-    row_entropy,
     sink,
     variability,
 )
@@ -36,10 +33,6 @@ class Text(NamedTuple):
         return head_statistics(
             self.weights, token_ids=self.token_ids, special=self.special, punctuation=self.punctuation
         )
-
-    def permuted(self, order: list[int]) -> "Text":
-        moved = self.weights[:, order][:, :, order]
-        return Text(moved, self.token_ids[order], self.special[order], self.punctuation[order])
 
 
 def plain(*heads: Float32Array) -> Text:
@@ -135,57 +128,6 @@ def test_a_causal_head_that_looks_at_all_it_may_see_has_the_largest_entropy(toke
     assert float(found["normalized_entropy"][0]) == pytest.approx(1, abs=1e-6)
 
 
-@settings(deadline=None)
-@given(texts())
-def test_none_is_infinite_or_not_a_number(text: Text) -> None:
-    for name, values in text.statistics().items():
-        if values is not None:
-            assert values.shape == (len(text.weights),), name
-            assert np.isfinite(values).all(), name
-
-
-@settings(deadline=None)
-@given(texts(), st.randoms(use_true_random=False))
-def test_what_knows_no_positions_does_not_change_when_tokens_are_permuted(text: Text, shuffler: Random) -> None:
-    order = list(range(len(text.token_ids)))
-    shuffler.shuffle(order)
-    found, permuted = text.statistics(), text.permuted(order).statistics()
-    for name in set(STATISTICS) - {"signed_distance", "distance", "offset_previous", "offset_next"}:
-        if found[name] is None:
-            assert permuted[name] is None, name
-        else:
-            assert of(text.permuted(order), name) == pytest.approx(of(text, name), abs=2e-6), name
-
-
-@settings(deadline=None)
-@given(texts())
-def test_reversing_a_text_turns_previous_into_next(text: Text) -> None:
-    order = list(range(len(text.token_ids)))[::-1]
-    turned = text.permuted(order)
-    np.testing.assert_allclose(of(turned, "offset_next"), of(text, "offset_previous"), atol=2e-6)
-    np.testing.assert_allclose(of(turned, "signed_distance"), np.negative(of(text, "signed_distance")), atol=2e-6)
-    np.testing.assert_allclose(of(turned, "distance"), of(text, "distance"), atol=2e-6)
-
-
-@pytest.mark.parametrize("tokens", [2, 3, 16, 128, 512])
-def test_a_uniform_head(tokens: int) -> None:
-    text = plain(uniform(tokens))
-    expected = {
-        "entropy": math.log(tokens),
-        "normalized_entropy": 1.0,
-        "signed_distance": 0.0,
-        "distance": (tokens**2 - 1) / (3 * tokens),
-        "offset_previous": (tokens - 1) / tokens**2,
-        "offset_self": 1 / tokens,
-        "offset_next": (tokens - 1) / tokens**2,
-        "special_mass": 2 / tokens,
-        "special_to_special": 2 / tokens,
-        "punctuation_mass": 0.0,
-    }
-    for name, value in expected.items():
-        assert of(text, name) == pytest.approx([value], rel=2e-6, abs=1e-6), name
-
-
 def test_an_identity_head() -> None:
     text = plain(np.eye(6, dtype=np.float32))
     exact = {
@@ -206,40 +148,6 @@ def test_an_identity_head() -> None:
     assert of(text, "confidence") == pytest.approx([4 / 6])  # [CLS] and [SEP] look at special keys only
 
 
-def test_a_head_that_matches_equal_tokens() -> None:
-    ids = np.array([0, 7, 8, 7, 9, 7, 0])  # [CLS] and [SEP] share an id here, and do not count
-    matches = np.zeros((7, 7), dtype=np.float32)
-    for query, keys in {0: [6], 1: [3, 5], 2: [2], 3: [1], 4: [0], 5: [5], 6: [0]}.items():
-        matches[query, keys] = 1 / len(keys)
-    text = plain(matches)._replace(token_ids=ids)
-    assert of(text, "repeated_token") == pytest.approx([2 / 3])  # tokens 1 and 3 look at their like, 5 at itself
-
-
-def test_no_token_repeats() -> None:
-    text = plain(uniform(4))
-    assert text.statistics()["repeated_token"] is None
-    assert text._replace(token_ids=np.array([1, 5, 6, 1])).statistics()["repeated_token"] is None
-
-
-def test_one_token_and_special_tokens_only() -> None:
-    one = plain(uniform(1)).statistics()
-    undefined = {name for name, values in one.items() if values is None}
-    assert undefined == {"normalized_entropy", "confidence", "other_to_special", "repeated_token"}
-    both = plain(uniform(2)).statistics()
-    assert {name for name, values in both.items() if values is None} == {
-        "confidence",
-        "other_to_special",
-        "repeated_token",
-    }
-
-
-def test_no_special_token() -> None:
-    found = plain(uniform(4))._replace(special=np.zeros(4, dtype=np.bool_)).statistics()
-    assert found["special_to_special"] is None
-    np.testing.assert_array_equal(found["special_mass"], [0])
-    np.testing.assert_array_equal(found["other_to_special"], [0])
-
-
 @pytest.mark.parametrize("shape", [(0, 0, 0), (0, 5, 5)])
 def test_a_layer_without_heads_has_no_numbers(shape: tuple[int, ...]) -> None:
     text = plain(uniform(5))._replace(weights=np.zeros(shape, dtype=np.float32))
@@ -247,19 +155,6 @@ def test_a_layer_without_heads_has_no_numbers(shape: tuple[int, ...]) -> None:
         if name != "repeated_token":
             assert values is not None
             assert values.shape == (0,)
-
-
-@pytest.mark.parametrize("sharpness", [0.1, 3.0, 60.0])
-def test_entropy_as_torch_computes_it(generator: np.random.Generator, sharpness: float) -> None:
-    weights = draw_maps(generator, 4, 50, 50, sharpness=sharpness)
-    distribution: Any = torch.distributions.Categorical(probs=torch.from_numpy(weights).double())
-    expected = distribution.entropy().numpy()
-    np.testing.assert_allclose(row_entropy(weights), expected, atol=2e-6)
-
-
-def test_entropy_of_a_one_hot_row_is_no_negative_zero() -> None:
-    entropy = row_entropy(np.ones((1, 1), dtype=np.float32))
-    assert [math.copysign(1, value) for value in entropy] == [1]
 
 
 def test_refuses_rows_that_are_not_whole() -> None:
@@ -293,13 +188,6 @@ def test_equals_scipys_over_rows(heads: int, size: int, seed: int) -> None:
     np.testing.assert_allclose(found, expected, atol=2e-6)
     np.testing.assert_array_equal(found, found.T)
     assert (found.diagonal() == 0).all()
-
-
-def test_the_same_is_0_and_nothing_in_common_is_ln_2() -> None:
-    weights = np.stack([np.eye(4), np.eye(4), np.eye(4)[[1, 2, 3, 0]]]).astype(np.float32)
-    found = jensen_shannon(weights)
-    assert found[0, 1] == 0
-    assert found[0, 2] == pytest.approx(np.log(2), rel=1e-6)
 
 
 def one_hot(targets: list[int], size: int) -> np.ndarray:

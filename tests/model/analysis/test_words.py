@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from random import Random
 
 import numpy as np
 import pytest
@@ -103,26 +102,6 @@ def test_a_token_across_two_words_belongs_to_the_first() -> None:
     assert find_words("of the mat", [(0, 6), (6, 10)], [0, 0]) == [(0, 1), (1, 2)]
 
 
-def test_no_token_no_word() -> None:
-    assert find_words("", [], []) == []
-
-
-def test_sums_keys_and_takes_the_mean_of_queries() -> None:
-    weights = np.array([[0.1, 0.2, 0.3, 0.4], [0.0, 0.5, 0.25, 0.25], [1, 0, 0, 0], [0.4, 0.3, 0.2, 0.1]], np.float32)
-    expected = [[0.1, 0.5, 0.4], [0.5, 0.375, 0.125], [0.4, 0.5, 0.1]]
-    np.testing.assert_allclose(to_words(weights, [(0, 1), (1, 3), (3, 4)]), expected, atol=1e-7)
-
-
-def test_a_uniform_head_looks_at_words_by_their_pieces() -> None:
-    found = to_words(uniform(6), [(0, 1), (1, 4), (4, 6)])
-    np.testing.assert_allclose(found, [[1 / 6, 3 / 6, 2 / 6]] * 3, atol=1e-7)
-
-
-def test_words_of_one_piece_change_nothing(generator: np.random.Generator) -> None:
-    weights = draw_maps(generator, 2, 5, 5)
-    np.testing.assert_array_equal(to_words(weights, spans_of([None, 0, 1, 2, None])), weights)
-
-
 @settings(deadline=None)
 @given(WORD_IDS, st.integers(0, 2**32 - 1), st.sampled_from([1.0, 200.0]))
 def test_against_loops_and_rows_sum_to_one(word_ids: list[int | None], seed: int, sharpness: float) -> None:
@@ -136,20 +115,6 @@ def test_against_loops_and_rows_sum_to_one(word_ids: list[int | None], seed: int
         pieces = [range(*words[row]), range(*words[column])]
         mass = sum(float(weights[head, query, key]) for query in pieces[0] for key in pieces[1])
         assert found[head, row, column] == pytest.approx(mass / len(pieces[0]), abs=1e-6)
-
-
-@settings(deadline=None)
-@given(WORD_IDS, st.integers(0, 2**32 - 1), st.randoms(use_true_random=False))
-def test_reordering_words_reorders_both_axes(word_ids: list[int | None], seed: int, shuffler: Random) -> None:
-    weights = draw_maps(np.random.default_rng(seed), 2, len(word_ids), len(word_ids))
-    words = spans_of(word_ids)
-    order = list(range(len(words)))
-    shuffler.shuffle(order)
-    tokens = [token for word in order for token in range(*words[word])]
-    lengths = [words[word][1] - words[word][0] for word in order]
-    ends = np.cumsum(lengths).tolist()
-    moved = to_words(weights[:, tokens][:, :, tokens], list(zip([0, *ends], ends, strict=False)))
-    np.testing.assert_allclose(moved, to_words(weights, words)[:, order][:, :, order], atol=1e-6)
 
 
 def test_rows_of_the_first_word_alone(generator: np.random.Generator) -> None:
@@ -180,10 +145,6 @@ def maps_and_special(draw: st.DrawFn) -> tuple[Float32Array, BoolArray]:
     return weights, np.array(draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype=np.bool_)
 
 
-def test_the_mass_lost_stays_visible() -> None:
-    np.testing.assert_array_equal(exclude_special(uniform(5), ENDS), np.full((3, 3), np.float32(0.2)))
-
-
 def test_renormalised_rows_keep_their_proportions() -> None:
     weights = np.tile(np.array([0.5, 0.1, 0.2, 0.1, 0.1], dtype=np.float32), (5, 1))
     found = exclude_special(weights, ENDS, renormalise=True)
@@ -205,21 +166,6 @@ def test_sums_of_rows(drawn: tuple[Float32Array, BoolArray]) -> None:
     assert_rows_sum_to(exclude_special(weights, special, renormalise=True), kept_mass > 0)
 
 
-@settings(deadline=None)
-@given(maps_and_special(), st.booleans(), st.randoms(use_true_random=False))
-def test_permuting_tokens_permutes_what_is_left(
-    drawn: tuple[Float32Array, BoolArray], renormalise: bool, shuffler: Random
-) -> None:
-    weights, special = drawn
-    order = list(range(len(special)))
-    shuffler.shuffle(order)
-    kept = [token for token in range(len(special)) if not special[token]]
-    left = [kept.index(token) for token in order if not special[token]]
-    found = exclude_special(weights[:, order][:, :, order], special[order], renormalise=renormalise)
-    expected = exclude_special(weights, special, renormalise=renormalise)[:, left][:, :, left]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
 def test_a_special_row_that_was_asked_for_stays(generator: np.random.Generator) -> None:
     weights = draw_maps(generator, 2, 3, 1, 5)
     found = exclude_special(weights, ENDS, queries=np.array([False]))
@@ -231,11 +177,6 @@ def test_a_text_of_special_tokens_only_leaves_an_empty_map() -> None:
     special = np.array([True, True])
     assert exclude_special(uniform(2)[np.newaxis], special).shape == (1, 0, 0)
     assert exclude_special(uniform(2)[np.newaxis], special, renormalise=True).shape == (1, 0, 0)
-
-
-def test_nothing_special_changes_nothing(generator: np.random.Generator) -> None:
-    weights = draw_maps(generator, 2, 4, 4)
-    np.testing.assert_array_equal(exclude_special(weights, np.zeros(4, dtype=np.bool_)), weights)
 
 
 def test_refuses_masks_that_do_not_fit() -> None:

@@ -212,12 +212,6 @@ def test_top_k_are_the_largest_and_the_mass_left_out(served: Served) -> None:
         np.testing.assert_allclose(left_out, 1 - largest.sum(axis=-1, dtype=np.float64), atol=1e-6)
 
 
-def test_more_keys_than_there_are_leave_nothing_out(served: Served) -> None:
-    entry = attention_of(served, layers=[0], top_k=99, exclude_special=True)
-    assert np.array(entry["indices"]).shape == np.array(entry["weights"]).shape == (1, 2, 4, 4)
-    assert not np.any(entry["left_out"])
-
-
 def test_base64_holds_the_same_numbers(served: Served) -> None:
     body = {"inputs": TEXT, "attention": {"layers": "all", "top_k": 3}}
     response = served.encode({**body, "encoding_format": "base64"})
@@ -237,21 +231,6 @@ def test_statistics_stand_in_place_of_weights(served: Served) -> None:
     assert entry["statistics"]["repeated_token"] is None
     for values in entry["statistics"].values():
         assert values is None or [len(layer) for layer in values] == [3, 0]
-
-
-def test_statistics_equal_their_formulas(served: Served) -> None:
-    found = attention_of(served, form="stats", layers=[1], heads=[2, 0])["statistics"]
-    maps = MAPS[1][[2, 0]].astype(np.float64)
-    positions = np.arange(6)
-    expected = {
-        "entropy": -(maps * np.log(maps)).sum(axis=-1).mean(axis=-1),
-        "special_mass": maps[..., [0, 5]].sum(axis=-1).mean(axis=-1),
-        "offset_previous": maps[:, positions[1:], positions[:-1]].sum(axis=-1) / 6,
-        "distance": (maps * np.abs(positions[:, np.newaxis] - positions)).sum(axis=(1, 2)) / 6,
-        "confidence": maps[..., 1:-1].max(axis=-1).mean(axis=-1),
-    }
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], [values], rtol=1e-5, err_msg=name)
 
 
 def test_statistics_of_token_ids_and_repeated_tokens(served: Served) -> None:
@@ -333,13 +312,6 @@ def test_layers_that_differ_in_heads_are_tensors_of_their_own(served: Served, tm
     assert tensors["attention.0.0.indices"].dtype == np.int32
 
 
-def test_reduced_maps_are_one_tensor(served: Served, tmp_path: Path) -> None:
-    body = {"inputs": TEXT, "attention": {"reduce": "rollout"}}
-    tensors, rest = read_tensors(served.encode(body, accept=SAFETENSORS).content, tmp_path)
-    assert tensors["attention.0"].shape == (1, 1, 6, 6)
-    assert rest["attention"][0]["reduce"] == "rollout"
-
-
 def test_vectors_of_tokens_and_statistics_in_safetensors(served: Served, tmp_path: Path) -> None:
     body = {"inputs": [TEXT, "dog"], "output": "tokens", "attention": {"layers": [0], "form": "stats"}}
     tensors, rest = read_tensors(served.encode(body, accept=SAFETENSORS).content, tmp_path)
@@ -347,14 +319,6 @@ def test_vectors_of_tokens_and_statistics_in_safetensors(served: Served, tmp_pat
     assert set(tensors) == {"embeddings.0", "embeddings.1"}
     np.testing.assert_array_equal(tensors["embeddings.1"], np.array(plain["embeddings"][1], np.float32))
     assert rest["attention"] == plain["attention"]
-
-
-def test_the_document_describes_both_answers(served: Served) -> None:
-    document = served.client.get("/openapi.json").json()
-    content = document["paths"]["/encode"]["post"]["responses"]["200"]["content"]
-    assert set(content) == {"application/json", SAFETENSORS}
-    assert "attention.{i}.{l}" in content[SAFETENSORS]["schema"]["description"]
-    assert document["components"]["schemas"]["AttentionRequest"]["properties"]["renormalise"]["default"] is False
 
 
 @pytest.mark.parametrize("field", ["layers", "heads"])
@@ -384,8 +348,6 @@ def test_float16_is_for_safetensors_and_base64_for_json(served: Served) -> None:
 TOKENIZER = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
 N = 6  # [CLS] the cat ##s sat [SEP]
 LAYERS = 3
-UNIFORM = {layer: np.full((2, N, N), 1 / N, np.float32) for layer in range(LAYERS)}
-IDENTITY = {layer: np.stack([np.eye(N, dtype=np.float32)] * 2) for layer in range(LAYERS)}
 PREVIOUS_AND_NEXT = {
     layer: np.stack([np.roll(np.eye(N, dtype=np.float32), step, axis=1) for step in (-1, 1)]) for layer in range(LAYERS)
 }
@@ -402,33 +364,6 @@ def weights_of(attentions: Any, **options: Any) -> Any:
     return weights
 
 
-def test_rollout_of_uniform_heads_forgets_half_of_itself_a_layer() -> None:
-    kept = 2.0**-LAYERS
-    expected = kept * np.eye(N) + (1 - kept) / N
-    np.testing.assert_allclose(weights_of(UNIFORM, reduce="rollout"), [expected], atol=1e-6)
-
-
-def test_rollout_of_heads_that_look_at_themselves_is_the_identity() -> None:
-    np.testing.assert_array_equal(weights_of(IDENTITY, reduce="rollout"), [np.eye(N)])
-
-
-def test_mean_and_maximum_of_two_heads_that_look_apart() -> None:
-    both = PREVIOUS_AND_NEXT[0].sum(axis=0)
-    np.testing.assert_array_equal(weights_of(PREVIOUS_AND_NEXT, reduce="mean"), [both / 2])
-    np.testing.assert_array_equal(weights_of(PREVIOUS_AND_NEXT, reduce="max"), [both])
-
-
-def test_a_uniform_head_looks_at_words_by_their_pieces() -> None:
-    expected = np.broadcast_to(np.array([1, 1, 2, 1, 1]) / N, (2, 5, 5))
-    np.testing.assert_allclose(weights_of(UNIFORM, level="word"), expected, atol=1e-7)
-
-
-@pytest.mark.parametrize(("renormalise", "mass"), [(False, (N - 2) / N), (True, 1)])
-def test_mass_without_special_tokens(renormalise: bool, mass: float) -> None:
-    found = weights_of(UNIFORM, exclude_special=True, renormalise=renormalise)
-    np.testing.assert_allclose(found, np.full((2, N - 2, N - 2), mass / (N - 2)), atol=1e-7)
-
-
 def test_information_passes_through_special_tokens_before_they_are_left_out() -> None:
     """Heads look one token back around the end, so what reaches token 1 from token 4 came through both special ones."""
     attentions = {layer: PREVIOUS_AND_NEXT[layer][[0, 0]] for layer in range(LAYERS)}
@@ -436,9 +371,3 @@ def test_information_passes_through_special_tokens_before_they_are_left_out() ->
     step = (np.roll(np.eye(N), -1, axis=1) + np.eye(N)) / 2
     np.testing.assert_allclose(rolled, [np.linalg.matrix_power(step, LAYERS)[1:-1, 1:-1]], atol=1e-7)
     assert rolled[0, 0, 3] == pytest.approx(2.0**-LAYERS)
-
-
-def test_what_top_k_of_a_uniform_head_leaves_out() -> None:
-    maps = maps_of(UNIFORM, top_k=2)
-    np.testing.assert_array_equal(maps["indices"][0], np.broadcast_to([0, 1], (2, N, 2)))
-    np.testing.assert_allclose(maps["left_out"][0], np.full((2, N), (N - 2) / N), atol=1e-7)

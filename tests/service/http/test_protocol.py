@@ -129,12 +129,6 @@ def test_body_without_a_length_is_limited_as_it_arrives(server: ServerProcess) -
         assert (status, json.loads(body)["error"]["code"]) == (413, "too_large")
 
 
-def test_ten_megabytes_are_refused_by_their_length(server: ServerProcess) -> None:
-    status, _, body = server.request("POST", "/encode", {"inputs": "x" * 10_000_000})
-    assert (status, json.loads(body)["error"]["code"]) == (413, "too_large")
-    assert server.request("POST", "/encode", {"inputs": "cat"})[0] == 200
-
-
 def test_refused_length_is_answered_before_the_body_is_sent(server: ServerProcess) -> None:
     with server.connect() as connection:
         connection.sendall(

@@ -50,15 +50,6 @@ def run(app: Any, check: Callable[[NotedTurns], None], *, sent: bytes = REQUEST)
     asyncio.run(test())
 
 
-def test_each_request_has_its_turn() -> None:
-    def check(protocol: NotedTurns) -> None:
-        assert protocol.turns == 1
-        assert protocol.answering is protocol.cycle
-        assert not protocol.is_answering
-
-    run(answer, check)
-
-
 def test_requests_wait_and_are_dropped() -> None:
     def check(protocol: NotedTurns) -> None:
         assert (protocol.turns, protocol.is_answering, protocol.requests_waiting) == (1, True, 2)
@@ -70,50 +61,6 @@ def test_requests_wait_and_are_dropped() -> None:
         assert protocol.turns == 1
 
     run(wait, check, sent=REQUEST * 3)
-
-
-def test_who_waits_longest_is_next() -> None:
-    def check(protocol: NotedTurns) -> None:
-        first = protocol.answering
-        protocol.on_response_complete()
-        assert (protocol.turns, protocol.requests_waiting) == (2, 1)
-        assert protocol.answering not in {first, protocol.cycle}
-
-    run(wait, check, sent=REQUEST * 3)
-
-
-def test_an_idle_connection_has_a_timer_that_can_be_stopped() -> None:
-    def check(protocol: NotedTurns) -> None:
-        assert protocol.timeout_keep_alive_task is not None
-        timer = protocol.timeout_keep_alive_task
-        protocol.stop_idle_timer()
-        assert timer.cancelled()
-
-    run(answer, check)
-
-
-def test_a_body_is_released() -> None:
-    def check(protocol: NotedTurns) -> None:
-        assert protocol.answering is not None
-        assert protocol.answering.body == b"abc"
-        protocol.release_body()
-        assert not protocol.answering.body
-
-    run(answer, check)
-
-
-def test_nothing_more_is_sent_to_a_request_that_is_marked_disconnected() -> None:
-    async def begin(_scope: Scope, _receive: Receive, send: Send) -> None:
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        await answer(_scope, _receive, send)
-
-    def check(protocol: NotedTurns) -> None:
-        protocol.mark_disconnected()
-        assert isinstance(protocol.transport, Mock)
-        asyncio.get_running_loop().call_soon(protocol.transport.write.assert_not_called)
-
-    run(begin, check)
 
 
 @pytest.mark.parametrize("connection", [b"keep-alive", b"close"])
@@ -148,13 +95,6 @@ def test_the_server_installs_no_signal_handlers(monkeypatch: pytest.MonkeyPatch)
         install.assert_not_called()
     with uvicorn.Server(uvicorn.Config(answer, log_config=None)).capture_signals():
         assert install.called
-
-
-def test_the_server_knows_its_connections_and_requests() -> None:
-    server = HttpServer(uvicorn.Config(answer, log_config=None))
-    server.server_state.connections.add(connection := Mock())
-    assert server.connections == [connection]
-    assert server.requests is server.server_state.tasks
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"

@@ -138,15 +138,6 @@ def test_answers_are_timed_by_their_size(served: Served, tokens: int, size: str)
     assert served.metric("polyhead_answer_duration_seconds_sum", size=size) == 1.5
 
 
-def test_answers_without_texts_are_not_timed_by_size(served: Served) -> None:
-    served.encode({"inputs": []})
-    served.client.get("/info")
-    assert served.client.post("/tokenize", json={"inputs": "cat"}).status_code == 200
-    assert served.metric("polyhead_answer_duration_seconds_count", size="small") == 0
-    served.encode({"inputs": "cat"})
-    assert served.metric("polyhead_answer_duration_seconds_count", size="small") == 1
-
-
 @pytest.mark.parametrize(("given", "counted"), [({"x-request-timeout": "0.05"}, 1), ({}, 0)])
 def test_a_deadline_of_the_callers_own_is_told_from_ours(serve: Serve, given: dict[str, str], counted: int) -> None:
     backend = FakeBackend()
@@ -263,12 +254,6 @@ def test_explaining_is_counted_once_and_its_threads_are_busy(served: Served) -> 
     assert served.encode({"inputs": "cat", "attention": {"form": "decomposition"}}).status_code == 200
     for stage in ("queue", "inference"):
         assert served.metric("polyhead_stage_duration_seconds_count", stage=stage) == 1
-
-
-def test_runs_without_an_answer_are_busy_too(served: Served) -> None:
-    served.model.observe_batch(BatchRecord(texts=0, tokens=0, padded_tokens=0, inference_seconds=0.5))
-    assert served.metric("polyhead_worker_busy_seconds_total") == 0.5
-    assert served.metric("polyhead_batch_texts_count") == 0
 
 
 def test_a_failed_run_is_busy_time(serve: Serve) -> None:

@@ -41,12 +41,6 @@ def test_a_classifier_gives_a_score_a_label(client: Client, classifier: TaskArti
         np.testing.assert_allclose(found, [by_label[label] for label in answer["labels"]], atol=TOLERANCE, rtol=0)
 
 
-def test_raw_scores_are_logits(client: Client, reranker: TaskArtifact) -> None:
-    asked = client(reranker.artifact)
-    scores, logits = (np.array(encode(asked, pairs=PAIRS, raw_scores=raw)["scores"]) for raw in (False, True))
-    np.testing.assert_allclose(scores, 1 / (1 + np.exp(-logits)), atol=1e-6, rtol=0)
-
-
 def test_a_sparse_model_gives_weights_of_words(client: Client, sparse_encoder: TaskArtifact) -> None:
     from sentence_transformers import SparseEncoder  # noqa: PLC0415 - seconds to import
 
