@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from export.cli import main
 from tests.family_models import MODELS, SERVED, FamilyModel, draw, save
 from tests.service.process import ServerProcess
+from tests.task_artifacts import quick_export
 
 TOLERANCE = 1e-5
 FAST = ("roberta",)  # byte-level BPE; WordPiece is the default model's
@@ -66,7 +67,8 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = save(theirs, model, made / "folder")
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": LONGEST}))
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))  # type: ignore[no-untyped-call]  # published without annotations
-    assert main([str(folder), "--output", str(made / "artifact"), "--no-explain"]) == 0
+    with quick_export():
+        assert main([str(folder), "--output", str(made / "artifact"), "--no-explain"]) == 0
     with ServerProcess("service", "--model", str(made / "artifact")) as process:
         yield Served(process.wait_until_ready(), theirs, tokenizer)
         assert process.stop() == 0

@@ -18,6 +18,7 @@ from model.encoder import Encoder
 from tests.loop_reference import Found, run
 from tests.networks import TINY, draw_weights
 from tests.service.process import ServerProcess
+from tests.task_artifacts import quick_export
 
 TOLERANCE = 1e-5
 TEXTS = ["the cat sat on a mat .", "new york", "", "a dog ran on the mats and the cats " * 3]
@@ -77,7 +78,8 @@ def served(
     config = EncoderConfig.from_dict({**TINY.to_dict(), **SHAPES[request.param]})
     encoder = draw_weights(Encoder(config))
     folder = save(encoder, tokenizer, made / "folder")
-    assert main([str(folder), "--output", str(made / "artifact"), "--no-explain"]) == 0
+    with quick_export():
+        assert main([str(folder), "--output", str(made / "artifact"), "--no-explain"]) == 0
     with ServerProcess("service", "--model", str(made / "artifact")) as process:
         yield Served(process.wait_until_ready(), encoder, tokenizer)
         assert process.stop() == 0

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -27,14 +26,13 @@ from export.errors import UnsupportedModel
 from export.exporter import export_artifact
 from export.sources import Folder
 from export.tasks.vectors import TOKEN_OUTPUT_THRESHOLDS, measure_token_outputs
-from export.verify import Case
 from model.artifact import FURTHER_OUTPUTS, Artifact, ArtifactError
 from polyhead import Engine
 from service.errors import Invalid
 from service.inference.token_outputs import TokenOutputs
 from tests.service.routes.conftest import Client
 from tests.service.routes.test_rerank import post
-from tests.task_artifacts import LONGEST, SIZES, TaskArtifact, export_folder
+from tests.task_artifacts import LONGEST, SIZES, TaskArtifact, export_folder, quick_export
 
 HIDDEN, SIZE = int(SIZES["hidden_size"]), 12
 TEXTS = ["the cat", "the cats sat on the mats, the mats.", "lower newest wider: abc123 café!", "the cat sat " * LONGEST]
@@ -63,7 +61,7 @@ def served(embedder: TaskArtifact, tmp_path_factory: pytest.TempPathFactory) -> 
     for name, size in (("sparse", 1), ("colbert", SIZE)):
         torch.save(torch.nn.Linear(HIDDEN, size).state_dict(), folder / f"{name}_linear.pt")
     checkpoint = read_checkpoint(Folder(folder, "m3", allows_pickles=True), name="m3")
-    with patch("export.verify.grid", lambda _: [Case((7, 3), 7, (0, 1))]):
+    with quick_export():
         export_artifact(checkpoint, directory / "artifact", explains=False)
     return TaskArtifact(folder, directory / "artifact")
 
@@ -202,7 +200,7 @@ def test_int8_is_judged_by_every_output(
     client: Client, served: TaskArtifact, originals: list[Original], tmp_path: Path
 ) -> None:
     checkpoint = read_checkpoint(Folder(served.folder, "m3", allows_pickles=True), name="m3")
-    with patch("export.verify.grid", lambda _: [Case((7, 3), 7, (0, 1))]):
+    with quick_export():
         manifest = export_artifact(checkpoint, tmp_path / "int8", precision="int8", explains=False)
     quality = manifest.parity["quality"]
     assert quality["multi_vector_cosine_mean"] >= 0.99
