@@ -183,7 +183,7 @@ def count(tallies: Sequence[Tally]) -> dict[str, int]:
 
 
 def required_alerts(night: Night, times: Times) -> dict[str, frozenset[str]]:
-    """Of each act; the flood's with the alert for slow answers if so many were as its fastest burn means."""
+    """Of each act; of the flood also the alert for slow answers, if their share is that of its fastest burn."""
     required = {act.name: act.alerts for act in ACTS}
     began, ended = times["flood"]
     waits = [wait for counted in night.answers.values() for at, tally in counted if began <= at < ended
