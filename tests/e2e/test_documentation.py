@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import get_args
 
@@ -10,6 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from export.checkpoint import FAMILIES
+from export.tasks.registry import EXPORTS
 from model.config_parts import Precision
 from polyhead.cli import tree
 from service.app import ROUTES
@@ -109,6 +111,25 @@ def test_models_lists_every_family_and_precision() -> None:
     assert precisions == [*get_args(Precision)]
 
 
+def test_models_lists_every_threshold() -> None:
+    rows = re.findall(
+        r"^\| (?:`(\w+)`)? ?\| `(\w+)`.*?, at (least|most) \| (.*?) \|$", (DOCS / "models.md").read_text(), re.MULTILINE
+    )
+    listed, task = set(), ""
+    for named, figure, bound, numbers in rows:
+        task = named or task
+        for precision, number in zip(("fp16", "bf16", "int8"), numbers.split(" | "), strict=True):
+            listed.add((task, precision, f"{figure} at {bound} {float(number)}"))
+    thresholds = {
+        (task, precision, str(threshold._replace(figure=figure, instead="")))
+        for task, export in EXPORTS.items()
+        for precision, several in export.thresholds.items()
+        for threshold in several
+        for figure in filter(None, (threshold.figure, threshold.instead))
+    }
+    assert listed == thresholds
+
+
 def _first_column(page: str, heading: str) -> list[str]:
     """Of a section's first table, without its head."""
     section = (DOCS / page).read_text().partition(f"\n## {heading}\n")[2]
@@ -129,6 +150,14 @@ def test_api_lists_every_field_of_encode() -> None:
     assert sorted(listed) == sorted([*EncodeRequest.model_fields, *attention])
 
 
+def test_readme_repeats_the_figures_of_performance() -> None:
+    section = (ROOT / "README.md").read_text().partition("\n## Figures\n")[2].partition("\n## ")[0]
+    rates = set(re.findall(r"\d+,\d{3}", section)) | set(re.findall(r"\| (\d+) \|", section))
+    measured = (DOCS / "performance.md").read_text().partition("## Beside other engines")[2].partition("\n## ")[0]
+    assert rates
+    assert rates <= set(re.findall(r"[\d,]+", measured))
+
+
 def test_python_lists_every_command() -> None:
     listed = re.findall(r"^\| `polyhead ([a-z]+)` \|", (DOCS / "python.md").read_text(), re.MULTILINE)
     assert listed == [*tree().commands]
@@ -139,6 +168,19 @@ def test_development_lists_every_make_command() -> None:
     table = re.findall(r"^\| `make .*?\|", (DOCS / "development.md").read_text(), re.MULTILINE)
     listed = re.findall(r"`make ([a-z-]+)`", " ".join(table))
     assert {*listed} | {"help"} == {*targets}
+
+
+def test_development_says_what_each_dependency_is_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {name: packages for name, packages in project["optional-dependencies"].items() if name != "clients"}
+    wanted = {
+        re.split(r"[<>=!;~ ]", package)[0]
+        for packages in (project["dependencies"], *extras.values())
+        for package in packages
+        if not package.startswith("polyhead[")
+    }
+    text = (DOCS / "development.md").read_text().partition("\n## Dependencies\n")[2]
+    assert {package for package in wanted if not re.search(rf"(?<![\w-]){re.escape(package)}(?![\w-])", text)} == set()
 
 
 @pytest.mark.slow
