@@ -164,8 +164,8 @@ class Manifest:
         files: every other file of the directory, by name.
         versions: versions of what produced the artifact, by package.
         pruning: which heads were removed, by what, and what it cost; None where none were.
-        removed_in_training: heads as [layer, head], neurons a layer that stayed, and layers that training left out of
-            the network that it began with, and how much faster that made it; None if it left out nothing.
+        removed_in_training: what training left out: heads as [layer, head], a number of neurons for each layer that
+            stayed, layers, and how much faster that made the network; None for nothing.
         pairs: whether the model takes pairs of texts, made as `tokenizer.json` makes them.
         pair_wording: what is put around the two texts before `tokenizer.json` reads them; None for nothing.
         vector_ranges: what 8-bit vectors are scaled by; None if the task has no such vectors, or they were not

@@ -7,14 +7,14 @@ answer without it.
 import argparse
 import sys
 from pathlib import Path
+from typing import get_args
 
 from export.command import count, number, positive, share, whole
 from export.sources import read_json
 from train.options import add_material, add_model, add_speed_options, run_recipe, settings_of, several
-from train.settings import RunSettings
+from train.settings import KINDS, CostPrecision, RunSettings
 from train.texts import SOURCES, gather
 
-KINDS = ("heads", "neurons", "layers")
 HEAL_EXAMPLE = """\
 example:
   polyhead train heal --remove 0.45 --texts texts.txt --output healed
@@ -58,7 +58,7 @@ def add_heal(made: argparse.ArgumentParser) -> None:
     )
     made.add_argument(
         "--cost-precision",
-        choices=("fp32", "int8"),
+        choices=get_args(CostPrecision),
         default="fp32",
         help="of the graphs that --faster times (default: fp32)",
     )

@@ -1,6 +1,6 @@
 """Measures what heads, feed-forward neurons and layers cost ONNX Runtime on this machine.
 
-Graphs of one and two layers are timed in turns, and the differences between them are the table of costs. The table
+Graphs of one and two layers are timed alternately, and the differences between them are the table of costs. The table
 knows no cache that only a whole network fills: `train.shape` times the network that it chose beside the whole one.
 """
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -24,8 +24,8 @@ from model.artifact import GRAPH
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.initialise import initialise
+from train.settings import CostPrecision
 
-CostPrecision = Literal["fp32", "int8"]
 TIMED_TEXTS, BATCH = 32, 8
 TURNS, SECONDS = 7, 6.0  # turns of timing at least, and CPU time of further ones
 TIMED_VOCABULARY = 512
@@ -48,12 +48,12 @@ class Costs:
     rest: float
 
     def of_layer(self, heads: Float64Array, neurons: Float64Array) -> Float64Array:
-        """Seconds of layers with so many heads and neurons, of the same shape."""
+        """Seconds of layers with these numbers of heads and neurons, arrays of one shape."""
         attention, inner = np.interp(heads, *self.heads.T), np.interp(neurons, *self.neurons.T)
         return np.asarray(self.layer + attention + inner, dtype=np.float64)
 
     def of_network(self, heads: Sequence[int], neurons: Sequence[int]) -> float:
-        """Seconds of a network with so many heads and neurons in each layer."""
+        """Seconds of a network with these numbers of heads and neurons, one of each a layer."""
         return self.rest + float(self.of_layer(np.array(heads, float), np.array(neurons, float)).sum())
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Costs:
 
 
 def measure_costs(config: EncoderConfig, texts: Sequence[TokenizedText], precision: CostPrecision) -> Costs:
-    """Times networks of one layer with fewer heads or neurons, and one of two layers, in turns."""
+    """Times networks of one layer with fewer heads or neurons, and one of two layers, alternately."""
     heads, neurons = max(config.num_heads), max(map(config.inner_size, range(config.num_layers)))
     readers = max(max(config.groups(layer), default=1) for layer in range(config.num_layers))
     fewer = sorted({0, readers * (heads // readers // 2)} - {heads})

@@ -16,14 +16,13 @@ from export.pruning.driver import PruningRequest, prune
 from export.texts import batches, tokenize
 from model.config import EncoderConfig
 from model.encoder import Encoder
-from train.costs import CostPrecision
 from train.distillation import LONGEST, Distillation, Lesson, read_material
 from train.errors import RunError
 from train.folder import load_checkpoint
 from train.reconstruct import last_matched, reconstruct, require_fittable
 from train.removal import order_by_reconstruction
-from train.settings import RunSettings
-from train.shape import KINDS, Kind, Shape, apply_shape, choose_shape
+from train.settings import KINDS, CostPrecision, Kind, RunSettings
+from train.shape import Shape, apply_shape, choose_shape
 
 CHOOSING_TEXTS = 500
 

@@ -30,7 +30,7 @@ class Elimination:
     Attributes:
         order: the blocks.
         costs: the squared error that each adds to those before it, if the rest is fitted again.
-        fitted: the weights [n, m] without the first so many blocks of the order, whose rows are 0.
+        fitted: the weights [n, m] by the number of removed blocks, whose rows are 0.
     """
 
     order: list[int]
@@ -87,7 +87,7 @@ class Removal:
         layer: whose they are.
         order: of removal.
         costs: the squared error of the residual stream that each adds to those before it.
-        drifts: the mean drift of the embedding without the first so many of the order, the rest fitted.
+        drifts: the mean drift of the embedding by the number of removed units, the rest fitted.
     """
 
     kind: UnitKind

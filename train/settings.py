@@ -3,9 +3,12 @@
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 TrainingPrecision = Literal["fp32", "bf16"]
+CostPrecision = Literal["fp32", "int8"]
+Kind = Literal["heads", "neurons", "layers"]  # of what a network may lose for a speed
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ masks of the same units instead.
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -22,13 +22,12 @@ from export.texts import TextBatch, TokenizedText, batches
 from model.analysis.arrays import Float64Array
 from model.config import EncoderConfig
 from model.encoder import Encoder
-from train.costs import CostPrecision, Costs, measure_costs, time_networks
+from train.costs import Costs, measure_costs, time_networks
 from train.errors import RunError
 from train.reconstruct import last_matched, reconstruct
 from train.removal import Removal, removals
+from train.settings import KINDS, CostPrecision, Kind
 
-Kind = Literal["heads", "neurons", "layers"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
 PER_LAYER = ("num_heads", "num_key_value_heads", "query_groups", "kept_heads", "value_residual", "intermediate_sizes")
 BLOCK = 32  # neurons that go together: what a vector unit multiplies at once, or two of them
 JUDGED = 100  # texts that a trial is judged on, at most a quarter of all
@@ -64,11 +63,12 @@ class Shape:
 
     @classmethod
     def read(cls, removed: Mapping[str, Any], config: EncoderConfig) -> "Shape":
-        """The shape that `describe_removed` described, but for which neurons stay: the first ones."""
+        """The shape that `describe_removed` described, but for which neurons stay: the first ones; all of `{}`."""
         layers = tuple(layer for layer in range(config.num_layers) if layer not in removed.get("removed_layers", ()))
         gone = removed.get("removed_neurons", [0] * len(layers))
         heads = [
-            [h for h in range(config.num_heads[layer]) if [layer, h] not in removed["removed"]] for layer in layers
+            [h for h in range(config.num_heads[layer]) if [layer, h] not in removed.get("removed", ())]
+            for layer in layers
         ]
         neurons = [range(config.inner_size(layer) - count) for layer, count in zip(layers, gone, strict=True)]
         return cls(layers=layers, heads=tuple(map(tuple, heads)), neurons=tuple(map(tuple, neurons)))
@@ -122,16 +122,6 @@ def _config_of(config: EncoderConfig, shape: Shape) -> EncoderConfig:
     return replace(config, **changes | {"intermediate_size": sizes[0], "intermediate_sizes": () if alike else sizes})
 
 
-def whole_shape(config: EncoderConfig) -> Shape:
-    """The shape that keeps everything."""
-    layers = tuple(range(config.num_layers))
-    return Shape(
-        layers=layers,
-        heads=tuple(tuple(range(count)) for count in config.num_heads),
-        neurons=tuple(tuple(range(config.inner_size(layer))) for layer in layers),
-    )
-
-
 def choose_shape(
     encoder: Encoder, texts: Sequence[TokenizedText], faster: float, only: Sequence[Kind], precision: CostPrecision
 ) -> tuple[dict[str, Any], Shape]:
@@ -171,7 +161,7 @@ class ShapeChoice:
             costs: of this machine.
         """
         self.encoder, self.config, self.costs = encoder, encoder.config, costs
-        self.whole, judged = whole_shape(self.config), min(JUDGED, len(texts) // 4)
+        self.whole, judged = Shape.read({}, self.config), min(JUDGED, len(texts) // 4)
         self.judged = texts[-judged:]
         self.fitted: list[TextBatch] = list(batches(texts[: min(FITTED, len(texts) - judged)], 0))
         self.expected = embed(encoder, self.judged)

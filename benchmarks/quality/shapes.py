@@ -27,7 +27,8 @@ from train.distillation import LONGEST, read_material
 from train.errors import RunError
 from train.heal import CHOOSING_TEXTS
 from train.reconstruct import reconstruct
-from train.shape import KINDS, Kind, ShapeChoice, apply_shape
+from train.settings import KINDS, Kind
+from train.shape import ShapeChoice, apply_shape
 
 REMOVED: dict[str, tuple[Kind, ...]] = {**{kind: (kind,) for kind in KINDS}, "all": KINDS}
 COLUMNS = (
@@ -78,7 +79,7 @@ def main() -> None:
                     **judge(student).figures(first, name),
                 }
             )
-    table = Table("shapes", "fitted networks by what was removed for a speed", COLUMNS)
+    table = Table("shapes", "fitted networks, by the removed kind of part", COLUMNS)
     for row in rows:
         table.add(**{column: row[column] for column in COLUMNS})
     if arguments.plot:

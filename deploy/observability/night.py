@@ -183,7 +183,7 @@ def count(tallies: Sequence[Tally]) -> dict[str, int]:
 
 
 def required_alerts(night: Night, times: Times) -> dict[str, frozenset[str]]:
-    """Of each act; of the flood also the alert for slow answers, if their share is that of its fastest burn."""
+    """Alerts by act; the flood's include the alert for slow answers if enough were slow for its fastest burn."""
     required = {act.name: act.alerts for act in ACTS}
     began, ended = times["flood"]
     waits = [wait for counted in night.answers.values() for at, tally in counted if began <= at < ended
@@ -258,7 +258,9 @@ def draw(night: Night, prometheus: Prometheus, times: Times, path: Path) -> None
     fired = prometheus.query_range('ALERTS{alertstate="firing",severity!="none"}', start, end, 1)
     for row, alert in enumerate(sorted({series.labels["alertname"] for series in fired})):
         for series in (one for one in fired if one.labels["alertname"] == alert):
-            alerts.plot([(time - start) / 60 for time in series.times], [row] * len(series.times), ".", color="#c4673a")
+            alerts.plot(
+                [(time - start) / 60 for time in series.times], [row] * len(series.times), linewidth=4, color="#c4673a"
+            )
         alerts.text(0, row, alert.removeprefix("Polyhead"), va="center")
     alerts.set(ylabel="alerts that fire", xlabel="minutes", yticks=[], ylim=(-0.5, None))
     for began, _ in times.values():

@@ -25,8 +25,8 @@ from train.errors import RunError
 from train.folder import save_checkpoint, write_network
 from train.heal import Heal, HealSettings
 from train.reconstruct import reconstruct
-from train.settings import RunSettings
-from train.shape import Kind, Shape, ShapeChoice, apply_shape, knapsack, whole_shape
+from train.settings import Kind, RunSettings
+from train.shape import Shape, ShapeChoice, apply_shape, knapsack
 
 PRE_NORM = replace(TINY, num_heads=(4, 4, 4), pre_norm=True, final_norm=True)
 COSTS = Costs(np.array([[0.0, 0.0], [4.0, 4.0]]), np.array([[0.0, 0.0], [64.0, 8.0]]), 1.0, 2.0)
@@ -37,7 +37,7 @@ def vectors(encoder: Encoder) -> torch.Tensor:
 
 
 def keep(encoder: Encoder, **change: Any) -> Shape:
-    return replace(whole_shape(encoder.config), **change)
+    return replace(Shape.read({}, encoder.config), **change)
 
 
 def test_what_is_left_computes_what_the_network_does_with_the_rest_at_zero() -> None:
