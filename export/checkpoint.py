@@ -5,9 +5,9 @@ It brings together where the files are, what surrounds the network, the family's
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from numpy.typing import NDArray
@@ -122,13 +122,12 @@ def read_checkpoint(
     """
     pipeline = read_pipeline(folder.path, task, pooling, allows_pickles=folder.allows_pickles)
     require_chosen(pipeline.transformer, adapter)
+    said, tensors, sha256 = {}, None, ""
     if pipeline.is_table:  # its sizes are known from its weights alone
         tensors, sha256 = read_weights(pipeline.transformer, allows_pickles=folder.allows_pickles)
         said = describe_table(pipeline.transformer, tensors)
-    else:
-        said = _describe(pipeline.transformer)
-    family, described, config = _read_config(said, pipeline, compared=compared)
-    if not pipeline.is_table:  # a wrong size is refused before the weights take memory
+    family, described, config = _read_config(said or _describe(pipeline.transformer), pipeline, compared=compared)
+    if tensors is None:  # a wrong size is refused before the weights take memory
         tensors, sha256 = read_weights(pipeline.transformer, allows_pickles=folder.allows_pickles)
     if folder.sha256 and sha256 != folder.sha256:
         raise SourceError(f"the weights of {folder.id} have SHA-256 {sha256}, expected {folder.sha256}")
@@ -144,35 +143,13 @@ def read_checkpoint(
     config, task_state = read_task_layers(pipeline, described, family, tensors, config)
     own = {name: tensor for name, tensor in tensors.items() if name not in pipeline.inline}
     encoder = build_encoder(config, {**family.read_state(own, described), **task_state})
-    tokenizer = (
-        plain_tokenizer(pipeline.transformer)
-        if pipeline.is_table
-        else read_tokenizer(pipeline.transformer, do_lower_case=pipeline.do_lower_case)
-    )
-    tokenizer = keep_markers_whole(tokenizer, pipeline.late.markers)
-    pairs, wording = False, None
-    if config.task == "classification" and yes_no.is_language_model(described):
-        question = yes_no.question_of(described)
-        yes_no.require_same_question(question, pipeline, tokenizer, instruction)
-        tokenizer, wording, longest = yes_no.word_pairs(question, tokenizer, instruction)
-        stated, pairs = pipeline.max_sequence_length, True
-        pipeline = replace(pipeline, max_sequence_length=min(stated or longest, longest))
-    elif instruction is not None:
-        raise UnsupportedModel("an instruction is for language models that judge pairs of texts: this is none")
-    elif config.task == "classification":
-        tokenizer, pairs = prepare_pairs(tokenizer, pipeline.transformer, has_types=config.type_vocab_size > 1)
-    tokenizer = _with_known_ids(tokenizer, config)
+    words = _read_words(pipeline, described, config, instruction)
+    files = _hash_rest(folder, pipeline) | hash_adapter(pipeline.transformer, adapter)
     return Checkpoint(
         name=name or folder.id,
-        source=Source(
-            id=folder.id,
-            revision=folder.revision,
-            sha256=sha256,
-            adapter=adapter,
-            files=_hash_rest(folder, pipeline) | hash_adapter(pipeline.transformer, adapter),
-        ),
+        source=Source(id=folder.id, revision=folder.revision, sha256=sha256, adapter=adapter, files=files),
         encoder=encoder,
-        tokenizer=tokenizer,
+        tokenizer=words.tokenizer,
         defaults=Defaults(
             pooling=config.pooling,
             normalize=pipeline.normalize,
@@ -180,14 +157,57 @@ def read_checkpoint(
             default_prompt_name=pipeline.default_prompt_name,
             **_read_lengths(pipeline, normalize),
         ),
-        max_sequence_length=_longest(max_length, pipeline, tokenizer, config),
-        stated_length=_beyond(pipeline, config) if max_length is None else None,
-        pairs=pairs,
-        pair_wording=wording,
+        max_sequence_length=_longest(max_length, words, config),
+        stated_length=_beyond(words.stated_length, config) if max_length is None else None,
+        pairs=words.pairs,
+        pair_wording=words.pair_wording,
         further_outputs=read_token_outputs(pipeline, config.hidden_size)
         | read_query_weights(pipeline, config.vocab_size),
         removed=described.get("removed", {}) if family is POLYHEAD else {},
     )
+
+
+class Words(NamedTuple):
+    """How texts become tokens.
+
+    Attributes:
+        tokenizer: without truncation and padding.
+        stated_length: the longest text that the folder states, in tokens, or None.
+        pairs: whether pairs of texts are read.
+        pair_wording: the text around the texts of a pair, or None.
+    """
+
+    tokenizer: Tokenizer
+    stated_length: int | None
+    pairs: bool = False
+    pair_wording: PairWording | None = None
+
+
+def _read_words(
+    pipeline: Pipeline, described: Mapping[str, Any], config: EncoderConfig, instruction: str | None
+) -> Words:
+    """The tokenizer, and how it reads pairs."""
+    network, stated, is_classifier = (
+        pipeline.transformer,
+        pipeline.max_sequence_length,
+        config.task == "classification",
+    )
+    tokenizer = (
+        plain_tokenizer(network) if pipeline.is_table else read_tokenizer(network, do_lower_case=pipeline.do_lower_case)
+    )
+    tokenizer = keep_markers_whole(tokenizer, pipeline.late.markers)
+    if is_classifier and yes_no.is_language_model(described):
+        question = yes_no.question_of(described)
+        yes_no.require_same_question(question, pipeline, tokenizer, instruction)
+        tokenizer, wording, longest = yes_no.word_pairs(question, tokenizer, instruction)
+        stated = min(stated or longest, longest)
+        return Words(_with_known_ids(tokenizer, config), stated, pairs=True, pair_wording=wording)
+    if instruction is not None:
+        raise UnsupportedModel("an instruction is for language models that judge pairs of texts: this is none")
+    pairs = False
+    if is_classifier:
+        tokenizer, pairs = prepare_pairs(tokenizer, network, has_types=config.type_vocab_size > 1)
+    return Words(_with_known_ids(tokenizer, config), stated, pairs=pairs)
 
 
 def _read_lengths(pipeline: Pipeline, normalize: bool | None) -> dict[str, Any]:
@@ -269,19 +289,18 @@ def _describe(folder: Path) -> dict[str, Any]:
     return text_settings(read_json(folder / "config.json"))
 
 
-def _longest(wanted: int | None, pipeline: Pipeline, tokenizer: Tokenizer, config: EncoderConfig) -> int:
+def _longest(wanted: int | None, words: Words, config: EncoderConfig) -> int:
     """The longest text to serve, in tokens: room for the special ones and one more, and at most positions."""
-    shortest = tokenizer.num_special_tokens_to_add(is_pair=False) + 1
+    shortest = words.tokenizer.num_special_tokens_to_add(is_pair=False) + 1
     if wanted is None:
-        wanted = min(pipeline.max_sequence_length or config.max_positions, config.max_positions)
+        wanted = min(words.stated_length or config.max_positions, config.max_positions)
     if not shortest <= wanted <= config.max_positions:
         raise SourceError(f"a longest text of {wanted} tokens: expected {shortest} to {config.max_positions}")
     return wanted
 
 
-def _beyond(pipeline: Pipeline, config: EncoderConfig) -> int | None:
+def _beyond(stated: int | None, config: EncoderConfig) -> int | None:
     """The longest text that the folder states, if longer than the positions reproduced here."""
-    stated = pipeline.max_sequence_length
     if stated is None or stated > LARGEST or config.positions != "none":  # tokenizers without a limit say 1e30
         return None
     return stated if stated > config.max_positions else None

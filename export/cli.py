@@ -2,17 +2,17 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from export.command import run_command, wait_asleep
 from export.pruning.cli import add_options, check_options, prune_as_asked
 from export.sources import ALLOW_PICKLES, DEFAULT_MODEL
 from model.artifact import LAST_HIDDEN_STATE, ONNX_RUNTIME, OPENVINO, Manifest
 from model.config import Pooling
-from model.config_parts import Task
+from model.config_parts import Precision, Task
 
 if TYPE_CHECKING:  # torch takes seconds to import: --help and a wrong command line answer without it
     from export.checkpoint import Checkpoint
@@ -36,6 +36,75 @@ Only safetensors are read unless {ALLOW_PICKLES} is given. Exit code 0: the arti
 the last line on stderr says why; 2: the command line is wrong; 130: interrupted."""
 
 
+WHAT_TO_EXPORT: Mapping[str, Mapping[str, Any]] = {
+    "--name": {"help": "name to serve the model under (default: its id or its folder's name)"},
+    "--precision": {
+        "choices": get_args(Precision),
+        "default": "fp32",
+        "help": "fp32 (default); int8 for CPUs, fastest with VNNI or AMX; bf16 for CPUs with AMX or AVX512-BF16, by "
+        "OpenVINO, and for CUDA; fp16 for CUDA",
+    },
+    "--engine": {
+        "choices": (ONNX_RUNTIME, OPENVINO),
+        "help": "what computes plain answers: onnxruntime, or openvino for fp32 and bf16 on CPUs, from the extra of "
+        "that name (default: onnxruntime, and openvino for bf16 where ONNX Runtime has no CUDA)",
+    },
+    "--calibration": {
+        "type": Path,
+        "metavar": "FILE",
+        "help": "text, one a line, for int8, 8-bit vectors and pruning without --pairs (default: ships with the "
+        "project)",
+    },
+    "--max-length": {
+        "type": int,
+        "metavar": "TOKENS",
+        "help": "longest text to serve (default: what the checkpoint says)",
+    },
+    "--task": {
+        "choices": get_args(Task),
+        "help": "what to export where the checkpoint is for something else, or does not say (default: what it is for)",
+    },
+    "--adapter": {
+        "metavar": "NAME",
+        "help": "adapter to merge: one of the checkpoint's own (jina-embeddings-v3 and -v5), or the folder of a LoRA "
+        "adapter that peft saved",
+    },
+    "--instruction": {
+        "metavar": "TEXT",
+        "help": "what a language model judges documents by, with --task classification (default: Qwen3-Reranker's)",
+    },
+    "--pooling": {
+        "choices": get_args(Pooling),
+        "help": "how tokens become one vector, for a folder without modules.json (default: mean); its card says how",
+    },
+    "--normalize": {
+        "choices": ("yes", "no"),
+        "help": "whether embeddings are answered at length 1 (default: no where the checkpoint names the dot product "
+        "as its similarity and does not normalise, else yes)",
+    },
+}
+HOW_TO_EXPORT: Mapping[str, Mapping[str, Any]] = {
+    "--revision": {"help": "branch, tag or commit on the hub"},
+    ALLOW_PICKLES: {
+        "action": "store_true",
+        "help": "read weights that are not there as safetensors from pickles (pytorch_model.bin), by "
+        "torch.load(weights_only=True): tensors, and nothing else",
+    },
+    "--no-explain": {
+        "action": "store_true",
+        "help": "without explain.onnx, which `/explain` through the network needs: a shorter export",
+    },
+    "--against": {
+        "choices": ("original", "none"),
+        "default": "original",
+        "help": "what the network is compared with before it is exported: sentence-transformers and transformers, if "
+        "they are installed (default), or nothing",
+    },
+    "--force": {"action": "store_true", "help": "replace DIR if it is an artifact"},
+    "--debug": {"action": "store_true", "help": "show the traceback of a failure"},
+}
+
+
 def parser(program: str = PROGRAM, default_output: str = "") -> argparse.ArgumentParser:
     """The command line; `program` is what it was called by, `default_output` where it writes by default."""
     made = argparse.ArgumentParser(
@@ -47,85 +116,13 @@ def parser(program: str = PROGRAM, default_output: str = "") -> argparse.Argumen
     made.add_argument(
         "model", nargs="?", metavar="MODEL", help=f"folder or Hugging Face id (default: {DEFAULT_MODEL}, embedded)"
     )
-    made.add_argument(
-        "--output",
-        type=Path,
-        required=not default_output,
-        metavar="DIR",
-        help="directory to make" + (f" (default: {default_output})" if default_output else ""),
-    )
-    made.add_argument("--name", help="name to serve the model under (default: its id or its folder's name)")
-    made.add_argument(
-        "--precision",
-        choices=("fp32", "fp16", "bf16", "int8"),
-        default="fp32",
-        help="fp32 (default); int8 for CPUs, fastest with VNNI or AMX; bf16 for CPUs with AMX or AVX512-BF16, by "
-        "OpenVINO, and for CUDA; fp16 for CUDA",
-    )
-    made.add_argument(
-        "--engine",
-        choices=(ONNX_RUNTIME, OPENVINO),
-        help="what computes plain answers: onnxruntime, or openvino for fp32 and bf16 on CPUs, from the extra of that "
-        "name (default: onnxruntime, and openvino for bf16 where ONNX Runtime has no CUDA)",
-    )
-    made.add_argument(
-        "--calibration",
-        type=Path,
-        metavar="FILE",
-        help="text, one a line, for int8, 8-bit vectors and pruning without --pairs (default: ships with the project)",
-    )
-    made.add_argument(
-        "--max-length", type=int, metavar="TOKENS", help="longest text to serve (default: what the checkpoint says)"
-    )
-    made.add_argument(
-        "--task",
-        choices=get_args(Task),
-        help="what to export where the checkpoint is for something else, or does not say (default: what it is for)",
-    )
-    made.add_argument(
-        "--adapter",
-        metavar="NAME",
-        help="adapter to merge: one of the checkpoint's own (jina-embeddings-v3 and -v5), or the folder of a LoRA "
-        "adapter that peft saved",
-    )
-    made.add_argument(
-        "--instruction",
-        metavar="TEXT",
-        help="what a language model judges documents by, with --task classification (default: Qwen3-Reranker's)",
-    )
-    made.add_argument(
-        "--pooling",
-        choices=get_args(Pooling),
-        help="how tokens become one vector, for a folder without modules.json (default: mean); its card says how",
-    )
-    made.add_argument(
-        "--normalize",
-        choices=("yes", "no"),
-        help="whether embeddings are answered at length 1 (default: no where the checkpoint names the dot product as "
-        "its similarity and does not normalise, else yes)",
-    )
+    written = "directory to make" + (f" (default: {default_output})" if default_output else "")
+    made.add_argument("--output", type=Path, required=not default_output, metavar="DIR", help=written)
+    for option, settings in WHAT_TO_EXPORT.items():
+        made.add_argument(option, **settings)
     add_options(made)
-    made.add_argument("--revision", help="branch, tag or commit on the hub")
-    made.add_argument(
-        ALLOW_PICKLES,
-        action="store_true",
-        help="read weights that are not there as safetensors from pickles (pytorch_model.bin), by "
-        "torch.load(weights_only=True): tensors, and nothing else",
-    )
-    made.add_argument(
-        "--no-explain",
-        action="store_true",
-        help="without explain.onnx, which `/explain` through the network needs: a shorter export",
-    )
-    made.add_argument(
-        "--against",
-        choices=("original", "none"),
-        default="original",
-        help="what the network is compared with before it is exported: sentence-transformers and transformers, if they "
-        "are installed (default), or nothing",
-    )
-    made.add_argument("--force", action="store_true", help="replace DIR if it is an artifact")
-    made.add_argument("--debug", action="store_true", help="show the traceback of a failure")
+    for option, settings in HOW_TO_EXPORT.items():
+        made.add_argument(option, **settings)
     return made
 
 

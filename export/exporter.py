@@ -206,9 +206,8 @@ def _make(
         checkpoint.tokenizer.save(str(directory / TOKENIZER))
         for name, content in pruning.files.items():
             (directory / name).write_bytes(content)
-        further = checkpoint.further_outputs
-        if further:
-            np.savez(directory / FURTHER_OUTPUTS, allow_pickle=False, **further)
+        if checkpoint.further_outputs:
+            np.savez(directory / FURTHER_OUTPUTS, allow_pickle=False, **checkpoint.further_outputs)
         stages.enter("verifying")
         fused, parity = verify(graph, prepared.reference, tolerance=prepared.tolerance)
         stages.enter("judging")
@@ -223,34 +222,41 @@ def _make(
             stages.enter("explaining")
             figures |= {"explain": write_explain_graph(checkpoint.encoder, directory)}
         stages.enter("describing")
-        manifest = Manifest(
-            model=checkpoint.name,
-            source=checkpoint.source,
-            config=config,
+        manifest = _describe(
+            checkpoint,
             precision=precision,
-            opset=OPSET,
-            inputs=input_names(config),
-            outputs=output_names(config),
-            defaults=checkpoint.defaults,
-            max_sequence_length=checkpoint.max_sequence_length,
             fused_attention=fused,
             parity={**parity, **figures, **compared},
             files=describe_files(directory),
             pruning=pruning.removed,
-            removed_in_training=checkpoint.removed or None,
-            pairs=checkpoint.pairs,
-            pair_wording=checkpoint.pair_wording,
             vector_ranges=ranges,
             fits_16_bits=precision == "int8",
             engine=engine,
-            token_outputs={"sparse": 2, "multi_vector": len(further["vector_bias"])}
-            if "vector_bias" in further
-            else {},
-            query_table="query_weights" in further,
-            versions={"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         )
         write_manifest(directory, manifest)
     return manifest
+
+
+def _describe(checkpoint: Checkpoint, **made: Any) -> Manifest:
+    """The manifest: what the checkpoint says, and what was made and found out."""
+    config, further = checkpoint.encoder.config, checkpoint.further_outputs
+    return Manifest(
+        model=checkpoint.name,
+        source=checkpoint.source,
+        config=config,
+        opset=OPSET,
+        inputs=input_names(config),
+        outputs=output_names(config),
+        defaults=checkpoint.defaults,
+        max_sequence_length=checkpoint.max_sequence_length,
+        removed_in_training=checkpoint.removed or None,
+        pairs=checkpoint.pairs,
+        pair_wording=checkpoint.pair_wording,
+        token_outputs={"sparse": 2, "multi_vector": len(further["vector_bias"])} if "vector_bias" in further else {},
+        query_table="query_weights" in further,
+        versions={"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        **made,
+    )
 
 
 class _Stages:
