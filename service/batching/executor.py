@@ -114,9 +114,8 @@ class BatchExecutor:
             if not has_finished:
                 self._abandon()
                 self.cancel_unwanted_runs()
-                self.pool.wait_returned(_CANCEL_SECONDS)
                 self.pool.dismiss_all()
-        if self.pool.stop():
+        if self.pool.stop(_CANCEL_SECONDS):
             self._backend.close()
         else:
             logger.warning("a run is still going on: the backend stays open until the process ends")

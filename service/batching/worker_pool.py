@@ -159,14 +159,17 @@ class WorkerPool:
                 self._dismiss(worker)
         self.workers = [worker for worker in self.workers if worker.has_returned]
 
-    def stop(self) -> bool:
-        """Ends the monitor and joins the workers that returned; False while a dismissed one is still in a run."""
+    def stop(self, timeout: float) -> bool:
+        """Ends the monitor and the workers; False if a dismissed one is still in its run after `timeout` seconds."""
         with self._lock:
             self._is_stopped = True
             self._changed.notify_all()
         for thread in (self._monitor, *(worker.thread for worker in self.workers)):
             if thread.ident is not None:  # it was started
                 thread.join()
+        deadline = time.monotonic() + timeout
+        for worker in self._abandoned:
+            worker.thread.join(max(0.0, deadline - time.monotonic()))
         return not any(worker.thread.is_alive() for worker in self._abandoned)
 
     def _watch(self) -> None:

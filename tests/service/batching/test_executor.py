@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from service.batching import worker_pool
+from service.batching import executor, worker_pool
 from service.errors import InferenceFailed, NotReady
 from tests.service.batching.test_batcher import begin, begin_busy, pooled, raising, running
 from tests.service.fake_backend import PATIENCE, FakeBackend, job
@@ -187,6 +187,23 @@ async def test_a_worker_that_hangs_while_closing_does_not_keep_the_rest_waiting(
         assert not backend.is_closed, "a run is still going on in it"
         unstuck.set()
         await asyncio.gather(*busy)
+
+
+async def test_an_end_waits_a_moment_for_a_run_that_was_taken_for_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = MonitorClock(monkeypatch)
+    monkeypatch.setattr(executor, "_CANCEL_SECONDS", PATIENCE)
+    backend, stuck, unstuck = FakeBackend(), threading.Event(), threading.Event()
+    backend.on_token[5] = hanging(stuck, unstuck)
+    with running(backend, max_run_seconds=60.0) as batcher:
+        backend.release()
+        doomed = await begin(batcher, job(5))
+        assert await asyncio.to_thread(stuck.wait, PATIENCE)
+        clock.look_later_by(61.0)
+        with pytest.raises(InferenceFailed):
+            await doomed
+        threading.Timer(0.1, unstuck.set).start()
+        assert await asyncio.to_thread(batcher.close, PATIENCE)
+        assert backend.is_closed
 
 
 async def test_a_dying_worker_does_not_end_the_drain() -> None:

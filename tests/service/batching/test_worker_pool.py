@@ -66,7 +66,7 @@ class Scene:
             self.has_ended = True
             self.orders.notify_all()
             has_returned = self.pool.wait_returned(PATIENCE)
-        return self.pool.stop() and has_returned
+        return self.pool.stop(0.0) and has_returned
 
 
 def die(_worker: Worker) -> None:
@@ -235,4 +235,4 @@ def test_workers_that_die_at_once_are_not_hired_without_end(monkeypatch: pytest.
         assert not hired.acquire(blocking=False), "as many as may die within a second, and no more"
         assert not pool.is_alive()
         now += 1.0
-    pool.stop()
+    pool.stop(0.0)
