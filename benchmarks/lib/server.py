@@ -68,6 +68,10 @@ class Server:
             return None
         return sum(int(stat[21]) for stat in _session_stats(self.session)) * os.sysconf("SC_PAGE_SIZE")
 
+    def pss_bytes(self, kind: str = "Pss") -> int | None:
+        """Memory of all its processes, pages that several hold counted once; see `pss_bytes`."""
+        return None if self.session is None else sum(pss_bytes(pid, kind) for pid in self.processes())
+
     def threads(self) -> int | None:
         """Threads of all its processes now."""
         return None if self.session is None else sum(int(stat[17]) for stat in _session_stats(self.session))
@@ -87,6 +91,17 @@ class Server:
         """Lets them go on."""
         if self.session is not None:
             os.killpg(self.session, signal.SIGCONT)
+
+
+def pss_bytes(pid: int, kind: str = "Pss") -> int:
+    """Memory of one process, a page that n processes hold counted as 1/n of it (proc(5), `smaps_rollup`).
+
+    Args:
+        pid: of the process.
+        kind: `Pss` is all of it, `Pss_File` the mapped files among it: libraries, and weights that are read in place.
+    """
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{kind}:")) * 1024
 
 
 def free_port() -> int:

@@ -20,7 +20,7 @@ from benchmarks.lib.command import parser_of, positive, program, whole
 from benchmarks.lib.comparison import Sample, encode_requests, over_http, require_answers, resumed
 from benchmarks.lib.load import Request
 from benchmarks.lib.report import Spread, Table, emit, in_turns
-from benchmarks.lib.server import Server, free_port, polyhead, started
+from benchmarks.lib.server import Server, free_port, polyhead, pss_bytes, started
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
@@ -155,7 +155,7 @@ def measure_memory(arguments: argparse.Namespace, requests: Sequence[Request]) -
         settings = {"POLYHEAD_PROCESSES": str(count), "POLYHEAD_WORKERS": "1"}
         with polyhead(arguments.model, settings) as server:
             over_http(server, requests[:64], 8, 1.0)()
-            found = [_pss(pid) for pid in server.processes()]
+            found = [pss_bytes(pid) / 1e6 for pid in server.processes()]
             table.add(
                 processes=count,
                 resident_mb=(server.resident_bytes() or 0) / 1e6,
@@ -163,11 +163,6 @@ def measure_memory(arguments: argparse.Namespace, requests: Sequence[Request]) -
                 pss_of_parent_mb=found[0] if count > 1 else None,
             )
     return table
-
-
-def _pss(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
 
 
 @program

@@ -53,6 +53,7 @@ NUMBERS = [
     ("service replicas", "--drain-delay", "-1"),
     ("service replicas", "--rate", "1"),
     ("service startup", "--rounds", "0"),
+    ("service startup", "--requests", "0"),
     ("service startup", "--set", "POLYHEAD_WORKERS"),
     ("http closed", "--url", "localhost:8000"),
     ("attention cost", "--lengths", "0"),
@@ -221,8 +222,11 @@ def test_soak(default_artifact: Path) -> None:
 @exhaustive
 @pytest.mark.alone
 def test_startup(default_artifact: Path) -> None:
-    interpreter, imports, ready = run_script("service startup", default_artifact, "--rounds", 1)["startup"]
+    options = ("--rounds", 1, "--requests", 32)
+    interpreter, imports, ready = run_script("service startup", default_artifact, *options)["startup"]
     assert 0 < interpreter["seconds"] < imports["seconds"] < ready["seconds"]
+    assert 0 < ready["files_after_mb"] < ready["pss_after_mb"]
+    assert ready["pss_mb"] < ready["pss_after_mb"]
 
 
 @exhaustive
