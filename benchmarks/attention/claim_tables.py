@@ -43,12 +43,14 @@ class Compared(NamedTuple):
         outputs_are_close: whether the two outputs are equal as `torch.allclose` has it.
         entries_close: share of entries that are.
         saturated: share of the H heads' rows whose largest weight is above 0.999.
+        from_average: mean total variation between the one head's weights and the mean of the H heads' weights.
     """
 
     identity_error: float
     outputs_are_close: bool
     entries_close: float
     saturated: float
+    from_average: float
 
 
 def draw(tokens: int, *, positive: bool, seed: int, hidden: int = HIDDEN) -> Drawn:
@@ -83,18 +85,21 @@ def compare(drawn: Drawn, heads: int = HEADS) -> Compared:
     """One head beside `heads` of them."""
     exact = Drawn(*(x.double() for x in drawn))
     one, many = scores(exact, 1)[0], scores(exact, heads)
+    weights = many.softmax(dim=-1)
     found, expected = attend(drawn, 1), attend(drawn, heads)
     return Compared(
         identity_error=float((one - many.sum(dim=0) / math.sqrt(heads)).abs().max() / one.abs().max()),
         outputs_are_close=torch.allclose(found, expected),
         entries_close=float(torch.isclose(found, expected).double().mean()),
-        saturated=float((scores(drawn, heads).softmax(-1).amax(-1) > SATURATED).double().mean()),
+        saturated=float((weights.amax(-1) > SATURATED).double().mean()),
+        from_average=float((weights.mean(dim=0) - one.softmax(dim=-1)).abs().sum(dim=-1).mean() / 2),
     )
 
 
 def one_head_or_many(runs: int, lengths: tuple[int, ...]) -> Table:
     """The experiment behind "one head of 512 is the same as 8 of 64", with positive weights and with usual ones."""
-    columns = ("weights", "tokens", "runs", "allclose_%", "entries_close_%", "saturated_%", "identity_error")
+    shares = ("allclose_%", "entries_close_%", "saturated_%")
+    columns = ("weights", "tokens", "runs", *shares, "identity_error", "from_average")
     table = Table("one_head_is_not_many", f"One head of {HIDDEN} beside {HEADS} of {HIDDEN // HEADS}", columns)
     for positive in (True, False):
         for tokens in lengths:
@@ -107,6 +112,7 @@ def one_head_or_many(runs: int, lengths: tuple[int, ...]) -> Table:
                 **{"entries_close_%": 100 * sum(one.entries_close for one in found) / runs},
                 **{"saturated_%": 100 * sum(one.saturated for one in found) / runs},
                 identity_error=max(one.identity_error for one in found),
+                from_average=sum(one.from_average for one in found) / runs,
             )
     return table
 
@@ -149,6 +155,18 @@ def looks_at_an_extreme(drawn: Drawn, found: Tensor) -> float:
     highest, lowest = drawn.key.argmax(dim=0), drawn.key.argmin(dim=0)  # [H]
     expected = torch.where(drawn.query.T > 0, highest[:, None], lowest[:, None])  # [H, n]
     return float((found.argmax(dim=-1) == expected).double().mean())
+
+
+def fewer_heads(hidden: int = 384, tokens: int = 33) -> Table:
+    """The most that a layer gains when heads are removed: 1 / (1 - s p), s being attention's share of the products.
+
+    With a feed-forward of 4 D the share is (2 D + n) / (6 D + n).
+    """
+    table = Table("fewer_heads", f"A layer of D = {hidden}, {tokens} tokens", ("removed_%", "times_as_fast_at_most"))
+    share = (2 * hidden + tokens) / (6 * hidden + tokens)
+    for removed in (0.3, 0.4):
+        table.add(**{"removed_%": 100 * removed}, times_as_fast_at_most=1 / (1 - share * removed))
+    return table
 
 
 NETWORK_SIZE = 64
