@@ -38,6 +38,7 @@ from service.observability.metrics import MEMORY_ANONYMOUS
 WINDOW = 5.0  # seconds of one schedule of arrivals
 CONNECTIONS = 512  # of each load, at most
 KILLS = 4  # of processes, one after the other
+POINTS = 400  # of a line in the picture
 PICTURE = Path("docs/pictures/night.svg")
 
 
@@ -242,6 +243,7 @@ def describe_memory(prometheus: Prometheus, times: Times) -> Table:
 def draw(night: Night, prometheus: Prometheus, times: Times, path: Path) -> None:
     """Answers a second, memory and firing alerts over time, with the acts."""
     start, end = times[ACTS[0].name][0], times[ACTS[-1].name][1]
+    step = max(1.0, (end - start) / POINTS)
     figure = Figure(figsize=(9, 7), layout="constrained")
     rates, latency, memory, alerts = figure.subplots(4, 1, sharex=True)
     at = [(began - start) / 60 for began, _ in night.answers["steady"]]
@@ -252,10 +254,10 @@ def draw(night: Night, prometheus: Prometheus, times: Times, path: Path) -> None
     rates.legend(frameon=False, loc="lower left")
     latency.plot(at, [percentiles(tally.latencies).get("p99_ms", float("nan")) for tally in tallies])
     latency.set(ylabel="p99, ms", yscale="log")
-    for series in prometheus.query_range(MEMORY_ANONYMOUS, start, end, 1):
+    for series in prometheus.query_range(MEMORY_ANONYMOUS, start, end, step):
         memory.plot([(time - start) / 60 for time in series.times], [value / 1e6 for value in series.values])
     memory.set(ylabel="memory, MB", ylim=(0, None))
-    fired = prometheus.query_range('ALERTS{alertstate="firing",severity!="none"}', start, end, 1)
+    fired = prometheus.query_range('ALERTS{alertstate="firing",severity!="none"}', start, end, step)
     for row, alert in enumerate(sorted({series.labels["alertname"] for series in fired})):
         for series in (one for one in fired if one.labels["alertname"] == alert):
             alerts.plot(
