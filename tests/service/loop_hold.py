@@ -345,27 +345,22 @@ ITEMS: Mapping[str, tuple[bytes, int]] = MappingProxyType(
 CHARACTERS = {"ideographs": "\u4e2d", "marks": "!", "one word": "a", "words": "a ", "accents": "e\u0301"}
 
 
-def filled(item: bytes, count: int) -> bytes:
-    return b"[" + b",".join([item] * max(1, count)) + b"]"
+def filled(item: bytes, count: int, share: float = 1.0) -> bytes:
+    return b"[" + b",".join([item] * max(1, int(share * count))) + b"]"
 
 
 def values() -> Iterator[tuple[str, Callable[[float], bytes]]]:
     """Raw JSON values by name, of a share of the limit: of the wrong kind for most fields."""
+    most = BODY_BYTES - 300
     for name, (item, count) in ITEMS.items():
-        yield name, lambda share, item=item, count=count: filled(item, int(share * count))  # type: ignore[misc]
-        most = (BODY_BYTES - 300) // (len(item) + 1)
-        yield f"{name}, 2 MB", lambda share, item=item, most=most: filled(item, int(share * most))  # type: ignore[misc]
+        yield name, functools.partial(filled, item, count)
+        yield f"{name}, 2 MB", functools.partial(filled, item, most // (len(item) + 1))
     for name, character in CHARACTERS.items():
-        text = json.dumps(character * (LONG_CHARACTERS // len(character)), ensure_ascii=False).encode()
-        yield f"a text of {name}", lambda share, c=character: long_text(c, share)  # type: ignore[misc]
-        yield (
-            f"texts of {name}",
-            lambda share, text=text: filled(text, int(share * ((BODY_BYTES - 300) // len(text)))),  # type: ignore[misc]
-        )
-    yield (
-        "a text of commas",
-        lambda share: b'"' + b",".join(b"%x" % n for n in range(int(share * BODY_BYTES / 6.5))) + b'"',
-    )
+        text = long_text(character, 1.0)
+        yield f"a text of {name}", functools.partial(long_text, character)
+        yield f"texts of {name}", functools.partial(filled, text, most // len(text))
+    numbers = int(BODY_BYTES / 6.5)
+    yield "a text of commas", lambda share: b'"' + b",".join(b"%x" % n for n in range(int(share * numbers))) + b'"'
     yield "digits", lambda share: b"1" * int(share * BODY_BYTES * 0.99)
     yield "escapes", lambda share: b'"' + b"\\u0041" * int(share * BODY_BYTES / 6.1) + b'"'
     yield "no end", lambda share: b'"' + b'\\"' * int(share * BODY_BYTES / 2.1)
@@ -493,17 +488,56 @@ def header_cases() -> Iterator[Case]:
                 )
 
 
-def texts(share: float, count: int = 2048, words: int = 24) -> list[str]:
-    return [" ".join(SENTENCE.split()[:words])] * max(1, int(share * count))
+# The largest requests that are answered. A function in a body is called with the share of the whole size.
+
+Sized = Callable[[float], Any]
+LONG = " ".join([SENTENCE] * 12)
+OUTPUTS = ("dense", "sparse", "multi_vector")
 
 
-def _answered(route: str, name: str, body: Callable[[float], Any], model: str = "embedder", **headers: str) -> Case:
+def times(count: int, item: Any) -> Sized:
+    return lambda share: [item] * max(1, int(share * count))
+
+
+def texts(count: int = 2048, words: int = 24) -> Sized:
+    return times(count, " ".join(SENTENCE.split()[:words]))
+
+
+def numbered(word: str, count: int) -> Sized:
+    return lambda share: [f"{word} {n}" for n in range(int(share * count))]
+
+
+def repeated(text: str, count: int) -> Sized:
+    return lambda share: " ".join([text] * int(share * count))
+
+
+def start_of_long(share: float) -> str:
+    return LONG[: int(len(LONG) * share)]
+
+
+def tensor(share: float) -> dict[str, Any]:
+    data = texts()(share)
+    return {**TENSOR, "shape": [len(data)], "data": data}
+
+
+def at_share(value: Any, share: float) -> Any:
+    if callable(value):
+        return value(share)
+    if isinstance(value, dict):
+        return {name: at_share(part, share) for name, part in value.items()}
+    return [at_share(part, share) for part in value] if isinstance(value, list) else value
+
+
+def _answered(route: str, name: str, body: Mapping[str, Any], model: str = "embedder", **headers: str) -> Case:
+    def write(share: float) -> bytes:
+        return json.dumps(at_share(dict(body), share)).encode()
+
     sent = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
-    return Case(route, name, lambda share: json.dumps(body(share)).encode(), model, lambda _: sent, is_answered=True)
+    return Case(f"POST {route}", name, write, model, lambda _: sent, is_answered=True)
 
 
-def _encode_cases() -> Iterator[Case]:
-    """The largest answers of `POST /encode`."""
+def _attention_cases() -> Iterator[Case]:
+    """Attention of `POST /encode`, in every form and on every wire."""
     attention: Mapping[str, tuple[Mapping[str, Any], int]] = {
         "all layers": ({"layers": "all"}, 170),
         "one row": ({"layers": "all", "queries": "cls"}, 1350),
@@ -516,267 +550,122 @@ def _encode_cases() -> Iterator[Case]:
         "norms": ({"layers": "all", "form": "norms"}, 170),
     }
     for name, (options, count) in attention.items():
-        for wire in ("float", "base64", "safetensors"):
-            headers = {"accept": "application/vnd.safetensors"} if wire == "safetensors" else {}
-            encoding = {"encoding_format": "base64"} if wire == "base64" else {}
-            yield _answered(
-                "POST /encode",
-                f"attention, {name}, {wire}",
-                lambda share, options=options, count=count, encoding=encoding: {  # type: ignore[misc]
-                    "inputs": texts(share, count),
-                    "attention": options,
-                    **encoding,
-                },
-                **headers,
-            )
-    yield _answered(
-        "POST /encode",
-        "attention of long texts, gzip",
-        lambda share: {"inputs": texts(share, 12, 24 * 4), "attention": {"layers": "all"}},
-        accept_encoding="gzip",
-    )
+        body = {"inputs": texts(count), "attention": options}
+        yield _answered("/encode", f"attention, {name}, float", body)
+        yield _answered("/encode", f"attention, {name}, base64", {**body, "encoding_format": "base64"})
+        yield _answered("/encode", f"attention, {name}, safetensors", body, accept="application/vnd.safetensors")
+    body = {"inputs": texts(12, 24 * 4), "attention": {"layers": "all"}}
+    yield _answered("/encode", "attention of long texts, gzip", body, accept_encoding="gzip")
+    for name, level in (("decomposition", {}), ("decomposition, words", {"level": "word"})):
+        body = {"inputs": texts(150), "attention": {"form": "decomposition", **level}}
+        yield _answered("/encode", name, body)
+
+
+def _encode_cases() -> Iterator[Case]:
+    """The largest answers of `POST /encode` besides attention."""
     for wire in ("float", "base64", "int8", "uint8", "binary", "ubinary"):
-        yield _answered(
-            "POST /encode",
-            f"vectors, {wire}",
-            lambda share, wire=wire: {"inputs": texts(share), "encoding_format": wire},  # type: ignore[misc]
-        )
+        yield _answered("/encode", f"vectors, {wire}", {"inputs": texts(), "encoding_format": wire})
     for wire in ("float", "base64", "binary"):
-        yield _answered(
-            "POST /encode",
-            f"token vectors, {wire}",
-            lambda share, wire=wire: {  # type: ignore[misc]
-                "inputs": texts(share, 1500),
-                "output": "tokens",
-                "encoding_format": wire,
-            },
-        )
-    yield _answered("POST /encode", "short texts", lambda share: {"inputs": ["a"] * int(2048 * share)})
-    yield _answered("POST /encode", "token ids", lambda share: {"inputs": [[5] * 30] * int(2000 * share)})
-    yield _answered(
-        "POST /encode",
-        "spans",
-        lambda share: {
-            "inputs": [SENTENCE] * max(1, int(90 * share)),
-            "spans": [[[0, 7]] * 64] * max(1, int(90 * share)),
-            "dimensions": 8,
-        },
-    )
-    yield _answered(
-        "POST /encode",
-        "windows",
-        lambda share: {"inputs": [" ".join([SENTENCE] * int(1200 * share))], "long_texts": "mean"},
-    )
-    yield _answered(
-        "POST /encode",
-        "decomposition",
-        lambda share: {"inputs": texts(share, 150), "attention": {"form": "decomposition"}},
-    )
-    yield _answered(
-        "POST /encode",
-        "decomposition, words",
-        lambda share: {"inputs": texts(share, 150), "attention": {"form": "decomposition", "level": "word"}},
-    )
-    yield _answered("POST /encode", "head mask", lambda share: {"inputs": texts(share), "head_mask": [[0, 0, 0.5]]})
-    yield _answered("POST /encode", "sparse", lambda share: {"inputs": texts(share)}, "sparse")
-    yield _answered(
-        "POST /encode", "sparse, base64", lambda share: {"inputs": texts(share), "encoding_format": "base64"}, "sparse"
-    )
-    yield _answered("POST /encode", "token vectors, multi", lambda share: {"inputs": texts(share)}, "multi_vector")
-    yield _answered("POST /encode", "labels", lambda share: {"inputs": texts(share)}, "classifier")
-    yield _answered(
-        "POST /encode", "pairs", lambda share: {"pairs": [["the cat", "a dog"]] * int(2048 * share)}, "classifier"
-    )
-    yield _answered(
-        "POST /encode", "pairs of ids", lambda share: {"pairs": [[[5] * 9, [6] * 9]] * int(2048 * share)}, "classifier"
-    )
+        body = {"inputs": texts(1500), "output": "tokens", "encoding_format": wire}
+        yield _answered("/encode", f"token vectors, {wire}", body)
+    spans = {"inputs": times(90, SENTENCE), "spans": times(90, [[0, 7]] * 64), "dimensions": 8}
+    yield _answered("/encode", "short texts", {"inputs": times(2048, "a")})
+    yield _answered("/encode", "token ids", {"inputs": times(2000, [5] * 30)})
+    yield _answered("/encode", "spans", spans)
+    yield _answered("/encode", "windows", {"inputs": [repeated(SENTENCE, 1200)], "long_texts": "mean"})
+    yield _answered("/encode", "head mask", {"inputs": texts(), "head_mask": [[0, 0, 0.5]]})
+    yield _answered("/encode", "sparse", {"inputs": texts()}, "sparse")
+    yield _answered("/encode", "sparse, base64", {"inputs": texts(), "encoding_format": "base64"}, "sparse")
+    yield _answered("/encode", "token vectors, multi", {"inputs": texts()}, "multi_vector")
+    yield _answered("/encode", "labels", {"inputs": texts()}, "classifier")
+    yield _answered("/encode", "labels of tokens", {"inputs": texts()}, "token_classifier")
+    yield _answered("/encode", "pairs", {"pairs": times(2048, ["the cat", "a dog"])}, "classifier")
+    yield _answered("/encode", "pairs of ids", {"pairs": times(2048, [[5] * 9, [6] * 9])}, "classifier")
+    for wire in ("float", "base64"):
+        body = {"inputs": texts(1500), "outputs": list(OUTPUTS), "return_tokens": True, "encoding_format": wire}
+        yield _answered("/encode", f"three outputs, {wire}", body, "several_outputs")
+    body = {"inputs": texts(1500), "role": "document", "return_tokens": True}
+    yield _answered("/encode", "documents with their tokens", body, "multi_vector")
+    yield _answered("/encode", "documents with their tokens, pooled", {**body, "pool_factor": 2}, "multi_vector")
 
 
-def _token_cases() -> Iterator[Case]:
-    """The largest answers that say something of each token."""
+def _label_cases() -> Iterator[Case]:
+    """The largest answers that name labels."""
     words = " ".join(SENTENCE.split()[:24])
     for aggregation in ("none", "simple", "average"):
-        entities: Mapping[str, Any] = {"aggregation": aggregation, "ignore_labels": []}
-        yield _answered(
-            "POST /predict",
-            f"entities, {aggregation}",
-            lambda share, entities=entities: {"inputs": [[t] for t in texts(share, 1500)], **entities},  # type: ignore[misc]
-            "token_classifier",
-        )
-    yield _answered(
-        "POST /predict",
-        "entities of a long text",
-        lambda share: {"inputs": " ".join([words] * int(1100 * share)), "ignore_labels": []},
-        "token_classifier",
-    )
-    yield _answered("POST /encode", "labels of tokens", lambda share: {"inputs": texts(share)}, "token_classifier")
-    outputs: Mapping[str, Any] = {"outputs": ["dense", "sparse", "multi_vector"], "return_tokens": True}
-    for wire in ("float", "base64"):
-        yield _answered(
-            "POST /encode",
-            f"three outputs, {wire}",
-            lambda share, wire=wire: {"inputs": texts(share, 1500), **outputs, "encoding_format": wire},  # type: ignore[misc]
-            "several_outputs",
-        )
-    for pooled in ({}, {"pool_factor": 2}):
-        yield _answered(
-            "POST /encode",
-            "documents with their tokens" + ", pooled" * len(pooled),
-            lambda share, pooled=pooled: {  # type: ignore[misc]
-                "inputs": texts(share, 1500),
-                "role": "document",
-                "return_tokens": True,
-                **pooled,
-            },
-            "multi_vector",
-        )
-    yield _answered("POST /embed_sparse", "one of three", lambda share: {"inputs": texts(share)}, "several_outputs")
-    for route, names in (("/rerank", ("query", "texts")), ("/score", ("queries", "documents"))):
-        for what, query, documents in (
-            ("a short query", "a", lambda share: [" ".join([SENTENCE] * 8)] * int(280 * share)),
-            ("a long query", words, lambda share: texts(share, 2000)),
-        ):
-            yield _answered(
-                f"POST {route}",
-                f"matches of {what}",
-                lambda share, names=names, query=query, documents=documents: {  # type: ignore[misc]
-                    names[0]: query,
-                    names[1]: documents(share),
-                    "matches": True,
-                },
-                "multi_vector",
-            )
-        weights = {"dense": 1, "sparse": 0.3, "multi_vector": 1}
-        yield _answered(
-            f"POST {route}",
-            "weights of three outputs",
-            lambda share, names=names, weights=weights: {  # type: ignore[misc]
-                names[0]: words,
-                names[1]: texts(share, 1500),
-                "weights": weights,
-            },
-            "several_outputs",
-        )
+        body: dict[str, Any] = {"inputs": times(1500, [words]), "aggregation": aggregation}
+        yield _answered("/predict", f"entities, {aggregation}", {**body, "ignore_labels": []}, "token_classifier")
+    body = {"inputs": repeated(words, 1100), "ignore_labels": []}
+    yield _answered("/predict", "entities of a long text", body, "token_classifier")
+    yield _answered("/predict", "texts", {"inputs": times(2048, [words])}, "classifier")
+    yield _answered("/predict", "pairs", {"inputs": times(2048, ["a cat", "a dog"])}, "classifier")
+    yield _answered("/classify", "texts", {"input": texts()}, "classifier")
+    labels = {"inputs": times(1000, "a cat"), "candidate_labels": [f"label {n}" for n in range(1000)]}
+    yield _answered("/zero-shot", "as many texts as labels", labels)
+    body = {"inputs": "a cat", "candidate_labels": numbered("label", 2000)}
+    yield _answered("/zero-shot", "labels of one text", body, "inference")
+
+
+def _score_cases() -> Iterator[Case]:
+    """The largest answers about pairs of texts."""
+    words = " ".join(SENTENCE.split()[:24])
+    weights = {"dense": 1, "sparse": 0.3, "multi_vector": 1}
+    for route, query, documents in (("/rerank", "query", "texts"), ("/score", "queries", "documents")):
+        body = {query: "a", documents: times(280, " ".join([SENTENCE] * 8)), "matches": True}
+        yield _answered(route, "matches of a short query", body, "multi_vector")
+        body = {query: words, documents: texts(2000), "matches": True}
+        yield _answered(route, "matches of a long query", body, "multi_vector")
+        body = {query: words, documents: texts(1500), "weights": weights}
+        yield _answered(route, "weights of three outputs", body, "several_outputs")
+    for model in ("reranker", "embedder", "multi_vector"):
+        for route in ("/rerank", "/v1/rerank", "/v2/rerank"):
+            yield _answered(route, f"documents, {model}", {"query": "a cat", "documents": texts(2000)}, model)
+        for route in ("/score", "/v1/score"):
+            body = {"queries": numbered("a", 1000), "documents": texts(1000)}
+            yield _answered(route, f"queries and documents, {model}", body, model)
+    body = {"query": "a", "documents": times(2000, {"text": "a dog"}), "return_documents": True}
+    yield _answered("/rerank", "documents as objects", body, "reranker")
+    body = {"query": "a", "texts": texts(1900), "return_text": True}
+    yield _answered("/rerank", "texts, returned", body, "reranker")
+    body = {"query": SENTENCE, "texts": texts(28), "attention": {"layers": "all"}}
+    for encoding in ("identity", "gzip"):
+        yield _answered("/rerank", f"attention, {encoding}", body, "reranker", accept_encoding=encoding)
+    yield _answered("/similarity", "targets", {"source": "a", "targets": texts(2047)})
+    pair: Mapping[str, Any] = {"a": start_of_long, "b": LONG}
+    yield _answered("/explain", "long texts", pair)
+    yield _answered("/explain", "long texts through the network", {**pair, "through": "network"})
+    yield _answered("/explain", "largest pairs", {**pair, "top_pairs": 65_536, "level": "word"})
+    yield _answered("/explain", "a classifier", {"a": start_of_long, "through": "network"}, "classifier")
+    body = {"a": start_of_long, "at": 0, "through": "network"}
+    yield _answered("/explain", "a token's label", body, "token_classifier")
+
+
+def _compatible_cases() -> Iterator[Case]:
+    """The largest answers of the routes that other servers have too, and of the tokenizer's."""
+    yield _answered("/tokenize", "texts", {"inputs": texts()})
+    yield _answered("/tokenize", "short texts", {"inputs": times(2048, "a")})
+    yield _answered("/v1/multi-vector", "texts", {"input": texts(500)}, "multi_vector")
+    for route in ("/v1/embeddings", "/embeddings"):
+        for wire in ("float", "base64", "int8", "ubinary"):
+            yield _answered(route, f"vectors, {wire}", {"input": texts(), "encoding_format": wire})
+        yield _answered(route, "token ids", {"input": times(2000, [101, *[5] * 28, 102])})
+    yield _answered("/embed", "texts", {"inputs": texts()})
+    yield _answered("/embed_all", "texts", {"inputs": texts(1500)})
+    yield _answered("/embed_sparse", "texts", {"inputs": texts()}, "sparse")
+    yield _answered("/embed_sparse", "one of three", {"inputs": texts()}, "several_outputs")
+    yield _answered("/", "texts", {"inputs": texts()})
+    yield _answered("/", "texts, sparse", {"inputs": texts()}, "sparse")
+    forms = ["float", "int8", "uint8", "binary", "ubinary", "base64"]
+    yield _answered("/v2/embed", "every form", {"texts": texts(), "embedding_types": forms})
+    infer, binary = "/v2/models/{model:path}/infer", {"parameters": {"binary_data_output": True}}
+    yield _answered(infer, "texts", {"inputs": [tensor]})
+    yield _answered(infer, "texts, binary answer", {"inputs": [tensor], **binary})
 
 
 def answer_cases() -> Iterator[Case]:
     """The largest requests that are answered, by route and by what the answer holds."""
-    yield from _encode_cases()
-    yield from _token_cases()
-    long = " ".join([SENTENCE] * 12)
-    yield _answered("POST /explain", "long texts", lambda share: {"a": long[: int(len(long) * share)], "b": long})
-    yield _answered(
-        "POST /explain",
-        "long texts through the network",
-        lambda share: {"a": long[: int(len(long) * share)], "b": long, "through": "network"},
-    )
-    yield _answered(
-        "POST /explain",
-        "largest pairs",
-        lambda share: {"a": long[: int(len(long) * share)], "b": long, "top_pairs": 65_536, "level": "word"},
-    )
-    yield _answered(
-        "POST /explain",
-        "a classifier",
-        lambda share: {"a": long[: int(len(long) * share)], "through": "network"},
-        "classifier",
-    )
-    yield _answered(
-        "POST /explain",
-        "a token's label",
-        lambda share: {"a": long[: int(len(long) * share)], "at": 0, "through": "network"},
-        "token_classifier",
-    )
-    yield _answered("POST /tokenize", "texts", lambda share: {"inputs": texts(share)})
-    yield _answered("POST /tokenize", "short texts", lambda share: {"inputs": ["a"] * int(2048 * share)})
-    yield _answered("POST /similarity", "targets", lambda share: {"source": "a", "targets": texts(share, 2047)})
-    for model in ("reranker", "embedder", "multi_vector"):
-        for route in ("/rerank", "/v1/rerank", "/v2/rerank"):
-            yield _answered(
-                f"POST {route}",
-                f"documents, {model}",
-                lambda share: {"query": "a cat", "documents": texts(share, 2000)},
-                model,
-            )
-        for route in ("/score", "/v1/score"):
-            yield _answered(
-                f"POST {route}",
-                f"queries and documents, {model}",
-                lambda share: {
-                    "queries": [f"a {n}" for n in range(int(1000 * share))],
-                    "documents": texts(share, 1000),
-                },
-                model,
-            )
-    yield _answered(
-        "POST /rerank",
-        "documents as objects",
-        lambda share: {"query": "a", "documents": [{"text": "a dog"}] * int(2000 * share), "return_documents": True},
-        "reranker",
-    )
-    yield _answered(
-        "POST /rerank",
-        "texts, returned",
-        lambda share: {"query": "a", "texts": texts(share, 1900), "return_text": True},
-        "reranker",
-    )
-    for encoding in ("identity", "gzip"):
-        yield _answered(
-            "POST /rerank",
-            f"attention, {encoding}",
-            lambda share: {"query": SENTENCE, "texts": texts(share, 28), "attention": {"layers": "all"}},
-            "reranker",
-            accept_encoding=encoding,
-        )
-    yield _answered(
-        "POST /zero-shot",
-        "as many texts as labels",
-        lambda share: {
-            "inputs": ["a cat"] * int(1000 * share),
-            "candidate_labels": [f"label {n}" for n in range(1000)],
-        },
-    )
-    yield _answered(
-        "POST /zero-shot",
-        "labels of one text",
-        lambda share: {"inputs": "a cat", "candidate_labels": [f"label {n}" for n in range(int(2000 * share))]},
-        "inference",
-    )
-    yield _answered("POST /v1/multi-vector", "texts", lambda share: {"input": texts(share, 500)}, "multi_vector")
-    yield _answered("POST /predict", "texts", lambda share: {"inputs": [[t] for t in texts(share)]}, "classifier")
-    yield _answered(
-        "POST /predict", "pairs", lambda share: {"inputs": [["a cat", "a dog"]] * int(2048 * share)}, "classifier"
-    )
-    yield _answered("POST /classify", "texts", lambda share: {"input": texts(share)}, "classifier")
-    for route in ("/v1/embeddings", "/embeddings"):
-        for wire in ("float", "base64", "int8", "ubinary"):
-            yield _answered(
-                f"POST {route}",
-                f"vectors, {wire}",
-                lambda share, wire=wire: {"input": texts(share), "encoding_format": wire},  # type: ignore[misc]
-            )
-        yield _answered(
-            f"POST {route}", "token ids", lambda share: {"input": [[101, *[5] * 28, 102]] * int(2000 * share)}
-        )
-    yield _answered("POST /embed", "texts", lambda share: {"inputs": texts(share)})
-    yield _answered("POST /embed_all", "texts", lambda share: {"inputs": texts(share, 1500)})
-    yield _answered("POST /embed_sparse", "texts", lambda share: {"inputs": texts(share)}, "sparse")
-    yield _answered("POST /", "texts", lambda share: {"inputs": texts(share)})
-    yield _answered("POST /", "texts, sparse", lambda share: {"inputs": texts(share)}, "sparse")
-    forms = ["float", "int8", "uint8", "binary", "ubinary", "base64"]
-    yield _answered("POST /v2/embed", "every form", lambda share: {"texts": texts(share), "embedding_types": forms})
-    infer = "POST /v2/models/{model:path}/infer"
-
-    def tensor(share: float) -> dict[str, Any]:
-        data = texts(share)
-        return {**TENSOR, "shape": [len(data)], "data": data}
-
-    yield _answered(infer, "texts", lambda share: {"inputs": [tensor(share)]})
-    yield _answered(
-        infer,
-        "texts, binary answer",
-        lambda share: {"inputs": [tensor(share)], "parameters": {"binary_data_output": True}},
-    )
+    for cases in (_attention_cases, _encode_cases, _label_cases, _score_cases, _compatible_cases):
+        yield from cases()
 
 
 def all_cases() -> Iterator[Case]:

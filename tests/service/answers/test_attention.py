@@ -11,20 +11,15 @@ from safetensors import safe_open
 from safetensors.numpy import load
 
 from model.analysis.statistics import STATISTICS
-from service.answers.attention import make_maps
-from service.requests.attention import plan_axes, select_attention
-from service.requests.schemas import AttentionRequest, EncodeAnswer
-from service.tokenization.tokenizer import Tokenizer
+from service.requests.schemas import EncodeAnswer
 from tests.attention_reference import transformed
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import (
     CLS,
-    MAX_LENGTH,
     NUM_HEADS,
     SEP,
     WORD_IDS,
     attention_weights,
-    make_tokenizer,
     value_norms,
 )
 
@@ -109,13 +104,6 @@ def test_the_largest_norms_and_the_sum_of_the_others(served: Served) -> None:
     np.testing.assert_allclose(entry["left_out"], [expected.sum(axis=-1) - largest.sum(axis=-1)], atol=2e-6)
 
 
-def test_norms_as_safetensors(served: Served) -> None:
-    body = {"inputs": TEXT, "attention": {"layers": [1], "form": "norms"}, "encoding_format": "float16"}
-    content = served.encode(body, accept=SAFETENSORS).content
-    expected = MAPS[1] * value_norms(np.array(IDS), 1)[:, np.newaxis]
-    np.testing.assert_array_equal(load(content)["attention.0"], [expected.astype(np.float16)], strict=True)
-
-
 @pytest.mark.parametrize(
     ("options", "param"),
     [
@@ -174,12 +162,6 @@ def test_special_tokens_are_not_listed_where_they_are_excluded(served: Served) -
     assert (entry["tokens"], entry["offsets"]) == (TOKENS[1:-1], OFFSETS[1:-1])
     entry = attention_of(served, layers=[0], exclude_special=True, level="word")
     assert (entry["words"], entry["offsets"]) == (["The", "cats", "sat"], [[0, 3], [4, 8], [9, 12]])
-
-
-def test_the_row_asked_for_is_kept_where_its_token_is_excluded(served: Served) -> None:
-    entry = attention_of(served, layers=[0], exclude_special=True, queries="cls")
-    assert entry["tokens"] == TOKENS[1:-1]
-    np.testing.assert_allclose(entry["weights"][0], MAPS[0][:, :1, 1:-1], atol=1e-6)
 
 
 @pytest.mark.parametrize("level", ["token", "word"])
@@ -343,31 +325,3 @@ def test_float16_is_for_safetensors_and_base64_for_json(served: Served) -> None:
         response = served.encode(body, **headers)
         assert (response.status_code, response.json()["error"]["param"]) == (422, "encoding_format")
     assert not served.backend.batches
-
-
-TOKENIZER = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
-N = 6  # [CLS] the cat ##s sat [SEP]
-LAYERS = 3
-PREVIOUS_AND_NEXT = {
-    layer: np.stack([np.roll(np.eye(N, dtype=np.float32), step, axis=1) for step in (-1, 1)]) for layer in range(LAYERS)
-}
-
-
-def maps_of(attentions: Any, **options: Any) -> dict[str, list[Any]]:
-    request = AttentionRequest(**options)
-    (axes,) = plan_axes(request, TOKENIZER.encode_now(["the cats sat"]), TOKENIZER)
-    return make_maps(attentions, select_attention(request, [2] * LAYERS), axes)
-
-
-def weights_of(attentions: Any, **options: Any) -> Any:
-    (weights,) = maps_of(attentions, **options)["weights"]
-    return weights
-
-
-def test_information_passes_through_special_tokens_before_they_are_left_out() -> None:
-    """Heads look one token back around the end, so what reaches token 1 from token 4 came through both special ones."""
-    attentions = {layer: PREVIOUS_AND_NEXT[layer][[0, 0]] for layer in range(LAYERS)}
-    rolled = weights_of(attentions, reduce="rollout", exclude_special=True)
-    step = (np.roll(np.eye(N), -1, axis=1) + np.eye(N)) / 2
-    np.testing.assert_allclose(rolled, [np.linalg.matrix_power(step, LAYERS)[1:-1, 1:-1]], atol=1e-7)
-    assert rolled[0, 0, 3] == pytest.approx(2.0**-LAYERS)

@@ -180,18 +180,6 @@ async def test_many_workers_do_not_cut_short_texts_into_runs_of_one() -> None:
         await asyncio.gather(waiting, *busy)
 
 
-async def test_a_large_request_does_not_hold_up_a_small_one() -> None:
-    backend = FakeBackend()
-    with running(backend, max_batch_tokens=4) as batcher:
-        busy = await begin_busy(batcher, backend)
-        large, small = await begin(batcher, *[job(2, 2)] * 50), await begin(batcher, job(3, 3, 3))
-        backend.permit(4)
-        assert pooled(await small) == [[9, 3]]
-        assert not large.done()
-        backend.release()
-        await asyncio.gather(large, *busy)
-
-
 async def test_reports_every_batch_and_outlives_a_callback_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     records: list[BatchRecord] = []
 
@@ -390,16 +378,6 @@ async def test_a_deadline_that_passed_is_refused_at_once() -> None:
             await batcher.submit([job(5)], deadline=time.monotonic() - 1)
         await batcher.submit([job(6)])
         assert backend.runs == [[(6,)]]
-
-
-async def test_a_deadline_passes_during_the_run() -> None:
-    backend = FakeBackend()
-    backend.hold()
-    with running(backend) as batcher:
-        with pytest.raises(DeadlineExceeded):
-            await batcher.submit([job(5)], deadline=time.monotonic() + 0.02)
-        backend.release()
-        assert pooled(await batcher.submit([job(6)])) == [[6, 1]]
 
 
 async def test_a_worker_skips_expired_work_even_where_the_event_loop_stands_still() -> None:

@@ -1,8 +1,5 @@
 import gc
-import heapq
-import random
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -179,56 +176,6 @@ def test_a_share_of_a_whole_batch_leaves_less_room_for_padding() -> None:
     assert [limits.padding(share) for share in (99, 100, 101)] == [0.25, 0.1, 0.1]
 
 
-def test_a_one_text_request_overtakes_a_large_one() -> None:
-    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
-    add(queue, list(range(1, 1001)))
-    for _ in range(100):
-        queue.take(1000)
-    small = add(queue, [2000])
-    batches = [queue.take(1000) for _ in range(2)]
-    assert any(served(batch, small) for batch in batches)
-
-
-def test_a_request_that_leaves_unserved_does_not_set_back_the_others() -> None:
-    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
-    early, leaver = add(queue, [10] * 30), add(queue, [7])
-    queue.take(100)  # ten texts of the first at once: far ahead of a virtual time that both moved
-    queue.remove(leaver)
-    queue.take(10)
-    late = add(queue, [9] * 30)
-    turns = [served(queue.take(10), late) for _ in range(6)]
-    assert sum(map(bool, turns)) == 3, "the newcomer shares from now on, it does not catch up on the past"
-    assert early.texts == 30 - 11 - 3
-
-
-def test_endless_small_requests_do_not_starve_a_large_one() -> None:
-    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
-    large = add(queue, [30] * 100)
-    for _ in range(15):
-        add(queue, [29])
-    turns = 0
-    for _ in range(320):  # one of them is served, another one comes: 15 always wait with the large request
-        batch = queue.take(30)
-        turns += len(served(batch, large))
-        if not served(batch, large):
-            add(queue, [29])
-    assert 15 <= turns <= 30  # an equal share of 320 turns among 16 is 20
-
-
-def test_large_requests_get_equal_tokens_whatever_their_lengths() -> None:
-    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
-    long, short = add(queue, [60] * 100), add(queue, [10] * 600)
-    tokens = {long: 0, short: 0}
-    for _ in range(300):
-        for text in queue.take(60 if entry_is_next(queue, long) else 10):
-            tokens[text.request] += text.length
-        assert abs(tokens[long] - tokens[short]) <= 60
-
-
-def entry_is_next(queue: JobQueue[QueuedRequest], request: QueuedRequest) -> bool:
-    return request.tag == min(waiting.tag for waiting in queue.requests())
-
-
 def test_put_back_keeps_order_and_refunds_the_turn() -> None:
     queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
     request, other = add(queue, [4, 4, 5]), add(queue, [5])
@@ -291,18 +238,6 @@ def test_work_grows_with_the_texts_not_with_their_square() -> None:
     assert large < 8 * 1.5 * small, f"{small} lines for 500 texts, {large} for 4000"
 
 
-def test_admission_asks_the_same_of_a_long_queue_as_of_a_short_one() -> None:
-    def lines_for(requests: int) -> int:
-        queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
-        for length in range(1, requests + 1):
-            add(queue, [length])
-        with counted_lines() as lines:
-            queue.ahead_of(20)
-            return lines()
-
-    assert lines_for(2000) == lines_for(20)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -314,89 +249,6 @@ def test_refuses_limits_that_make_no_sense(change: dict[str, Any], message: str)
     values = {"max_tokens": 10**9, "max_padding": 0.0, "max_pairs": 10**12}
     with pytest.raises(ValueError, match=message):
         BatchLimits(**{**values, **change})
-
-
-WORKERS = 2
-SECONDS_A_RUN, SECONDS_A_TOKEN = 0.0015, 0.00016
-MAX_DELAY, PATIENCE = 0.5, 16  # as the service's defaults: seconds, and times its own run
-MIX = {"short": (range(5, 41), 1), "long": (range(100, 257), 1), "large": (range(10, 61), 64)}  # lengths, texts
-WEIGHTS = (75, 17, 8)
-
-
-class SimulatedRequest(QueuedRequest):
-    __slots__ = ("kind", "left")
-
-    def __init__(self, kind: str, texts: int) -> None:
-        super().__init__()
-        self.kind = kind
-        self.left = texts
-
-
-class Overload:
-    """Requests that come at random moments, admission as in the batcher, and workers that take from the queue."""
-
-    def __init__(self, seconds: float, load: float) -> None:
-        self.chance = random.Random(1)  # noqa: S311 - a simulation that is the same each time
-        self.queue: JobQueue[SimulatedRequest] = JobQueue(
-            BatchLimits(max_tokens=512, max_padding=0.25, max_pairs=2**19, max_full_padding=0.1)
-        )
-        mean = sum(sum(self.lengths(kind)) for kind in self.kinds(5000)) / 5000
-        rate = load * WORKERS / (SECONDS_A_TOKEN * mean)
-        self.waits: dict[str, list[float]] = defaultdict(list)
-        self.idle = WORKERS
-        self.ends: list[tuple[float, int, list[QueuedText[SimulatedRequest]]]] = []
-        self.runs = 0
-        now = 0.0
-        while now < seconds:
-            now += self.chance.expovariate(rate)
-            self.work_until(now)
-            self.arrive(now)
-            self.start_runs(now)
-
-    def kinds(self, count: int) -> Iterator[str]:
-        yield from self.chance.choices(list(MIX), WEIGHTS, k=count)
-
-    def lengths(self, kind: str) -> list[int]:
-        lengths, texts = MIX[kind]
-        return self.chance.choices(lengths, k=texts)
-
-    def arrive(self, now: float) -> None:
-        (kind,) = self.kinds(1)
-        lengths = self.lengths(kind)
-        seconds_a_token = 1.1 * SECONDS_A_TOKEN / WORKERS
-        tokens = sum(lengths)
-        if seconds_a_token * self.queue.ahead_of(tokens) <= MAX_DELAY + PATIENCE * seconds_a_token * tokens:
-            request = SimulatedRequest(kind, len(lengths))
-            self.queue.add(request, [QueuedText(request, i, length) for i, length in enumerate(lengths)], now)
-
-    def start_runs(self, now: float) -> None:
-        while self.idle and (batch := self.queue.take(-(-self.queue.tokens // WORKERS))):
-            self.idle -= 1
-            self.runs += 1
-            seconds = SECONDS_A_RUN + SECONDS_A_TOKEN * sum(text.length for text in batch)
-            heapq.heappush(self.ends, (now + seconds, self.runs, batch))
-
-    def work_until(self, now: float) -> None:
-        while self.ends and self.ends[0][0] <= now:
-            end, _, batch = heapq.heappop(self.ends)
-            self.idle += 1
-            for text in batch:
-                text.request.left -= 1
-                if not text.request.left:
-                    self.waits[text.request.kind].append(end - text.request.arrived)
-            self.start_runs(end)
-
-    def percentile(self, kind: str, share: float) -> float:
-        return sorted(self.waits[kind])[int(share * len(self.waits[kind]))]
-
-
-def test_one_text_waits_little_longer_than_admission_allows() -> None:
-    """The smallest tag goes first. If the longest neglected request did, these were 0.73, 0.57 and 0.78 seconds."""
-    overload = Overload(seconds=20.0, load=3.0)
-    assert overload.percentile("short", 0.99) < 0.66
-    assert overload.percentile("long", 0.5) < 0.47
-    assert overload.percentile("long", 0.99) < 0.73
-    assert len(overload.waits["large"]) > 10, "and the large ones come to an end"
 
 
 SIZES = st.lists(st.integers(1, 300), max_size=30)

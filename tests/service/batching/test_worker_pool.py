@@ -73,15 +73,6 @@ def die(_worker: Worker) -> None:
     raise SystemExit
 
 
-def test_lives_while_all_its_workers_do() -> None:
-    scene = Scene(size=3)
-    assert not scene.pool.is_alive()
-    scene.pool.start()
-    assert scene.pool.is_alive()
-    assert scene.end()
-    assert not scene.pool.is_alive()
-
-
 def test_is_not_alive_between_a_death_and_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "MONITOR_SECONDS", 0.01)
     scene = Scene()

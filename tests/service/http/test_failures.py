@@ -234,26 +234,6 @@ def test_compressed_bodies_are_refused(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("accept", "status"),
-    [
-        ("application/json", 200),
-        ("*/*", 200),
-        ("application/*;q=0.5", 200),
-        ("application/vnd.safetensors, application/json;q=0.5", 200),
-        ("application/vnd.safetensors", 200),
-        ("", 200),
-        ("application/json;q=0", 406),
-        ("text/html", 406),
-    ],
-)
-def test_accept(served: Served, accept: str, status: int) -> None:
-    response = served.encode({"inputs": "cat"}, accept=accept)
-    assert response.status_code == status
-    if status == 406:
-        assert error_of(response)["param"] == "Accept"
-
-
-@pytest.mark.parametrize(
     ("lines", "status"),
     [(["application/json", "text/html"], 200), (["text/html", "application/json"], 200), (["text/html", "a/b"], 406)],
 )

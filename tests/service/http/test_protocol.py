@@ -96,17 +96,6 @@ def test_client_that_leaves_after_its_answer_is_not_counted(server: ServerProces
     assert metric(server, "polyhead_client_disconnects_total") == before
 
 
-def test_requests_follow_each_other_on_one_connection(server: ServerProcess) -> None:
-    with server.connect() as connection:
-        for text in ("cat", "dog"):
-            connection.sendall(request_bytes({"inputs": text}))
-            assert read_answer(connection)[0] == 200
-        connection.sendall(request_bytes({"inputs": []}))
-        assert read_answer(connection)[0] == 422
-        connection.sendall(request_bytes({"inputs": "mat"}))
-        assert read_answer(connection)[0] == 200
-
-
 def test_pipelined_requests_are_answered_in_order(server: ServerProcess) -> None:
     with server.connect() as connection:
         connection.sendall(b"".join(request_bytes({"inputs": ["cat"] * count}) for count in (1, 2, 3)))

@@ -13,7 +13,7 @@ import pytest
 from model.artifact import ONNX_RUNTIME, OPENVINO, Artifact
 from service.batching.batcher import Batcher
 from service.batching.jobs import Job
-from service.errors import InferenceFailed, NotReady, Overloaded
+from service.errors import InferenceFailed, NotReady
 from service.inference.backend import Backend, Batch, BatchOutput, Cancellation
 from service.inference.openvino_backend import load_backend
 from tests.service.batching.test_batcher import begin
@@ -132,29 +132,6 @@ async def test_a_run_that_hangs_is_replaced_and_may_come_back_into_the_engine(
         for _ in range(5):
             await assert_answers(batcher, expected)
         assert batcher.is_alive()
-
-
-async def test_a_full_queue_refuses_and_answers_what_it_took(backend: HeldBackend, expected: list[Any]) -> None:
-    with running(backend, max_queue_tokens=10 * len(TEXTS[0])) as batcher:
-        asked = [await begin(batcher, *jobs(TEXTS[:1])) for _ in range(30)]
-        assert await asyncio.to_thread(backend.begun.acquire, timeout=PATIENCE)
-        backend.may_run.set()
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        refused = [answer for answer in answers if isinstance(answer, Overloaded)]
-        taken = [answer for answer in answers if not isinstance(answer, BaseException)]
-        assert (len(refused) >= 10, len(taken) >= 10, len(refused) + len(taken)) == (True, True, 30)
-        for (result,) in taken:
-            np.testing.assert_allclose(result.output, expected[0], atol=TOLERANCE)
-
-
-async def test_an_end_answers_what_was_queued(backend: HeldBackend, expected: list[Any]) -> None:
-    with running(backend) as batcher:
-        asked = [asyncio.create_task(assert_answers(batcher, expected)) for _ in range(5)]
-        assert await asyncio.to_thread(backend.begun.acquire, timeout=PATIENCE)
-        closing = asyncio.create_task(asyncio.to_thread(batcher.close, PATIENCE))
-        backend.may_run.set()
-        await asyncio.gather(*asked)
-        assert await closing
 
 
 async def test_an_end_that_cannot_wait_ends_the_engines_run(backend: HeldBackend) -> None:

@@ -1,4 +1,3 @@
-import asyncio
 import os
 import subprocess
 import sys
@@ -15,8 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.artifact import GRAPH, Artifact, ArtifactError
-from service.batching.batcher import Batcher
-from service.batching.jobs import Job
 from service.inference import onnx_backend
 from service.inference.backend import Batch, BatchOutput
 from service.inference.onnx_backend import OnnxBackend, ProviderUnavailable, load_session
@@ -167,26 +164,6 @@ def test_threads_run_side_by_side(backend: OnnxBackend) -> None:
         thread.join()
     for index, batch in enumerate(batches):
         assert_matches_reference(batch, outputs[index])
-
-
-def test_serves_a_batcher(backend: OnnxBackend, tmp_path: Path) -> None:
-    own = OnnxBackend(write_tiny_artifact(tmp_path))
-    batcher = Batcher(own, workers=2, max_batch_tokens=32, max_queue_tokens=10**6, max_padding=0.4)
-    batcher.start()
-
-    async def ask() -> None:
-        batches = [make_batch([1 + seed % 9], layers=(seed % 2,), wants_tokens=True, seed=seed) for seed in range(100)]
-        jobs = [Job(batch.input_ids[0], batch.attention_layers, batch.wants_tokens) for batch in batches]
-        for batch, (result,) in zip(
-            batches, await asyncio.gather(*(batcher.submit([job]) for job in jobs)), strict=True
-        ):
-            assert result.last_hidden_state is not None
-            attentions = {layer: weights[np.newaxis] for layer, weights in result.attentions.items()}
-            output = BatchOutput(result.output[np.newaxis], result.last_hidden_state[np.newaxis], attentions)
-            assert_matches_reference(batch, output)
-
-    asyncio.run(ask())
-    assert batcher.close(10)
 
 
 def test_a_bad_token_is_an_exception_and_nothing_is_written(

@@ -1,6 +1,5 @@
 """Every metric of the contract: its name, its labels, its figures after known requests."""
 
-import logging
 import os
 import time
 from pathlib import Path
@@ -14,7 +13,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.app import ROUTES
 from service.context import RequestContext
 from service.observability import metrics as metric_names
-from service.observability.logs import REQUEST_LOGGER
 from service.observability.metrics import SIZES
 from service.observability.snapshots import PAGES_A_SECOND, MetricsPages
 from service.observability.stages import BatchRecord
@@ -219,15 +217,6 @@ def test_request_id_that_is_too_long_for_an_exemplar_is_left_out(served: Served)
     assert exemplars(served) == [{"request_id": "x" * 118}]
 
 
-def test_log_line_names_the_trace(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, REQUEST_LOGGER):
-        served.encode({"inputs": "cat"}, traceparent=TRACEPARENT)
-        served.encode({"inputs": "cat"}, traceparent="nonsense")
-    traced, untraced = (vars(record)["fields"] for record in caplog.records if record.name == REQUEST_LOGGER)
-    assert traced["trace_id"] == "4bf92f3577b34da6a3ce929d0e0e4736"
-    assert "trace_id" not in untraced
-
-
 def test_figures_of_the_process(fake_artifact: Path) -> None:
     """Limits are set by the server; what is unknown is no number, so that no alert compares with it."""
     with ServerProcess(
@@ -248,12 +237,6 @@ def scrape(server: ServerProcess) -> dict[str, float]:
     families = text_string_to_metric_families(page)
     samples = (sample for family in families for sample in family.samples if set(sample.labels) <= {"model"})
     return {sample.name: sample.value for sample in samples}
-
-
-def test_explaining_is_counted_once_and_its_threads_are_busy(served: Served) -> None:
-    assert served.encode({"inputs": "cat", "attention": {"form": "decomposition"}}).status_code == 200
-    for stage in ("queue", "inference"):
-        assert served.metric("polyhead_stage_duration_seconds_count", stage=stage) == 1
 
 
 def test_a_failed_run_is_busy_time(serve: Serve) -> None:

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.artifact import Artifact, Defaults
-from tests.service.conftest import Serve
-from tests.service.fake_engine import write_fake_artifact
+from model.artifact import Artifact
 from tests.service.routes.conftest import Client
 
 TEXTS = ["The cat sat on the mat.", "It rained all day.", "A mat."]
@@ -73,12 +71,3 @@ def test_a_field_that_is_null_has_its_default(client: Client, default_artifact: 
     body = {"query": "cat", "documents": TEXTS, "model": "x"}
     rerank = asked.post("/v2/rerank", json=body | {"max_tokens_per_doc": None, "top_n": None})
     assert rerank.json()["results"] == asked.post("/v2/rerank", json=body).json()["results"]
-
-
-def test_the_models_own_prompts_may_be_longer_than_a_caller_s(serve: Serve, tmp_path: Path) -> None:
-    prompts = {"query": "cat " * 1000}
-    directory = write_fake_artifact(
-        tmp_path / "artifact", Defaults(pooling="mean", normalize=True, prompts=prompts, default_prompt_name=None)
-    )
-    served = serve("--model", str(directory))
-    assert served.client.post("/v2/embed", json={"texts": ["dog"], "input_type": "search_query"}).status_code == 200

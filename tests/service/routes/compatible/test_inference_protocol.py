@@ -182,14 +182,6 @@ def test_other_models_are_not_found(served: Served, name: str) -> None:
         assert response.json() == {"error": f"no such model; {MODEL_NAME} is served here"}
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT"])
-def test_infer_takes_post_alone(served: Served, method: str) -> None:
-    response = served.client.request(method, f"{MODEL}/infer")
-    assert (response.status_code, response.headers["allow"]) == (405, "POST")
-    if method == "GET":
-        assert response.json() == {"error": "this route takes POST"}
-
-
 def test_nothing_is_answered_before_a_model_is_loaded(serve: Serve) -> None:
     served = serve(ready=False)
     assert served.client.get("/v2/health/live").status_code == 200

@@ -28,18 +28,6 @@ def test_embed_all_answers_the_last_hidden_states(served: Served) -> None:
     assert response.json() == expected["embeddings"]
 
 
-@pytest.mark.parametrize(
-    ("path", "options"), [("/embed", {}), ("/", {}), ("/embed_all", {"output": "tokens", "normalize": False})]
-)
-@pytest.mark.parametrize("direction", ["Left", "left"])
-def test_the_start_of_a_long_text_is_cut_where_asked_for(
-    served: Served, path: str, options: dict[str, Any], direction: str
-) -> None:
-    body = {"inputs": ["dog " + "cat " * 40]}
-    response = served.client.post(path, json={**body, "truncation_direction": direction})
-    assert response.json() == served.encode({**body, "truncate": "start", **options}).json()["embeddings"]
-
-
 @pytest.mark.parametrize("path", ["/embed", "/", "/embed_all"])
 def test_truncation_is_counted_in_a_header_or_refused(served: Served, path: str) -> None:
     body = {"inputs": ["cat " * 40, "cat"]}
