@@ -294,6 +294,10 @@ def tune(
     model: SameAsFlag = None,
     seconds: Annotated[float, typer.Option(help="time for each way, besides its start")] = 6.0,
     cores: Annotated[int | None, typer.Option(help="cores to share out [default: those this process may use]")] = None,
+    max_batch_tokens: Annotated[
+        list[int] | None,
+        typer.Option(min=1, metavar="TOKENS", help="also try batches of this size; may be given several times"),
+    ] = None,
     aim: Annotated[
         Literal["throughput", "latency"] | None,
         typer.Option("--write", help="keep what is best at this for `polyhead serve MODEL` on this machine"),
@@ -305,7 +309,7 @@ def tune(
     fp32 and bf16. Each way to share out the cores (processes, workers, threads) serves each form for some seconds, to a
     client on the same machine that sends texts of natural lengths over HTTP. The answer is a table with rate, waiting
     time, memory and fidelity, and commands to copy: for the most texts a second, and for the shortest wait of a text
-    that comes alone.
+    that comes alone. Sizes of batches are tried in the way that gave each form the most texts a second.
     """
     with one_line_failures("polyhead tune"):
         from polyhead.models import default_artifact  # noqa: PLC0415 - imported when it is wanted
@@ -319,7 +323,7 @@ def tune(
         if models and model:
             context.fail("--model: not allowed with argument MODEL")
         named = models or ([model] if model else [default_artifact()])
-        run(named, cores or usable_cores(), seconds, aim)
+        run(named, cores or usable_cores(), seconds, aim, max_batch_tokens or [])
 
 
 @cache.callback()

@@ -99,7 +99,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The form of a model and the use of the cores that `polyhead tune` chose on a machine."""
+    """The form of a model, the use of the cores and, if sizes were tried, of batches that `polyhead tune` chose."""
 
     processor: str
     cores: int
@@ -108,6 +108,7 @@ class Tuned:
     processes: int
     workers: int
     intra_op_threads: int
+    max_batch_tokens: int | None = None
 
     @classmethod
     def here(cls, cores: int, *chosen: Any) -> Self:
@@ -117,7 +118,8 @@ class Tuned:
     @property
     def layout(self) -> dict[str, int]:
         """The settings of the service."""
-        return {name: getattr(self, name) for name in ("processes", "workers", "intra_op_threads")}
+        found = {name: getattr(self, name) for name in ("processes", "workers", "intra_op_threads", "max_batch_tokens")}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def keep_tuned(model: Path, tuned: Tuned) -> None:

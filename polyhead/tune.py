@@ -2,7 +2,8 @@
 
 A checkpoint is exported in every form that this processor runs well; an artifact is measured as it is. A server of each
 form and each way to use the cores runs as it would be served, and answers requests of one text of natural length, one
-at a time and many at once. The table says what each gave, and the choice can be kept for `polyhead serve`.
+at a time and many at once. Sizes of batches are then tried in the way that gave the most texts a second. The table says
+what each gave, and the choice can be kept for `polyhead serve`.
 """
 
 import asyncio
@@ -13,9 +14,10 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from http import HTTPStatus
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -52,26 +54,29 @@ class NotMeasured(OutputError):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A use of the cores.
+    """A use of the cores, and the size of a batch.
 
     Attributes:
         processes: processes that serve, each with a model of its own.
         workers: threads of each process that run the model.
         intra_op_threads: threads inside one run.
+        max_batch_tokens: padded tokens of a batch; None for what the server has otherwise.
     """
 
     processes: int
     workers: int
     intra_op_threads: int
+    max_batch_tokens: int | None = None
+
+    def __str__(self) -> str:
+        """For people."""
+        batch = "" if self.max_batch_tokens is None else f", batches of {self.max_batch_tokens} tokens"
+        return f"{self.processes} processes, {self.workers} workers, {self.intra_op_threads} threads{batch}"
 
     @property
     def variables(self) -> dict[str, str]:
         """The settings that make it, as environment variables."""
-        return {
-            "POLYHEAD_PROCESSES": str(self.processes),
-            "POLYHEAD_WORKERS": str(self.workers),
-            "POLYHEAD_INTRA_OP_THREADS": str(self.intra_op_threads),
-        }
+        return {f"POLYHEAD_{name.upper()}": str(value) for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +124,20 @@ class Rates:
     client_share: float
 
 
-def tune(models: Sequence[Path], cores: int, seconds: float, kept: Aim | None = None) -> None:
+def tune(
+    models: Sequence[Path],
+    cores: int,
+    seconds: float,
+    kept: Aim | None = None,
+    batch_tokens: Sequence[int] = (),
+) -> None:
     """Measures every form of the models in every way to share out the cores, and prints the table.
 
     Args:
         models: artifacts, checkpoints' folders or hub ids.
         cores: how many cores to share out.
         seconds: time for each measurement.
+        batch_tokens: values of `max_batch_tokens` to try, in each form's way that gives the most texts a second.
         kept: what the choice for each model, which `polyhead serve` then takes, is best at; None keeps none.
 
     Raises:
@@ -134,15 +146,12 @@ def tune(models: Sequence[Path], cores: int, seconds: float, kept: Aim | None = 
     """
     found = {model: forms(model) for model in models}
     manifests = {artifact: Artifact.open(artifact).manifest for made in found.values() for artifact in made}
-    ways = [(artifact, layout) for artifact in manifests for layout in layouts(cores)]
-    measured = []
-    for number, (artifact, layout) in enumerate(ways, 1):
-        say(
-            f"{number} of {len(ways)}: {artifact.name}, {layout.processes} processes, {layout.workers} workers, "
-            f"{layout.intra_op_threads} threads"
-        )
-        texts = natural_texts(artifact / TOKENIZER, TEXTS, manifests[artifact].max_sequence_length)
-        measured.append(measure_layout(artifact, layout, texts, seconds, cores))
+    total = len(manifests) * (len(layouts(cores)) + len(batch_tokens))
+    steps = (f"{number} of {total}" for number in count(1))
+    measured: list[Measurement] = []
+    for artifact, manifest in manifests.items():
+        texts = natural_texts(artifact / TOKENIZER, TEXTS, manifest.max_sequence_length)
+        measured += measure_form(artifact, texts, seconds, cores, batch_tokens=batch_tokens, steps=steps)
     write(report(measured, manifests))
     for model, made in found.items() if kept else ():
         choose = most_throughput if kept == "throughput" else least_latency
@@ -178,6 +187,26 @@ def forms(model: Path) -> list[Path]:
     return made
 
 
+def measure_form(
+    artifact: Path,
+    texts: Sequence[Text],
+    seconds: float,
+    cores: int,
+    *,
+    batch_tokens: Sequence[int],
+    steps: Iterator[str],
+) -> list[Measurement]:
+    """Measures every way to share out the cores, then the sizes of batches in the best of them; `steps` number both."""
+
+    def measured(layout: Layout) -> Measurement:
+        say(f"{next(steps)}: {artifact.name}, {layout}")
+        return measure_layout(artifact, layout, texts, seconds, cores)
+
+    found = [measured(layout) for layout in layouts(cores)]
+    best = most_throughput(found).layout
+    return found + [measured(replace(best, max_batch_tokens=tokens)) for tokens in batch_tokens]
+
+
 def measure_layout(model: Path, layout: Layout, texts: Sequence[Text], seconds: float, cores: int) -> Measurement:
     """Serves one layout, and asks it for about this many seconds."""
     allowed = frozenset(sorted(os.sched_getaffinity(0))[:cores]) if hasattr(os, "sched_getaffinity") else None
@@ -201,15 +230,16 @@ def held_memory(pid: int) -> float | None:
 
 
 def report(measured: Sequence[Measurement], manifests: Mapping[Path, Manifest]) -> str:
-    """The table, and the form and settings for either aim."""
-    heads = ("processes", "workers", "threads", "texts/s", "tokens/s", "p50 ms", "p95 ms", "MB")
+    """The table, and the form and settings for either aim. A dash under "batch" is the server's own size."""
+    heads = ("processes", "workers", "threads", "batch", "texts/s", "tokens/s", "p50 ms", "p95 ms", "MB")
     lines = [f"{'precision':>9}{'engine':>12}" + "".join(f"{head:>10}" for head in heads) + "  fidelity"]
     for one in measured:
         manifest, layout = manifests[one.artifact], one.layout
         memory = "-" if one.memory is None else f"{one.memory:.0f}"
         lines.append(
             f"{manifest.precision:>9}{manifest.engine:>12}{layout.processes:>10}{layout.workers:>10}"
-            f"{layout.intra_op_threads:>10}{one.texts_per_second:>10.0f}{one.tokens_per_second:>10.0f}"
+            f"{layout.intra_op_threads:>10}{layout.max_batch_tokens or '-':>10}"
+            f"{one.texts_per_second:>10.0f}{one.tokens_per_second:>10.0f}"
             f"{1e3 * one.latency_p50:>10.2f}{1e3 * one.latency_p95:>10.2f}{memory:>10}  {fidelity(manifest)}"
         )
     for aim, best in (("throughput", most_throughput(measured)), ("latency", least_latency(measured))):
@@ -237,7 +267,7 @@ def layouts(cores: int) -> list[Layout]:
 
 
 def most_throughput(measured: Sequence[Measurement]) -> Measurement:
-    """The most texts a second; if others are as good, the one with the fewest processes."""
+    """The most texts a second; if others are as good, the fewest processes, and the server's own size of batches."""
     best = max(one.texts_per_second for one in measured)
     return _simplest(one for one in measured if one.texts_per_second >= best * (1 - NOISE))
 
@@ -249,7 +279,9 @@ def least_latency(measured: Sequence[Measurement]) -> Measurement:
 
 
 def _simplest(found: Iterable[Measurement]) -> Measurement:
-    return min(found, key=lambda one: (one.layout.processes, one.layout.intra_op_threads))
+    return min(
+        found, key=lambda one: (one.layout.processes, one.layout.intra_op_threads, one.layout.max_batch_tokens or 0)
+    )
 
 
 def _divisors(number: int) -> list[int]:

@@ -62,6 +62,39 @@ def test_more_processes_have_to_be_worth_it() -> None:
     assert most_throughput([measured(one.layout, 960, 1), two]) == two
 
 
+def test_batch_sizes_are_tried_in_the_way_with_the_most_texts_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = {None: 500, 256: 490, 1024: 900, 2048: 890}
+
+    def measure_layout(artifact: Path, layout: Layout, *_: object) -> Measurement:
+        return measured(layout, rates[layout.max_batch_tokens] / layout.intra_op_threads, 0.004, artifact)
+
+    artifact = write_fake_artifact(tmp_path / "artifact")
+    monkeypatch.setattr(tuning, "measure_layout", measure_layout)
+    monkeypatch.setattr("service.machine.usable_cores", lambda: 2)
+    flags = [word for tokens in ("256", "1024", "2048") for word in ("--max-batch-tokens", tokens)]
+    assert main(["tune", str(artifact), "--cores", "2", *flags]) == 0
+    printed = capsys.readouterr()
+    steps = printed.err.splitlines()
+    assert steps[2] == "3 of 6: artifact, 2 processes, 1 workers, 1 threads"
+    assert steps[3:] == [
+        f"{number} of 6: artifact, 1 processes, 2 workers, 1 threads, batches of {tokens} tokens"
+        for number, tokens in ((4, 256), (5, 1024), (6, 2048))
+    ]
+    rows = [line.split() for line in printed.out.splitlines()[1:7]]
+    assert [row[5] for row in rows] == ["-", "-", "-", "256", "1024", "2048"]
+    assert "POLYHEAD_MAX_BATCH_TOKENS=1024 polyhead serve" in printed.out
+
+
+def test_a_batch_size_has_to_be_worth_it() -> None:
+    own, other = (measured(Layout(1, 2, 1, tokens), rate, 0.004) for tokens, rate in ((None, 980), (1024, 1000)))
+    assert most_throughput([other, own]) == own
+    assert least_latency([other, own]) == own
+    assert Layout(1, 2, 1, 1024).variables["POLYHEAD_MAX_BATCH_TOKENS"] == "1024"
+    assert "POLYHEAD_MAX_BATCH_TOKENS" not in Layout(1, 2, 1).variables
+
+
 def test_the_table_says_what_each_form_gave_and_the_commands_to_copy_follow(manifest: Manifest) -> None:
     int8 = replace(manifest, precision="int8", parity={"quality": {"texts": 256, "cosine_mean": 0.99884}})
     bf16 = replace(
@@ -77,7 +110,7 @@ def test_the_table_says_what_each_form_gave_and_the_commands_to_copy_follow(mani
         manifests,
     )
     rows = [line.split() for line in printed.splitlines()[1:4]]
-    assert [(row[0], row[1], row[9], row[-2:]) for row in rows] == [
+    assert [(row[0], row[1], row[10], row[-2:]) for row in rows] == [
         ("int8", "onnxruntime", "250", ["cosine_mean", "0.9988"]),
         ("bf16", "openvino", "250", ["cosine_mean", "1.0000"]),
         ("fp32", "onnxruntime", "-", ["as", "float32"]),
@@ -146,9 +179,9 @@ def test_measures_an_artifact_over_http_whatever_else_the_environment_says(
     printed = capsys.readouterr()
     assert printed.err == f"1 of 1: {default_artifact.name}, 1 processes, 1 workers, 1 threads\n"
     row = printed.out.splitlines()[1].split()
-    assert row[:5] == ["fp32", "onnxruntime", "1", "1", "1"]
-    assert all(float(value) > 0 for value in row[5:10])
-    assert row[10:] == ["as", "float32"]
+    assert row[:6] == ["fp32", "onnxruntime", "1", "1", "1", "-"]
+    assert all(float(value) > 0 for value in row[6:11])
+    assert row[11:] == ["as", "float32"]
     assert os.sched_getaffinity(0) == cores
 
 
@@ -175,7 +208,12 @@ def test_a_file_that_cannot_be_read_is_one_line(
 
 
 @pytest.mark.parametrize(
-    "flags", [*(["--seconds", seconds] for seconds in ("0", "nan", "inf")), ["--cores", "0"], ["--cores", "9999"]]
+    "flags",
+    [
+        *(["--seconds", seconds] for seconds in ("0", "nan", "inf")),
+        *(["--cores", cores] for cores in ("0", "9999")),
+        ["--max-batch-tokens", "0"],
+    ],
 )
 def test_refuses_a_wrong_command_line(tmp_path: Path, flags: list[str]) -> None:
     assert main(["tune", "--model", str(tmp_path), *flags]) == 2
