@@ -39,6 +39,7 @@ QUESTIONS = {
     "peers labels": "peers.labels:main",
     "peers rerank": "peers.rerank:main",
     "quality artifacts": "quality.artifacts:main",
+    "quality classifiers": "quality.classifiers:main",
     "quality formats": "quality.vectors:formats",
     "quality shapes": "quality.shapes:main",
     "service processes": "service.processes:main",

@@ -100,12 +100,35 @@ def _conversations(archive: ZipFile) -> Iterator[str]:
 
 def _opinions(archive: ZipFile) -> Iterator[str]:
     """Tweets, reviews of films and of products, and newspaper editorials, which people rated (Hutto, Gilbert 2014)."""
+    for _, fields in _rated(archive):
+        yield from SENTENCE_END.split(fields[-1])
+
+
+def _rated(archive: ZipFile) -> Iterator[tuple[str, list[str]]]:
+    """Lines of the rated files, each with its file: number, mean of 20 ratings from -4 to 4, text."""
     inner = archive.read("vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz")
     with tarfile.open(fileobj=io.BytesIO(inner)) as files:
         for member in sorted(files.getmembers(), key=lambda member: member.name):
             opened = files.extractfile(member) if member.name.endswith("_GroundTruth.txt") else None
             for line in opened.read().decode(errors="ignore").split("\n") if opened else ():
-                yield from SENTENCE_END.split(line.rstrip("\r").split("\t")[-1])
+                yield member.name, line.rstrip("\r").split("\t")
+
+
+def read_reviews(packages: Path | None = None) -> list[tuple[str, float]]:
+    """Sentences of film reviews, each with its mean rating from -4 to 4, out of the package of `opinions`.
+
+    Args:
+        packages: folder that holds the package's file; None to download it.
+
+    Raises:
+        RunError: the package cannot be downloaded, or is another.
+    """
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ZipFile(_package(SOURCES["opinions"], packages or Path(folder), is_given=packages is not None)) as archive,
+    ):
+        rated = [fields for name, fields in _rated(archive) if "movieReview" in name and len(fields) == 3]
+    return [(text, float(rating)) for _, rating, text in rated]
 
 
 def _encyclopedia(archive: ZipFile) -> Iterator[str]:

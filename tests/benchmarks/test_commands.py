@@ -33,6 +33,7 @@ REQUIRED = {
     "peers labels": ("DIR", "DIR"),
     "peers rerank": ("DIR",),
     "quality artifacts": ("DIR", "--pairs", "CSV"),
+    "quality classifiers": ("DIR", "--packages", "DIR"),
     "quality formats": ("DIR", "--pairs", "CSV", "--definitions", "CSV"),
     "quality shapes": ("DIR", "--texts", "CSV", "--pairs", "CSV", "--definitions", "CSV"),
     "service startup": ("DIR",),

@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from benchmarks.lib.command import CannotMeasure
-from benchmarks.quality import shapes
+from benchmarks.quality import classifiers, shapes
 from benchmarks.quality.artifacts import NOT_CHOSEN_BY, Vectorized
 from benchmarks.quality.vectors import DEPTH, inner_product, nearness, read_definitions, recall
 from export.heads.corpus import read_pairs
@@ -92,3 +92,12 @@ def test_lines_of_speed_begin_at_the_whole_network_and_miss_what_was_out_of_reac
     for panel in shapes.panels(whole, rows):
         assert [line.name for line in panel.lines] == ["neurons"]
         assert [x for x, _ in panel.lines[0].points] == [1.0, 1.4, 2.1]
+
+
+def test_reviews_are_split_without_neutral_ones_and_always_alike() -> None:
+    reviews = [(f"sentence {place}", (place % 9) - 4.0) for place in range(90)]
+    learned, held_out = classifiers.split(reviews)
+    assert (len(learned), len(held_out)) == (72, 8)  # ratings of 0 are left out
+    assert not {*learned} & {*held_out}
+    assert {label for text, label in learned if (int(text.split()[1]) % 9) > 4} == {"positive"}
+    assert classifiers.split(reviews) == (learned, held_out)

@@ -10,7 +10,7 @@ import pytest
 
 from train import texts
 from train.errors import RunError
-from train.texts import SOURCES, gather
+from train.texts import SOURCES, gather, read_reviews
 
 GLOSS = '00001740 03 n 01 entity 0 001 ~ 00001930 n 0000 | that which exists; "an entity is here"\n'
 AIML = """<aiml version="1.0">
@@ -98,6 +98,12 @@ def test_texts_are_gathered_once_each_without_a_benchmarks_sentences(
     record = json.loads((tmp_path / "texts.json").read_text())
     assert [source["texts"] for source in record["sources"]] == [2, 3, 1, 1, 4]
     assert record["sources"][1]["sha256"] == texts.SOURCES["talk"].sha256
+
+
+def test_reviews_come_with_their_ratings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = packed("h/movieReviewSnippets_GroundTruth.txt", b"1\t2.25\tA splash.\r\n2\t-0.6\tToo tepid. Far\n")
+    write(tmp_path, monkeypatch, "opinions", {"vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz": inner})
+    assert read_reviews(tmp_path) == [("A splash.", 2.25), ("Too tepid. Far", -0.6)]
 
 
 def test_another_file_than_the_pinned_one_is_not_read(tmp_path: Path) -> None:

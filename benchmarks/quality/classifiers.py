@@ -1,0 +1,117 @@
+"""What do removed parts cost a classifier? The task is of the kind that structured pruning is judged by (SST-2).
+
+Networks, whole and with parts removed, learn whether a sentence of a film review is positive, each in the same way and
+with the same seeds: 9 of 10 rated sentences to learn from, the rest to judge by. Sentences rated between -0.5 and 0.5
+are left out, as SST-2 leaves neutral ones out. Speed is CPU time of the network's fp32 graph in ONNX Runtime on one
+thread, alternately with the first network's. Parameters are those of the layers, without embeddings.
+"""
+
+import argparse
+import csv
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from benchmarks.lib.command import CannotMeasure, last_line, parser_of, positive, program, whole
+from benchmarks.lib.report import Table, emit
+from export.heads.subject import find_subject
+from export.texts import tokenize
+from model.encoder import Encoder
+from train.costs import time_networks
+from train.distillation import LONGEST
+from train.errors import RunError
+from train.texts import read_reviews
+
+NEUTRAL = 0.5  # of 4
+HELD_OUT = 10  # every tenth sentence
+COLUMNS = ("network", "heads", "parameters %", "times as fast", "accuracy", "worst seed", "of the first's %")
+
+
+@program
+def main() -> None:
+    """Trains and judges each network, and prints them beside the first one."""
+    arguments = _parse()
+    subjects = [find_subject(network).checkpoint for network in arguments.networks]
+    encoders = [subject.encoder for subject in subjects]
+    try:
+        reviews = read_reviews(arguments.packages)
+    except RunError as error:
+        raise CannotMeasure(str(error)) from error
+    learned, held_out = split(reviews)
+    seconds = time_networks(encoders, tokenize([text for text, _ in held_out], subjects[0].tokenizer, LONGEST), "fp32")
+    table = Table("classifiers", f"accuracy on {len(held_out)} sentences of film reviews", COLUMNS)
+    with tempfile.TemporaryDirectory(prefix="polyhead-classifiers-") as folder:
+        rows = [
+            write_rows(Path(folder, name), part) for name, part in (("rows.csv", learned), ("judged.csv", held_out))
+        ]
+        work = [(network, seed) for network in arguments.networks for seed in range(arguments.seeds)]
+        found = {}
+        for number, (network, seed) in enumerate(tqdm(work, desc="training", unit="network", disable=None)):
+            found[network, seed] = _train(network, rows, Path(folder, str(number)), seed, arguments)
+    for network, encoder, taken in zip(arguments.networks, encoders, seconds, strict=True):
+        accuracies = [found[network, seed] for seed in range(arguments.seeds)]
+        first = [found[arguments.networks[0], seed] for seed in range(arguments.seeds)]
+        table.add(
+            **dict(
+                zip(
+                    COLUMNS,
+                    (
+                        network,
+                        " ".join(map(str, encoder.config.num_heads)),
+                        100 * layer_parameters(encoder) / layer_parameters(encoders[0]),
+                        seconds[0] / taken,
+                        sum(accuracies) / len(accuracies),
+                        min(accuracies),
+                        100 * sum(accuracies) / sum(first),
+                    ),
+                    strict=True,
+                )
+            )
+        )
+    emit("quality classifiers", [table], learned=len(learned), held_out=len(held_out), epochs=arguments.epochs)
+
+
+def split(reviews: Sequence[tuple[str, float]]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Sentences with their labels, to learn from and to judge by, in an order of chance that is always the same."""
+    rows = [(text, "positive" if rating > 0 else "negative") for text, rating in reviews if abs(rating) >= NEUTRAL]
+    random.Random(0).shuffle(rows)  # noqa: S311 - no secret
+    return [row for place, row in enumerate(rows) if place % HELD_OUT], rows[::HELD_OUT]
+
+
+def write_rows(path: Path, rows: Sequence[tuple[str, str]]) -> Path:
+    """A CSV as `polyhead train classify` reads it."""
+    with path.open("w", encoding="utf-8", newline="") as opened:
+        csv.writer(opened).writerows(rows)
+    return path
+
+
+def layer_parameters(encoder: Encoder) -> int:
+    """Parameters of the layers, without embeddings and what follows the layers."""
+    return sum(parameter.numel() for layer in encoder.layers for parameter in layer.parameters())
+
+
+def _train(network: str, rows: Sequence[Path], output: Path, seed: int, arguments: argparse.Namespace) -> float:
+    """Accuracy in percent after the last step."""
+    words = [sys.executable, "-m", "train", "classify", network, "--rows", str(rows[0]), "--held-out", str(rows[1])]
+    words += ["--output", str(output), "--seed", str(seed), "--epochs", str(arguments.epochs), "--evaluations", "1"]
+    words += ["--batch-size", "32", "--learning-rate", str(arguments.learning_rate)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
+    if done.returncode:
+        raise CannotMeasure(f"{network} could not be trained: {last_line(done.stderr, 'it said nothing')}")
+    return float(json.loads((output / "training.json").read_bytes())["best"]["accuracy"])
+
+
+def _parse() -> argparse.Namespace:
+    parser = parser_of(__doc__, takes="five minutes a network and seed")
+    parser.add_argument("networks", nargs="+", metavar="NETWORK", help="artifact, folder or id; the first is whole")
+    parser.add_argument("--seeds", type=whole, default=3, help="of the new layer and the order of the sentences")
+    parser.add_argument("--epochs", type=positive, default=2.0, help="passes over the sentences")
+    parser.add_argument("--learning-rate", type=positive, default=5e-5, help="the highest rate")
+    parser.add_argument("--packages", type=Path, metavar="DIR", help="folder of the package; left out: downloaded")
+    return parser.parse_args()
