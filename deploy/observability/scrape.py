@@ -122,7 +122,9 @@ def _hasty_rules(folder: Path, patient: bool) -> Iterator[Path]:
 def _configuration(services: Sequence[Address], cluster: Sequence[Address], rules: Sequence[Path]) -> dict[str, Any]:
     return {
         "global": {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL},
-        "rule_files": [str(path) for path in rules],
+        "rule_files": [
+            str(path.resolve()) for path in rules
+        ],  # a relative one would begin at the configuration's folder
         # The labels of kube-state-metrics count, as its own charts have it: they name the namespace and the pod.
         "scrape_configs": [_job("polyhead", services), _job("kube-state-metrics", cluster) | {"honor_labels": True}],
     }

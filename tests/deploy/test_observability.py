@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.observability.__main__ import write_files
 from deploy.observability.objectives import LATENCY_SECONDS
 from deploy.observability.picture import DASHBOARD, ShownPanel, read_panels
+from deploy.observability.scrape import scraping
 from service.app import create_app
 from service.observability import metrics as names
 from service.observability.metrics import REQUEST_BUCKETS, SIZES
@@ -192,3 +194,11 @@ def test_runbook_names_panels_and_settings_that_exist(panels: list[ShownPanel]) 
     titles = {panel.title for panel in panels}
     named = set(re.findall(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)", text))
     assert named - titles == {"Status, Targets"}
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's package prometheus")
+def test_a_prometheus_knows_our_rules_wherever_its_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("build").mkdir()
+    with scraping([], Path("build")) as prometheus:
+        assert {rule["name"] for rule in prometheus.rules() if rule["type"] == "alerting"} >= {"PolyheadShedding"}
