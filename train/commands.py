@@ -405,11 +405,13 @@ def patterns(options: argparse.Namespace) -> None:
     """Compare heads on made-up tasks that need one pattern of attention, several, or none.
 
     Small networks answer from other places of a text, with one wide head, many narrow ones, and key and value sizes
-    apart from each other, over seeds. Needs no model and no texts. A stopped run continues with the same command.
+    apart from each other, over seeds. Needs no model and no texts. A stopped run continues with the same command. The
+    best network of each row is written under networks, for `polyhead serve`.
     """
-    from train.experiments.patterns import Patterns, write_patterns
+    from train.experiments.patterns.report import write_patterns
+    from train.experiments.patterns.training import NETWORKS, Patterns
 
     made = Patterns(options.output, options.tasks, options.seeds, options.steps)
     sys.stderr.write(f"{made.left()} rows are left\n")
     write_patterns(options.output, made, list(made.trials()))
-    sys.stderr.write(f"wrote {options.output}: patterns.md, patterns.json and patterns.svg\n")
+    sys.stderr.write(f"wrote {options.output}: patterns.md, patterns.json, pictures and {NETWORKS}\n")

@@ -4,12 +4,16 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
-from torch.nn.functional import rms_norm, scaled_dot_product_attention
 
+from polyhead import Engine
 from polyhead.cli import main
-from train.experiments.patterns import KEYS, PLACES, TASKS, VALUES, Network, Row, train_row
+from train.experiments.patterns.network import Network, Row
+from train.experiments.patterns.servable import encoder_of, write_servable
+from train.experiments.patterns.tasks import KEYS, PLACES, TASKS, VALUES, input_ids_of, texts_of
+from train.experiments.patterns.training import train_row
 
 
 def examples(task: str) -> list[tuple[list[list[int]], list[int]]]:
@@ -59,38 +63,44 @@ def test_predictions(row: Row, predicted: float) -> None:
     assert row.predicted == pytest.approx(predicted)
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_seeds_side_by_side_are_each_alone_and_a_plain_network(layers: int) -> None:
-    row = Row("four keys", 4, 3, 5, layers)
-    ids, _ = TASKS[row.task].make(6, torch.Generator().manual_seed(0))
-    both, alone = Network(row, [3, 4]), Network(row, [4])
-    found = both(torch.stack([ids, ids]))
-    torch.testing.assert_close(found[1:], alone(ids[None]))
+@pytest.mark.parametrize(
+    "row",
+    [
+        Row("four keys", 4, 3, 5),
+        Row("two offsets", 2, 3, 5, layers=2, width=24),
+        Row("two offsets", 1, 32, 32, feed_forward=False),
+        Row("count of three", 32, 1, 1),
+        Row("agreement", 2, 4, 4),
+        Row("own token", 2, 4, 4),
+    ],
+    ids=lambda row: row.name,
+)
+def test_seeds_side_by_side_are_each_the_encoder_that_is_served(row: Row) -> None:
+    task = TASKS[row.task]
+    ids, _ = task.make(6, torch.Generator().manual_seed(0))
+    network = Network(row, [3, 4])
+    found = network(torch.stack([ids, ids]))
     assert not torch.allclose(found[0], found[1])
-    hidden = (alone.tokens[0][ids] * (ids > 0)[..., None]).sum(dim=2) + alone.places[0]
-    for part in alone.parts:
-        normed = rms_norm(hidden, (32,))
-        heads = [
-            (normed @ part[name][0]).reshape(6, PLACES + 1, 4, -1).transpose(1, 2) for name in ("query", "key", "value")
-        ]
-        hidden = hidden + scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2) @ part["output"][0]
-        inner = (rms_norm(hidden, (32,)) @ part["up"][0] + part["bias"][0]).relu()
-        hidden = hidden + inner @ part["down"][0]
-    expected = (rms_norm(hidden[:, -1], (32,)) @ alone.answer[0]).reshape(6, 4, -1)
-    torch.testing.assert_close(found[1], expected, atol=1e-5, rtol=1e-5)
+    input_ids = input_ids_of(task, ids)
+    for seed in range(2):
+        expected = encoder_of(network, seed)(input_ids, torch.full((6,), PLACES + 1)).task_output
+        torch.testing.assert_close(found[seed].flatten(1), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_row_that_is_learned_ends_early() -> None:
-    found = train_row(Row("own token", 1, 32, 32), [0, 1], 750)
+    _, found = train_row(Row("own token", 1, 32, 32), [0, 1], 750)
     assert min(found["accuracies"]) >= 0.995
     assert found["steps"] < 750
+    assert [step for step, _ in found["curve"]] == list(range(50, found["steps"] + 1, 50))
+    assert found["curve"][-1][1] == pytest.approx(sum(found["accuracies"]) / 2)
     assert found["attention_parameters"] == 4 * 32 * 32
 
 
 def test_gates_of_heads_that_a_task_does_not_need_close() -> None:
-    found = train_row(Row("own token", 4, 8, 8, gated=True), [0, 1], 400)
+    network, found = train_row(Row("own token", 4, 8, 8, gated=True), [0, 1], 400)
     assert min(found["accuracies"]) >= 0.995
     assert found["open_heads"] == [0, 0]
+    assert encoder_of(network, 0).config.num_heads == (0,)
     row, ids = Row("own token", 4, 8, 8, gated=True), TASKS["own token"].make(3, torch.Generator().manual_seed(0))[0]
     network = Network(row, [0])
     without = network(ids[None], torch.zeros(1, 1, 4))
@@ -98,16 +108,58 @@ def test_gates_of_heads_that_a_task_does_not_need_close() -> None:
     torch.testing.assert_close(network(ids[None]), without)
 
 
+def test_open_gates_are_folded_into_the_encoder_that_is_served() -> None:
+    task, row = TASKS["one key"], Row("one key", 4, 8, 8, gated=True)
+    ids, _ = task.make(6, torch.Generator().manual_seed(0))
+    network = Network(row, [0])
+    network.gates_of_seeds[0].log_alpha.data = torch.tensor([9.0, -9.0, 0.5, 9.0])
+    settled = network.gates_of_seeds[0].settled()
+    assert settled[1] == 0 < settled[2] < 1
+    encoder = encoder_of(network, 0)
+    assert encoder.config.num_heads == (3,)
+    found = encoder(input_ids_of(task, ids), torch.full((6,), PLACES + 1)).task_output
+    torch.testing.assert_close(found, network(ids[None], settled[None, None])[0].flatten(1), atol=1e-5, rtol=1e-5)
+
+
+def test_a_trained_network_is_served_and_its_head_looks_at_the_asked_key(tmp_path: Path) -> None:
+    network, found = train_row(Row("one key", 1, 32, 32), [0], 400)
+    assert found["accuracies"][0] > 0.9
+    write_servable(tmp_path / "one-key", network, 0)
+    assert main(["export", str(tmp_path / "one-key"), "--output", str(tmp_path / "artifact"), "--no-explain"]) == 0
+    with Engine.load(tmp_path / "artifact") as engine:
+        task = TASKS["one key"]
+        ids, answers = task.make(100, torch.Generator().manual_seed(1))
+        texts = texts_of(task, ids)
+        assert engine.manifest.model == "one-key"
+        right = [
+            scores[0]["label"] == f"v{answer}"
+            for scores, answer in zip(engine.classify(texts), answers[:, 0], strict=True)
+        ]
+        assert sum(right) > 90
+        looked_at = 0
+        for text, attention in zip(texts, engine.encode(texts, attention={"layers": [0]}).attention, strict=True):
+            assert attention["tokens"] == text.split()
+            weights = attention["weights"][0][0][-1]
+            looked_at += text.split()[np.argmax(weights)].startswith(text.split()[-1].replace("?", "="))
+        assert looked_at > 90
+
+
 def test_patterns_from_the_command_line(tmp_path: Path) -> None:
     output = tmp_path / "patterns"
     given = ["train", "patterns", "--tasks", "agreement", "--seeds", "2", "--steps", "2", "--output", str(output)]
     assert main(given) == 0
     record = json.loads((output / "patterns.json").read_bytes())
-    assert [row["heads"] for row in record["rows"]] == [1, 2, 4, 8, 32, 8]
-    assert [len(row.get("open_heads", ())) for row in record["rows"]] == [0, 0, 0, 0, 0, 2]
+    assert [row["heads"] for row in record["rows"]] == [1, 2, 4, 8, 16, 32, 8]
+    assert [len(row.get("open_heads", ())) for row in record["rows"]] == [0, 0, 0, 0, 0, 0, 2]
     assert all(len(row["values"]) == 2 and row["low"] <= row["mean"] <= row["high"] for row in record["rows"])
-    assert (output / "patterns.md").read_text().count("\n| ") == 6
-    ElementTree.fromstring((output / "patterns.svg").read_text())  # noqa: S314 - written just above
-    (output / "trials" / "agreement-2-16-16-1.json").unlink()
+    assert (output / "patterns.md").read_text().count("\n| ") == 7
+    for row in record["rows"]:
+        assert row["values"][row["served_seed"]] == max(row["values"])
+        assert (output / "networks" / row["network"] / "model.safetensors").is_file()
+    drawn = {path.stem for path in output.glob("*.svg")}
+    assert drawn == {"patterns", "patterns-gates", "patterns-steps"}
+    for name in drawn:
+        ElementTree.fromstring((output / f"{name}.svg").read_text())  # noqa: S314 - written just above
+    (output / "trials" / "agreement-h2-k16-v16-l1.json").unlink()
     assert main(given) == 0  # one row is trained again, to equal figures
     assert json.loads((output / "patterns.json").read_bytes())["rows"][1]["values"] == record["rows"][1]["values"]

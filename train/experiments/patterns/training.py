@@ -1,0 +1,157 @@
+"""Trains the rows of the experiment, and keeps what each found."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from train.experiments.patterns.network import WIDTH, Network, Row
+from train.experiments.patterns.servable import encoder_of, write_servable
+from train.experiments.patterns.tasks import PLACES, TASKS, Examples, Task, input_ids_of
+from train.experiments.trials import Found, is_done, run_trial
+from train.parallel import generator_of
+
+HEADS = (1, 2, 4, 8, 16, 32)
+KEY_SIZES = (1, 2, 4, 6)
+VALUE_SIZES = (1, 2, 4, 32)
+GATED_HEADS, GATED_SIZE, GATED_LONGER = 8, 8, 4
+DEEPER = ("one key", "two offsets", "four keys")  # tasks for two layers
+WIDER = ("one key", "four keys")
+SEVERAL = ("two offsets", "four keys")  # tasks that need several patterns
+BATCH, RATE, JUDGED, EVERY = 64, 4e-3, 2000, 50
+GATE_RATE = 30.0  # factor on the rate of gates: they have as far to go in fewer, noisier steps
+OPEN_COST = 0.02  # nats that an open head costs; an answer without its pattern costs 0.5 and more
+DONE = 0.995  # accuracy of every seed at which a row is done
+NETWORKS = "networks"
+
+
+def rows(tasks: Sequence[str]) -> list[Row]:
+    """Heads at equal parameters for each task, and what else may decide, one at a time.
+
+    Sizes of keys and of values, the width, two layers, no feed-forward network, and gates that are learned. Four keys
+    are trained twice as long.
+    """
+    made = [_narrow(task, heads) for task, heads in product(TASKS, HEADS)]
+    made += [replace(_narrow(task, 1), d_k=d_k) for task, d_k in product(("one key", "count of three"), KEY_SIZES)]
+    made += [replace(_narrow("four keys", 4), d_v=d_v) for d_v in VALUE_SIZES]
+    made += [_narrow(task, heads, 2 * WIDTH) for task in WIDER for heads in (*HEADS, 2 * WIDTH)]
+    made += [replace(_narrow(task, heads), layers=2) for task in DEEPER for heads in (1, 4)]
+    made += [replace(_narrow("two offsets", heads), feed_forward=False) for heads in (1, 2)]
+    made += [replace(_narrow(task, GATED_HEADS), d_k=GATED_SIZE, d_v=GATED_SIZE, gated=True) for task in TASKS]
+    made += [
+        replace(_narrow(task, GATED_HEADS), d_k=GATED_SIZE, d_v=GATED_SIZE, gated=True, longer=GATED_LONGER)
+        for task in SEVERAL
+    ]
+    return [row for row in made if row.task in tasks]
+
+
+def _narrow(task: str, heads: int, width: int = WIDTH) -> Row:
+    """A row whose heads share the width, as they do in most networks."""
+    longer = 2 if task == "four keys" else 1
+    return Row(task, heads, width // heads, width // heads, width=width, longer=longer)
+
+
+def train_row(row: Row, seeds: Sequence[int], steps: int) -> tuple[Network, dict[str, Any]]:
+    """Trains a row until every seed answers 99.5 % or the steps are over.
+
+    Learned gates need all the steps: heads close after the answers are right.
+
+    Returns:
+        The networks, one a seed, and what was found: the accuracy of each, their mean every 50 steps (`curve`), the
+        steps, the number of weights in attention, and the seconds of processor time.
+    """
+    began = time.process_time()
+    task, network = TASKS[row.task], Network(row, seeds)
+    rates = [RATE * GATE_RATE if name.startswith("gates.") else RATE for name, _ in network.named_parameters()]
+    groups = [{"params": [one], "lr": rate} for one, rate in zip(network.parameters(), rates, strict=True)]
+    optimizer = torch.optim.Adam(groups)
+    judged = examples_of(task, seeds, JUDGED, -1)
+    accuracies: list[float] = []
+    curve: list[tuple[int, float]] = []
+    for step in range(steps):
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * min(1.0, (step + 1) / 100, 2 * (1 - step / steps))
+        optimizer.zero_grad()
+        _loss(network, seeds, step).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if (step + 1) % EVERY == 0 or step + 1 == steps:
+            accuracies = _accuracies(network, judged)
+            curve.append((step + 1, round(sum(accuracies) / len(seeds), 5)))
+            if min(accuracies) >= DONE and not row.gated:
+                break
+    attention = sum(part[name][0].numel() for part in network.parts for name in ("query", "key", "value", "output"))
+    found = {"accuracies": accuracies, "curve": curve, "steps": step + 1, "attention_parameters": attention}
+    if row.gated:
+        found["open_heads"] = [int((gates.settled() > 0).sum()) for gates in network.gates_of_seeds]
+    return network, {**found, "cpu_seconds": round(time.process_time() - began, 1)}
+
+
+def _loss(network: Network, seeds: Sequence[int], step: int) -> Tensor:
+    """Cross entropy of each network's own mean, added up, and what open heads cost."""
+    ids, answers = examples_of(TASKS[network.row.task], seeds, BATCH, step)
+    gated = network.gates_of_seeds
+    drawn = [gates.draw(BATCH, generator_of(seed, step, 5)) for gates, seed in zip(gated, seeds, strict=False)]
+    logits = network(ids, torch.stack(drawn) if drawn else None)
+    loss = cross_entropy(logits.flatten(0, 2), answers.flatten()) * len(seeds)
+    for gates in gated:
+        loss = loss + OPEN_COST * network.row.heads * (1 - gates.expected_closed())
+    return loss
+
+
+def _accuracies(network: Network, judged: Examples) -> list[float]:
+    """Of each seed, with gates as they settled."""
+    settled = [gates.settled()[None] for gates in network.gates_of_seeds]
+    with torch.inference_mode():
+        found = network(judged[0], torch.stack(settled) if settled else None).argmax(dim=-1) == judged[1]
+    return [round(value, 5) for value in found.float().mean(dim=(1, 2)).tolist()]
+
+
+def examples_of(task: Task, seeds: Sequence[int], count: int, step: int) -> Examples:
+    """Examples of every seed: ids [R, N, S, F] and answers [R, N, A]. Step -1 has those that networks are judged by."""
+    made = [task.make(count, generator_of(seed, step + 1, 4)) for seed in seeds]
+    return torch.stack([ids for ids, _ in made]), torch.stack([answers for _, answers in made])
+
+
+def place_weights(network: Network, seeds: Sequence[int]) -> list[Any]:
+    """What the last place looks at: the mean weight that each head gives each place, [seeds, H, S], of one layer."""
+    task = TASKS[network.row.task]
+    lengths = torch.full((JUDGED,), PLACES + 1)
+    found = []
+    for index, ids in enumerate(examples_of(task, seeds, JUDGED, -1)[0]):
+        (weights,) = encoder_of(network, index).use("eager")(input_ids_of(task, ids), lengths).attentions
+        assert weights is not None  # noqa: S101 - the eager implementation gives them
+        found.append(weights[:, :, -1].mean(dim=0).tolist())
+    return [[[round(weight, 5) for weight in head] for head in heads] for heads in found]
+
+
+class Patterns:
+    """All rows of the experiment."""
+
+    def __init__(self, output: Path, tasks: Sequence[str], seeds: int, steps: int) -> None:
+        self.output, self.rows, self.seeds, self.steps = output, rows(tasks), seeds, steps
+
+    def trials(self) -> Iterator[Found]:
+        """What each row found; those that were run before are not run again."""
+        for row in self.rows:
+            described = {"row": asdict(row), "seeds": self.seeds, "steps": self.steps}
+            yield run_trial(self.output, row.name, described, lambda *_, row=row: self._run(row))
+
+    def _run(self, row: Row) -> dict[str, Any]:
+        """Trains a row, and writes its best network to be served; the first one of several that are as good."""
+        seeds = range(self.seeds)
+        network, found = train_row(row, seeds, self.steps * row.longer)
+        if row.task == "two offsets" and row.layers == 1 and not row.gated:
+            found["place_weights"] = place_weights(network, seeds)
+        best = found["accuracies"].index(max(found["accuracies"]))
+        write_servable(self.output / NETWORKS / row.name, network, best)
+        return {**found, "served_seed": best}
+
+    def left(self) -> int:
+        """How many rows are still to be trained."""
+        return sum(not is_done(self.output, row.name) for row in self.rows)
