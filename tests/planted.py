@@ -21,13 +21,7 @@ TOKENS = len(WORDS)
 SIZE = TOKENS + POSITIONS
 PREVIOUS, SELF, NEXT, SEPARATOR, UNIFORM, REPEATED, DEAD, TWIN = range(8)
 PLANTED = EncoderConfig(
-    vocab_size=TOKENS,
-    hidden_size=SIZE,
-    num_heads=(8,),
-    d_k=SIZE,
-    d_v=6,
-    intermediate_size=8,
-    max_positions=POSITIONS,
+    vocab_size=TOKENS, hidden_size=SIZE, num_heads=(8,), d_k=SIZE, d_v=6, intermediate_size=8, max_positions=POSITIONS
 )
 
 

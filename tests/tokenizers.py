@@ -5,17 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
-from tokenizers import (
-    AddedToken,
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from tests.texts import PLAIN
 
@@ -70,10 +60,7 @@ def unigram() -> Tokenizer:
     made.normalizer = normalizers.Sequence([normalizers.NFKC()])
     made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
     trainer = trainers.UnigramTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=ROBERTA_TOKENS,
-        unk_token=ROBERTA_TOKENS[3],
-        show_progress=False,
+        vocab_size=VOCABULARY, special_tokens=ROBERTA_TOKENS, unk_token=ROBERTA_TOKENS[3], show_progress=False
     )
     made.train_from_iterator(TEXTS, trainer)
     made.post_processor = processors.TemplateProcessing(

@@ -177,26 +177,42 @@ def run_script(name: str, *arguments: object) -> dict[str, Any]:
     return tables
 
 
-def rates(rows: list[dict[str, Any]]) -> list[float]:
-    return [row["tokens_per_s"] for row in rows]
+# Settings too small for figures, and the tables that come of them, each with a column of numbers above 0.
+SMALL: dict[str, tuple[str, dict[str, str]]] = {
+    "attention claims": ("--only softmax values --runs 3", {"value_stream": "active_change"}),
+    "attention cost": ("--rounds 1 --seconds 0.1 --lengths 24", {"attention_cost": "p50_ms"}),
+    "attention explaining": ("--tokens 9 --rounds 1", {"explaining": "processor_ms"}),
+    "attention windows": ("--lengths 1100 --layers 2 --rounds 1", {"windows": "ratio"}),
+    "engine transformers": (
+        "--network tiny --lengths 5 --rounds 1 --precisions --layers 1",
+        {"transformers": "by_the_graph"},
+    ),
+    "gpu rates": (
+        "--provider cpu --product 64 --lengths 16 --tokens 16 --rounds 1 --texts 16",
+        {"rates": "tokens_per_s"},
+    ),
+    "http closed": ("--rounds 1 --texts 16 --seconds 0.5 --connections 2", {"rates": "tokens_per_s"}),
+    "http cost": ("--rounds 1 --texts 16 --seconds 0.5 --connections 2", {"cost": "server_us"}),
+    "http storm": ("--clients 2 40 --seconds 1 --rounds 1", {"storm": "goodput_per_s"}),
+    "http versions": ("--rounds 1 --texts 16 --seconds 0.5 --connections 2", {"rates": "tokens_per_s"}),
+    "service processes": (
+        "--processes 1 2 --workers 2 --clients 4 --seconds 1 --rounds 1",
+        {"rates": "requests_per_s"},
+    ),
+    "service soak": ("--minutes 0.1 --interval 0.5 --connections 2", {"memory": "peak"}),
+    "service startup": ("--rounds 1 --requests 32", {"startup": "seconds"}),
+}
 
 
 @exhaustive
-def test_http_closed(default_artifact: Path) -> None:
-    options = ("--rounds", 1, "--texts", 16, "--texts-per-request", 1, 4, "--seconds", 0.5, "--connections", 2)
-    tables = run_script("http closed", "--model", default_artifact, *options)
-    assert min(rates(tables["rates"])) > 0
-    assert [row["of"] for row in tables["service_over_engine"]] == ["HTTP, 1 text a request", "HTTP, 4 texts a request"]
-
-
-@exhaustive
-def test_http_versions(default_artifact: Path) -> None:
-    options = ("--rounds", 1, "--texts", 16, "--texts-per-request", 2, "--seconds", 0.5, "--connections", 2)
-    tables = run_script("http versions", ROOT, ROOT, "--model", default_artifact, *options)
-    assert min(rates(tables["rates"])) > 0
-    (ratio,) = tables["ratios"]
-    assert ratio["of"] == f"2: {ROOT}, HTTP, 2 texts a request"
-    assert ratio["over"] == f"1: {ROOT}, HTTP, 2 texts a request"
+@pytest.mark.parametrize("name", SMALL)
+def test_a_question_is_answered_by_numbers(name: str, default_artifact: Path) -> None:
+    options, numbers = SMALL[name]
+    required = (ROOT, ROOT, "--model", default_artifact) if name == "http versions" else words(name, default_artifact)
+    tables = run_script(name, *required, *options.split())
+    for table, column in numbers.items():
+        assert tables[table]
+        assert all(row[column] > 0 for row in tables[table])
 
 
 @exhaustive
@@ -209,25 +225,6 @@ def test_http_open_past_the_limit(default_artifact: Path) -> None:
     assert above["429_%"] > 20
     assert above["retry_after_%"] == 100
     assert below["failed"] == above["failed"] == 0
-
-
-@exhaustive
-@pytest.mark.alone
-def test_soak(default_artifact: Path) -> None:
-    options = ("--minutes", 0.1, "--interval", 0.5, "--connections", 2)
-    tables = run_script("service soak", "--model", default_artifact, *options)
-    assert tables["memory"][0]["peak"] > 50
-    assert {row["status"] for row in tables["answers"]} <= {"200", "422"}
-
-
-@exhaustive
-@pytest.mark.alone
-def test_startup(default_artifact: Path) -> None:
-    options = ("--rounds", 1, "--requests", 32)
-    interpreter, imports, ready = run_script("service startup", default_artifact, *options)["startup"]
-    assert 0 < interpreter["seconds"] < imports["seconds"] < ready["seconds"]
-    assert 0 < ready["files_after_mb"] < ready["pss_after_mb"]
-    assert ready["pss_mb"] < ready["pss_after_mb"]
 
 
 @exhaustive
@@ -246,86 +243,6 @@ def test_replicas(default_artifact: Path) -> None:
 
 
 @exhaustive
-def test_attention_cost(default_artifact: Path) -> None:
-    options = ("--rounds", 1, "--seconds", 0.1, "--lengths", 24)
-    tables = run_script("attention cost", "--model", default_artifact, *options)
-    rows = {row["form"]: row for row in tables["attention_cost"]}
-    assert len(rows) == 23  # nothing was refused
-    assert rows["embedding alone"]["ratio"] == 1
-    assert all(row["requests"] >= 1 and 0 < row["p50_ms"] <= row["p95_ms"] for row in rows.values())
-    weights = 12 * 24**2  # of one layer; what else is in an answer takes a few kB
-    bodies = {form: row["body_bytes"] for form, row in rows.items()}
-    assert 0 < bodies["last layer, safetensors float32"] - 4 * weights < 4_000
-    assert 0 < bodies["all layers, safetensors float16"] - 6 * 2 * weights < 4_000
-    assert 0 < bodies["all layers, base64"] - 6 * 4 * weights * 4 / 3 < 4_000
-
-
-@exhaustive
-@pytest.mark.slow
-def test_a_network_beside_transformers() -> None:
-    options = ("--network", "tiny", "--lengths", 5, 16, "--rounds", 1, "--precisions", "--layers", 1)
-    rows = run_script("engine transformers", *options)["transformers"]
-    engines = ["the graph", "transformers", "the graph, int8"]
-    assert [(row["tokens"], row["engine"]) for row in rows if "OpenVINO" not in row["engine"]] == [
-        (length, engine) for length in (5, 16) for engine in engines
-    ]
-    assert all(row["by_the_graph"] > 0 for row in rows)
-    assert all(row["difference"] < 1e-5 for row in rows if row["engine"] == "transformers")
-
-
-@exhaustive
-@pytest.mark.slow
-def test_windows() -> None:
-    (row,) = run_script("attention windows", "--lengths", 1100, "--layers", 2, "--rounds", 1)["windows"]
-    assert row["tokens"] == 1100
-    assert row["ratio"] == pytest.approx(row["dense_cpu_ms"] / row["blocks_cpu_ms"], rel=1e-3)
-
-
-@exhaustive
-@pytest.mark.alone
-def test_http_cost(default_artifact: Path) -> None:
-    options = ("--rounds", 1, "--texts", 16, "--seconds", 0.5, "--connections", 2)
-    bare, no_model, whole = run_script("http cost", "--model", default_artifact, *options)["cost"]
-    assert 0 < bare["server_us"] < no_model["server_us"] < whole["server_us"]
-
-
-@exhaustive
-def test_gpu_on_a_cpu(default_artifact: Path) -> None:
-    options = ("--provider", "cpu", "--product", 64, "--lengths", 16, "--tokens", 16, 64, "--rounds", 1, "--texts", 16)
-    tables = run_script("gpu rates", default_artifact, "--reference", default_artifact, *options)
-    assert tables["parity"][0]["pooled_max_diff"] == tables["parity"][0]["attention_max_diff"] == 0
-    assert [(row["texts"], row["workers"]) for row in tables["rates"]] == [(1, 1), (1, 2), (4, 1), (4, 2)]
-    assert min(rates(tables["rates"])) > 0
-    assert tables["peak"][0]["tflops"] > 0
-    (nodes,) = tables["nodes"]
-    assert nodes["provider"] == "CPU"
-    assert nodes["nodes"] > 100
-
-
-@exhaustive
-def test_http_storm(default_artifact: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "storm.svg"
-    options = ("--clients", 2, 40, "--seconds", 1, "--rounds", 1, "--plot", picture)
-    rows = run_script("http storm", "--model", default_artifact, *options)["storm"]
-    assert [row["clients"] for row in rows] == [2, 40]
-    assert all(row["goodput_per_s"] > 0 and row["failed"] == 0 for row in rows)
-    assert max(row["of_best_%"] for row in rows) == 100
-    assert all(label in picture.read_text() for label in ("answered", "first port", "admin port"))
-
-
-@exhaustive
-def test_service_processes(default_artifact: Path) -> None:
-    options = ("--processes", 1, 2, "--workers", 2, "--clients", 4, "--seconds", 1, "--rounds", 1)
-    tables = run_script("service processes", "--model", default_artifact, *options)
-    assert [row["processes"] for row in tables["rates"]] == [1, 2]
-    assert all(row["requests_per_s"] > 0 for row in tables["rates"])
-    (balance,) = tables["balance"]
-    assert balance["parent_busiest_%"] == 50
-    assert balance["kernel_busiest_%"] > 60  # by the draw it is 68.75: two of four in a half of all cases, else more
-    assert tables["memory"][1]["pss_mb"] > tables["memory"][0]["pss_mb"]
-
-
-@exhaustive
 def test_networks_are_written_and_read_back(tmp_path: Path) -> None:
     for kind, task in (("network", "embedding"), ("reranker", "classification")):
         folder = tmp_path / kind
@@ -333,22 +250,6 @@ def test_networks_are_written_and_read_back(tmp_path: Path) -> None:
         subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - our own script
         encoder = read_checkpoint(Folder(folder, kind)).encoder
         assert (encoder.config.task, encoder.config.num_heads, encoder.config.hidden_size) == (task, (12,) * 6, 384)
-
-
-@exhaustive
-def test_explaining(default_artifact: Path) -> None:
-    (row,) = run_script("attention explaining", default_artifact, "--tokens", 9, "--rounds", 1)["explaining"]
-    assert (row["tokens"], row["runs"]) == (9, 1)
-    assert row["processor_ms"] > 0
-
-
-@exhaustive
-def test_claims() -> None:
-    tables = run_script("attention claims", "--only", "softmax", "values", "--runs", 3)
-    options = {row["option"]: row for row in tables["value_stream"]}
-    assert {row["neutral_change"] for row in options.values()} == {0}
-    assert all(row["active_change"] > 1e-3 for row in options.values())
-    assert all(row["fused"] == 3 for row in options.values())
 
 
 @exhaustive

@@ -1,5 +1,4 @@
 import asyncio
-import itertools
 import json
 import time
 from collections.abc import Callable, Coroutine
@@ -8,16 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.lib.load import (
-    DROPPED,
-    Address,
-    Connection,
-    Response,
-    Tally,
-    closed_loop,
-    open_loop,
-    post,
-)
+from benchmarks.lib.load import DROPPED, Address, Connection, Response, Tally, closed_loop, open_loop, post
 
 InLoop = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -84,9 +74,6 @@ REQUEST = post("/", {}, texts=2, tokens=60)
 
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
-
-
-BUSY = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 2\r\n\r\n{}"
 
 
 def test_a_tally_counts_work_and_latency_of_successes_only() -> None:
@@ -164,19 +151,3 @@ def test_an_open_loop_charges_a_stall_to_everyone_who_was_due_meanwhile(serve: S
     # 75th percentile near 0.25 s. A client that waits for its two connections and times from sending sees 2 slow ones.
     assert latencies[74] == pytest.approx(0.25, abs=0.1)
     assert latencies[-1] == pytest.approx(0.49, abs=0.1)
-
-
-def test_an_open_loop_tells_refused_from_accepted(serve: Serve, in_loop: InLoop) -> None:
-    turn = itertools.count()
-
-    async def refuse_every_third(_: bytes, writer: asyncio.StreamWriter) -> None:
-        writer.write(BUSY if next(turn) % 3 == 0 else OK)
-
-    async def run() -> Tally:
-        async with serve(refuse_every_third) as address:
-            schedule = [index / 500 for index in range(1, 301)]
-            return (await open_loop(address, [REQUEST], schedule, connections=8, warmup=0.0)).due
-
-    tally = in_loop(run())
-    assert tally.statuses == {200: 200, 429: 100}
-    assert tally.with_retry_after == tally.refused == 100

@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from benchmarks.lib.command import CannotMeasure
-from benchmarks.quality import classifiers, shapes
+from benchmarks.quality import classifiers
 from benchmarks.quality.artifacts import NOT_CHOSEN_BY, Vectorized
 from benchmarks.quality.vectors import DEPTH, inner_product, nearness, read_definitions, recall
 from export.heads.corpus import read_pairs
@@ -84,14 +84,6 @@ def test_a_network_that_is_the_first_one_loses_nothing(
             assert 0.5 < row[f"x {size}"] < 2
             assert row[f"bound {size}"] is None
     assert ET.parse(plot).getroot().attrib["aria-label"] == "Healed and not healed"  # noqa: S314 - our own
-
-
-def test_lines_of_speed_begin_at_the_whole_network_and_miss_what_was_out_of_reach() -> None:
-    whole = {"measured": 1.0, "cosine mean": 1.0, "spearman": 86.0, "recall %": 100.0}
-    rows = [{**whole, "removed": name, "measured": speed} for name, speed in (("neurons", 2.1), ("neurons", 1.4))]
-    for panel in shapes.panels(whole, rows):
-        assert [line.name for line in panel.lines] == ["neurons"]
-        assert [x for x, _ in panel.lines[0].points] == [1.0, 1.4, 2.1]
 
 
 def test_reviews_are_split_without_neutral_ones_and_always_alike() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.http.storm import Probed, probe_for
 from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.load import Address, post
 from benchmarks.lib.server import free_port, pss_bytes, started
@@ -57,23 +56,6 @@ def test_replicas_are_always_told_a_host(proxy: Nginx, header: bytes, host: byte
     with socket.create_connection(address, timeout=10) as client, client.makefile("rb") as answer:
         client.sendall(b"GET / HTTP/1.0\r\n" + header + b"\r\n")
         assert answer.read().endswith(b"\r\n\r\n" + host)
-
-
-def test_probes_count_from_the_attempt_and_what_is_no_200_has_failed() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        status = statuses.pop()
-        writer.write(b"HTTP/1.1 %d Any\r\nContent-Length: 0\r\n\r\n" % status)
-        writer.close()
-
-    async def test() -> list[Probed]:
-        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-            return await probe_for([server.sockets[0].getsockname()[1]], 0.0, 0.3)
-
-    statuses = [200, 503, 200]
-    (found,) = asyncio.run(test())
-    assert (len(found.seconds), found.failed) == (3, 1)
-    assert all(0 < seconds < 10 for seconds in found.seconds)
 
 
 def test_each_request_is_sent_once_and_an_unexpected_answer_ends_it(

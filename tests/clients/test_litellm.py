@@ -16,13 +16,7 @@ from tests.clients.conftest import Ranking
 
 TOP = 2
 LITELLM = Path(__file__).parents[2] / ".litellm/bin/python"
-PLACES = {
-    "infinity/any": "",
-    "cohere/any": "",
-    "jina_ai/any": "",
-    "huggingface/any": "",
-    "hosted_vllm/any": "/v1",
-}
+PLACES = {"infinity/any": "", "cohere/any": "", "jina_ai/any": "", "huggingface/any": "", "hosted_vllm/any": "/v1"}
 """Which `api_base` each kind of server has, after the service's address."""
 
 

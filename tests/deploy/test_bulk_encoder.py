@@ -19,10 +19,7 @@ from service.settings import Settings
 from tests.deploy.tools import ROOT
 from tests.service.fake_engine import FakeBackend, load_fake_engine, write_fake_artifact
 from tests.service.process import ServerProcess
-from tests.service.routes.test_encode import expected_vector, ids_of
 from tests.texts import varied_texts
-
-WORDS = ("a", "cat", "sat", "on", "the", "mat")
 
 
 @pytest.fixture
@@ -30,16 +27,6 @@ def encoder(tmp_path: Path) -> Iterator[TextEncoder]:
     settings = Settings.model_construct(model=write_fake_artifact(tmp_path / "artifact"), workers=1)
     with closing(TextEncoder(load_fake_engine(settings, FakeBackend()), dimensions=3)) as made:
         yield made
-
-
-def test_vectors_come_in_the_order_of_the_texts(encoder: TextEncoder) -> None:
-    texts = [" ".join(WORDS[: index * 5 % 7]) for index in range(60)]
-    expected = [expected_vector(ids_of(text), dimensions=3) for text in texts]
-    np.testing.assert_allclose(encoder.encode(texts), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_no_texts_are_no_vectors(encoder: TextEncoder) -> None:
-    assert encoder.encode([]).shape == (0, 3)
 
 
 def test_dimensions_and_prompts_that_the_model_has_not(default_artifact: Path) -> None:

@@ -86,10 +86,7 @@ def gone() -> int:
     ("holder", "is_held"),
     [
         ({"host": socket.gethostname(), "pid": gone(), "seen": 0}, False),  # killed here
-        (
-            {"host": socket.gethostname(), "pid": os.getpid(), "seen": -3600},
-            False,
-        ),  # its number, used again
+        ({"host": socket.gethostname(), "pid": os.getpid(), "seen": -3600}, False),  # its number, used again
         ({"host": "elsewhere", "pid": 1, "seen": 0}, True),
         ({"host": "elsewhere", "pid": 1, "seen": -3600}, False),
     ],

@@ -156,15 +156,6 @@ def test_what_a_pod_may_write_is_bounded_and_is_enough_for_its_volumes(name: str
     assert (name in {"volume", "export", "hub"}) == bool(volumes)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("autoscale", "ScaledObject"), ("autoscale-hpa", "HorizontalPodAutoscaler")]
-)
-def test_replicas_belong_to_the_scaler(name: str, kind: str) -> None:
-    text = component(name)
-    assert "replicas" not in one(text, "Deployment")["spec"]
-    assert one(text, kind)["spec"]["scaleTargetRef"]["name"] == one(text, "Deployment")["metadata"]["name"]
-
-
 @pytest.mark.parametrize("namespace", ["polyhead", "elsewhere"])
 @pytest.mark.parametrize("name", ["autoscale", "autoscale-gpu"])
 def test_scales_on_metrics_that_the_service_has_in_its_own_namespace(name: str, namespace: str) -> None:

@@ -26,14 +26,6 @@ from service.services import Readiness
 from service.settings import read_settings
 
 DEPLOY = DASHBOARD.parents[1]
-_INTERPRETER = "for whoever looks into the interpreter; what a collection costs shows in the event loop lag"
-UNUSED = {  # exported metrics that neither dashboard nor alerts use, each with the reason
-    "process_virtual_memory_bytes": "address space, mapped files and stacks mostly; not what is used",
-    "python_info": "the interpreter's version, for whoever asks",
-    "python_gc_collections_total": _INTERPRETER,
-    "python_gc_objects_collected_total": _INTERPRETER,
-    "python_gc_objects_uncollectable_total": _INTERPRETER,
-}
 OF_OTHERS = {  # Prometheus itself, and kube-state-metrics
     "up",
     "kube_deployment_spec_replicas",
@@ -113,14 +105,6 @@ def test_every_label_summed_by_exists(panels: list[ShownPanel], exported: dict[s
     for expression in expressions(panels):
         for labels in re.findall(r"(?:by|on|ignoring) \(([^)]*)\)", expression):
             assert set(labels.split(", ")) <= known, expression
-
-
-def test_every_metric_is_used_or_listed_as_not(panels: list[ShownPanel], exported: dict[str, set[str]]) -> None:
-    used = {selector.name for expression in expressions(panels) for selector in selectors(expression)}
-    families = {re.sub(r"(_bucket|_count|_sum)$", "", name) for name in exported}
-    used_families = {re.sub(r"(_bucket|_count|_sum)$", "", name) for name in used}
-    assert families - used_families == set(UNUSED)
-    assert all(UNUSED.values())
 
 
 def test_documentation_lists_every_metric_of_ours(exported: dict[str, set[str]]) -> None:

@@ -292,12 +292,7 @@ def test_a_model_that_labels_tokens_marks_entities(open_viewer: OpenViewer, view
 
 
 @pytest.mark.parametrize(
-    "viewer_server",
-    [
-        "classifier",
-        pytest.param("sparse_encoder", marks=pytest.mark.slow),
-    ],
-    indirect=True,
+    "viewer_server", ["classifier", pytest.param("sparse_encoder", marks=pytest.mark.slow)], indirect=True
 )
 def test_another_task_shows_each_text_and_says_that_it_compares_none(open_viewer: OpenViewer) -> None:
     viewer = open_viewer("mode=pair&off=0.1")

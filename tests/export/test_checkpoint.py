@@ -96,11 +96,6 @@ def test_texts_are_lowered_where_the_pipeline_says_so(bert_folder: Path) -> None
     assert read_checkpoint(Folder(bert_folder, "bert")).tokenizer.encode("CAT").tokens[1] == "cat"
 
 
-def test_a_longer_limit_than_the_network_has_positions_is_cut(bert_folder: Path) -> None:
-    (bert_folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 10**30}))
-    assert read_checkpoint(Folder(bert_folder, "bert")).max_sequence_length == 40
-
-
 def test_pruned_heads_are_counted_a_layer(bert_folder: Path) -> None:
     path = bert_folder / "model.safetensors"
     tensors = load_file(path)
@@ -208,12 +203,6 @@ def test_refuses_a_length_without_room_for_text_or_positions(bert_folder: Path, 
     with pytest.raises(ExportError, match=f"a longest text of {length} tokens: expected 3 to 40"):
         read_checkpoint(Folder(bert_folder, "bert"), max_length=length)
     assert read_checkpoint(Folder(bert_folder, "bert"), max_length=3).max_sequence_length == 3
-
-
-def test_refuses_a_folder_whose_own_length_has_no_room_for_text(bert_folder: Path) -> None:
-    write_settings(bert_folder, {"max_seq_length": 2})
-    with pytest.raises(ExportError, match="a longest text of 2 tokens"):
-        read_checkpoint(Folder(bert_folder, "bert"))
 
 
 def test_a_folder_without_a_configuration_is_told_from_an_artifact(tmp_path: Path) -> None:

@@ -32,13 +32,6 @@ def test_exports_a_folder(bert_folder: Path, tmp_path: Path, capsys: pytest.Capt
     assert printed.endswith(f"serve it: python -m service --model {output}\n")
 
 
-def test_a_failure_is_one_line_and_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["./nowhere", "--output", str(tmp_path / "x")]) == 1
-    printed = capsys.readouterr().err
-    assert printed.startswith("export failed: SourceError: ./nowhere is not a folder")
-    assert printed.count("\n") == 1
-
-
 def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["./nowhere", "--output", str(tmp_path / "x"), "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
@@ -98,24 +91,6 @@ def test_sigterm_leaves_nothing_behind(
     assert main([str(bert_folder), "--output", str(output / "x")]) == 130
     assert not list(output.iterdir())
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
-def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["--help"])
-    assert caught.value.code == 0
-    printed = capsys.readouterr().out
-    assert "python -m export --output artifacts/default" in printed
-    assert "Only safetensors are read" in printed
-
-
-def test_help_names_the_program_that_was_called(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--help"], ["heads", "--help"]):
-        with pytest.raises(SystemExit):
-            main(arguments, "polyhead export")
-        printed = capsys.readouterr().out
-        assert "polyhead export" in printed
-        assert "python -m" not in printed
 
 
 def test_a_wrong_command_line_is_exit_code_2() -> None:

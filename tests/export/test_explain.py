@@ -12,7 +12,6 @@ import torch
 from export.errors import ParityError
 from export.explain import (
     LEAST_SHARED_BYTES,
-    can_explain,
     explain_inputs,
     share_weights,
     trace_explain_graph,
@@ -24,7 +23,7 @@ from export.graph import trace
 from export.runtime import Session
 from model.artifact import EXPLAIN_GRAPH, INPUT_IDS, OWN_SHARES, PARTS, PLACE, SOURCES, TOKEN_TYPE_IDS, WHOLE
 from model.config import EncoderConfig
-from model.config_parts import ClassificationSettings, MultiVectorSettings
+from model.config_parts import ClassificationSettings
 from model.decomposition.decompose import decompose
 from model.encoder import Encoder
 from tests.networks import draw_weights, vary
@@ -107,9 +106,3 @@ def test_weights_that_stand_nowhere_else_stay_in_the_graph(tmp_path: Path) -> No
     file.write_bytes(b"nothing of it")
     with patch("export.explain.LEAST_SHARED_BYTES", 1):
         assert share_weights(trace_explain_graph(draw_weights(Encoder(vary(num_heads=(1,))))), [file]) == 0
-
-
-def test_only_fp32_of_tasks_with_a_vector_is_explained() -> None:
-    assert can_explain(vary(), "fp32")
-    assert not can_explain(vary(), "int8")
-    assert not can_explain(vary(task="multi_vector", task_settings=MultiVectorSettings(size=3)), "fp32")

@@ -18,22 +18,10 @@ from export.precision import TOLERANCES
 from export.runtime import Session
 from export.verify import verify
 from model.artifact import ATTENTION_LAYERS, HEAD_GATES, INPUT_IDS, LENGTHS, NORM_LAYERS, TOKEN_TYPE_IDS
-from model.attention import MultiHeadAttention
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from tests.networks import BERT_CONFIG, TINY, draw_weights, random_batches
 from tests.transformers_heads import draw_bert, moved_norms, scale_heads
-
-
-def test_the_encoder_that_was_folded_keeps_its_biases() -> None:
-    encoder = draw_weights(Encoder(TINY))
-    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
-    folded, _ = fold_biases(encoder)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in encoder.state_dict().items())
-    attention = next(module for module in folded.modules() if isinstance(module, MultiHeadAttention))
-    assert attention.key.bias is None
-    assert attention.value.bias is None
-
 
 RESIDUAL = [(0, 1), (0.5, 0.5), (-0.25, 1.5)]
 ALL: dict[str, Any] = {
@@ -208,19 +196,6 @@ def test_every_head_matters_and_gates_between_lie_between(request: pytest.Fixtur
             gates[0, head] = gate
             changes.append(float(np.linalg.norm(session.run({**inputs, HEAD_GATES: gates})["pooled"] - plain)))
         assert 0 < changes[0] < changes[1] < changes[2]
-
-
-def test_int8_under_a_mask_is_close_to_fp32_under_it(tiny: Session, quantized: Session) -> None:
-    inputs = batch((12, 8, 5, 3), 4, norms=True)
-    gates = np.ones((4, HEADS), np.float32)
-    gates[np.arange(4), [0, 3, 5, 6]] = 0
-    found, expected = (session.run({**inputs, HEAD_GATES: gates}) for session in (quantized, tiny))
-    a, b = found["pooled"], expected["pooled"]
-    cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-    assert cosines.min() > 0.98  # as without a mask in test_quantize.py
-    for layer in (0, 1, 3):
-        values, reference = found[f"value_norms.{layer}"][0], expected[f"value_norms.{layer}"][0]
-        assert np.abs(values / reference - 1).mean() < 0.1
 
 
 def test_verification_refuses_a_head_that_keeps_its_bias(tiny_graph: Path, tmp_path: Path) -> None:

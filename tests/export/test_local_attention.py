@@ -14,7 +14,7 @@ import torch
 from export.graph import trace
 from export.runtime import Session
 from export.texts import graph_inputs, run_encoder
-from model.artifact import HEAD_GATES, INPUT_IDS, LAST_HIDDEN_STATE
+from model.artifact import HEAD_GATES, LAST_HIDDEN_STATE
 from model.config import EncoderConfig
 from model.encoder import Encoder
 from model.packing import packing
@@ -84,16 +84,6 @@ def test_weights_of_long_rows_are_the_dense_ones() -> None:
     assert expected.attentions[2] is not None
     np.testing.assert_allclose(with_weights["attentions.2"], expected.attentions[2], atol=TOLERANCE, rtol=0)
     assert np.array_equal(with_weights[LAST_HIDDEN_STATE], without[LAST_HIDDEN_STATE])
-
-
-@pytest.mark.parametrize("length", [300, LONGEST_DENSE + 1])
-def test_a_text_is_the_same_whatever_stands_beside_it(length: int) -> None:
-    sequence = length + 40
-    alone = inputs_of(CONFIG, [length], length)
-    beside = inputs_of(CONFIG, [sequence, length], sequence)
-    beside[INPUT_IDS][1, :length] = alone[INPUT_IDS][0]
-    one, two = (session_of(CONFIG).run(given)[LAST_HIDDEN_STATE] for given in (alone, beside))
-    np.testing.assert_allclose(one[0], two[1, :length], atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.parametrize(

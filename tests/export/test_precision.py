@@ -89,7 +89,3 @@ def _check_each_head_removed(int8: Session, fp32: Session, checkpoint: Checkpoin
     cosines = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
     assert cosines.mean() >= 0.998
     assert cosines.min() >= 0.99
-
-
-def test_fp32_is_what_nobody_has_to_ask_for(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
-    assert export_artifact(tiny_checkpoint, tmp_path / "tiny", explains=False).precision == "fp32"

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import onnx_ir
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from export.checkpoint import Checkpoint
 from export.errors import FusionError, ParityError, VerificationError
@@ -76,25 +74,6 @@ def tokens(*rows: list[int]) -> dict[str, np.ndarray]:
         ATTENTION_LAYERS: np.ones(TINY.num_layers, np.bool_),
         TOKEN_TYPE_IDS: np.zeros_like(ids),
     }
-
-
-@given(
-    text=st.lists(st.integers(0, 47), min_size=1, max_size=40),
-    mates=st.lists(st.lists(st.integers(0, 47), min_size=1, max_size=40), max_size=6),
-    place=st.integers(0, 6),
-)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_text_gives_the_same_bits_alone_and_in_any_batch(
-    tiny_session: Session, text: list[int], mates: list[list[int]], place: int
-) -> None:
-    place = min(place, len(mates))
-    alone = tiny_session.run(tokens(text))
-    batch = tiny_session.run(tokens(*mates[:place], text, *mates[place:]))
-    assert np.array_equal(batch["pooled"][place], alone["pooled"][0])
-    for layer in range(TINY.num_layers):
-        if TINY.num_heads[layer]:
-            weights = batch[f"attentions.{layer}"][place, :, : len(text), : len(text)]
-            assert np.array_equal(weights, alone[f"attentions.{layer}"][0])
 
 
 @pytest.fixture(scope="module")

@@ -64,11 +64,6 @@ def test_a_figure_that_is_not_finite_is_not_written(directory: Path) -> None:
         manifest_bytes(manifest)
 
 
-def test_opens_an_untouched_artifact(directory: Path) -> None:
-    artifact = Artifact.open(directory)
-    assert artifact.path(GRAPH) == directory / GRAPH
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"grapH", "model.onnx has SHA-256 .*, the manifest says"), (b"graph!", "has 6 bytes, the manifest says 5")],

@@ -32,16 +32,6 @@ def test_survives_a_round_trip_through_json_types() -> None:
     assert EncoderConfig.from_dict(CONFIG.to_dict()) == CONFIG
 
 
-def test_reads_the_one_projection_of_older_files() -> None:
-    data = CONFIG.to_dict()
-    (data["projection"],) = data.pop("projections")
-    assert EncoderConfig.from_dict(data) == CONFIG
-    with pytest.raises(ConfigError, match="projection and projections: give the second only"):
-        EncoderConfig.from_dict({**CONFIG.to_dict(), "projection": data["projection"]})
-    del data["projection"]
-    assert EncoderConfig.from_dict({**data, "projection": None}).projections == ()
-
-
 def test_derives_depth_and_embedding_size() -> None:
     assert CONFIG.num_layers == 3
     assert CONFIG.embedding_size == 7

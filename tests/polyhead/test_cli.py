@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,19 +67,6 @@ def test_failures_name_the_command(arguments: list[str], code: int, capsys: pyte
     assert capsys.readouterr().err.startswith(f"polyhead {arguments[0]}: ")
 
 
-def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    printed = capsys.readouterr()
-    assert "polyhead encode" in printed.out + printed.err
-
-
-def test_an_artifact_that_is_not_there_is_said_with_how_to_make_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["encode", "--model", str(tmp_path / "nothing"), "cat"]) == 1
-    assert f"{tmp_path / 'nothing'} holds no manifest.json: make an artifact with" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -111,16 +97,6 @@ def test_without_a_model_and_without_the_default_one_it_says_how_to_make_one(
     )
     assert run.returncode == 1
     assert "artifacts/all-MiniLM-L6-v2 holds no manifest.json: make an artifact with" in run.stderr.splitlines()[-1]
-
-
-def note(seen: list[list[str]]) -> Callable[[list[str]], int]:
-    """A command that only notes what it is given."""
-
-    def command(arguments: list[str], **_: str) -> int:
-        seen.append(list(arguments))
-        return 0
-
-    return command
 
 
 @pytest.mark.parametrize(

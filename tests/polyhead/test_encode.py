@@ -113,29 +113,6 @@ def test_standard_input_may_be_lines_of_json(
     assert (line["id"], line["text"]) == (5, "cat")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (gzip.compress(b"cat\n" * 999, mtime=0)[:-9], "cannot read in.txt.gz"),
-        (b"cat", "cannot read in.txt.gz: Not a gzipped file"),
-    ],
-    ids=["cut", "text"],
-)
-def test_a_compressed_file_that_is_damaged_is_said(
-    content: bytes, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("in.txt.gz").write_bytes(content)
-    assert main(["encode", "--input", "in.txt.gz", "--output", "out.npy"]) == 1
-    assert message in capsys.readouterr().err
-
-
-def test_lines_have_no_ids(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("in.txt").write_text("cat")
-    assert main(["encode", "--input", "in.txt", "--id", "key"]) == 1
-    assert "lines of text, which have no ids" in capsys.readouterr().err
-    assert main(["encode", "cat", "--id", "key"]) == 2
-
-
 def test_a_pipe_is_answered_as_its_texts_come(embedder: TaskArtifact) -> None:
     command = [sys.executable, "-m", "polyhead", "encode", "--model", str(embedder.artifact)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -168,13 +145,6 @@ def test_lines_of_json_become_parquet() -> None:
     np.testing.assert_allclose(table["embedding"].to_pylist(), expected(), rtol=1e-5, atol=1e-6)
 
 
-def test_parquet_becomes_lines_of_json() -> None:
-    parquet.write_table(Table.from_pydict({"text": TEXTS, "other": [1, 2, 3]}), "in.parquet")
-    assert main(["encode", "--input", "in.parquet", "--output", "out.jsonl"]) == 0
-    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
-    np.testing.assert_allclose([line["embedding"] for line in lines], expected(), rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("given", [[], ["-"], ["--input", "-"]])
 def test_standard_input_is_read_if_nothing_or_a_dash_is_named(
     given: list[str], monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
@@ -184,42 +154,50 @@ def test_standard_input_is_read_if_nothing_or_a_dash_is_named(
     assert len(capsysbinary.readouterr().out.splitlines()) == 3
 
 
-@pytest.mark.parametrize(
-    ("content", "name", "flags", "message"),
-    [
-        (b"", "in.txt", [], "no texts were given"),
-        (b"fine\n\xff\xfe\n", "in.txt", [], "line 2: not UTF-8"),
-        (b'{"text": "a"}\n{"text": \n', "in.jsonl", [], "line 2: not JSON"),
-        (b'{"text": "a"}\n{"body": "b"}\n', "in.jsonl", [], "line 2: has body; expected the text as 'text'"),
-        (b'{"text": null}\n', "in.jsonl", [], "line 1: 'text' holds NoneType, expected a text"),
-        (b"{}\n", "in.jsonl", [], "line 1: has nothing; expected the text as 'text'"),
-        (b"[1]\n", "in.jsonl", [], "is list; expected the text"),
-        (b"[" * 100_000, "in.jsonl", [], "line 1: not JSON: maximum recursion depth"),
-        (b"no table", "in.parquet", [], "in.parquet cannot be read as Parquet: Parquet magic bytes not found"),
-        (b"cat\n", "in.txt", ["--dimensions", "99"], "dimensions: expected 1 to 8"),
-        (b"cat " * 40, "in.txt", ["--no-truncate"], "42 tokens, the model takes 16"),
-        (b"cat\n", "in.txt", ["--prompt-name", "query"], "no named prompts"),
-    ],
-)
+BAD_FILES: list[tuple[bytes, str, str, str]] = [  # content, name, flags besides --output, and what is said
+    (b"", "in.txt", "", "no texts were given"),
+    (b"fine\n\xff\xfe\n", "in.txt", "", "line 2: not UTF-8"),
+    (b'{"text": "a"}\n{"text": \n', "in.jsonl", "", "line 2: not JSON"),
+    (b'{"text": "a"}\n{"body": "b"}\n', "in.jsonl", "", "line 2: has body; expected the text as 'text'"),
+    (b'{"text": null}\n', "in.jsonl", "", "line 1: 'text' holds NoneType, expected a text"),
+    (b"{}\n", "in.jsonl", "", "line 1: has nothing; expected the text as 'text'"),
+    (b"[1]\n", "in.jsonl", "", "is list; expected the text"),
+    (b"[" * 100_000, "in.jsonl", "", "line 1: not JSON: maximum recursion depth"),
+    (b"no table", "in.parquet", "", "in.parquet cannot be read as Parquet: Parquet magic bytes not found"),
+    (gzip.compress(b"cat\n" * 999, mtime=0)[:-9], "in.txt.gz", "", "cannot read in.txt.gz"),
+    (b"cat", "in.txt.gz", "", "cannot read in.txt.gz: Not a gzipped file"),
+    (b"cat\n", "in.txt", "--dimensions 99", "dimensions: expected 1 to 8"),
+    (b"cat " * 40, "in.txt", "--no-truncate", "42 tokens, the model takes 16"),
+    (b"cat\n", "in.txt", "--prompt-name query", "no named prompts"),
+]
+
+
+@pytest.mark.parametrize(("content", "name", "flags", "message"), BAD_FILES)
 def test_what_goes_wrong_is_said_and_leaves_no_file(
-    content: bytes, name: str, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    content: bytes, name: str, flags: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path(name).write_bytes(content)
-    assert main(["encode", "--input", name, "--output", "out.npy", *flags]) == 1
+    assert main(["encode", "--input", name, "--output", "out.npy", *flags.split()]) == 1
     assert message in capsys.readouterr().err
     assert sorted(path.name for path in Path().iterdir()) == sorted(["artifacts", name])
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("given", "code", "message"),
     [
-        (["--input", "missing.txt"], "cannot read missing.txt: No such file"),
-        (["cat", "--output", "out.csv"], "expected a file that ends in .npy, .parquet, .jsonl"),
-        (["cat", "--output", "nowhere/out.npy"], "there is no folder nowhere"),
+        ("--input missing.txt", 1, "cannot read missing.txt: No such file"),
+        ("--input in.parquet", 1, "has columns body; name the one with the texts with --field"),
+        ("cat --output out.csv", 1, "expected a file that ends in .npy, .parquet, .jsonl"),
+        ("cat --output nowhere/out.npy", 1, "there is no folder nowhere"),
+        ("cat --input in.txt", 2, "not both"),
+        ("--input in.txt --id key", 1, "lines of text, which have no ids"),
+        ("cat --id key", 2, "--id: texts of the command line have no ids"),
     ],
 )
-def test_files_that_are_not_there(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["encode", *flags]) == 1
+def test_what_cannot_be_given_is_said(given: str, code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parquet.write_table(Table.from_pydict({"body": TEXTS}), "in.parquet")
+    Path("in.txt").write_text("cat")
+    assert main(["encode", *given.split()]) == code
     assert message in capsys.readouterr().err
 
 
@@ -228,17 +206,6 @@ def test_a_progress_bar_knows_how_many_texts_a_file_has() -> None:
     Path("in.txt").write_text("cat\ndog\n")
     Path("bad.parquet").write_bytes(b"no table")
     assert [count_texts(name) for name in ("in.parquet", "in.txt", "bad.parquet", "-")] == [3, 2, None, None]
-
-
-def test_a_column_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    parquet.write_table(Table.from_pydict({"body": TEXTS}), "in.parquet")
-    assert main(["encode", "--input", "in.parquet"]) == 1
-    assert "has columns body; name the one with the texts with --field" in capsys.readouterr().err
-
-
-def test_texts_and_a_file_are_too_much(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["encode", "cat", "--input", "in.txt"]) == 2
-    assert "not both" in capsys.readouterr().err
 
 
 def test_a_full_disk_behind_standard_output_is_said(

@@ -16,15 +16,7 @@ from export.sources import Folder
 from model.artifact import MANIFEST, read_manifest
 from polyhead import models
 from polyhead.cli import main
-from polyhead.models import (
-    DEFAULT_ARTIFACT,
-    Tuned,
-    Wanted,
-    cached_artifacts,
-    default_artifact,
-    exported,
-    keep_tuned,
-)
+from polyhead.models import DEFAULT_ARTIFACT, Tuned, Wanted, cached_artifacts, default_artifact, exported, keep_tuned
 from service.machine import usable_cores
 from service.settings import Settings, misspelt_variables
 from tests.service.fake_engine import write_fake_artifact

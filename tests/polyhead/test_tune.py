@@ -152,7 +152,7 @@ def test_the_choice_among_a_models_forms_is_kept_for_this_machine(
     monkeypatch.setattr(tuning, "measure_layout", measure_layout)
     assert main(["tune", "owner/model", "--cores", "1", "--write", "throughput"]) == 0
     assert [(one.precision, one.engine) for one in forms_made] == [
-        *(("fp32", None), ("int8", None), ("fp32", OPENVINO), ("bf16", OPENVINO)),
+        *(("fp32", None), ("int8", None), ("fp32", OPENVINO), ("bf16", OPENVINO))
     ]
     printed = capsys.readouterr()
     assert "left out --precision int8: cosine_mean is too low" in printed.err

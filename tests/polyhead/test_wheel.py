@@ -103,11 +103,7 @@ def test_several_processes_serve_beside_packages_of_our_names(
 
 
 def test_the_engine_needs_no_server(
-    installed: Path,
-    project: Path,
-    embedder: TaskArtifact,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    installed: Path, project: Path, embedder: TaskArtifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the packages of the extra it encodes, and `polyhead serve` says what is missing."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -304,11 +304,7 @@ async def collect_answer(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    usual = {
-        b"host": b"localhost",
-        b"content-type": b"application/json",
-        b"content-length": str(len(body)).encode(),
-    }
+    usual = {b"host": b"localhost", b"content-type": b"application/json", b"content-length": str(len(body)).encode()}
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from model.artifact import HEADS, describe_files, read_manifest, write_manifest
 from service.app import ROUTES
 from service.errors import Overloaded
 from service.requests.explain import ExplainAnswer
 from service.requests.schemas import EncodeAnswer, Info, TokenizeAnswer
 from service.wire import FailureAnswer
 from tests.service.conftest import Serve, Served
-from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME, write_fake_artifact
+from tests.service.fake_engine import MAX_LENGTH, MODEL_NAME
 
 ENCODING = {200, 400, 401, 404, 406, 408, 413, 415, 422, 429, 500, 503, 504}
 PROBING = {200, 500, 503}
@@ -29,11 +28,7 @@ PATHS = (
     ("get", PROBING, "/healthz /readyz /health /v2/health/live /v2/health/ready"),
     ("get", PROBING - {503}, "/metrics /"),
     ("post", ENCODING, "/ /embed /embed_sparse /rerank /v1/rerank /v2/rerank /score /v1/score"),
-    (
-        "post",
-        ENCODING,
-        "/predict /classify /zero-shot /v1/multi-vector /v2/embed /v2/models/{model}/infer",
-    ),
+    ("post", ENCODING, "/predict /classify /zero-shot /v1/multi-vector /v2/embed /v2/models/{model}/infer"),
     ("get", READING - {503}, "/v2"),
     ("get", READING - {503} | {404, 422}, "/admin/models"),
     ("post", ENCODING - {504}, "/admin/models"),
@@ -133,11 +128,7 @@ def test_examples_of_good_answers_are_valid(document: dict[str, Any]) -> None:
 
 
 def test_example_requests_are_answered(served: Served, document: dict[str, Any]) -> None:
-    for path, name in (
-        ("/encode", "EncodeRequest"),
-        ("/explain", "ExplainRequest"),
-        ("/tokenize", "TokenizeRequest"),
-    ):
+    for path, name in (("/encode", "EncodeRequest"), ("/explain", "ExplainRequest"), ("/tokenize", "TokenizeRequest")):
         (example,) = document["components"]["schemas"][name]["examples"]
         if "attention" in example:
             example["attention"]["layers"] = [0]  # the fake model's last layer has no heads
@@ -201,20 +192,6 @@ def test_heads_says_that_there_is_no_report(served: Served) -> None:
     assert response.status_code == 404
     message = response.json()["error"]["message"]
     assert message == "this artifact has no head report; `python -m export heads ARTIFACT --corpus FILE` writes one"
-
-
-def test_heads_answers_the_report(serve: Serve, tmp_path: Path) -> None:
-    directory = write_fake_artifact(tmp_path / "artifact")
-    (directory / HEADS).write_text('{"heads": []}')
-    manifest = read_manifest(directory).to_dict()
-    manifest["files"] = describe_files(directory)
-    write_manifest(directory, type(read_manifest(directory)).from_dict({**manifest, "files": _as_dicts(directory)}))
-    served = serve("--model", str(directory))
-    assert served.client.get("/heads").json() == {"heads": []}
-
-
-def _as_dicts(directory: Path) -> dict[str, Any]:
-    return {name: {"sha256": entry.sha256, "size": entry.size} for name, entry in describe_files(directory).items()}
 
 
 def test_workers_that_do_not_answer_fail_both_probes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

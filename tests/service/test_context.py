@@ -40,10 +40,6 @@ def test_other_request_ids_are_replaced(given: bytes) -> None:
     assert int(made, 16) >= 0
 
 
-def test_made_request_ids_differ() -> None:
-    assert context().request_id != context().request_id
-
-
 @pytest.mark.parametrize(
     ("given", "seconds"),
     [(b"2", 2.0), (b"0.25", 0.25), (b"30", 30.0), (b"31", 30.0), (b"1e3", 30.0), (b"1.5e-1", 0.15), (b"9e999", 30.0)],
@@ -51,11 +47,6 @@ def test_made_request_ids_differ() -> None:
 def test_deadline_can_only_be_shortened(given: bytes, seconds: float) -> None:
     made = context(x_request_timeout=given)
     assert made.deadline(30.0) == made.started + seconds
-
-
-def test_deadline_without_a_wish_is_the_longest() -> None:
-    made = context()
-    assert made.deadline(30.0) == made.started + 30.0
 
 
 @pytest.mark.parametrize(

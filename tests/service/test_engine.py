@@ -106,11 +106,6 @@ def test_no_texts(engine: Engine) -> None:
     assert engine.encode([], output="tokens").embeddings == []
 
 
-def test_token_ids_and_token_vectors(engine: Engine) -> None:
-    encoded = engine.encode([[CLS, 5, SEP], [CLS, SEP]], output="tokens")
-    assert [vectors.shape for vectors in encoded.embeddings] == [(3, HIDDEN_SIZE), (2, HIDDEN_SIZE)]
-
-
 @pytest.mark.parametrize("inputs", [np.array([TEXT, "cat"]), (text for text in (TEXT, "cat")), [np.str_(TEXT), "cat"]])
 def test_texts_come_in_what_python_holds_them_in(engine: Engine, inputs: Any) -> None:
     expected = [expected_vector(ids_of(text)) for text in (TEXT, "cat")]
@@ -157,17 +152,6 @@ def test_the_queue_never_holds_more_than_its_share(engine: Engine, backend: Fake
     thread.join(30)
     assert not thread.is_alive()
     assert max(most) <= QUEUED_TOKENS
-
-
-def test_long_texts_are_cut_into_runs_that_the_queue_takes(settings: Settings, backend: FakeBackend) -> None:
-    backend.seconds = 0.001
-    texts = [*random_texts(30), "cat " * (MAX_LENGTH - 2), *random_texts(PORTION_TEXTS)]
-    expected = np.array([expected_vector(ids_of(text)) for text in texts])
-    done: list[int] = []
-    with load_fake_engine(settings.model_copy(update={"max_queue_tokens": MAX_LENGTH}), backend) as engine:
-        encoded = engine.encode(texts, progress=done.append)
-    np.testing.assert_allclose(encoded.embeddings, expected, rtol=1e-5, atol=1e-6)
-    assert sum(done) == len(texts)
 
 
 @pytest.mark.parametrize(
@@ -217,11 +201,6 @@ def test_a_failing_callback_fails_the_call(engine: Engine) -> None:
     done: list[int] = []
     with pytest.raises(ZeroDivisionError):
         engine.encode(random_texts(3 * PORTION_TEXTS), progress=lambda count: done.append(count // 0))
-
-
-def test_a_refused_text_is_named_by_its_place_among_all(engine: Engine) -> None:
-    with pytest.raises(TooLarge, match=r"inputs\[600\]: 42 tokens"):
-        engine.encode([*random_texts(600), "cat " * 40], truncate=False)
 
 
 def test_half_a_surrogate_pair_is_refused_by_its_place(engine: Engine) -> None:

@@ -28,15 +28,6 @@ def test_pairs_are_scored_alone_as_together(reranker: TaskArtifact) -> None:
     assert len({*map(float, together.scores[:, 0])}) == 3
 
 
-def test_a_classifier_names_its_labels(classifier: TaskArtifact) -> None:
-    with Engine.load(classifier.artifact) as engine:
-        encoded = engine.encode(["a cat", "a dog"])
-        tokens = engine.encode("a cat", output="tokens")
-    assert encoded.labels == ("contradiction", "entailment", "neutral")
-    np.testing.assert_allclose(encoded.scores.sum(axis=1), 1, rtol=1e-5)
-    assert (tokens.kind, tokens.embeddings[0].shape[1]) == ("embeddings", 32)
-
-
 QUERY = "the cat"
 DOCUMENTS = ["a dog", "the cat sat on the mat.", "mat", "the dog sat"]
 TOLERANCE = 1e-5
@@ -114,11 +105,6 @@ def test_what_does_not_go_with_a_role_is_refused(
 ) -> None:
     with Engine.load(expanding_encoder.artifact) as engine, pytest.raises(Invalid, match=message):
         engine.encode(["a"], role="query", **options)
-
-
-def test_a_model_that_reads_all_texts_alike_has_no_roles(embedder: TaskArtifact) -> None:
-    with Engine.load(embedder.artifact) as engine, pytest.raises(Invalid, match="reads queries and documents alike"):
-        engine.encode(["a"], role="query")
 
 
 def test_a_classifier_names_each_input_s_labels(classifier: TaskArtifact) -> None:

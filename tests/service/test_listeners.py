@@ -67,12 +67,6 @@ def test_a_unix_socket_replaces_the_file_of_one_that_is_gone_and_no_other(tmp_pa
         bind_unix(tmp_path / "nowhere" / "socket")
 
 
-def test_host_that_is_no_name(fake_artifact: Path) -> None:
-    with fake_server(fake_artifact, "--host", "a..b") as server:
-        assert server.wait() == 1
-        assert "cannot listen on a..b:" in server.log.splitlines()[-1]
-
-
 def test_model_that_does_not_load_ends_the_process_with_one_line(fake_artifact: Path) -> None:
     with fake_server(fake_artifact, FAKE_LOAD_ERROR="the graph is\nbroken") as server:
         assert server.wait() == 1
@@ -98,12 +92,6 @@ def test_a_system_without_descriptors_is_said_in_one_line(fake_artifact: Path, m
         monkeypatch.setattr(service.listeners, "bind", lambda *_: listener)
         with pytest.raises(StartFailure, match=r"^cannot serve: .*Too many open files$"):
             serve(read_settings(["--model", str(fake_artifact)]))
-
-
-def test_directory_that_is_no_artifact(tmp_path: Path) -> None:
-    with ServerProcess("service", "--model", str(tmp_path)) as server:
-        assert server.wait() == 1
-        assert server.lines[-1].startswith(f"python -m service: cannot load {tmp_path}: {tmp_path} holds no manifest")
 
 
 def test_changed_file_is_refused_by_its_name(fake_artifact: Path, tmp_path: Path) -> None:

@@ -88,12 +88,7 @@ def started(both: Both) -> Both:
 
 def test_every_body_has_the_field(started: Both) -> None:
     bodies = {path for path, item in started.client.get("/openapi.json").json()["paths"].items() if "post" in item}
-    assert bodies == {
-        *BY_NAME,
-        *OF_OTHER_TASKS,
-        "/v1/score",
-        "/v2/models/{model}/infer",
-    }
+    assert bodies == {*BY_NAME, *OF_OTHER_TASKS, "/v1/score", "/v2/models/{model}/infer"}
 
 
 @pytest.mark.parametrize("path", BY_NAME)
@@ -342,11 +337,7 @@ def test_operators_need_the_admin_port_a_store_and_a_key(both: Both, operated: B
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["a", "a"], "two models have one name"),
-        (["m=a", "m=b"], "two models have one name"),
-    ],
+    ("arguments", "message"), [(["a", "a"], "two models have one name"), (["m=a", "m=b"], "two models have one name")]
 )
 def test_names_that_cannot_be_told_apart_are_refused(arguments: list[str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
@@ -358,11 +349,7 @@ def test_models_of_the_command_line(tmp_path: Path) -> None:
     settings = read_settings(["a", "small=b/c", str(tmp_path / "x=y"), "--default", "small"])
     assert settings.named_models == [("", Path("a")), ("small", Path("b/c")), ("", tmp_path / "x=y")]
     settings = read_settings(["--model", "a", "--more-models", "b, c=d"])
-    assert settings.named_models == [
-        ("", Path("a")),
-        ("", Path("b")),
-        ("c", Path("d")),
-    ]
+    assert settings.named_models == [("", Path("a")), ("", Path("b")), ("c", Path("d"))]
 
 
 def test_a_server_starts_without_the_model_that_does_not_load(fake_artifact: Path, tmp_path: Path) -> None:

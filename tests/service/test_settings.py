@@ -25,14 +25,6 @@ def test_flag_beats_variable_beats_default(monkeypatch: pytest.MonkeyPatch) -> N
     assert (settings.model, settings.port, settings.max_texts) == (Path("from-variable"), 9001, 7)
 
 
-def test_a_default_model_gives_way_to_the_environment_s_and_that_to_the_flag_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    default = Path("artifacts/default")
-    assert read_settings([], model=default).model == default
-    monkeypatch.setenv("POLYHEAD_MODEL", "/models/mine")
-    assert read_settings([], model=default).model == Path("/models/mine")
-    assert read_settings(["--model", "/models/other"], model=default).model == Path("/models/other")
-
-
 def test_every_setting_has_a_flag_and_a_description(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         read_settings(["--help"])
@@ -73,10 +65,7 @@ def test_two_artifacts_are_one_too_many(arguments: list[str], capsys: pytest.Cap
             ("--model", "m", "--port", "65536"),
             "--port (POLYHEAD_PORT): Input should be less than or equal to 65535, got '65536'",
         ),
-        (
-            ("--model", "m", "--host", ""),
-            "--host (POLYHEAD_HOST): String should have at least 1 character, got ''",
-        ),
+        (("--model", "m", "--host", ""), "--host (POLYHEAD_HOST): String should have at least 1 character, got ''"),
         (
             ("--model", "m", "--request-timeout", "nan"),
             "--request-timeout (POLYHEAD_REQUEST_TIMEOUT): Input should be a finite number, got 'nan'",

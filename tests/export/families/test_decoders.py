@@ -177,15 +177,6 @@ def test_a_chat_model_is_no_embedding_unless_asked_for(tmp_path: Path) -> None:
     assert read_checkpoint(Folder(folder, "chat"), task="embedding").encoder.config.causal
 
 
-def test_layers_of_one_weight_are_stored_once(tmp_path: Path) -> None:
-    model = model_named("albert")
-    encoder = read(save(draw(model), model, tmp_path)).encoder
-    assert encoder.config.shared_layers == (0, 0, 0, 3, 3)
-    first, second, third = (encoder.get_parameter(f"layers.{layer}.attention.query.weight") for layer in (0, 2, 3))
-    assert second is first
-    assert third is not first
-
-
 @pytest.mark.parametrize("name", ["qwen3", "eurobert", "albert"])
 def test_classifiers_give_the_logits_of_transformers(tmp_path: Path, name: str) -> None:
     model = model_named(name)

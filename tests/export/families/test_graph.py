@@ -57,8 +57,7 @@ FAST = ("relative", "local")  # a bias a head; and rotary, pre-norm and gated, w
 
 
 @pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in NETWORKS],
+    scope="module", params=[pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in NETWORKS]
 )
 def drawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Encoder, Path]:
     encoder = draw_weights(Encoder(NETWORKS[request.param]))

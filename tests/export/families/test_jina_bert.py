@@ -78,11 +78,6 @@ def test_a_reranker_scores_by_berts_layers(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.task_output[0], classify(draw_tensors(config), hidden), atol=TOLERANCE, rtol=0)
 
 
-def test_the_heads_of_other_tasks_are_left_out(tmp_path: Path) -> None:
-    made = read(save(tmp_path, CONFIG, **{"pooler.dense.weight": np.ones((1, 1), np.float32)}))
-    compare(made.encoder, CONFIG, [5, 2], 5)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

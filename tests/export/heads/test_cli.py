@@ -1,8 +1,6 @@
 import html.parser
 import json
 import re
-import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -157,13 +155,3 @@ def test_a_machine_without_room_is_one_line(
     monkeypatch.setattr("export.heads.report.make_report", fail)
     assert main(["heads", str(bert_folder), "--corpus", str(corpus), "--output", str(tmp_path / "report")]) == 1
     assert capsys.readouterr().err.endswith(f"head report failed: {said}\n")
-
-
-def test_sigterm_is_an_interruption(
-    bert_folder: Path, corpus: Path, tmp_path: Path, monkeypatch: Any, capsys: Any, receive: Callable[[int], None]
-) -> None:
-    monkeypatch.setattr("export.heads.report.make_report", lambda *_: receive(signal.SIGTERM))
-    assert main(["heads", str(bert_folder), "--corpus", str(corpus), "--output", str(tmp_path / "report")]) == 130
-    assert capsys.readouterr().err.endswith("head report interrupted: nothing was written\n")
-    assert not (tmp_path / "report").exists()
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

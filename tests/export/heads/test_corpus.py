@@ -124,11 +124,6 @@ def test_refuses_what_is_no_parse(tmp_path: Path, content: str, message: str | N
         read_parses(path)
 
 
-def test_refuses_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="cannot be read as CoNLL-U"):
-        read_parses(tmp_path / "none.conllu")
-
-
 def write_csv(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     return path

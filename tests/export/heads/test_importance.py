@@ -5,14 +5,7 @@ from scipy.stats import spearmanr
 
 from export.checkpoint import Checkpoint
 from export.heads.corpus import Pairs, tokenize_pairs
-from export.heads.importance import (
-    drift,
-    embed,
-    embed_without_each,
-    jacobian,
-    loss_gradient,
-    spearman_loss,
-)
+from export.heads.importance import drift, embed, embed_without_each, jacobian, loss_gradient, spearman_loss
 from export.heads.statistics import Capture
 from export.texts import TextBatch, batches, tokenize
 from model.encoder import Encoder

@@ -25,7 +25,7 @@ from export.sources import Folder
 from export.texts import graph_inputs, run_encoder
 from model.artifact import GRAPH
 from model.config import EncoderConfig
-from model.config_parts import ConfigError, MultiVectorSettings, Projection, QueryExpansion
+from model.config_parts import ConfigError, MultiVectorSettings, QueryExpansion
 from tests.family_models import MODELS, draw, read, save
 from tests.networks import TINY
 
@@ -241,14 +241,3 @@ def test_a_marker_that_is_no_token_stays_text(tmp_path: Path) -> None:
 def test_a_configuration_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         replace(TINY, task="multi_vector", task_settings=MultiVectorSettings(**{"size": 3, **changes}))
-
-
-def test_settings_survive_a_round_trip() -> None:
-    settings = MultiVectorSettings(
-        size=3,
-        hidden_layers=(Projection(size=5, activation="gelu", residual=True),),
-        query_expansion=QueryExpansion(token_id=2, length=8, attend=False),
-    )
-    config = replace(TINY, task="multi_vector", task_settings=settings)
-    assert EncoderConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-    assert config.has_unseen_tokens

@@ -128,26 +128,6 @@ def test_a_causal_head_that_looks_at_all_it_may_see_has_the_largest_entropy(toke
     assert float(found["normalized_entropy"][0]) == pytest.approx(1, abs=1e-6)
 
 
-def test_an_identity_head() -> None:
-    text = plain(np.eye(6, dtype=np.float32))
-    exact = {
-        "entropy": 0.0,
-        "normalized_entropy": 0.0,
-        "signed_distance": 0.0,
-        "distance": 0.0,
-        "offset_previous": 0.0,
-        "offset_self": 1.0,
-        "offset_next": 0.0,
-        "special_to_special": 1.0,
-        "other_to_special": 0.0,
-    }
-    for name, value in exact.items():
-        assert of(text, name) == [value], name
-        assert math.copysign(1, of(text, name)[0]) == 1, f"{name} is -0"
-    assert of(text, "special_mass") == pytest.approx([2 / 6])
-    assert of(text, "confidence") == pytest.approx([4 / 6])  # [CLS] and [SEP] look at special keys only
-
-
 @pytest.mark.parametrize("shape", [(0, 0, 0), (0, 5, 5)])
 def test_a_layer_without_heads_has_no_numbers(shape: tuple[int, ...]) -> None:
     text = plain(uniform(5))._replace(weights=np.zeros(shape, dtype=np.float32))

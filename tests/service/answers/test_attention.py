@@ -14,14 +14,7 @@ from model.analysis.statistics import STATISTICS
 from service.requests.schemas import EncodeAnswer
 from tests.attention_reference import transformed
 from tests.service.conftest import Serve, Served
-from tests.service.fake_engine import (
-    CLS,
-    NUM_HEADS,
-    SEP,
-    WORD_IDS,
-    attention_weights,
-    value_norms,
-)
+from tests.service.fake_engine import CLS, NUM_HEADS, SEP, WORD_IDS, attention_weights, value_norms
 
 TEXT = "The cats sat"
 TOKENS = ["[CLS]", "the", "cat", "##s", "sat", "[SEP]"]

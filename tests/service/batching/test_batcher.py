@@ -551,12 +551,7 @@ async def test_everything_at_once_leaves_nothing_behind(caplog: pytest.LogCaptur
         assert (
             {"ok", "CancelledError", "InferenceFailed"}
             <= set(outcomes)
-            <= {
-                "ok",
-                "CancelledError",
-                "InferenceFailed",
-                "DeadlineExceeded",
-            }
+            <= {"ok", "CancelledError", "InferenceFailed", "DeadlineExceeded"}
         )
         assert outcomes.count("ok") >= 100  # a dying worker takes whom it ran along, the rest of about 290 succeed
         assert (batcher.queued_texts, batcher.queued_tokens) == (0, 0)

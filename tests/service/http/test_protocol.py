@@ -181,10 +181,7 @@ CHUNKED = b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: application/jso
 
 @pytest.mark.parametrize(
     ("chunk", "status", "code"),
-    [
-        (b"1\r\n \r\n", 400, "malformed_request"),
-        (b"1;" + b"x" * 30_000 + b"\r\n \r\n", 431, "headers_too_large"),
-    ],
+    [(b"1\r\n \r\n", 400, "malformed_request"), (b"1;" + b"x" * 30_000 + b"\r\n \r\n", 431, "headers_too_large")],
     ids=["one byte each", "extensions"],
 )
 def test_chunks_that_hold_little_are_refused(server: ServerProcess, chunk: bytes, status: int, code: str) -> None:

@@ -46,8 +46,7 @@ def answer_with_trailers(
 
 @pytest.mark.parametrize("pause", [0, 0.2], ids=["one packet", "two packets"])
 @pytest.mark.parametrize(
-    "trailer",
-    ["Host: evil.example", "Authorization: Bearer wrong", "X-Request-Id: trailer", "X-Request-Timeout: 0"],
+    "trailer", ["Host: evil.example", "Authorization: Bearer wrong", "X-Request-Id: trailer", "X-Request-Timeout: 0"]
 )
 def test_trailer_changes_no_header(guarded_server: ServerProcess, trailer: str, pause: float) -> None:
     headers = ["Host: good.example", f"Authorization: Bearer {KEY}", "X-Request-Id: head", "X-Request-Timeout: 30"]

@@ -13,93 +13,49 @@ from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, NUM_HEADS, S
 
 LAST_ID = len(VOCABULARY) - 1
 LAST_LAYER, LAST_HEAD = len(NUM_HEADS) - 1, NUM_HEADS[0] - 1
-NOTHING: tuple[str, ...] = ()
-
+WHOLE = " ".join(["cat"] * (MAX_LENGTH - 2))
 Flags = tuple[str, ...]
 Body = dict[str, Any]
+ENCODE: list[
+    tuple[str, Body, Body, int]
+] = [  # flags; what changes in {"inputs": "cat"}, at the limit and beyond; status
+    ("", {"inputs": [0, LAST_ID]}, {"inputs": [0, LAST_ID + 1]}, 422),
+    ("", {"inputs": [[LAST_ID], [0]]}, {"inputs": [[LAST_ID], [-1]]}, 422),
+    ("", {"inputs": [5] * MAX_LENGTH}, {"inputs": [5] * (MAX_LENGTH + 1)}, 413),
+    ("--max-texts 3", {"inputs": ["cat"] * 3}, {"inputs": ["cat"] * 4}, 413),
+    ("--max-text-characters 7", {"inputs": "the cat"}, {"inputs": "the cats"}, 413),
+    ("--max-request-tokens 6", {"inputs": ["cat", "dog"]}, {"inputs": ["cat", "the dog"]}, 413),
+    ("", {"inputs": WHOLE, "truncate": False}, {"inputs": f"{WHOLE} cat", "truncate": False}, 413),
+    ("", {"dimensions": HIDDEN_SIZE}, {"dimensions": HIDDEN_SIZE + 1}, 422),
+    ("", {"dimensions": 1}, {"dimensions": 0}, 422),
+    (f"--max-embedding-bytes {2 * 4 * HIDDEN_SIZE}", {"inputs": ["cat"] * 2}, {"inputs": ["cat"] * 3}, 413),
+    (
+        f"--max-embedding-bytes {3 * 4 * HIDDEN_SIZE}",
+        {"output": "tokens"},
+        {"inputs": "a cat", "output": "tokens"},
+        413,
+    ),
+    ("", {"attention": {"layers": [LAST_LAYER, -1 - LAST_LAYER]}}, {"attention": {"layers": [LAST_LAYER + 1]}}, 422),
+    ("", {"attention": {"layers": [-1 - LAST_LAYER]}}, {"attention": {"layers": [-2 - LAST_LAYER]}}, 422),
+    ("", {"attention": {"layers": [0], "heads": [1]}}, {"attention": {"layers": [0], "heads": [LAST_HEAD + 1]}}, 422),
+    ("", {"head_mask": [[0, LAST_HEAD, 0.0]]}, {"head_mask": [[0, LAST_HEAD + 1, 0.0]]}, 422),
+]
+OTHERS: list[tuple[str, str, Body, Body, int]] = [  # path, and the same of a whole body
+    ("/v1/embeddings", "", {"input": [CLS, LAST_ID, SEP]}, {"input": [CLS, LAST_ID + 1, SEP]}, 422),
+    ("/tokenize", "--max-texts 3", {"inputs": ["cat"] * 3}, {"inputs": ["cat"] * 4}, 413),
+    ("/tokenize", "--max-request-tokens 6", {"inputs": ["cat", "dog"]}, {"inputs": ["cat", "a dog"]}, 413),
+    ("/explain", "--max-text-characters 7", {"a": "x", "b": "the cat"}, {"a": "x", "b": "the cats"}, 413),
+    ("/explain", f"--max-attention-bytes {4 * 3 * 4}", {"a": "cat", "b": "a dog"}, {"a": "a cat", "b": "a dog"}, 413),
+]
+CAT = {"inputs": "cat"}
 
 
 @pytest.mark.parametrize(
     ("path", "flags", "at", "beyond", "status"),
-    [
-        ("/encode", NOTHING, {"inputs": [0, LAST_ID]}, {"inputs": [0, LAST_ID + 1]}, 422),
-        ("/encode", NOTHING, {"inputs": [[LAST_ID], [0]]}, {"inputs": [[LAST_ID], [-1]]}, 422),
-        ("/v1/embeddings", NOTHING, {"input": [CLS, LAST_ID, SEP]}, {"input": [CLS, LAST_ID + 1, SEP]}, 422),
-        ("/encode", NOTHING, {"inputs": [5] * MAX_LENGTH}, {"inputs": [5] * (MAX_LENGTH + 1)}, 413),
-        ("/encode", ("--max-texts", "3"), {"inputs": ["cat"] * 3}, {"inputs": ["cat"] * 4}, 413),
-        ("/tokenize", ("--max-texts", "3"), {"inputs": ["cat"] * 3}, {"inputs": ["cat"] * 4}, 413),
-        ("/encode", ("--max-text-characters", "7"), {"inputs": "the cat"}, {"inputs": "the cats"}, 413),
-        ("/explain", ("--max-text-characters", "7"), {"a": "x", "b": "the cat"}, {"a": "x", "b": "the cats"}, 413),
-        ("/encode", ("--max-request-tokens", "6"), {"inputs": ["cat", "dog"]}, {"inputs": ["cat", "the dog"]}, 413),
-        ("/tokenize", ("--max-request-tokens", "6"), {"inputs": ["cat", "dog"]}, {"inputs": ["cat", "a dog"]}, 413),
-        (
-            "/encode",
-            NOTHING,
-            {"inputs": "cat " * (MAX_LENGTH - 2), "truncate": False},
-            {"inputs": "cat " * (MAX_LENGTH - 1), "truncate": False},
-            413,
-        ),
-        (
-            "/encode",
-            NOTHING,
-            {"inputs": "cat", "dimensions": HIDDEN_SIZE},
-            {"inputs": "cat", "dimensions": HIDDEN_SIZE + 1},
-            422,
-        ),
-        ("/encode", NOTHING, {"inputs": "cat", "dimensions": 1}, {"inputs": "cat", "dimensions": 0}, 422),
-        (
-            "/encode",
-            ("--max-embedding-bytes", str(2 * 4 * HIDDEN_SIZE)),
-            {"inputs": ["cat"] * 2},
-            {"inputs": ["cat"] * 3},
-            413,
-        ),
-        (
-            "/encode",
-            ("--max-embedding-bytes", str(3 * 4 * HIDDEN_SIZE)),
-            {"inputs": "cat", "output": "tokens"},
-            {"inputs": "a cat", "output": "tokens"},
-            413,
-        ),
-        (
-            "/encode",
-            NOTHING,
-            {"inputs": "cat", "attention": {"layers": [LAST_LAYER, -1 - LAST_LAYER]}},
-            {"inputs": "cat", "attention": {"layers": [LAST_LAYER + 1]}},
-            422,
-        ),
-        (
-            "/encode",
-            NOTHING,
-            {"inputs": "cat", "attention": {"layers": [-1 - LAST_LAYER]}},
-            {"inputs": "cat", "attention": {"layers": [-2 - LAST_LAYER]}},
-            422,
-        ),
-        (
-            "/encode",
-            NOTHING,
-            {"inputs": "cat", "attention": {"layers": [0], "heads": [LAST_HEAD]}},
-            {"inputs": "cat", "attention": {"layers": [0], "heads": [LAST_HEAD + 1]}},
-            422,
-        ),
-        (
-            "/encode",
-            NOTHING,
-            {"inputs": "cat", "head_mask": [[0, LAST_HEAD, 0.0]]},
-            {"inputs": "cat", "head_mask": [[0, LAST_HEAD + 1, 0.0]]},
-            422,
-        ),
-        (
-            "/explain",
-            ("--max-attention-bytes", str(4 * 3 * 4)),
-            {"a": "cat", "b": "a dog"},
-            {"a": "a cat", "b": "a dog"},
-            413,
-        ),
-    ],
+    [*(("/encode", flags, CAT | at, CAT | beyond, status) for flags, at, beyond, status in ENCODE), *OTHERS],
 )
-def test_at_a_limit_and_beyond(serve: Serve, path: str, flags: Flags, at: Body, beyond: Body, status: int) -> None:
-    served = serve(*flags)
+def test_at_a_limit_and_beyond(serve: Serve, path: str, flags: str, at: Body, beyond: Body, status: int) -> None:
+    served = serve(*flags.split())
     taken = served.client.post(path, json=at)
     assert taken.status_code == 200, taken.text
     runs = len(served.backend.batches)

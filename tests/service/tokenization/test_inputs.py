@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from polyhead import Engine
-from service.errors import Invalid
 from tests.service.conftest import Serve, Served
 from tests.service.fake_engine import write_fake_artifact
 
@@ -37,12 +35,6 @@ def test_a_text_of_no_token_is_refused_by_its_name(bare: Served, path: str, body
     error = response.json()["error"]
     assert (error["param"], error["message"]) == (param, f"{name}: {NO_TOKENS}")
     assert not bare.backend.batches
-
-
-def test_the_python_object_says_so_too(bare: Served) -> None:
-    with pytest.raises(Invalid) as failed:
-        Engine(bare.engine).encode(["the cat", ""])
-    assert str(failed.value) == f"inputs[1]: {NO_TOKENS}"
 
 
 def test_a_prompt_is_text_enough_and_tokenize_shows_that_there_is_none(bare: Served) -> None:
