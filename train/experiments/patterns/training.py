@@ -22,9 +22,9 @@ KEY_SIZES = (1, 2, 4, 6)
 VALUE_SIZES = (1, 2, 4, 32)
 GATED_HEADS, GATED_SIZE, GATED_LONGER = 8, 8, 4
 DEEPER = ("one key", "two offsets", "four keys")  # tasks for two layers
-WIDER = ("one key", "four keys")
+WIDE_HEADS = (4, 8, 16, 64)  # at twice the width
 SEVERAL = ("two offsets", "four keys")  # tasks that need several patterns
-BATCH, RATE, JUDGED, EVERY = 64, 4e-3, 2000, 50
+BATCH, RATE, JUDGED, EVERY = 64, 4e-3, 1000, 100
 GATE_RATE = 30.0  # factor on the rate of gates: they have as far to go in fewer, noisier steps
 OPEN_COST = 0.02  # nats that an open head costs; an answer without its pattern costs 0.5 and more
 DONE = 0.995  # accuracy of every seed at which a row is done
@@ -34,13 +34,12 @@ NETWORKS = "networks"
 def rows(tasks: Sequence[str]) -> list[Row]:
     """Heads at equal parameters for each task, and what else may decide, one at a time.
 
-    Sizes of keys and of values, the width, two layers, no feed-forward network, and gates that are learned. Four keys
-    are trained twice as long.
+    Sizes of keys and of values, two layers, no feed-forward network, gates that are learned, and twice the width. Four
+    keys are trained twice as long.
     """
     made = [_narrow(task, heads) for task, heads in product(TASKS, HEADS)]
     made += [replace(_narrow(task, 1), d_k=d_k) for task, d_k in product(("one key", "count of three"), KEY_SIZES)]
     made += [replace(_narrow("four keys", 4), d_v=d_v) for d_v in VALUE_SIZES]
-    made += [_narrow(task, heads, 2 * WIDTH) for task in WIDER for heads in (*HEADS, 2 * WIDTH)]
     made += [replace(_narrow(task, heads), layers=2) for task in DEEPER for heads in (1, 4)]
     made += [replace(_narrow("two offsets", heads), feed_forward=False) for heads in (1, 2)]
     made += [replace(_narrow(task, GATED_HEADS), d_k=GATED_SIZE, d_v=GATED_SIZE, gated=True) for task in TASKS]
@@ -48,6 +47,8 @@ def rows(tasks: Sequence[str]) -> list[Row]:
         replace(_narrow(task, GATED_HEADS), d_k=GATED_SIZE, d_v=GATED_SIZE, gated=True, longer=GATED_LONGER)
         for task in SEVERAL
     ]
+    made += [_narrow("one key", 2 * WIDTH, 2 * WIDTH)]
+    made += [_narrow("four keys", heads, 2 * WIDTH) for heads in WIDE_HEADS]
     return [row for row in made if row.task in tasks]
 
 
@@ -63,7 +64,7 @@ def train_row(row: Row, seeds: Sequence[int], steps: int) -> tuple[Network, dict
     Learned gates need all the steps: heads close after the answers are right.
 
     Returns:
-        The networks, one a seed, and what was found: the accuracy of each, their mean every 50 steps (`curve`), the
+        The networks, one a seed, and what was found: the accuracy of each, their mean every 100 steps (`curve`), the
         steps, the number of weights in attention, and the seconds of processor time.
     """
     began = time.process_time()
