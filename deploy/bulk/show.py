@@ -46,8 +46,8 @@ from service.inference.backend import Float32Array
 
 NODE_ATTEMPTS = 5
 FILE_ROWS = 500_000
-TOLERANCE = 1e-5
 DIMENSIONS = 8  # of the encoder that computes nothing
+TOLERANCE = 1e-5
 COLUMNS = (
     *("encoder", "rows", "seconds", "files", "killed_after", "missing", "doubled", "wrong"),
     *(f"{who}_mb_{when}" for who in ("actor", "driver") for when in ("begin", "end")),
@@ -61,13 +61,13 @@ class NoNetwork(TextEncoder):
     def load(cls, directory: Path, **options: Any) -> "NoNetwork":  # noqa: ARG003 - it takes what an encoder takes
         """Reads no file."""
         made = cls.__new__(cls)
-        made.dimensions = DIMENSIONS
+        made.dimensions = options["dimensions"] or DIMENSIONS
         return made
 
     def encode(self, texts: Sequence[str]) -> Float32Array:
         """See `TextEncoder.encode`."""
-        digests = b"".join(hashlib.blake2b(text.encode(), digest_size=DIMENSIONS).digest() for text in texts)
-        return np.frombuffer(digests, np.uint8).reshape(-1, DIMENSIONS).astype(np.float32)
+        digests = b"".join(hashlib.shake_128(text.encode()).digest(self.dimensions) for text in texts)
+        return np.frombuffer(digests, np.uint8).reshape(-1, self.dimensions).astype(np.float32)
 
 
 @contextmanager
@@ -218,13 +218,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_corpus(corpus, given.rows)
         began = time.monotonic()
         places = ["--model", str(given.model), "--input", str(corpus), "--output", str(output)]
+        if given.dimensions:
+            places += ["--dimensions", str(given.dimensions)]
         with Watch(cluster, output, given.rows, given.cores) as watch:
             code = encode([*places, "--address", cluster.address], load)
         seconds = time.monotonic() - began
         if code:
             return code
         files = sum(1 for _ in output.glob("*.parquet"))
-        found = check(output, given.rows, load(given.model), every)
+        found = check(output, given.rows, load(given.model, dimensions=given.dimensions), every)
     table = Table("show", "a run whose node is killed halfway", COLUMNS)
     table.add(
         encoder="none" if given.no_network else str(given.model),
@@ -244,6 +246,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact")
     parser.add_argument("--rows", type=count, default=100_000, help="of the corpus; %(default)s")
     parser.add_argument("--no-network", action="store_true", help="compute nothing: a vector is its text's hash")
+    parser.add_argument("--dimensions", type=count, help="of a vector; the model's, and 8 if nothing is computed")
     parser.add_argument("--cores", type=count, default=2, help="of the node; %(default)s")
     return parser.parse_args(arguments)
 

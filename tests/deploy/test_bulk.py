@@ -268,7 +268,7 @@ def test_a_file_is_shared_by_actors_if_there_are_too_few_files(megabytes: list[f
 
 
 def test_the_show_finds_rows_that_are_missing_doubled_or_wrong(tmp_path: Path) -> None:
-    encoder = show.NoNetwork.load(tmp_path)
+    encoder = show.NoNetwork.load(tmp_path, dimensions=None)
     texts = pa.table({"id": [0, 1, 1, 3], "text": ["a", "b", "b", "c"]})
     whole, _ = encoder.add_vectors(texts, "text")
     rows = whole.set_column(1, "text", pa.array(["a", "b", "b", "of another row"]))
