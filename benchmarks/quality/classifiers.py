@@ -35,7 +35,7 @@ COLUMNS = ("network", "heads", "parameters %", "times as fast", "accuracy", "wor
 
 @program
 def main() -> None:
-    """Trains and judges each network, and prints them beside the first one."""
+    """Trains and judges each network, and prints how it compares with the first."""
     arguments = _parse()
     subjects = [find_subject(network).checkpoint for network in arguments.networks]
     encoders = [subject.encoder for subject in subjects]
@@ -92,7 +92,7 @@ def write_rows(path: Path, rows: Sequence[tuple[str, str]]) -> Path:
 
 
 def layer_parameters(encoder: Encoder) -> int:
-    """Parameters of the layers, without embeddings and what follows the layers."""
+    """Parameters of the layers, without embeddings, pooling and the classifier."""
     return sum(parameter.numel() for layer in encoder.layers for parameter in layer.parameters())
 
 

@@ -156,7 +156,7 @@ class DecompositionQueue:
             self._sizes.change(0, rows)
 
     def _seconds_alone(self, rows: int, left: float) -> float:
-        """Seconds that so many rows take alone, 0 before any run; raises `TooLarge` if fewer are left."""
+        """Seconds that these rows take alone, 0 before any run; raises `TooLarge` if fewer are left."""
         alone = self._rate.seconds_for(rows, self._threads)
         if alone > left:
             raise TooLarge(f"explaining this takes about {alone:.0f} s here, {left:.0f} are left: send less text")
