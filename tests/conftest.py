@@ -170,60 +170,26 @@ def engine_artifact(request: pytest.FixtureRequest, default_artifact: Path) -> P
     return kept("default-openvino", surroundings, lambda path: for_openvino(default_artifact, path, "bf16"))
 
 
-@pytest.fixture(scope="session")
-def embedder() -> "TaskArtifact":
-    """A randomly initialised embedder with mean pooling; do not change it."""
-    from tests.task_artifacts import kept_artifact, make_embedder
+def _drawn(name: str, make: str, **options: Any) -> Any:
+    """A fixture of a randomly initialised network's folder and artifact; do not change them."""
 
-    return kept_artifact("embedder", make_embedder)
+    @pytest.fixture(scope="session", name=name)
+    def made() -> "TaskArtifact":
+        from tests import task_artifacts
 
+        return task_artifacts.kept_artifact(name, getattr(task_artifacts, make), **options)
 
-@pytest.fixture(scope="session")
-def reranker() -> "TaskArtifact":
-    """A randomly initialised classifier of pairs with one label; do not change it."""
-    from tests.task_artifacts import kept_artifact, make_classifier
-
-    return kept_artifact("reranker", make_classifier, labels=("LABEL_0",))
+    return made
 
 
-@pytest.fixture(scope="session")
-def classifier() -> "TaskArtifact":
-    """A randomly initialised classifier with three labels; do not change it."""
-    from tests.task_artifacts import kept_artifact, make_classifier
-
-    return kept_artifact("classifier", make_classifier, labels=("contradiction", "entailment", "neutral"))
-
-
-@pytest.fixture(scope="session")
-def token_classifier() -> "TaskArtifact":
-    """A random network of five labels a token; do not change it."""
-    from tests.task_artifacts import kept_artifact, make_token_classifier
-
-    return kept_artifact("token_classifier", make_token_classifier, labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC"))
-
-
-@pytest.fixture(scope="session")
-def sparse_encoder() -> "TaskArtifact":
-    """A randomly initialised SPLADE network; do not change it."""
-    from tests.task_artifacts import kept_artifact, make_sparse
-
-    return kept_artifact("sparse", make_sparse)
-
-
-@pytest.fixture(scope="session")
-def multi_vector_encoder() -> "TaskArtifact":
-    """A randomly initialised network of one vector a token; do not change it."""
-    from tests.task_artifacts import kept_artifact, make_multi_vector
-
-    return kept_artifact("multi_vector", make_multi_vector)
-
-
-@pytest.fixture(scope="session")
-def expanding_encoder() -> "TaskArtifact":
-    """The same with queries of 12 tokens, the last of them mask tokens that no one sees; do not change it."""
-    from tests.task_artifacts import kept_artifact, make_multi_vector
-
-    return kept_artifact("expanding", make_multi_vector, expansion=12)
+embedder = _drawn("embedder", "make_embedder")
+reranker = _drawn("reranker", "make_classifier", labels=("LABEL_0",))
+classifier = _drawn("classifier", "make_classifier", labels=("contradiction", "entailment", "neutral"))
+token_classifier = _drawn("token_classifier", "make_token_classifier", labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC"))
+sparse_encoder = _drawn("sparse_encoder", "make_sparse")
+multi_vector_encoder = _drawn("multi_vector_encoder", "make_multi_vector")
+# Its queries have 12 tokens, the last of them mask tokens that no one sees.
+expanding_encoder = _drawn("expanding_encoder", "make_multi_vector", expansion=12)
 
 
 @pytest.fixture(scope="session")

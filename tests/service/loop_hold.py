@@ -2,9 +2,6 @@
 
 Nothing here depends on a model's arithmetic: tokenizer, validation, planning, answers and middleware are real, and a
 backend gives arrays of the right shapes at once. A case is measured whole and at a quarter of its size.
-
-    python -m tests.service.loop_hold            # a table of each route's worst case, then JSON
-    python -m tests.service.loop_hold /rerank    # every case of the routes with this in their path
 """
 
 import asyncio
@@ -13,7 +10,6 @@ import gc
 import importlib.util
 import itertools
 import json
-import sys
 import tempfile
 import time
 import typing
@@ -669,31 +665,3 @@ def all_cases() -> Iterator[Case]:
     yield from header_cases()
     yield from (Case(route, "no body") for route in sorted(WITHOUT_BODY))
     yield from field_cases()
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Prints a table; 1 if a case is too slow."""
-    gc.freeze()
-    found = [measure(case) for case in all_cases() if not arguments or any(part in case.route for part in arguments)]
-    worst: dict[str, Measured] = {}
-    for one in found:
-        if one.case.route not in worst or one.whole > worst[one.case.route].whole:
-            worst[one.case.route] = one
-    shown = (
-        sorted(found, key=lambda one: -one.whole)[:60]
-        if arguments
-        else sorted(worst.values(), key=lambda one: one.case.route)
-    )
-    shown += [one for one in found if not one.is_fine and one not in shown]
-    lines = ["| route | largest field | longest hold, ms | growth |", "|---|---|---|---|"]
-    for one in shown:
-        mark, growth = "" if one.is_fine else " (too long)", f"{one.growth:.1f}" if one.quarter else "-"
-        lines.append(f"| `{one.case.route}` | {one.case.name} | {one.whole * 1e3:.1f}{mark} | {growth} |")
-    bad = [one for one in found if not one.is_fine]
-    figures = {"cases": len(found), "too_long": len(bad), "longest_ms": max(one.whole for one in found) * 1e3}
-    sys.stdout.write("\n".join([*lines, json.dumps(figures), ""]))
-    return 1 if bad else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -28,55 +28,35 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-QUOTAS = {
-    "version 2, namespaced": ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "150000 100000"}, 1.5),
-    "version 2, own group": ({"proc/self/cgroup": "0::/a/b", f"{V2}/a/b/cpu.max": "400000 100000"}, 4.0),
-    "version 2, a parent has less": (
-        {"proc/self/cgroup": "0::/a/b", f"{V2}/a/b/cpu.max": "400000 100000", f"{V2}/a/cpu.max": "50000 100000"},
-        0.5,
-    ),
-    "version 2, no quota": ({"proc/self/cgroup": "0::/a", f"{V2}/a/cpu.max": "max 100000"}, None),
-    "version 2, quota of the parent only": (
-        {"proc/self/cgroup": "0::/a/b", f"{V2}/a/b/cpu.max": "max 100000", f"{V2}/a/cpu.max": "300000 100000"},
-        3.0,
-    ),
-    "version 2 without a namespace, path of the host": (
-        {"proc/self/cgroup": "0::/kubepods/pod1/c1", f"{V2}/cpu.max": "200000 100000"},
-        2.0,
-    ),
-    "version 2 with a path above the namespace": (
-        {"proc/self/cgroup": "0::/../../other", f"{V2}/cpu.max": "200000 100000"},
-        2.0,
-    ),
+def v1(folder: str, quota: str, period: str = "100000") -> dict[str, str]:
+    """A quota as the first version writes it."""
+    return {f"{folder}/cpu.cfs_quota_us": quota, f"{folder}/cpu.cfs_period_us": period}
+
+
+def v2(group: str, **quotas: str) -> dict[str, str]:
+    """The process's group, and the quotas of groups by their paths, "" of the mount's own."""
+    return {"proc/self/cgroup": f"0::{group}"} | {f"{V2}{path}/cpu.max": quota for path, quota in quotas.items()}
+
+
+QUOTAS: dict[str, tuple[dict[str, str], float | None]] = {
+    "version 2, namespaced": (v2("/", **{"": "150000 100000"}), 1.5),
+    "version 2, own group": (v2("/a/b", **{"/a/b": "400000 100000"}), 4.0),
+    "version 2, a parent has less": (v2("/a/b", **{"/a/b": "400000 100000", "/a": "50000 100000"}), 0.5),
+    "version 2, no quota": (v2("/a", **{"/a": "max 100000"}), None),
+    "version 2, quota of the parent only": (v2("/a/b", **{"/a/b": "max 100000", "/a": "300000 100000"}), 3.0),
+    "version 2 without a namespace, path of the host": (v2("/kubepods/pod1/c1", **{"": "200000 100000"}), 2.0),
+    "version 2 with a path above the namespace": (v2("/../../other", **{"": "200000 100000"}), 2.0),
     "version 1": (
-        {
-            "proc/self/cgroup": "5:memory:/a\n4:cpu,cpuacct:/a\n1:name=systemd:/a",
-            f"{V1}/a/cpu.cfs_quota_us": "250000",
-            f"{V1}/a/cpu.cfs_period_us": "100000",
-            "sys/fs/cgroup/memory/a/cpu.cfs_quota_us": "1",
-            "sys/fs/cgroup/memory/a/cpu.cfs_period_us": "100000",
-        },
+        {"proc/self/cgroup": "5:memory:/a\n4:cpu,cpuacct:/a\n1:name=systemd:/a"}
+        | v1(f"{V1}/a", "250000")
+        | v1("sys/fs/cgroup/memory/a", "1"),
         2.5,
     ),
-    "version 1, mounted as cpu": (
-        {
-            "proc/self/cgroup": "1:cpu:/",
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "100000",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "50000",
-        },
-        2.0,
-    ),
-    "version 1, no quota": (
-        {"proc/self/cgroup": "4:cpu,cpuacct:/", f"{V1}/cpu.cfs_quota_us": "-1", f"{V1}/cpu.cfs_period_us": "100000"},
-        None,
-    ),
+    "version 1, mounted as cpu": ({"proc/self/cgroup": "1:cpu:/"} | v1("sys/fs/cgroup/cpu", "100000", "50000"), 2.0),
+    "version 1, no quota": ({"proc/self/cgroup": "4:cpu,cpuacct:/"} | v1(V1, "-1"), None),
     "both versions, less in the first": (
-        {
-            "proc/self/cgroup": "4:cpu,cpuacct:/a\n0::/a",
-            f"{V1}/a/cpu.cfs_quota_us": "100000",
-            f"{V1}/a/cpu.cfs_period_us": "100000",
-            f"{V2}/unified/a/cpu.max": "700000 100000",
-        },
+        {"proc/self/cgroup": "4:cpu,cpuacct:/a\n0::/a", f"{V2}/unified/a/cpu.max": "700000 100000"}
+        | v1(f"{V1}/a", "100000"),
         1.0,
     ),
     "a hierarchy of the second version that other names contain": (
@@ -84,8 +64,8 @@ QUOTAS = {
         None,
     ),
     "no cgroups": ({}, None),
-    "files that say nothing": ({"proc/self/cgroup": "0::/\nnonsense", f"{V2}/cpu.max": "many"}, None),
-    "a period of nothing": ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "100000 0"}, None),
+    "files that say nothing": (v2("/\nnonsense", **{"": "many"}), None),
+    "a period of nothing": (v2("/", **{"": "100000 0"}), None),
 }
 
 
@@ -172,11 +152,7 @@ LIMITS = {
 
 @pytest.mark.parametrize(("files", "expected"), LIMITS.values(), ids=LIMITS)
 def test_limit_is_the_least(tmp_path: Path, files: dict[str, str], expected: int) -> None:
-    for name, text in (MEMINFO | files).items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n", encoding="ascii")
-    assert memory_limit(tmp_path) == expected
+    assert memory_limit(tree(tmp_path, MEMINFO | files)) == expected
 
 
 def test_nobody_knows(tmp_path: Path) -> None:

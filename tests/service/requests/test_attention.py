@@ -161,38 +161,6 @@ def test_no_mask_is_no_gates(served: Served, mask: Any) -> None:
     assert gates_of(served, mask) is None
 
 
-@pytest.mark.parametrize(
-    ("mask", "param", "message"),
-    [
-        ("0.1", "head_mask", "expected a list of [layer, head, gate], at most 5"),
-        ({"0": 1}, "head_mask", "expected a list of [layer, head, gate], at most 5"),
-        ([[0, 0, 0]] * 6, "head_mask", "expected a list of [layer, head, gate], at most 5"),
-        ([[0, 0, 0], [0, 1]], "head_mask.1", "expected [layer, head, gate], layer and head whole numbers"),
-        ([[0, 0, 0, 0]], "head_mask.0", "expected [layer, head, gate]"),
-        ([0, 0, 0], "head_mask.0", "expected [layer, head, gate]"),
-        ([[0.0, 0, 0]], "head_mask.0", "expected [layer, head, gate]"),
-        ([[True, 0, 0]], "head_mask.0", "expected [layer, head, gate]"),
-        ([[0, 0, 1.5]], "head_mask.0", "the gate is no number from 0 (head removed) to 1"),
-        ([[0, 0, -0.5]], "head_mask.0", "the gate is no number from 0"),
-        ([[0, 0, None]], "head_mask.0", "the gate is no number from 0"),
-        ([[0, 0, True]], "head_mask.0", "the gate is no number from 0"),
-        ([[3, 0, 0]], "head_mask.0", "the model has 3 layers, valid indices are -3 to 2"),
-        ([[-4, 0, 0]], "head_mask.0", "the model has 3 layers"),
-        ([[0, 2, 0]], "head_mask.0", "layer 0 has 2 heads, valid indices are -2 to 1"),
-        ([[1, -4, 0]], "head_mask.0", "layer 1 has 3 heads, valid indices are -3 to 2"),
-        ([[-1, 0, 0]], "head_mask.0", "layer 2 has no heads"),
-        ([[0, 1, 0], [-3, -1, 0.5]], "head_mask.1", "layer 0, head 1 is named twice"),
-    ],
-)
-def test_refuses_what_is_no_mask(served: Served, mask: Any, param: str, message: str) -> None:
-    response = served.encode({"inputs": "the cat", "head_mask": mask})
-    assert response.status_code == 422
-    error = response.json()["error"]
-    assert error["param"] == param
-    assert message in error["message"]
-    assert not served.backend.batches
-
-
 def test_a_gate_that_is_no_number_at_all_is_refused(served: Served) -> None:
     content = b'{"inputs": "the", "head_mask": [[0, 0, NaN]]}'
     response = served.client.post("/encode", content=content, headers={"content-type": "application/json"})

@@ -1,6 +1,8 @@
 """The whole app on real artifacts, in this process."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,21 +16,28 @@ from service.settings import read_settings
 Client = Callable[[Path], TestClient]
 
 
-@pytest.fixture
+@contextmanager
+def serving(artifact: Path) -> Iterator[TestClient]:
+    """The app on an artifact, ready."""
+    settings = read_settings(["--model", str(artifact), "--workers", "1"])
+    readiness = Readiness()
+    app, services = create_app(settings, readiness)
+    runner = Runner.load(artifact, settings, on_batch=services.model.observe_batch)
+    services.models.start(services.model, runner)
+    readiness.start()
+    yield TestClient(app)
+    runner.close(5)
+
+
+@pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    """The app on an artifact."""
-    runners: list[Runner] = []
+    """The app on an artifact, opened once a module."""
+    with ExitStack() as stack:
+        yield cache(lambda artifact: stack.enter_context(serving(artifact)))
 
-    def start(artifact: Path) -> TestClient:
-        settings = read_settings(["--model", str(artifact), "--workers", "1"])
-        readiness = Readiness()
-        app, services = create_app(settings, readiness)
-        runner = Runner.load(artifact, settings, on_batch=services.model.observe_batch)
-        runners.append(runner)
-        services.models.start(services.model, runner)
-        readiness.start()
-        return TestClient(app)
 
-    yield start
-    for runner in runners:
-        runner.close(5)
+@pytest.fixture
+def fresh_client() -> Iterator[Client]:
+    """The app on an artifact, with nothing counted yet."""
+    with ExitStack() as stack:
+        yield lambda artifact: stack.enter_context(serving(artifact))

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.artifact import EXPLAIN_GRAPH
-from polyhead import Engine
 from service.requests.schemas import EncodeAnswer, TokenContributions
 from tests.service.answers.test_attention import SAFETENSORS, read_tensors
 from tests.service.conftest import Serve, Served
@@ -71,33 +69,6 @@ def test_token_ids_have_no_offsets_and_other_formats_the_same_figures(served: Se
     assert rest["attention"] == plain
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        *(
-            ({"attention": {"form": "decomposition", name: value}}, f"attention.{name}")
-            for name, value in (
-                ("layers", "all"),
-                ("heads", [0]),
-                ("queries", "cls"),
-                ("reduce", "mean"),
-                ("top_k", 3),
-                ("exclude_special", True),
-            )
-        ),
-        ({"head_mask": [[0, 0, 0.0]]}, "head_mask"),
-        ({"output": "tokens"}, "output"),
-        ({"spans": [[[0, 3]]]}, "spans"),
-        ({"long_texts": "mean"}, "long_texts"),
-        ({"inputs": IDS, "attention": {"form": "decomposition", "level": "word"}}, "attention.level"),
-    ],
-)
-def test_what_does_not_go_with_it_is_refused(served: Served, body: dict[str, Any], param: str) -> None:
-    answer = served.encode({"inputs": "cat", "attention": {"form": "decomposition"}, **body})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
-    assert not served.backend.batches
-
-
 def test_its_cost_is_refused_before_anything_runs(serve: Serve) -> None:
     decomposer = FakeDecomposer()
     served = serve("--max-explained-tokens", "6", decomposer=decomposer)
@@ -111,32 +82,6 @@ def test_its_cost_is_refused_before_anything_runs(serve: Serve) -> None:
     assert len(decomposer.sources) == 8  # of the last request alone
     answer = encode(serve("--max-attention-bytes", "31"), "cat")  # two figures of three tokens and the biases: 32
     assert (answer.status_code, answer.json()["error"]["param"]) == (413, "attention")
-
-
-def test_an_artifact_without_the_graph_says_how_to_get_it(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(served.engine.manifest.files, EXPLAIN_GRAPH)
-    error = encode(served).json()["error"]
-    assert error["param"] == "attention.form"
-    assert "no explain.onnx" in error["message"]
-    assert "export the model again" in error["message"]
-
-
-def test_a_deadline_ends_it(serve: Serve) -> None:
-    decomposer = FakeDecomposer()
-    decomposer.gate.clear()
-    assert encode(serve("--request-timeout", "0.2", decomposer=decomposer)).status_code == 504
-
-
-def test_python_answers_as_http_does(served: Served) -> None:
-    inputs = [TEXT, "dog"]
-    encoded = Engine(served.engine).encode(inputs, attention={"form": "decomposition"}, dimensions=5)
-    answer = encode(served, inputs, dimensions=5).json()
-    assert encoded.attention is not None
-    for entry, plain in zip(encoded.attention, answer["attention"], strict=True):
-        assert entry["tokens"] == plain["tokens"]
-        np.testing.assert_array_equal(entry["norms"], np.array(plain["norms"], np.float32))
-        np.testing.assert_array_equal(entry["cosines"], np.array(plain["cosines"], np.float32))
-    np.testing.assert_array_equal(encoded.embeddings, np.array(answer["embeddings"], np.float32))
 
 
 def test_it_is_counted_as_attention(served: Served) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from safetensors.numpy import load
 from starlette.testclient import TestClient
 
@@ -66,36 +65,6 @@ def test_signs_of_the_first_dimensions_and_of_token_vectors(client: Client, defa
 def test_a_zero_is_no_positive_sign(default_artifact: Path) -> None:
     vectors = np.array([[0, 1, -1, 0, 2, 0, 0, 3]], dtype=np.float32)
     assert quantize(vectors, "ubinary", read_manifest(default_artifact)).tolist() == [[0b01001001]]
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({"encoding_format": "int8", "dimensions": 64}, "encoding_format: int8 is for vectors of length 1"),
-        ({"encoding_format": "uint8", "normalize": False}, "encoding_format: uint8 is for vectors of length 1"),
-        ({"encoding_format": "binary", "dimensions": 60}, "encoding_format: binary packs eight dimensions"),
-        ({"encoding_format": "int8", "output": "tokens"}, "encoding_format: the ranges of int8 are those of whole"),
-    ],
-)
-def test_what_it_cannot_give_is_refused(
-    client: Client, default_artifact: Path, body: dict[str, Any], message: str
-) -> None:
-    response = client(default_artifact).post("/encode", json={"inputs": TEXTS, **body})
-    assert response.status_code == 422
-    error = response.json()["error"]
-    assert error["message"].startswith(message)
-    assert error["param"] == "encoding_format"
-
-
-def test_a_classifier_and_a_sparse_model_give_no_vectors(
-    client: Client, reranker: TaskArtifact, sparse_encoder: TaskArtifact
-) -> None:
-    for artifact, task in ((reranker, "classification"), (sparse_encoder, "sparse")):
-        response = client(artifact.artifact).post("/encode", json={"inputs": "a cat", "encoding_format": "binary"})
-        assert response.status_code == 422
-        assert response.json()["error"]["message"] == (
-            f"encoding_format: binary is for vectors, and drawn gives none (its task is {task})"
-        )
 
 
 def test_the_last_hidden_states_have_no_ranges(client: Client, multi_vector_encoder: TaskArtifact) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from starlette.testclient import TestClient
 
 from tests.service.conftest import Serve
@@ -58,13 +57,6 @@ def test_the_mean_is_cut_and_normalised_last(client: Client, embedder: TaskArtif
     np.testing.assert_allclose(found, expected, atol=TOLERANCE, rtol=0)
 
 
-def test_a_text_that_fits_has_the_vector_it_always_has(client: Client, embedder: TaskArtifact) -> None:
-    asked = client(embedder.artifact)
-    bodies = ({"truncate": False}, {"long_texts": "mean"}, {"long_texts": "mean", "truncate": False})
-    plain, *others = (encode(asked, inputs="a dog", **body)["embeddings"] for body in bodies)
-    assert others == [plain, plain]
-
-
 def test_a_long_text_is_cut_at_its_start(client: Client, embedder: TaskArtifact) -> None:
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - seconds to import
 
@@ -75,32 +67,6 @@ def test_a_long_text_is_cut_at_its_start(client: Client, embedder: TaskArtifact)
     assert (item["tokens"], item["truncated"]) == (LONGEST, True)
     ends = encode(client(embedder.artifact), inputs=[LONG])["embeddings"]
     assert np.abs(np.array(ends) - answer["embeddings"]).max() > TOLERANCE
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({"inputs": [[2, 3]]}, "long_texts: only texts are read in windows, not token ids or pairs"),
-        ({"output": "tokens"}, 'long_texts: output "tokens" is of a text read whole'),
-        ({"attention": {}}, "long_texts: attention is of a text read whole"),
-        ({"spans": [[[0, 3]]]}, "long_texts: spans is of a text read whole"),
-    ],
-)
-def test_what_has_no_mean_of_windows_is_refused(
-    client: Client, embedder: TaskArtifact, body: dict[str, Any], message: str
-) -> None:
-    response = client(embedder.artifact).post("/encode", json={"inputs": ["a cat"], "long_texts": "mean", **body})
-    assert response.status_code == 422
-    assert response.json()["error"]["message"].startswith(message)
-    assert response.json()["error"]["param"] == "long_texts"
-
-
-def test_a_classifier_has_no_mean_of_windows(client: Client, reranker: TaskArtifact) -> None:
-    response = client(reranker.artifact).post("/encode", json={"inputs": "a cat", "long_texts": "mean"})
-    assert response.status_code == 422
-    assert response.json()["error"]["message"] == (
-        "long_texts: drawn returns no vector of a text to average (its task is classification)"
-    )
 
 
 def test_the_tokens_of_all_windows_count(serve: Serve) -> None:

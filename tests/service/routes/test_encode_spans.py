@@ -59,12 +59,6 @@ def test_a_span_is_the_mean_of_its_tokens(client: Client, default_artifact: Path
         np.testing.assert_allclose(units, expected / lengths, atol=TOLERANCE, rtol=0)
 
 
-def test_spans_are_not_their_texts_alone(client: Client, embedder: TaskArtifact) -> None:
-    asked, text = client(embedder.artifact), "the cat sat on the mat."
-    (whole,) = encode(asked, inputs=text, spans=[[[4, 7]]])["embeddings"]
-    assert np.abs(np.array(whole) - encode(asked, inputs="cat")["embeddings"]).max() > TOLERANCE
-
-
 def test_spans_side_by_side_share_no_token_and_leave_none_out(client: Client, embedder: TaskArtifact) -> None:
     asked, text = client(embedder.artifact), "the cat sat on the mat."
     cuts = [0, 5, 11, len(text)]
@@ -86,41 +80,3 @@ def test_spans_of_what_was_kept_of_a_long_text(client: Client, embedder: TaskArt
     np.testing.assert_allclose(kept["embeddings"], shorter["embeddings"], atol=TOLERANCE, rtol=0)
     end = encode(asked, inputs=text, spans=[[[400 - len(fits), 400]]], truncate="start", normalize=False)
     np.testing.assert_allclose(end["embeddings"], shorter["embeddings"], atol=TOLERANCE, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({"spans": [[[0, 24]]]}, "spans[0][0]: expected [start, end] with start < end <= 23, the text's end"),
-        ({"spans": [[[0, 3], [4, 4]]]}, "spans[0][1]: expected [start, end] with start < end <= 23"),
-        ({"spans": [[[3, 4]]]}, "spans[0][0]: no token ends in it"),
-        ({"spans": [[[0, 3]], [[0, 3]]]}, "spans: expected a list of spans for each of 1 inputs, got 2"),
-        ({"spans": []}, "spans: expected a list of spans for each of 1 inputs, got 0"),
-        ({"spans": [[]]}, "spans.0: List should have at least 1 item"),
-        ({"spans": [[[0]]]}, "spans.0.0: List should have at least 2 items"),
-        ({"spans": [[[-1, 3]]]}, "spans.0.0.0: Input should be greater than or equal to 0"),
-        ({"inputs": "cat " * 100, "spans": [[[0, 32 * 4]]]}, "spans[0][0]: reaches into what was cut off"),
-        (
-            {"inputs": "cat " * 100, "spans": [[[400 - 32 * 4, 400]]], "truncate": "start"},
-            "spans[0][0]: reaches into what was cut off",
-        ),
-        ({"inputs": [[2, 5, 3]], "spans": [[[0, 3]]]}, "spans: only texts have spans of characters"),
-        ({"spans": [[[0, 3]]], "output": "tokens"}, 'spans: output "tokens" answers every token'),
-    ],
-)
-def test_spans_that_cannot_be_answered(
-    client: Client, embedder: TaskArtifact, body: dict[str, Any], message: str
-) -> None:
-    response = client(embedder.artifact).post("/encode", json={"inputs": ["the cat sat on the mat."], **body})
-    assert response.status_code == 422, response.text
-    assert response.json()["error"]["message"].startswith(message)
-    assert response.json()["error"]["param"].startswith("spans")
-
-
-def test_models_without_a_mean_of_tokens_have_no_spans(
-    client: Client, reranker: TaskArtifact, sparse_encoder: TaskArtifact
-) -> None:
-    for artifact, task in ((reranker, "classification"), (sparse_encoder, "sparse")):
-        response = client(artifact.artifact).post("/encode", json={"inputs": "a cat", "spans": [[[0, 5]]]})
-        assert response.status_code == 422
-        assert response.json()["error"]["message"] == f"spans: drawn returns no vector of a text (its task is {task})"

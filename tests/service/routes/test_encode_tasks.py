@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pytest
 from starlette.testclient import TestClient
 
 from tests.service.routes.conftest import Client
@@ -52,13 +51,6 @@ def test_a_sparse_model_gives_weights_of_words(client: Client, sparse_encoder: T
         np.testing.assert_allclose(found, row, atol=TOLERANCE, rtol=0)
 
 
-def test_a_multi_vector_model_gives_a_vector_a_token(client: Client, multi_vector_encoder: TaskArtifact) -> None:
-    answer = encode(client(multi_vector_encoder.artifact), inputs=TEXTS)
-    for vectors, item in zip(answer["embeddings"], answer["items"], strict=True):
-        assert np.shape(vectors) == (item["tokens"], 16)
-        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=TOLERANCE)
-
-
 def test_attention_across_a_pair_is_transformers_own(client: Client, reranker: TaskArtifact) -> None:
     import torch  # noqa: PLC0415 - seconds to import
     from transformers import AutoModelForSequenceClassification, AutoTokenizer  # noqa: PLC0415 - seconds to import
@@ -81,38 +73,3 @@ def test_words_of_a_pair_are_those_of_its_texts(client: Client, reranker: TaskAr
     assert entry["words"] == ["the", "cat", "the", "cat", "sat", "on", "the", "mat", "."]
     assert entry["segments"] == [0, 0, 1, 1, 1, 1, 1, 1, 1]
     assert entry["offsets"][2] == [0, 3]
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "message"),
-    [
-        ({}, 422, "inputs: Field required"),
-        ({"inputs": "a", "pairs": [["a", "b"]]}, 422, "pairs: give either inputs or pairs"),
-        ({"pairs": [["a"]]}, 422, "pairs[0]: expected two texts, or two lists of token ids"),
-        ({"pairs": [["a", "b"], [[1], [2]]]}, 422, "pairs: expected a list of pairs, each of two texts"),
-        ({"pairs": [[[1], [10**6]]]}, 422, "pairs[0]: a token id is out of range"),
-        ({"pairs": []}, 422, "pairs: expected a list of pairs"),
-        ({"pairs": [["a", "b"]] * 3000}, 413, "pairs: 3000 pairs, at most 2048 a request are taken"),
-        ({"pairs": [["a", "b"]], "dimensions": 2}, 422, "dimensions: drawn returns no vectors to cut"),
-        ({"pairs": [["a cat " * 60, "a dog"]], "truncate": False}, 413, "pairs[0]: "),
-        (
-            {"pairs": [["cat " * 90, "dog"]], "pair_truncation": "only_second"},
-            413,
-            "pairs[0]: the first text has 180 tokens",
-        ),
-    ],
-)
-def test_pairs_that_cannot_be_read(
-    client: Client, reranker: TaskArtifact, body: dict[str, Any], status: int, message: str
-) -> None:
-    response = client(reranker.artifact).post("/encode", json=body)
-    assert response.status_code == status
-    assert response.json()["error"]["message"].startswith(message)
-
-
-def test_an_embedder_takes_no_pairs(client: Client, sparse_encoder: TaskArtifact) -> None:
-    response = client(sparse_encoder.artifact).post("/encode", json={"pairs": [["a", "b"]]})
-    assert response.status_code == 422
-    assert response.json()["error"]["message"] == (
-        "pairs: drawn reads one text at a time (its task is sparse); send inputs"
-    )

@@ -8,8 +8,8 @@ import pytest
 
 from model.config_parts import Projection
 from service.requests.explain import ExplainAnswer
-from tests.service.conftest import Serve, Served
-from tests.service.fake_engine import CLS, HIDDEN_SIZE, MAX_LENGTH, NUM_HEADS, SEP, attention_weights
+from tests.service.conftest import Served
+from tests.service.fake_engine import MAX_LENGTH, NUM_HEADS, attention_weights
 from tests.service.routes.test_encode import expected_vector, ids_of
 
 A, B = "the cat sat on a mat", "a slow dog"
@@ -57,12 +57,6 @@ def test_dot_product_and_fewer_dimensions(served: Served) -> None:
     assert np.sum(answer["contributions"]) == pytest.approx(expected, abs=1e-6)
 
 
-def test_empty_texts_are_their_special_tokens(served: Served) -> None:
-    answer = explain(served, a="", b="").json()
-    assert answer["a"]["tokens"] == ["[CLS]", "[SEP]"]
-    assert answer["similarity"] == pytest.approx(1, abs=1e-6)
-
-
 def test_long_texts_are_cut_or_refused(served: Served) -> None:
     long = "cat " * MAX_LENGTH
     answer = explain(served, b=long).json()
@@ -72,34 +66,6 @@ def test_long_texts_are_cut_or_refused(served: Served) -> None:
     assert refused.status_code == 413
     assert refused.json()["error"]["param"] == "b"
     assert f"{MAX_LENGTH + 2} tokens" in refused.json()["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"a": 3}, "a"),
-        ({"b": None}, "b"),
-        ({"a": [CLS, SEP]}, "a"),
-        ({"dimensions": HIDDEN_SIZE + 1}, "dimensions"),
-        ({"dimensions": 0}, "dimensions"),
-        ({"similarity": "euclidean"}, "similarity"),
-        ({"c": "text"}, "c"),
-    ],
-    ids=str,
-)
-def test_what_is_no_pair_of_texts_is_refused(served: Served, body: dict[str, Any], param: str) -> None:
-    response = explain(served, **body)
-    assert response.status_code == 422
-    assert response.json()["error"]["param"] == param
-
-
-@pytest.mark.parametrize("flag", ["--max-attention-bytes", "--max-attention-work-bytes"])
-def test_size_is_refused_before_anything_runs(serve: Serve, flag: str) -> None:
-    served = serve(flag, "64")
-    response = explain(served)
-    assert response.status_code == 413
-    assert "64 are allowed" in response.json()["error"]["message"]
-    assert served.backend.batches == []
 
 
 def test_a_model_that_projects_says_that_it_cannot_be_explained(served: Served) -> None:

@@ -44,13 +44,6 @@ def test_cells_and_biases_add_up_to_the_similarity_that_encode_gives(served: Ser
     assert "saliency" not in answer["a"]
 
 
-def test_a_dot_product_of_fewer_dimensions(served: Served) -> None:
-    answer = explain(served, similarity="dot", dimensions=3).json()
-    vectors = [expected_vector(ids, normalize=False)[:3] for ids in (IDS_A, IDS_B)]
-    assert answer["similarity"] == pytest.approx(vectors[0] @ vectors[1], abs=1e-6)
-    assert np.sum(answer["contributions"]) == pytest.approx(answer["similarity"], abs=1e-6)
-
-
 def test_words_are_the_sums_of_their_tokens(served: Served) -> None:
     by_token, by_word = explain(served).json(), explain(served, level="word").json()
     assert by_word["a"]["words"] == ["[CLS]", "the", "cats", "sat", "on", "a", "mat", "[SEP]"]

@@ -77,20 +77,6 @@ def test_both_forms_of_rerank_show_matches_of_the_best_documents(
     ]
 
 
-@pytest.mark.parametrize("model", ["embedder", "reranker"])
-def test_a_model_without_token_vectors_has_no_matches(
-    client: Client, request: pytest.FixtureRequest, model: str
-) -> None:
-    served: TaskArtifact = request.getfixturevalue(model)
-    asked = client(served.artifact)
-    for path, body in (("/rerank", {"query": "a", "documents": ["b"]}), ("/score", {"queries": "a", "documents": "b"})):
-        response = asked.post(path, json={**body, "matches": True})
-        assert response.status_code == 422
-        error = response.json()["error"]
-        assert (error["param"], error["message"][:9]) == ("matches", "matches: ")
-        assert "returns no vectors of tokens" in error["message"]
-
-
 def test_matches_beyond_the_limit_are_refused_before_anything_runs(
     client: Client, multi_vector_encoder: TaskArtifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,22 +85,3 @@ def test_matches_beyond_the_limit_are_refused_before_anything_runs(
     response = asked.post("/rerank", json=body)
     assert response.status_code == 413
     assert "matches: 9 tokens with what they found take" in response.json()["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("model", "body", "message"),
-    [
-        ("multi_vector_encoder", {"inputs": "a", "role": "passage"}, "role: "),
-        ("multi_vector_encoder", {"inputs": [[1, 2]], "role": "query"}, "role: token ids and pairs are read as they"),
-        ("expanding_encoder", {"inputs": "a", "role": "query", "attention": {}}, "leave attention out"),
-        ("embedder", {"inputs": "a", "role": "query"}, "reads queries and documents alike"),
-    ],
-)
-def test_roles_that_do_not_fit_are_refused(
-    client: Client, request: pytest.FixtureRequest, model: str, body: dict[str, Any], message: str
-) -> None:
-    served: TaskArtifact = request.getfixturevalue(model)
-    response = client(served.artifact).post("/encode", json=body)
-    assert response.status_code == 422
-    assert message in response.json()["error"]["message"]
-    assert response.json()["error"]["param"] == "role"

@@ -1,7 +1,6 @@
 """`POST /similarity`: cosines, computed a second time here; both forms of the request."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -74,26 +73,6 @@ def test_a_model_made_for_dot_products_is_compared_by_them(serve: Serve, tmp_pat
     np.testing.assert_allclose(tei, unit[0], atol=1e-6)  # TEI's default of its own parameter
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"source": "cat"},
-        {"targets": ["cat"]},
-        {"source": "cat", "targets": []},
-        {"source": "cat", "targets": ["cat"], "inputs": {"source_sentence": "cat", "sentences": ["cat"]}},
-        {"source": "cat", "targets": ["cat"], "parameters": {}},
-        {"source": "cat", "targets": [1]},
-        {"inputs": {"source_sentence": "cat", "sentences": []}},
-        {"inputs": {"source_sentence": "cat", "sentences": ["cat"]}, "truncate": False},
-        {"inputs": {"source_sentence": "cat", "sentences": ["cat"]}, "source_prompt_name": "none"},
-        {"inputs": {"source_sentence": "cat", "sentences": ["cat"]}, "parameters": {"truncation_direction": "Up"}},
-    ],
-)
-def test_other_bodies_are_refused(served: Served, body: Any) -> None:
-    assert served.client.post("/similarity", json=body).status_code == 422
-
-
 def test_limits_count_the_source_too(serve: Serve) -> None:
     served = serve("--max-texts", "3")
     assert served.client.post("/similarity", json={"source": "cat", "targets": ["dog"] * 2}).status_code == 200
@@ -101,37 +80,6 @@ def test_limits_count_the_source_too(serve: Serve) -> None:
     assert refused.status_code == 413
     long = served.client.post("/similarity", json={"source": "cat", "targets": ["dog " * 40], "truncate": False})
     assert long.json()["error"]["message"].startswith("targets[0]: 42 tokens")
-
-
-LONG = "dog " * 40
-
-
-@pytest.mark.parametrize(
-    ("body", "name", "param"),
-    [
-        ({"source": LONG, "targets": ["cat"], "truncate": False}, "source", "source"),
-        ({"source": "cat", "targets": ["cat", LONG], "truncate": False}, "targets[1]", "targets.1"),
-        ({"source": "cat", "targets": ["cat"] * 3000}, "source and targets", "targets"),
-        (
-            {"inputs": {"source_sentence": "cat", "sentences": [LONG]}, "parameters": {"truncate": False}},
-            "inputs.sentences[0]",
-            "inputs.sentences.0",
-        ),
-        (
-            {"inputs": {"source_sentence": LONG, "sentences": ["cat"]}, "parameters": {"truncate": False}},
-            "inputs.source_sentence",
-            "inputs.source_sentence",
-        ),
-    ],
-)
-def test_errors_name_the_fields_that_were_sent(served: Served, body: Any, name: str, param: str) -> None:
-    answer = served.client.post("/similarity", json=body).json()
-    if "inputs" in body:  # TEI's body fails in TEI's shape
-        assert answer["error_type"] == "Validation"
-        assert answer["error"].startswith(f"{name}: ")
-    else:
-        assert answer["error"]["message"].startswith(f"{name}: ")
-        assert answer["error"]["param"] == param
 
 
 def test_texts_are_cut_at_their_start_where_asked_for(served: Served) -> None:

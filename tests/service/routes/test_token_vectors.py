@@ -97,30 +97,6 @@ def test_jina_s_clients_get_a_vector_for_each_token(
     assert np.frombuffer(base64.b64decode(coded), "<f4").size == np.asarray(expected[0]).size
 
 
-@pytest.mark.parametrize(
-    ("model", "body", "message"),
-    [
-        ("embedder", {"inputs": "a", "return_tokens": True}, "return_tokens: the answer has no vectors of tokens"),
-        ("embedder", {"inputs": "a", "pool_factor": 2}, "pool_factor: it is for the token vectors"),
-        ("expanding_encoder", {"inputs": "a", "pool_factor": 0.5}, "pool_factor: "),
-        ("expanding_encoder", {"inputs": "a", "pool_factor": 2, "role": "query"}, "pool_factor: it is for documents"),
-        ("expanding_encoder", {"inputs": "a", "pool_factor": 2, "normalize": False}, "pool_factor: it is for vectors"),
-        (
-            "expanding_encoder",
-            {"inputs": "a", "output": "tokens", "encoding_format": "int8"},
-            "the ranges of int8 are those",
-        ),
-    ],
-)
-def test_what_has_no_token_vectors_is_told_so(
-    client: Client, request: pytest.FixtureRequest, model: str, body: dict[str, Any], message: str
-) -> None:
-    served: TaskArtifact = request.getfixturevalue(model)
-    response = client(served.artifact).post("/encode", json=body)
-    assert response.status_code == 422
-    assert message in response.json()["error"]["message"]
-
-
 def test_a_document_of_too_many_tokens_is_not_pooled(
     client: Client, expanding_encoder: TaskArtifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:

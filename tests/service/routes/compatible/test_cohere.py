@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from model.artifact import Artifact
 from tests.service.routes.conftest import Client
@@ -37,23 +36,6 @@ def test_only_what_was_asked_for_is_answered(client: Client, default_artifact: P
     assert list(embed(asked)["embeddings"]) == ["float"]
     short = embed(asked, output_dimension=64, embedding_types=["ubinary"])["embeddings"]
     assert np.shape(short["ubinary"]) == (3, 8)
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({"embedding_types": ["int8"], "output_dimension": 64}, "embedding_types: int8 is for vectors of length 1"),
-        ({"embedding_types": ["binary"], "output_dimension": 60}, "embedding_types: binary packs eight dimensions"),
-        ({"output_dimension": 1000}, "output_dimension: expected 1 to 384"),
-        ({"truncate": "NONE", "texts": ["cat " * 600]}, "texts[0]: 602 tokens"),
-    ],
-)
-def test_what_it_cannot_give_is_refused_in_cohere_s_shape(
-    client: Client, default_artifact: Path, body: dict[str, Any], message: str
-) -> None:
-    response = client(default_artifact).post("/v2/embed", json={"texts": TEXTS, **body})
-    assert response.status_code in {413, 422}
-    assert response.json()["message"].startswith(message)
 
 
 def test_the_start_of_a_long_text_can_be_cut(client: Client, default_artifact: Path) -> None:

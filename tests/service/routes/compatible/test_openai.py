@@ -71,25 +71,6 @@ def test_truncation_is_counted_in_a_header_or_refused(served: Served) -> None:
     assert refused.json()["error"]["param"] == "input.0"
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"input": []}, "input"),
-        ({"input": ["cat", 1]}, "input"),
-        ({"input": None}, "input"),
-        ({}, "input"),
-        ({"input": "cat", "encoding_format": "float16"}, "encoding_format"),
-        ({"input": "cat", "dimensions": 1000}, "dimensions"),
-    ],
-)
-def test_what_is_not_understood_is_refused_by_name(served: Served, body: Any, param: str) -> None:
-    for path in PATHS:
-        response = served.client.post(path, json=body)
-        assert response.status_code == 422
-        assert response.json()["error"]["param"] == param
-        assert response.json()["error"]["type"] == "invalid_request_error"
-
-
 def test_unknown_fields_are_refused_as_openai_does_and_ignored_as_infinity_does(served: Served) -> None:
     body = {"input": "cat", "input_type": "query", "modality": "text"}
     assert served.client.post("/v1/embeddings", json=body).status_code == 422

@@ -40,25 +40,6 @@ def test_truncation_is_counted_in_a_header_or_refused(served: Served, path: str)
     }
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({"inputs": []}, "inputs: the list is empty"),
-        ({"inputs": ["cat", [1]]}, "inputs: expected a text, a list of texts"),
-        ({}, "inputs: Field required"),
-        (
-            {"inputs": "cat", "truncation_direction": "Up"},
-            "truncation_direction: Input should be 'Right', 'right', 'Left'",
-        ),
-    ],
-)
-def test_refusals_have_teis_shape(served: Served, body: Any, message: str) -> None:
-    response = served.client.post("/embed", json=body)
-    assert response.status_code == 422
-    assert response.json()["error"].startswith(message)
-    assert response.json()["error_type"] == "Validation"
-
-
 def test_failures_outside_the_route_have_teis_shape_too(serve: Serve) -> None:
     starting = serve(ready=False)
     for method, path in (("POST", "/embed"), ("POST", "/"), ("GET", "/health")):
@@ -109,23 +90,6 @@ def test_a_body_is_answered_as_on_its_own_route(
     found, expected = (asked.post(at, json=body) for at in ("/", path))
     assert found.status_code == 200, found.text
     assert found.json() == expected.json()
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "message"),
-    [
-        ({"inputs": SENTENCES}, 404, "drawn is served here for classification"),
-        ({"inputs": []}, 422, "inputs: expected a text, a pair"),
-        ({"query": "", "texts": ["a"]}, 422, "query: String should have at least 1 character"),
-        ({}, 422, "inputs: Field required"),
-        ([1], 422, "Input should be a valid dictionary"),
-    ],
-)
-def test_refusals_are_teis(client: Client, classifier: TaskArtifact, body: Any, status: int, message: str) -> None:
-    response = client(classifier.artifact).post("/", json=body)
-    assert response.status_code == status
-    assert response.json()["error"].startswith(message)
-    assert response.json()["error_type"] == "Validation"
 
 
 def test_a_model_of_several_vectors_has_no_embedding(client: Client, multi_vector_encoder: TaskArtifact) -> None:

@@ -1,0 +1,341 @@
+"""What each route refuses on a model of each kind, with the status and the words: a row a mistake."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from service.settings import read_settings
+from tests.service.conftest import Served
+from tests.service.fake_engine import CLS, HIDDEN_SIZE, SEP, FakeBackend
+from tests.service.routes.conftest import Client
+from tests.task_artifacts import LONGEST, TaskArtifact
+
+WRONG_TASK = "drawn is served here for classification"
+LONG = "dog " * 40
+PAIR = {"source_sentence": "cat", "sentences": ["cat"]}
+Row = tuple[Any, str] | tuple[Any, str, int]  # the change of the body, words of the message, the status if not 422
+# By model and path: the body before the change, and what is refused.
+REFUSED: Mapping[str, Sequence[Any]] = {
+    "default_artifact /encode": [
+        {"inputs": "a cat"},
+        ({"encoding_format": "int8", "dimensions": 64}, "encoding_format: int8 is for vectors of length 1"),
+        ({"encoding_format": "uint8", "normalize": False}, "encoding_format: uint8 is for vectors of length 1"),
+        ({"encoding_format": "binary", "dimensions": 60}, "encoding_format: binary packs eight dimensions"),
+        ({"encoding_format": "int8", "output": "tokens"}, "encoding_format: the ranges of int8 are those of whole"),
+    ],
+    "reranker /encode": [
+        {"inputs": "a cat"},
+        ({"encoding_format": "binary"}, "encoding_format: binary is for vectors, and drawn gives none (its task is"),
+        ({"spans": [[[0, 5]]]}, "spans: drawn returns no vector of a text (its task is classification)"),
+        ({"long_texts": "mean"}, "long_texts: drawn returns no vector of a text to average"),
+    ],
+    "sparse_encoder /encode": [
+        {"inputs": "a cat"},
+        ({"encoding_format": "binary"}, "encoding_format: binary is for vectors, and drawn gives none (its task is"),
+        ({"spans": [[[0, 5]]]}, "spans: drawn returns no vector of a text (its task is sparse)"),
+    ],
+    "multi_vector_encoder /encode": [
+        {"inputs": "a cat"},
+        ({"output": "tokens", "encoding_format": "uint8"}, "encoding_format: the ranges of uint8 are those of"),
+    ],
+    "embedder /encode": [
+        {"inputs": ["a cat"], "long_texts": "mean"},
+        ({"inputs": [[2, 3]]}, "long_texts: only texts are read in windows, not token ids or pairs"),
+        ({"output": "tokens"}, 'long_texts: output "tokens" is of a text read whole'),
+        ({"attention": {}}, "long_texts: attention is of a text read whole"),
+        ({"spans": [[[0, 3]]]}, "long_texts: spans is of a text read whole"),
+    ],
+    "embedder /encode 2": [
+        {"inputs": ["the cat sat on the mat."]},
+        ({"spans": [[[0, 24]]]}, "spans[0][0]: expected [start, end] with start < end <= 23, the text's end"),
+        ({"spans": [[[0, 3], [4, 4]]]}, "spans[0][1]: expected [start, end] with start < end <= 23"),
+        ({"spans": [[[3, 4]]]}, "spans[0][0]: no token ends in it"),
+        ({"spans": [[[0, 3]], [[0, 3]]]}, "spans: expected a list of spans for each of 1 inputs, got 2"),
+        ({"spans": []}, "spans: expected a list of spans for each of 1 inputs, got 0"),
+        ({"spans": [[]]}, "spans.0: List should have at least 1 item"),
+        ({"spans": [[[0]]]}, "spans.0.0: List should have at least 2 items"),
+        ({"spans": [[[-1, 3]]]}, "spans.0.0.0: Input should be greater than or equal to 0"),
+        ({"inputs": "cat " * 100, "spans": [[[0, 32 * 4]]]}, "spans[0][0]: reaches into what was cut off"),
+        (
+            {"inputs": "cat " * 100, "spans": [[[400 - 32 * 4, 400]]], "truncate": "start"},
+            "spans[0][0]: reaches into what was cut off",
+        ),
+        ({"inputs": [[2, 5, 3]], "spans": [[[0, 3]]]}, "spans: only texts have spans of characters"),
+        ({"spans": [[[0, 3]]], "output": "tokens"}, 'spans: output "tokens" answers every token'),
+    ],
+    "reranker /encode 2": [
+        {},
+        ({}, "inputs: Field required"),
+        ({"inputs": "a", "pairs": [["a", "b"]]}, "pairs: give either inputs or pairs"),
+        ({"pairs": [["a"]]}, "pairs[0]: expected two texts, or two lists of token ids"),
+        ({"pairs": [["a", "b"], [[1], [2]]]}, "pairs: expected a list of pairs, each of two texts"),
+        ({"pairs": [[[1], [10**6]]]}, "pairs[0]: a token id is out of range"),
+        ({"pairs": []}, "pairs: expected a list of pairs"),
+        ({"pairs": [["a", "b"]] * 3000}, "pairs: 3000 pairs, at most 2048 a request are taken", 413),
+        ({"pairs": [["a", "b"]], "dimensions": 2}, "dimensions: drawn returns no vectors to cut"),
+        ({"pairs": [["a cat " * 60, "a dog"]], "truncate": False}, "pairs[0]: ", 413),
+        ({"pairs": [["cat " * 90, "dog"]], "pair_truncation": "only_second"}, "pairs[0]: the first text has 180", 413),
+    ],
+    "sparse_encoder /encode 2": [{}, ({"pairs": [["a", "b"]]}, "pairs: drawn reads one text at a time")],
+    "fake /encode": [
+        {"inputs": "cat"},
+        ({"attention": {"form": "decomposition", "layers": "all"}}, "attention.layers: "),
+        ({"attention": {"form": "decomposition", "heads": [0]}}, "attention.heads: "),
+        ({"attention": {"form": "decomposition", "queries": "cls"}}, "attention.queries: "),
+        ({"attention": {"form": "decomposition", "reduce": "mean"}}, "attention.reduce: "),
+        ({"attention": {"form": "decomposition", "top_k": 3}}, "attention.top_k: "),
+        ({"attention": {"form": "decomposition", "exclude_special": True}}, "attention.exclude_special: "),
+        ({"inputs": [2, 5, 3], "attention": {"form": "decomposition", "level": "word"}}, "attention.level: "),
+    ],
+    "fake /encode 2": [
+        {"inputs": "cat", "attention": {"form": "decomposition"}},
+        ({"head_mask": [[0, 0, 0.0]]}, "head_mask: "),
+        ({"output": "tokens"}, "output: "),
+        ({"spans": [[[0, 3]]]}, "spans: "),
+        ({"long_texts": "mean"}, "long_texts: "),
+    ],
+    "fake /explain": [
+        {"a": "the cat", "b": "a dog"},
+        ({"a": 3}, "a: "),
+        ({"b": None}, "b: "),
+        ({"a": [CLS, SEP]}, "a: "),
+        ({"dimensions": HIDDEN_SIZE + 1}, "dimensions: "),
+        ({"dimensions": 0}, "dimensions: "),
+        ({"similarity": "euclidean"}, "similarity: "),
+        ({"c": "text"}, "c: "),
+    ],
+    "embedder /rerank": [{}, ({"query": "a", "documents": ["b"], "matches": True}, "matches: ")],
+    "embedder /score": [{}, ({"queries": "a", "documents": "b", "matches": True}, "matches: ")],
+    "reranker /rerank": [
+        {},
+        ({"query": "a", "documents": ["b"], "matches": True}, "matches: "),
+        ({"query": "", "texts": ["a"]}, "query: "),
+        ({"query": "a", "texts": []}, "texts: "),
+        ({"query": "a"}, "expected texts (TEI's form) or documents (Infinity's)"),
+        ({"query": "a", "documents": ["a"] * 3000}, "documents: 3000 documents, at most 2048", 413),
+        ({"query": "a", "documents": ["a"], "top_n": 0}, "top_n: "),
+        ({"query": "a", "documents": ["a", 1]}, "documents.1"),
+    ],
+    "reranker /score": [
+        {},
+        ({"queries": "a", "documents": "b", "matches": True}, "matches: "),
+        ({"queries": ["a", "b"], "documents": ["a", "b", "c"]}, "documents: 2 queries and 3 documents"),
+        ({"queries": "a"}, "expected queries and documents"),
+    ],
+    "multi_vector_encoder /encode 2": [
+        {},
+        ({"inputs": "a", "role": "passage"}, "role: "),
+        ({"inputs": [[1, 2]], "role": "query"}, "role: token ids and pairs are read as they"),
+    ],
+    "expanding_encoder /encode": [
+        {},
+        ({"inputs": "a", "role": "query", "attention": {}}, "leave attention out"),
+        ({"inputs": "a", "pool_factor": 0.5}, "pool_factor: "),
+        ({"inputs": "a", "pool_factor": 2, "role": "query"}, "pool_factor: it is for documents"),
+        ({"inputs": "a", "pool_factor": 2, "normalize": False}, "pool_factor: it is for vectors"),
+        ({"inputs": "a", "output": "tokens", "encoding_format": "int8"}, "the ranges of int8 are those"),
+    ],
+    "embedder /encode 3": [
+        {},
+        ({"inputs": "a", "role": "query"}, "reads queries and documents alike"),
+        ({"inputs": "a", "return_tokens": True}, "return_tokens: the answer has no vectors of tokens"),
+        ({"inputs": "a", "pool_factor": 2}, "pool_factor: it is for the token vectors"),
+    ],
+    "token_classifier /explain": [
+        {"a": "the cats sat on the mats.", "at": 0, "through": "network"},
+        ({"at": None}, "at: Field required, since this model labels tokens"),
+        ({"at": 3}, "at: no token of the text is at character 3: a space, or behind the text's end"),
+        ({"a": "the cat " * LONGEST, "at": 6 * LONGEST}, "at: no token of the text is at character 384: the text"),
+        ({"b": "a cat"}, "reads one text at a time"),
+        ({"through": "pooling"}, 'ask for through "network"', 404),
+    ],
+    "token_classifier /predict": [
+        {},
+        ({"inputs": "a", "level": "text"}, "for token-classification: this route is for classif", 404),
+        ({"inputs": [["a", "b"]]}, "expected a text, or a list of texts"),
+        ({"inputs": []}, "expected a text, or a list of texts"),
+        ({"inputs": "a", "aggregation": "last"}, "aggregation"),
+        ({"inputs": "a", "parameters": {"stride": -1}}, "stride"),
+    ],
+    "token_classifier /encode": [
+        {},
+        ({"inputs": [[5, 6]], "entities": {}}, "entities: only texts have places"),
+        ({"inputs": "a", "prompt": "b", "entities": {}}, "entities: prompt does not go with them"),
+        ({"inputs": "a", "output": "tokens", "entities": {}}, "does not go with them; leave one of the two out"),
+        ({"inputs": "a", "long_texts": "mean"}, "long_texts: drawn"),
+    ],
+    "token_classifier /rerank": [{}, ({"query": "a", "texts": ["b"]}, "labels tokens: it scores no pairs", 404)],
+    "token_classifier /embed": [{}, ({"inputs": "a"}, "this route is for embedding", 404)],
+    "classifier /predict": [{}, ({"inputs": "a", "level": "tokens"}, "", 404)],
+    "classifier /encode": [
+        {},
+        ({"inputs": "a", "entities": {}}, ""),
+        ({"inputs": "a", "long_texts": "windows"}, ""),
+    ],
+    "reranker /v1/rerank": [{}, ({"query": "a"}, "documents: ")],
+    "reranker /predict": [
+        {},
+        ({"inputs": ["a", "b", "c"]}, "inputs: expected a text, a pair"),
+        ({"inputs": [["a"], ["b", "c"]]}, "inputs: expected a text, a pair"),
+        ({"inputs": []}, "inputs: expected a text, a pair"),
+    ],
+    "reranker /classify": [{}, ({"input": []}, "input")],
+    "reranker /v1/embeddings": [{}, ({"input": "a", "model": "drawn"}, WRONG_TASK, 404)],
+    "reranker /embed": [{}, ({"inputs": "a"}, WRONG_TASK, 404)],
+    "reranker /embeddings": [{}, ({"input": "a", "model": "drawn"}, WRONG_TASK, 404)],
+    "reranker /similarity": [{}, ({"source": "a", "targets": ["b"]}, WRONG_TASK, 404)],
+    "reranker /v2/embed": [{}, ({"texts": ["a"]}, WRONG_TASK, 404)],
+    "reranker /embed_sparse": [{}, ({"inputs": "a"}, WRONG_TASK, 404)],
+    "reranker /v2/models/drawn/infer": [
+        {},
+        ({"inputs": [{"name": "t", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}, WRONG_TASK, 404),
+    ],
+    "classifier /rerank": [{}, ({"query": "a", "texts": ["b"]}, "is a classifier with 3 labels", 404)],
+    "default_artifact /rerank": [
+        {},
+        ({"query": "a", "texts": ["b"], "attention": {}}, "reads query and document apart"),
+        ({"query": "a", "texts": ["cat " * 40_000]}, "160000 characters, at most 131072 a text are taken", 413),
+        ({"query": "cat " * 900, "texts": ["a"], "truncate": False}, "query: 902 tokens, the model takes 256", 413),
+    ],
+    "fake /similarity": [
+        {},
+        ({}, ""),
+        ({"source": "cat"}, ""),
+        ({"targets": ["cat"]}, ""),
+        ({"source": "cat", "targets": []}, ""),
+        ({"source": "cat", "targets": ["cat"], "inputs": PAIR}, ""),
+        ({"source": "cat", "targets": ["cat"], "parameters": {}}, ""),
+        ({"source": "cat", "targets": [1]}, ""),
+        ({"inputs": {"source_sentence": "cat", "sentences": []}}, ""),
+        ({"inputs": PAIR, "truncate": False}, ""),
+        ({"inputs": PAIR, "source_prompt_name": "none"}, ""),
+        ({"inputs": PAIR, "parameters": {"truncation_direction": "Up"}}, ""),
+        ({"source": LONG, "targets": ["cat"], "truncate": False}, "source: ", 413),
+        ({"source": "cat", "targets": ["cat", LONG], "truncate": False}, "targets[1]: ", 413),
+        ({"source": "cat", "targets": ["cat"] * 3000}, "source and targets: ", 413),
+        (
+            {"inputs": {"source_sentence": "cat", "sentences": [LONG]}, "parameters": {"truncate": False}},
+            "inputs.sentences[0]: ",
+            413,
+        ),
+        (
+            {"inputs": {"source_sentence": LONG, "sentences": ["cat"]}, "parameters": {"truncate": False}},
+            "inputs.source_sentence: ",
+            413,
+        ),
+    ],
+    "classifier /zero-shot": [
+        {"inputs": "the cat", "candidate_labels": ["a", "b"]},
+        ({"candidate_labels": []}, "candidate_labels"),
+        ({"candidate_labels": " , "}, "give at least one label"),
+        ({"candidate_labels": None}, "candidate_labels: Field required"),
+        ({"candidate_labels": ["a", " "]}, "candidate_labels[1]: an empty label"),
+        ({"candidate_labels": ["a", "b", "a"]}, "candidate_labels[2]: the same as candidate_labels[0]"),
+        ({"candidate_labels": ["a" * 2000]}, "candidate_labels[0]: 2000 characters, at most 1024", 413),
+        ({"inputs": ["a"] * 100, "candidate_labels": [*map(str, range(1000))]}, "1000 labels of 100 texts are", 413),
+        ({"candidate_labels": ",".join(map(str, range(3000)))}, "candidate_labels: 3000, at most 2048", 413),
+        ({"candidate_labels": "," * 3000}, "candidate_labels: 3001, at most 2048", 413),
+        ({"inputs": ["a"] * 3000}, "inputs: 3000, at most 2048", 413),
+        ({"candidate_labels": ["the cats " * 100]}, "inputs[0]: the second text has", 413),
+        ({"inputs": ["a", ""]}, "inputs[1]: an empty text has no label"),
+        ({"inputs": []}, "inputs"),
+        ({"hypothesis_template": "It is."}, "hypothesis_template: expected {} once"),
+        ({"hypothesis_template": "{} or {}"}, "hypothesis_template: expected {} once"),
+        ({"hypothesis_template": "{}" + "a" * 1024}, "hypothesis_template"),
+    ],
+    "default_artifact /v2/embed": [
+        {"texts": ["a cat"]},
+        ({"embedding_types": ["int8"], "output_dimension": 64}, "embedding_types: int8 is for vectors of length 1"),
+        ({"embedding_types": ["binary"], "output_dimension": 60}, "embedding_types: binary packs eight dimensions"),
+        ({"output_dimension": 1000}, "output_dimension: expected 1 to 384"),
+        ({"truncate": "NONE", "texts": ["cat " * 600]}, "texts[0]: 602 tokens", 413),
+    ],
+    "fake /v1/embeddings": [
+        {},
+        ({"input": []}, "input: "),
+        ({"input": ["cat", 1]}, "input: "),
+        ({"input": None}, "input: "),
+        ({}, "input: "),
+        ({"input": "cat", "encoding_format": "float16"}, "encoding_format: "),
+        ({"input": "cat", "dimensions": 1000}, "dimensions: "),
+    ],
+    "fake /embeddings": [
+        {},
+        ({"input": []}, "input: "),
+        ({"input": ["cat", 1]}, "input: "),
+        ({"input": None}, "input: "),
+        ({}, "input: "),
+        ({"input": "cat", "encoding_format": "float16"}, "encoding_format: "),
+        ({"input": "cat", "dimensions": 1000}, "dimensions: "),
+    ],
+    "fake /embed": [
+        {},
+        ({"inputs": []}, "inputs: the list is empty"),
+        ({"inputs": ["cat", [1]]}, "inputs: expected a text, a list of texts"),
+        ({}, "inputs: Field required"),
+        ({"inputs": "cat", "truncation_direction": "Up"}, "truncation_direction: Input should be 'Right', "),
+    ],
+    "classifier /": [
+        {},
+        ({"inputs": {"source_sentence": "the cat", "sentences": ["a dog"]}}, WRONG_TASK, 404),
+        ({"inputs": []}, "inputs: expected a text, a pair"),
+        ({"query": "", "texts": ["a"]}, "query: String should have at least 1 character"),
+        ({}, "inputs: Field required"),
+        ([1], "Input should be a valid dictionary"),
+    ],
+    "fake /encode 3": [
+        {"inputs": "the cat"},
+        ({"head_mask": "0.1"}, "head_mask: expected a list of [layer, head, gate], at most 5"),
+        ({"head_mask": {"0": 1}}, "head_mask: expected a list of [layer, head, gate], at most 5"),
+        ({"head_mask": [[0, 0, 0]] * 6}, "head_mask: expected a list of [layer, head, gate], at most 5"),
+        ({"head_mask": [[0, 0, 0], [0, 1]]}, "head_mask[1]: expected [layer, head, gate], layer and head"),
+        ({"head_mask": [[0, 0, 0, 0]]}, "head_mask[0]: expected [layer, head, gate]"),
+        ({"head_mask": [0, 0, 0]}, "head_mask[0]: expected [layer, head, gate]"),
+        ({"head_mask": [[0.0, 0, 0]]}, "head_mask[0]: expected [layer, head, gate]"),
+        ({"head_mask": [[True, 0, 0]]}, "head_mask[0]: expected [layer, head, gate]"),
+        ({"head_mask": [[0, 0, 1.5]]}, "head_mask[0]: the gate is no number from 0 (head removed) to 1"),
+        ({"head_mask": [[0, 0, -0.5]]}, "head_mask[0]: the gate is no number from 0"),
+        ({"head_mask": [[0, 0, None]]}, "head_mask[0]: the gate is no number from 0"),
+        ({"head_mask": [[0, 0, True]]}, "head_mask[0]: the gate is no number from 0"),
+        ({"head_mask": [[3, 0, 0]]}, "head_mask[0]: the model has 3 layers, valid indices are -3 to 2"),
+        ({"head_mask": [[-4, 0, 0]]}, "head_mask[0]: the model has 3 layers"),
+        ({"head_mask": [[0, 2, 0]]}, "head_mask[0]: layer 0 has 2 heads, valid indices are -2 to 1"),
+        ({"head_mask": [[1, -4, 0]]}, "head_mask[0]: layer 1 has 3 heads, valid indices are -3 to 2"),
+        ({"head_mask": [[-1, 0, 0]]}, "head_mask[0]: layer 2 has no heads"),
+        ({"head_mask": [[0, 1, 0], [-3, -1, 0.5]]}, "head_mask[1]: layer 0, head 1 is named twice"),
+    ],
+}
+CASES = [(*key.split()[:2], body, row) for key, (body, *rows) in REFUSED.items() for row in rows]
+
+
+@pytest.fixture(scope="module")
+def fake(fake_artifact: Path) -> Iterator[TestClient]:
+    """The app on a model that computes nothing."""
+    served = Served(read_settings(["--model", str(fake_artifact), "--workers", "1"]), FakeBackend())
+    served.start()
+    yield served.client
+    served.engine.close(5)
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "body", "row"), CASES, ids=[f"{model} {path} {row[1]}" for model, path, _, row in CASES]
+)
+def test_a_mistake_is_refused_by_name(
+    request: pytest.FixtureRequest, client: Client, model: str, path: str, body: dict[str, Any], row: Row
+) -> None:
+    made: Any = request.getfixturevalue(model)
+    asked = made if model == "fake" else client(made.artifact if isinstance(made, TaskArtifact) else made)
+    change, words, *status = row
+    response = asked.post(path, json=change if isinstance(change, list) else {**body, **change})
+    assert response.status_code == (status[0] if status else 422), response.text
+    answer = response.json()
+    error = answer.get("error", answer.get("message"))
+    message = error if isinstance(error, str) else error["message"]
+    assert words in message
+    if field := re.match(r"([\w.\[\]]+): ", words):
+        assert message.startswith(words)
+        assert isinstance(error, str) or error["param"] == re.sub(r"\[(\d+)\]", r".\1", field[1])
