@@ -128,59 +128,51 @@ def test_reads_pooling_of_old_and_new_releases(tmp_path: Path, pooling: dict[str
     assert read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING], pooling)).pooling == expected
 
 
-@pytest.mark.parametrize(
-    ("pooling", "message"),
-    [
-        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "pooling cls+mean is not supported"),
-        ({"pooling_mode": "weightedmean"}, "pooling weightedmean is not supported"),
-        ({"pooling_mode": "mean", "include_prompt": False}, "leaves out the prompt"),
-    ],
-)
-def test_refuses_pooling_it_would_not_reproduce(tmp_path: Path, pooling: dict[str, Any], message: str) -> None:
-    with pytest.raises(UnsupportedModel) as caught:
-        read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING], pooling))
-    assert message in str(caught.value)
+OTHER = {"path": "x", "type": "sentence_transformers.models.LayerNorm"}
+LAYERED = [TRANSFORMER, POOLING, DENSE]
+Change = dict[str, Any]
+WRONG: list[tuple[list[dict[str, Any]], Change, Change, str]] = [  # modules, settings of pooling and of the dense layer
+    (
+        PLAIN,
+        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
+        {},
+        "pooling cls.mean is not supported",
+    ),
+    (PLAIN, {"pooling_mode": "weightedmean"}, {}, "pooling weightedmean is not supported"),
+    (PLAIN, {"pooling_mode": "mean", "include_prompt": False}, {}, "leaves out the prompt"),
+    ([POOLING, TRANSFORMER], {}, {}, "expected Transformer, Pooling"),
+    ([*PLAIN, OTHER], {}, {}, "module LayerNorm is not supported"),
+    ([*PLAIN, NORMALIZE, NORMALIZE], {}, {}, "several modules Normalize"),
+    ([*PLAIN, NORMALIZE, DENSE], {}, {}, "Dense layer after Normalize"),
+    (
+        [{"path": "", "type": "custom_st.Transformer"}, POOLING],
+        {},
+        {},
+        "names custom_st.Transformer: a module with code",
+    ),
+    ([{"path": ""}], {}, {}, "is malformed"),
+    ([TRANSFORMER, {**POOLING, "path": 1}], {}, {}, "is malformed"),
+    ([TRANSFORMER, {**POOLING, "path": "../x"}], {}, {}, r"names \.\./x, which is outside the folder"),
+    ([{**TRANSFORMER, "path": "/tmp"}, POOLING], {}, {}, "names /tmp, which is outside the folder"),  # noqa: S108 - a name
+    (
+        LAYERED,
+        {},
+        {"activation_function": "torch.nn.modules.activation.Softplus"},
+        "dense activation .*Softplus is not",
+    ),
+    (LAYERED, {}, {"activation_function": "mine.Identity"}, "dense activation mine.Identity is not supported"),
+    (LAYERED, {}, {"use_residual": True}, "with a residual"),
+    (LAYERED, {}, {"module_input_name": "token_embeddings"}, "anything but the pooled vector"),
+]
 
 
-@pytest.mark.parametrize(
-    ("modules", "message"),
-    [
-        ([POOLING, TRANSFORMER], "expected Transformer, Pooling"),
-        (
-            [TRANSFORMER, POOLING, {"path": "x", "type": "sentence_transformers.models.LayerNorm"}],
-            "module LayerNorm is not supported",
-        ),
-        ([TRANSFORMER, POOLING, NORMALIZE, NORMALIZE], "several modules Normalize"),
-        ([TRANSFORMER, POOLING, NORMALIZE, DENSE], "Dense layer after Normalize"),
-        ([{"path": "", "type": "custom_st.Transformer"}, POOLING], "names custom_st.Transformer: a module with code"),
-        ([{"path": ""}], "is malformed"),
-        ([TRANSFORMER, {**POOLING, "path": 1}], "is malformed"),
-        ([TRANSFORMER, {**POOLING, "path": "../1_Pooling"}], r"names \.\./1_Pooling, which is outside the folder"),
-        ([{**TRANSFORMER, "path": "/tmp"}, POOLING], "names /tmp, which is outside the folder"),  # noqa: S108 - a name
-    ],
-)
-def test_refuses_modules_it_would_not_reproduce(tmp_path: Path, modules: list[dict[str, Any]], message: str) -> None:
-    dense(tmp_path)
+@pytest.mark.parametrize(("modules", "pooling", "layer", "message"), WRONG)
+def test_refuses_modules_it_would_not_reproduce(
+    tmp_path: Path, modules: list[dict[str, Any]], pooling: Change, layer: Change, message: str
+) -> None:
+    dense(tmp_path, **layer)
     with pytest.raises(ExportError, match=message):
-        read_pipeline(sentence_transformer(tmp_path, modules))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"activation_function": "torch.nn.modules.activation.Softplus"},
-            "dense activation .*Softplus is not supported",
-        ),
-        ({"activation_function": "mine.Identity"}, "dense activation mine.Identity is not supported"),
-        ({"use_residual": True}, "with a residual"),
-        ({"module_input_name": "token_embeddings"}, "anything but the pooled vector"),
-    ],
-)
-def test_refuses_a_dense_layer_it_would_not_reproduce(tmp_path: Path, change: dict[str, object], message: str) -> None:
-    dense(tmp_path, **change)
-    with pytest.raises(UnsupportedModel, match=message):
-        read_pipeline(sentence_transformer(tmp_path, [TRANSFORMER, POOLING, DENSE]))
+        read_pipeline(sentence_transformer(tmp_path, modules, pooling))
 
 
 @pytest.mark.parametrize(("content", "message"), [("{", "cannot be read as JSON"), ("[]", "expected an object")])

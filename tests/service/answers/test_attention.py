@@ -216,30 +216,6 @@ def test_statistics_of_token_ids_and_repeated_tokens(served: Served) -> None:
     np.testing.assert_allclose(by_text["repeated_token"], [(maps[:, 1, 3] + maps[:, 3, 1]) / 2], rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("options", "size"),
-    [
-        ({"layers": [0, 1], "reduce": "mean"}, 4 * 2 * 36),
-        ({"reduce": "rollout"}, 4 * 36),
-        ({"layers": [0], "exclude_special": True}, 4 * 2 * 16),
-        ({"layers": [0], "level": "word", "queries": "cls"}, 4 * 2 * 5),
-        ({"layers": [0], "top_k": 2}, 2 * 6 * (4 * 2 + 4 * 2 + 4)),
-        ({"layers": [0], "form": "stats"}, 4 * 2 * 13),
-    ],
-    ids=str,
-)
-def test_size_is_that_of_what_is_answered(serve: Serve, options: dict[str, Any], size: int) -> None:
-    body = {"inputs": TEXT, "attention": options}
-    served = serve("--max-attention-bytes", str(size))
-    assert served.encode(body).status_code == 200
-    assert served.metric("polyhead_attention_bytes_total") == size
-    served = serve("--max-attention-bytes", str(size - 1))
-    response = served.encode(body)
-    assert response.status_code == 413
-    assert f"would hold {size} bytes of weights, at most {size - 1}" in response.json()["error"]["message"]
-    assert not served.backend.batches
-
-
 def test_a_rollout_counts_every_layer_that_it_computes(serve: Serve) -> None:
     computed = 4 * sum(NUM_HEADS) * 36
     served = serve("--max-attention-work-bytes", str(computed - 1))

@@ -208,12 +208,6 @@ def test_metrics_and_documentation_are_on_the_admin_port_alone(fake_artifact: Pa
         assert server.stop() == 0
 
 
-def test_the_two_ports_must_differ(fake_artifact: Path) -> None:
-    with fake_server(fake_artifact, "--port", "18999", "--admin-port", "18999") as server:
-        assert server.wait() == 2
-        assert "expected another one" in server.log
-
-
 @pytest.mark.parametrize(
     "host", ["api.example.com", "API.Example.com:8000", "a.b.internal", "a.internal:80", "[::1]:80"]
 )

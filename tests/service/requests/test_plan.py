@@ -15,6 +15,7 @@ LAST_ID = len(VOCABULARY) - 1
 LAST_LAYER, LAST_HEAD = len(NUM_HEADS) - 1, NUM_HEADS[0] - 1
 WHOLE = " ".join(["cat"] * (MAX_LENGTH - 2))
 Flags = tuple[str, ...]
+FIRST = {"layers": [0]}
 Body = dict[str, Any]
 ENCODE: list[
     tuple[str, Body, Body, int]
@@ -38,6 +39,7 @@ ENCODE: list[
     ("", {"attention": {"layers": [LAST_LAYER, -1 - LAST_LAYER]}}, {"attention": {"layers": [LAST_LAYER + 1]}}, 422),
     ("", {"attention": {"layers": [-1 - LAST_LAYER]}}, {"attention": {"layers": [-2 - LAST_LAYER]}}, 422),
     ("", {"attention": {"layers": [0], "heads": [1]}}, {"attention": {"layers": [0], "heads": [LAST_HEAD + 1]}}, 422),
+    ("--max-attention-bytes 72", {"attention": FIRST}, {"inputs": "a cat", "attention": FIRST}, 413),  # 4 * 2 heads * 9
     ("", {"head_mask": [[0, LAST_HEAD, 0.0]]}, {"head_mask": [[0, LAST_HEAD + 1, 0.0]]}, 422),
 ]
 OTHERS: list[tuple[str, str, Body, Body, int]] = [  # path, and the same of a whole body

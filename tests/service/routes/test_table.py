@@ -33,10 +33,6 @@ async def count_words(request: Request, body: Phrase) -> Response:
     return Response(str(len(body.text.split())), headers={"X-Longest": "3"}, media_type="application/json")
 
 
-async def beat(request: Request) -> Response:
-    return Response("beating")
-
-
 WORDS = Route(
     "POST",
     "/words",
@@ -47,9 +43,7 @@ WORDS = Route(
     summary="Count words",
     answer=answer_document(Words, headers={"X-Longest": {"schema": {"type": "integer"}}}),
 )
-HEARTBEAT = Route("GET", "/heartbeat", beat, access="everyone", is_probe=True)
-SECRET = Route("GET", "/secret", beat, access="admin")
-MORE = (*ROUTES, WORDS, HEARTBEAT, SECRET)
+MORE = (*ROUTES, WORDS)
 
 
 @pytest.fixture
