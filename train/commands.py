@@ -384,7 +384,7 @@ def orders(options: argparse.Namespace) -> None:
 PATTERNS_EXAMPLE = """\
 example:
   polyhead train patterns --output patterns"""
-TASKS = ("own token", "agreement", "one key", "count of three", "two offsets", "four keys")
+TASKS = ("own token", "agreement", "one key", "count of three", "two offsets", "four keys", "memory")
 
 
 def add_patterns(made: argparse.ArgumentParser) -> None:
@@ -413,5 +413,5 @@ def patterns(options: argparse.Namespace) -> None:
 
     made = Patterns(options.output, options.tasks, options.seeds, options.steps)
     sys.stderr.write(f"{made.left()} rows are left\n")
-    write_patterns(options.output, made, list(made.trials()))
+    write_patterns(options.output, made, list(made.trials()), list(made.memory_trials()))
     sys.stderr.write(f"wrote {options.output}: patterns.md, patterns.json, pictures and {NETWORKS}\n")

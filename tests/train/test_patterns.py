@@ -146,7 +146,19 @@ def test_a_trained_network_is_served_and_its_head_looks_at_the_asked_key(tmp_pat
 
 def test_patterns_from_the_command_line(tmp_path: Path) -> None:
     output = tmp_path / "patterns"
-    given = ["train", "patterns", "--tasks", "agreement", "--seeds", "2", "--steps", "2", "--output", str(output)]
+    given = [
+        "train",
+        "patterns",
+        "--tasks",
+        "agreement",
+        "memory",
+        "--seeds",
+        "2",
+        "--steps",
+        "2",
+        "--output",
+        str(output),
+    ]
     assert main(given) == 0
     record = json.loads((output / "patterns.json").read_bytes())
     assert [row["heads"] for row in record["rows"]] == [1, 2, 4, 8, 16, 32, 8]
@@ -157,7 +169,8 @@ def test_patterns_from_the_command_line(tmp_path: Path) -> None:
         assert row["values"][row["served_seed"]] == max(row["values"])
         assert (output / "networks" / row["network"] / "model.safetensors").is_file()
     drawn = {path.stem for path in output.glob("*.svg")}
-    assert drawn == {"patterns", "patterns-gates", "patterns-steps"}
+    assert drawn == {"patterns", "patterns-gates", "patterns-memory", "patterns-steps"}
+    assert [(row["heads"], row["values"]) for row in record["memory"]] == [(n, [2, 2]) for n in (1, 2, 4, 8, 16, 32)]
     for name in drawn:
         ElementTree.fromstring((output / f"{name}.svg").read_text())  # noqa: S314 - written just above
     (output / "trials" / "agreement-h2-k16-v16-l1.json").unlink()

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from export.pruning.picture import Line, Panel, draw_panels, plain
+from train.experiments.patterns.memory import EXAMPLES
 from train.experiments.patterns.network import WIDTH
 from train.experiments.patterns.tasks import OFFSETS, PLACES, TASKS
 from train.experiments.patterns.training import GATED_HEADS, GATED_LONGER
@@ -16,12 +17,19 @@ RIGHT = "right answers"
 FEWER_HEADS = (1, 2, 4, 8, 32)  # as many as a picture has colours for
 
 
-def draw_pictures(rows: Sequence[Row]) -> dict[str, str]:
-    """SVG documents by name, of the pictures that have rows."""
+def draw_pictures(rows: Sequence[Row], memory: Sequence[Row] = ()) -> dict[str, str]:
+    """SVG documents by name, of the pictures that have rows.
+
+    Args:
+        rows: of patterns.json.
+        memory: what patterns.json holds under this name.
+    """
+    made = {name: (title, draw(rows)) for name, (title, draw) in PICTURES.items()}
+    made["patterns-memory"] = ("Memorising random examples", _memory(memory))
     drawn = {}
-    for name, (title, draw) in PICTURES.items():
-        panels = [panel._replace(lines=[line for line in panel.lines if line.points]) for panel in draw(rows)]
-        if shown := [panel for panel in panels if panel.lines]:
+    for name, (title, panels) in made.items():
+        filled = [panel._replace(lines=[line for line in panel.lines if line.points]) for panel in panels]
+        if shown := [panel for panel in filled if panel.lines]:
             drawn[name] = draw_panels(title, shown)
     return drawn
 
@@ -150,6 +158,24 @@ def _offsets(rows: Sequence[Row]) -> list[Panel]:
         _predicted("predicted", without, "heads", "e dashed"),
     ]
     return [*panels, Panel(f"Two offsets: {RIGHT}", "heads", lines)]
+
+
+def _memory(memory: Sequence[Row]) -> list[Panel]:
+    """How fast heads memorise, and how much theory promises."""
+    return [
+        Panel(
+            f"Steps until {EXAMPLES} examples are memorised",
+            "heads",
+            [_measured("", memory, "heads")],
+            logarithmic=True,
+        ),
+        Panel(
+            "Examples that theory promises",
+            "heads",
+            [Line("", plain((row["heads"], row["promised"]) for row in memory))],
+            logarithmic=True,
+        ),
+    ]
 
 
 PICTURES: Mapping[str, tuple[str, Callable[[Sequence[Row]], list[Panel]]]] = {

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from model.artifact import write_whole
+from train.experiments.patterns.memory import EXAMPLES, promised
 from train.experiments.patterns.pictures import draw_pictures
 from train.experiments.patterns.tasks import TASKS
 from train.experiments.patterns.training import Patterns
@@ -15,8 +16,17 @@ from train.experiments.trials import Found, estimate, format_interval
 FIGURES = ("steps", "attention_parameters", "cpu_seconds", "open_heads", "curve", "place_weights", "served_seed")
 
 
-def write_patterns(folder: Path, patterns: Patterns, found: Sequence[Found]) -> Mapping[str, Any]:
-    """Writes patterns.json, patterns.md and the pictures, and returns the first."""
+def write_patterns(
+    folder: Path, patterns: Patterns, found: Sequence[Found], memorised: Sequence[Found]
+) -> Mapping[str, Any]:
+    """Writes patterns.json, patterns.md and the pictures, and returns the first.
+
+    Args:
+        folder: to write into.
+        patterns: the experiment.
+        found: by each of its rows.
+        memorised: by each of its numbers of heads that memorised.
+    """
     record: dict[str, Any] = {"schema_version": 1, "seeds": patterns.seeds, "steps": patterns.steps, "rows": []}
     for row, trial in zip(patterns.rows, found, strict=True):
         figures = {name: trial[name] for name in FIGURES if name in trial}
@@ -31,9 +41,19 @@ def write_patterns(folder: Path, patterns: Patterns, found: Sequence[Found]) -> 
                 **accuracy,
             }
         )
+    record["memory"] = [
+        {
+            "heads": heads,
+            "examples": EXAMPLES,
+            "promised": promised(heads),
+            **{name: trial[name] for name in ("values", "errors", "cpu_seconds")},
+            **estimate(trial["values"]),
+        }
+        for heads, trial in zip(patterns.memorising, memorised, strict=True)
+    ]
     write_whole(folder / "patterns.json", json.dumps(record, indent=1).encode() + b"\n")
     write_whole(folder / "patterns.md", ("\n".join(table(record)) + "\n").encode())
-    for name, picture in draw_pictures(record["rows"]).items():
+    for name, picture in draw_pictures(record["rows"], record["memory"]).items():
         write_whole(folder / f"{name}.svg", picture.encode())
     return record
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from train.experiments.patterns.memory import memorise
 from train.experiments.patterns.network import WIDTH, Network, Row
 from train.experiments.patterns.servable import encoder_of, write_servable
 from train.experiments.patterns.tasks import PLACES, TASKS, Examples, Task, input_ids_of
@@ -28,7 +29,7 @@ BATCH, RATE, JUDGED, EVERY = 64, 4e-3, 1000, 100
 GATE_RATE = 30.0  # factor on the rate of gates: they have as far to go in fewer, noisier steps
 OPEN_COST = 0.02  # nats that an open head costs; an answer without its pattern costs 0.5 and more
 DONE = 0.995  # accuracy of every seed at which a row is done
-NETWORKS = "networks"
+NETWORKS, MEMORY = "networks", "memory"
 
 
 def rows(tasks: Sequence[str]) -> list[Row]:
@@ -136,6 +137,7 @@ class Patterns:
 
     def __init__(self, output: Path, tasks: Sequence[str], seeds: int, steps: int) -> None:
         self.output, self.rows, self.seeds, self.steps = output, rows(tasks), seeds, steps
+        self.memorising = HEADS if MEMORY in tasks else ()
 
     def trials(self) -> Iterator[Found]:
         """What each row found; those that were run before are not run again."""
@@ -153,6 +155,18 @@ class Patterns:
         write_servable(self.output / NETWORKS / row.name, network, best)
         return {**found, "served_seed": best}
 
+    def memory_trials(self) -> Iterator[Found]:
+        """How fast each number of heads memorises."""
+        for heads in self.memorising:
+            described = {"heads": heads, "seeds": self.seeds, "steps": self.steps}
+            yield run_trial(
+                self.output,
+                f"{MEMORY}-h{heads}",
+                described,
+                lambda *_, heads=heads: memorise(heads, range(self.seeds), self.steps),
+            )
+
     def left(self) -> int:
         """How many rows are still to be trained."""
-        return sum(not is_done(self.output, row.name) for row in self.rows)
+        names = [*(row.name for row in self.rows), *(f"{MEMORY}-h{heads}" for heads in self.memorising)]
+        return sum(not is_done(self.output, name) for name in names)
