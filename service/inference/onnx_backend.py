@@ -42,7 +42,6 @@ from model.artifact import (
 from model.config_parts import Task
 from model.processor import length_step, session_entries
 from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array, TokenParts, WholeText
-from service.inference.graph_files import check_graph_files
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # On a GPU shape arithmetic stays on the CPU. TensorFloat-32, on by default there, has 10 bits: too few for fp32 parity.
@@ -256,14 +255,13 @@ def load_session(
     """Opens one of an artifact's graphs, by its file's name.
 
     Raises:
-        ArtifactError: it does not load, or uses a file that the manifest does not list.
+        ArtifactError: it does not load, or keeps weights outside of its folder, which ONNX Runtime refuses.
         ProviderUnavailable: the provider cannot be used.
     """
     if provider not in PROVIDERS:
         raise ProviderUnavailable(f"provider is {provider!r}: expected one of {', '.join(PROVIDERS)}")
     if intra_op_threads < 1:
         raise ValueError(f"intra_op_threads is {intra_op_threads}: expected at least 1")
-    check_graph_files(artifact, graph)
     path, providers = artifact.path(graph), PROVIDERS[provider]
     name, _ = providers[0]
     if name not in onnxruntime.get_available_providers():

@@ -18,7 +18,6 @@ import numpy as np
 from model.artifact import OPENVINO, PLAIN_GRAPH, Artifact, ArtifactError
 from model.processor import openvino_settings
 from service.inference.backend import Batch, BatchOutput, Cancellation
-from service.inference.graph_files import check_graph_files
 from service.inference.onnx_backend import SPLITS, OnnxBackend, ProviderUnavailable, plan_feeds, warm_up_lengths
 from service.machine import lower_thread_priority
 
@@ -39,7 +38,7 @@ class OpenVinoBackend:
         intra_op_threads: threads of one run.
 
     Raises:
-        ArtifactError: the graph does not load.
+        ArtifactError: the graph does not load, or keeps weights outside of its folder, which OpenVINO refuses.
         ProviderUnavailable: OpenVINO is not installed.
     """
 
@@ -51,7 +50,6 @@ class OpenVinoBackend:
                 f"{artifact.directory} was exported for OpenVINO, which is not installed: "
                 "pip install 'polyhead[openvino]', or export it without --engine openvino"
             ) from None
-        check_graph_files(artifact, PLAIN_GRAPH)
         manifest, path = artifact.manifest, artifact.path(PLAIN_GRAPH)
         self._artifact = artifact
         self._intra_op_threads = intra_op_threads
