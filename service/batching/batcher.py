@@ -43,7 +43,6 @@ class Batcher:
             the rest of the network runs on real tokens. Without any, few texts would find others to run with.
         max_batch_pairs: attention weights of a batch a head, over all wanted layers: 2**19 are 25 MB at 12 heads.
         max_run_seconds: a run that takes longer is taken for hanging.
-        max_abandoned: hanging threads to leave behind before giving up permanently.
     """
 
     def __init__(
@@ -58,7 +57,6 @@ class Batcher:
         max_padding: float = 0.25,
         max_batch_pairs: int = 2**19,
         max_run_seconds: float = 60.0,
-        max_abandoned: int = 2,
     ) -> None:
         if workers < 1 or max_queue_tokens < 1:
             raise ValueError(f"workers and max_queue_tokens are {workers}, {max_queue_tokens}: expected at least 1")
@@ -80,7 +78,6 @@ class Batcher:
             size=workers,
             on_batch=on_batch,
             max_run_seconds=max_run_seconds,
-            max_abandoned=max_abandoned,
         )
 
     def start(self) -> None:
@@ -188,7 +185,7 @@ class Batcher:
             del refusal  # it holds this frame, which would hold it until a collection of garbage finds them
 
     def _refusal(self, request: PendingRequest, tokens: int, now: float) -> ServiceError | None:
-        if self._state != "open" or self.executor.has_failed:
+        if self._state != "open":
             return NotReady(UNAVAILABLE, retry_after=RETRY_AFTER)
         if not request.is_wanted(now):
             return DeadlineExceeded()

@@ -1,21 +1,22 @@
 """What the worker threads do: take batches from the queue, run them on their share of the cores, settle the requests.
 
 It does not know who waits, nor how requests come in. The queue and the requests are guarded by one lock, shared with
-the batcher; the backend runs outside it.
+the batcher; the backend runs outside it. Python cannot stop a thread: while one is in a run for too long the workers
+count as not alive, and a new process is the cure.
 """
 
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 
 from service.batching.admission import DrainRate
-from service.batching.jobs import JobResult, PendingRequest, collate, deliver, separate
+from service.batching.jobs import Job, JobResult, PendingRequest, collate, deliver, separate
 from service.batching.queue import JobQueue, QueuedText
-from service.batching.worker_pool import Worker, WorkerPool
 from service.errors import InferenceFailed, NotReady, ServiceError
-from service.inference.backend import Backend
+from service.inference.backend import Backend, Cancellation
 from service.machine import lower_thread_priority
 from service.observability.stages import BatchRecord
 
@@ -24,20 +25,65 @@ logger = logging.getLogger(__name__)
 FAILED = "inference failed; the log has the details"
 UNAVAILABLE = "this process no longer takes work; another one may"
 WORKER_NICE = 5
-RETRY_AFTER = 1.0  # seconds; a replacement, or another replica, is there by then
+RETRY_AFTER = 1.0  # seconds; another replica is there by then
 _MIN_SHARE = 64  # tokens; MiniLM-L6 takes 2.1 (fp32) or 2.5 times (int8) as long for each of 8 tokens run alone
 _CANCEL_SECONDS = 1.0  # for a run to end early; ONNX Runtime looks up before every node, and few take longer
 
 
+class Worker:
+    """One worker thread. All but `thread` is guarded by the executor's lock.
+
+    Attributes:
+        thread: the thread.
+        busy_since: when its current run began (`time.monotonic`), or None between runs.
+        free_since: when it was woken, or done with the run before: what its next texts cost the queue begins there.
+        running: the texts it runs.
+        jobs: what is run for them. Kept here: a request may be over before its run is, and forgets its jobs then.
+        retries: texts of a batch that failed, which it runs again one by one.
+        cancellation: ends the current run early.
+    """
+
+    __slots__ = ("busy_since", "cancellation", "free_since", "jobs", "retries", "running", "thread")
+
+    def __init__(self, name: str, main: Callable[["Worker"], None]) -> None:
+        self.thread = threading.Thread(target=main, args=(self,), name=name, daemon=True)
+        self.busy_since: float | None = None
+        self.free_since = time.monotonic()
+        self.running: list[QueuedText[PendingRequest]] = []
+        self.jobs: list[Job] = []
+        self.retries: deque[QueuedText[PendingRequest]] = deque()
+        self.cancellation = Cancellation()
+
+    def begin(self, texts: list[QueuedText[PendingRequest]], now: float) -> None:
+        """Notes the texts of the run that begins now."""
+        self.running = texts
+        self.jobs = [text.request.jobs[text.index] for text in texts]
+        self.cancellation = Cancellation()
+        self.busy_since = now
+
+    def rest(self) -> None:
+        """Notes that nothing runs, and lets go of what ran."""
+        self.busy_since = None
+        self.running, self.jobs, self.cancellation = [], [], Cancellation()
+
+    def cancel_if_unwanted(self, now: float) -> None:
+        """Cancels the run if no request waits for any of its texts."""
+        if self.running and not any(text.request.is_wanted(now) for text in self.running):
+            self.cancellation.cancel()
+
+    def requests(self) -> set[PendingRequest]:
+        """The requests of all texts that it took and has not done."""
+        return {text.request for text in (*self.running, *self.retries)}
+
+
 class BatchExecutor:
-    """Runs batches from a queue on worker threads, and settles requests where runs fail, die or hang.
+    """Runs batches from a queue on worker threads, and settles requests where runs fail.
 
     Attributes:
         size: worker threads.
         rate: how fast they work.
         cores: shared with other models of the process; None if there are none.
-        has_failed: whether too many hang; they take nothing more then, permanently.
-        pool: the threads.
+        workers: the threads.
 
     Args:
         backend: runs batches; closed with the executor.
@@ -46,7 +92,6 @@ class BatchExecutor:
         size: worker threads.
         on_batch: called on the worker's thread after every batch, once its results are on their way.
         max_run_seconds: a run that takes longer is taken for hanging.
-        max_abandoned: hanging threads to leave behind before giving up permanently.
     """
 
     def __init__(
@@ -58,36 +103,37 @@ class BatchExecutor:
         size: int,
         on_batch: Callable[[BatchRecord], None] | None,
         max_run_seconds: float,
-        max_abandoned: int,
     ) -> None:
         self.size = size
         self.rate = DrainRate()
         self.cores: CoreShare | None = None
-        self.has_failed = False
+        self.workers = [Worker(f"polyhead-worker-{index}", self._work) for index in range(size)]
         self._backend = backend
         self._queue = queue
         self._lock = lock
         self._wake_ups: SimpleQueue[None] = SimpleQueue()  # one for each idle worker that is to look at the queue again
         self._on_batch = on_batch
+        self._max_run_seconds = max_run_seconds
         self._idle = 0
         self._is_closing = False
-        self.pool = WorkerPool(
-            size=size,
-            work=self._work,
-            lock=lock,
-            on_lost=self._recover,
-            on_failed=self._give_up,
-            max_run_seconds=max_run_seconds,
-            max_abandoned=max_abandoned,
-        )
 
     def start(self) -> None:
-        """Starts the threads."""
-        self.pool.start()
+        """Starts the threads.
+
+        Raises:
+            RuntimeError: the system gives none.
+        """
+        for worker in self.workers:
+            worker.thread.start()
 
     def is_alive(self) -> bool:
-        """Whether every worker lives and makes progress."""
-        return not self._is_closing and self.pool.is_alive()
+        """Whether every worker lives and none is in one run for too long."""
+        begun = time.monotonic() - self._max_run_seconds
+        with self._lock:
+            return not self._is_closing and all(
+                worker.thread.is_alive() and (worker.busy_since is None or worker.busy_since >= begun)
+                for worker in self.workers
+            )
 
     def wake(self, texts: int) -> None:
         """Tells idle workers that texts came. Lock held."""
@@ -98,7 +144,7 @@ class BatchExecutor:
     def cancel_unwanted_runs(self) -> None:
         """Cancels runs whose requests have all ended. Lock held."""
         now = time.monotonic()
-        for worker in self.pool.workers:
+        for worker in self.workers:
             worker.cancel_if_unwanted(now)
 
     def close(self, timeout: float) -> bool:
@@ -110,16 +156,24 @@ class BatchExecutor:
         with self._lock:
             self._is_closing = True
             self.wake(self._idle)
-            has_finished = self.pool.wait_returned(timeout)
-            if not has_finished:
+        has_finished = self._join(timeout)
+        if not has_finished:
+            with self._lock:
                 self._abandon()
                 self.cancel_unwanted_runs()
-                self.pool.dismiss_all()
-        if self.pool.stop(_CANCEL_SECONDS):
+        if has_finished or self._join(_CANCEL_SECONDS):
             self._backend.close()
         else:
             logger.warning("a run is still going on: the backend stays open until the process ends")
         return has_finished
+
+    def _join(self, timeout: float) -> bool:
+        """Waits for the workers' ends; whether all came in time."""
+        deadline = time.monotonic() + timeout
+        started = [worker.thread for worker in self.workers if worker.thread.ident is not None]
+        for thread in started:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in started)
 
     def _work(self, worker: Worker) -> None:
         lower_thread_priority(WORKER_NICE)  # with every core computing, the event loop would wait for its turn
@@ -137,7 +191,7 @@ class BatchExecutor:
         """Gives a worker the next texts that anybody wants, waiting for some; False when there will be none."""
         with self._lock:
             worker.rest()
-            while not worker.is_dismissed:
+            while True:
                 now = time.monotonic()
                 texts = [worker.retries.popleft()] if worker.retries else self._queue.take(self._share())
                 if wanted := [text for text in texts if text.request.is_wanted(now)]:
@@ -148,7 +202,6 @@ class BatchExecutor:
                         return False
                     self._wait()
                     worker.free_since = time.monotonic()
-            return False
 
     def _share(self) -> int:
         """The most tokens that a worker takes at once: the waiting tokens divided by the workers.
@@ -178,7 +231,7 @@ class BatchExecutor:
             seconds = time.monotonic() - started
             waits = [started - text.request.arrived for text in texts]
             results = separate(jobs, output, queue_seconds=waits, inference_seconds=seconds)
-        except Exception as error:  # the backend may raise anything; whatever it is, the worker goes on
+        except BaseException as error:  # the backend may raise anything; whatever it is, the worker goes on
             worker.free_since = time.monotonic()
             self._report(BatchRecord(0, 0, 0, time.monotonic() - started))
             if worker.cancellation.is_cancelled:
@@ -198,20 +251,16 @@ class BatchExecutor:
     ) -> None:
         now = time.monotonic()
         with self._lock:
-            if worker.is_dismissed:
-                return
             self.rate.add(tokens, now - worker.free_since)  # with what it waited for a core that another model used
             worker.free_since = now
             pairs = zip(texts, results, strict=True)
             completed = [text.request for text, result in pairs if text.request.complete(text.index, result)]
         deliver(completed)
 
-    def _fail(self, worker: Worker, texts: list[QueuedText[PendingRequest]], error: Exception) -> None:
+    def _fail(self, worker: Worker, texts: list[QueuedText[PendingRequest]], error: BaseException) -> None:
         longest = max(text.length for text in texts)
         logger.error("a batch of %d texts, %d tokens the longest, failed", len(texts), longest, exc_info=error)
         with self._lock:
-            if worker.is_dismissed:
-                return
             if len(texts) > 1:
                 worker.retries.extend(texts)
                 return
@@ -225,28 +274,17 @@ class BatchExecutor:
         except Exception:  # what counts batches must not end the worker that runs them
             logger.exception("the batch callback failed")
 
-    def _recover(self, worker: Worker) -> None:
-        """Fails what a lost worker was running, and hands the texts it had not begun to the others. Lock held."""
-        self._fail_requests({text.request for text in worker.running}, InferenceFailed, FAILED)
-        now = time.monotonic()
-        texts = [text for text in worker.retries if text.request.is_wanted(now)]
-        self._queue.put_back(texts)
-        self.wake(len(texts))
-        if self.has_failed:  # no worker is replaced any more, and the one lost may have been the last
-            self._give_up()
-
-    def _give_up(self) -> None:
-        """Fails the queued requests, permanently; workers that still answer finish what they have taken. Lock held."""
-        self.has_failed = True
-        self._fail_requests(self._queue.requests(), NotReady, UNAVAILABLE)
-
     def _abandon(self) -> None:
         """Fails the queued requests and those that the workers have taken. Lock held."""
-        taken = {request for worker in self.pool.workers for request in worker.requests()}
+        taken = {request for worker in self.workers for request in worker.requests()}
         self._fail_requests([*taken, *self._queue.requests()], NotReady, UNAVAILABLE)
 
     def _fail_requests(
-        self, requests: Iterable[PendingRequest], kind: type[ServiceError], message: str, cause: Exception | None = None
+        self,
+        requests: Iterable[PendingRequest],
+        kind: type[ServiceError],
+        message: str,
+        cause: BaseException | None = None,
     ) -> None:
         """Fails requests at once, dropping what they have in the queue. Lock held."""
         failed = []

@@ -228,17 +228,6 @@ class JobQueue(Generic[R]):
             self._by_length.add(text)
         self._count(request, len(own), sum(text.length for text in own))
 
-    def put_back(self, texts: Iterable[QueuedText[R]]) -> None:
-        """Returns texts that were taken and never run to the front of their requests."""
-        for text in reversed(list(texts)):
-            request = text.request
-            request.tag -= text.length
-            heapq.heappush(self._turns, (request.tag, next(self._sequence), request))
-            self._requests.setdefault(request, deque()).appendleft(text)
-            text.queued = True
-            self._by_length.add(text)
-            self._count(request, 1, text.length)
-
     def remove(self, request: R) -> None:
         """Drops what is left of a request; nothing where nothing is."""
         for text in self._requests.get(request, ()):

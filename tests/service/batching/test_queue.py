@@ -145,10 +145,8 @@ TestQueueAgainstDefinition.settings = settings(max_examples=100, stateful_step_c
 
 
 @settings(deadline=None)
-@given(requests=st.lists(TEXTS, min_size=1, max_size=12), limits=LIMITS, choices=st.lists(st.booleans(), min_size=1))
-def test_every_text_leaves_once_also_when_batches_are_put_back(
-    requests: list[list[tuple[int, tuple[int, ...]]]], limits: BatchLimits, choices: list[bool]
-) -> None:
+@given(requests=st.lists(TEXTS, min_size=1, max_size=12), limits=LIMITS)
+def test_every_text_leaves_once(requests: list[list[tuple[int, tuple[int, ...]]]], limits: BatchLimits) -> None:
     queue: JobQueue[QueuedRequest] = JobQueue(limits)
     expected = set()
     for texts in requests:
@@ -157,13 +155,6 @@ def test_every_text_leaves_once_also_when_batches_are_put_back(
         queue.add(request, queued, 0.0)
         expected.update(queued)
     left: list[QueuedText[QueuedRequest]] = []
-    for put_back in choices:
-        batch = queue.take(10**6)
-        if put_back:
-            queue.put_back(batch)
-        else:
-            left += batch
-    assert queue.texts == len(expected) - len(left)
     while batch := queue.take(10**6):
         left += batch
     assert len(left) == len(expected)
@@ -174,17 +165,6 @@ def test_every_text_leaves_once_also_when_batches_are_put_back(
 def test_a_share_of_a_whole_batch_leaves_less_room_for_padding() -> None:
     limits = BatchLimits(max_tokens=100, max_padding=0.25, max_pairs=10**6, max_full_padding=0.1)
     assert [limits.padding(share) for share in (99, 100, 101)] == [0.25, 0.1, 0.1]
-
-
-def test_put_back_keeps_order_and_refunds_the_turn() -> None:
-    queue: JobQueue[QueuedRequest] = JobQueue(UNBOUNDED)
-    request, other = add(queue, [4, 4, 5]), add(queue, [5])
-    taken = queue.take(8)
-    assert served(taken, request) == [0, 1]
-    queue.put_back(taken)
-    assert queue.tokens == 18
-    assert served(queue.take(4), request) == [0]
-    assert served(queue.take(5), other) == [0]
 
 
 def test_requests_that_left_are_forgotten() -> None:

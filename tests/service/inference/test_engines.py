@@ -1,4 +1,4 @@
-"""What a service promises of runs that are given up, hang, wait or end, with each engine's real graph behind it."""
+"""What a service promises of runs that are given up, wait or end, with each engine's real graph behind it."""
 
 import asyncio
 import threading
@@ -13,12 +13,11 @@ import pytest
 from model.artifact import ONNX_RUNTIME, OPENVINO, Artifact
 from service.batching.batcher import Batcher
 from service.batching.jobs import Job
-from service.errors import InferenceFailed, NotReady
+from service.errors import NotReady
 from service.inference.backend import Backend, Batch, BatchOutput, Cancellation
 from service.inference.openvino_backend import load_backend
 from tests.service.batching.test_batcher import begin
 from tests.service.fake_backend import PATIENCE
-from tests.service.monitor_clock import MonitorClock
 from tests.task_artifacts import LONGEST, TaskArtifact, for_openvino
 
 TEXTS = [[5, 6, 7], [8, 9], [10] * 9, [11]]
@@ -115,22 +114,6 @@ async def test_a_request_that_is_given_up_ends_its_run_and_no_other(backend: Hel
         with pytest.raises(asyncio.CancelledError):
             await given_up
         await assert_answers(batcher, expected)
-        assert batcher.is_alive()
-
-
-async def test_a_run_that_hangs_is_replaced_and_may_come_back_into_the_engine(
-    backend: HeldBackend, expected: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = MonitorClock(monkeypatch)
-    with running(backend, max_run_seconds=60.0) as batcher:
-        hung = await begin(batcher, *jobs(TEXTS[:1]))
-        assert await asyncio.to_thread(backend.begun.acquire, timeout=PATIENCE)
-        clock.look_later_by(61.0)
-        with pytest.raises(InferenceFailed):
-            await hung
-        backend.may_run.set()  # it and its replacement compute at the same time now
-        for _ in range(5):
-            await assert_answers(batcher, expected)
         assert batcher.is_alive()
 
 
