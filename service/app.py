@@ -117,14 +117,14 @@ def create_app(
     models = readiness.models = Models(settings, metrics)
     ports = HostAndPortPolicy(settings.admin_port, split_list(settings.allowed_hosts))
     origins = _origins(split_list(settings.cors_origins), table)
-    early = EarlyRefusals(table, readiness, keys, ports, metrics, is_read_by_browsers=origins is not None)
+    early = EarlyRefusals(table, models.early_refusal, keys, ports, metrics, is_read_by_browsers=origins is not None)
     pages = MetricsPages(metrics.registry)
     services = Services(settings, readiness, metrics, pages, table, bodies, early, models, next(iter(models)))
     middleware = RequestMiddleware(
         table,
         {route: make_handler(route, services) for route in table},
         services=services,
-        process=readiness,
+        is_draining=lambda: readiness.is_draining,
         metrics=metrics,
         keys=keys,
         ports=ports,

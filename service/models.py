@@ -112,10 +112,10 @@ class ServedModel:
         )
         self.metrics.watch(
             {
-                names.QUEUE_TEXTS: lambda: runner.queued_texts,
-                names.QUEUE_TOKENS: lambda: runner.queued_tokens,
-                names.QUEUE_OLDEST_AGE: lambda: runner.oldest_age,
-                names.TOKENIZER_QUEUE_CHARACTERS: lambda: runner.queued_characters,
+                names.QUEUE_TEXTS: lambda: runner.batcher.queued_texts,
+                names.QUEUE_TOKENS: lambda: runner.batcher.queued_tokens,
+                names.QUEUE_OLDEST_AGE: lambda: runner.batcher.oldest_age,
+                names.TOKENIZER_QUEUE_CHARACTERS: lambda: runner.tokenizer.waiting_characters,
                 names.EXPLAIN_QUEUE_VECTORS: lambda: runner.queued_explain_vectors,
                 names.MODEL_READY: lambda: float(self.is_alive()),
             }

@@ -66,6 +66,7 @@ class Runner:
     Attributes:
         artifact: the one that was loaded.
         tokenizer: text to token ids.
+        batcher: the queue of texts, and the workers that run them.
         runtime: provider and threads.
         written: when its manifest was written, in seconds since 1970.
         head_report: the artifact's `heads.json`; None if it has none.
@@ -87,7 +88,7 @@ class Runner:
         self.head_report = artifact.path(HEADS).read_bytes() if HEADS in artifact.manifest.files else None
         self.token_outputs = TokenOutputs.load(artifact)
         self._query_table = QueryTable.load(artifact, tokenizer.special_ends)
-        self._batcher = batcher
+        self.batcher = batcher
         self._decompositions = decompositions
 
     @classmethod
@@ -150,43 +151,18 @@ class Runner:
         return self.artifact.manifest.config
 
     @property
-    def max_queue_tokens(self) -> int:
-        """Tokens that may wait, of all requests together."""
-        return self._batcher.max_queue_tokens
-
-    @property
-    def queued_texts(self) -> int:
-        """Texts waiting for a worker."""
-        return self._batcher.queued_texts
-
-    @property
-    def queued_tokens(self) -> int:
-        """Tokens waiting for a worker."""
-        return self._batcher.queued_tokens
-
-    @property
-    def queued_characters(self) -> int:
-        """Characters of long texts waiting to be tokenised."""
-        return self.tokenizer.waiting_characters
-
-    @property
     def queued_explain_vectors(self) -> int:
         """Token vectors of the texts that are explained through the network, or wait for it."""
         return self._decompositions.waiting_rows if self._decompositions is not None else 0
 
-    @property
-    def oldest_age(self) -> float:
-        """Seconds that the oldest waiting text has waited."""
-        return self._batcher.oldest_age
-
     def is_alive(self) -> bool:
         """Whether every worker answers."""
-        return self._batcher.is_alive()
+        return self.batcher.is_alive()
 
     def early_refusal(self, tokens: int, others: int = 0, refused: int = 0) -> Overloaded | None:
         """Why a queue would refuse a request, before it is read: see `Batcher.early_refusal`."""
         characters = _TOKEN_CHARACTERS * tokens
-        return self._batcher.early_refusal(tokens, others, refused) or self.tokenizer.early_refusal(characters)
+        return self.batcher.early_refusal(tokens, others, refused) or self.tokenizer.early_refusal(characters)
 
     async def tokenize(self, inputs: Inputs, **options: Unpack[TokenizeOptions]) -> list[TokenizedInput]:
         """Inputs as the model sees them: `service.tokenization.inputs.tokenize` with this model's tokenizer."""
@@ -227,7 +203,7 @@ class Runner:
         ]
         submitted = time.monotonic()
         try:
-            results = await self._batcher.submit(jobs, deadline=deadline)
+            results = await self.batcher.submit(jobs, deadline=deadline)
         except ServiceError:
             note_stage("queue", submitted)
             raise
@@ -260,14 +236,14 @@ class Runner:
 
     def share_cores(self, share: CoreShare | None) -> None:
         """Runs on the cores that other models of the process leave; from the next run on."""
-        self._batcher.executor.cores = share
+        self.batcher.executor.cores = share
 
     def close(self, timeout: float) -> bool:
         """Finishes queued texts and ends the threads; False if that took longer than `timeout` seconds. Blocks."""
         self.tokenizer.close()
         if self._decompositions is not None:
             self._decompositions.close()
-        return self._batcher.close(timeout)
+        return self.batcher.close(timeout)
 
 
 def _note_runs(submitted: float, results: Sequence[JobResult]) -> None:

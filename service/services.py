@@ -10,7 +10,7 @@ from typing import Literal
 from starlette.requests import Request
 
 from service.context import SERVICES_KEY, ByteBudget, context_of
-from service.errors import NotReady, Overloaded
+from service.errors import NotReady
 from service.http.early_refusal import EarlyRefusals
 from service.http.route import RouteTable
 from service.models import Models, ServedModel
@@ -66,14 +66,6 @@ class Readiness:
     def drain(self) -> None:
         """Asks for no more traffic; what still comes is served."""
         self._state = "draining"
-
-    def early_refusal(self, tokens: int, others: int = 0, refused: int = 0) -> Overloaded | None:
-        """Why the queues would refuse a request, before its body is read: see `Models.early_refusal`.
-
-        Raises:
-            NotReady: no model is loaded yet.
-        """
-        return self.models.early_refusal(tokens, others, refused)
 
     def is_ready(self) -> bool:
         """Whether traffic should come to this process."""

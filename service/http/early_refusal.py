@@ -9,7 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from service.context import request_id_of
 from service.errors import Overloaded, ServiceError
@@ -25,14 +25,6 @@ _WAITS_FOR_ANSWER = b"expect"  # a client that sends this header sends its body 
 logger = logging.getLogger(__name__)
 
 
-class Queue(Protocol):
-    """What may refuse."""
-
-    def early_refusal(self, tokens: int, others: int, refused: int) -> Overloaded | None:
-        """Why a request of this many tokens would be refused; see `Batcher.early_refusal`."""
-        ...
-
-
 class EarlyAnswer(NamedTuple):
     """A refusal: the whole answer, its `Retry-After` in seconds, and about how many tokens were refused."""
 
@@ -44,9 +36,12 @@ class EarlyAnswer(NamedTuple):
 class EarlyRefusals:
     """Knows whether the queue refuses at present, and writes refusals. On the event loop only.
 
+    Attributes:
+        refusal_of: why the queue would refuse a request; see `Batcher.early_refusal`.
+
     Args:
         routes: where a request finds its route.
-        queue: what may refuse.
+        refusal_of: what may refuse.
         keys: that are accepted.
         ports: and hosts that requests may come for.
         metrics: of the app.
@@ -56,7 +51,7 @@ class EarlyRefusals:
     def __init__(
         self,
         routes: RouteTable,
-        queue: Queue,
+        refusal_of: Callable[[int, int, int], Overloaded | None],
         keys: KeyRing,
         ports: HostAndPortPolicy,
         metrics: Metrics,
@@ -64,7 +59,7 @@ class EarlyRefusals:
         is_read_by_browsers: bool,
     ) -> None:
         self._routes = routes
-        self._queue = queue
+        self.refusal_of = refusal_of
         self._keys = keys
         self._ports = ports
         self._metrics = metrics
@@ -116,7 +111,7 @@ class EarlyRefusals:
             tokens = expected_tokens(by_name)
             # With fair turns a larger request goes before this one only as far as this one's own tokens.
             again = min(self._refused_tokens, self._refused_clients * tokens)
-            refusal = self._queue.early_refusal(tokens, self._let_through, again)
+            refusal = self.refusal_of(tokens, self._let_through, again)
         except ServiceError:  # the usual way says it
             return None
         if refusal is None:

@@ -7,8 +7,8 @@ no bodies; what it needs to know of a route stands in the route's declaration.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
@@ -34,19 +34,6 @@ RETRY_AFTER_SECONDS = 1.0
 logger = logging.getLogger(__name__)
 
 
-class ProcessState(Protocol):
-    """What the middleware asks of the process."""
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether clients are to go elsewhere."""
-        ...
-
-    def early_refusal(self, tokens: int) -> Overloaded | None:
-        """Why the queue would refuse a request of about this many tokens. Raises `NotReady` without a queue."""
-        ...
-
-
 class RequestMiddleware:
     """Answers every HTTP request.
 
@@ -54,11 +41,11 @@ class RequestMiddleware:
         routes: where a request finds its route.
         handlers: of these routes; another one, that refuses, is its own.
         services: what routes share, handed on in the scope.
-        process: its state.
+        is_draining: whether clients are to go elsewhere.
         metrics: of the app.
         keys: that are accepted.
         ports: and hosts that requests may come for.
-        early: told when the queue refuses.
+        early: asked whether the queue refuses, and told that it did.
         origins: whose pages may call; None keeps all out.
         tracing: starts traces; None traces nothing.
     """
@@ -69,7 +56,7 @@ class RequestMiddleware:
         handlers: Mapping[Route, Handler],
         *,
         services: object,
-        process: ProcessState,
+        is_draining: Callable[[], bool],
         metrics: Metrics,
         keys: KeyRing,
         ports: HostAndPortPolicy,
@@ -80,7 +67,7 @@ class RequestMiddleware:
         self._routes = routes
         self._handlers = handlers
         self._services = services
-        self._process = process
+        self._is_draining = is_draining
         self._metrics = metrics
         self._keys = keys
         self._ports = ports
@@ -137,7 +124,7 @@ class RequestMiddleware:
         if route.needs_key:
             self._keys.check(context.headers)
         if route.is_queued:
-            refusal = self._process.early_refusal(expected_tokens(context.headers))
+            refusal = self._early.refusal_of(expected_tokens(context.headers), 0, 0)
             if refusal is not None:
                 self._early.note()
                 try:
@@ -157,7 +144,7 @@ class RequestMiddleware:
                 headers.append((b"x-request-id", context.request_id.encode("ascii")))
                 if trace is not None:
                     headers.extend(trace.headers)
-                if connection.begin_answer() or self._process.is_draining:
+                if connection.begin_answer() or self._is_draining():
                     headers.append((b"connection", b"close"))
                 await send(message)  # may wait for an earlier answer to be read, and be cancelled there
                 context.status = message["status"]

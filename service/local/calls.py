@@ -144,7 +144,7 @@ class Queueing:
     @classmethod
     def of(cls, runner: Runner) -> "Queueing":
         """Space for the calls of one engine."""
-        tokens = min(QUEUED_TOKENS, runner.max_queue_tokens)
+        tokens = min(QUEUED_TOKENS, runner.batcher.max_queue_tokens)
         return cls(runner, TokenSemaphore(tokens), tokens)
 
 

@@ -20,7 +20,7 @@ engine = Engine.load(sys.argv[1])
 texts = ["the cat sat on the mat and looked at the dog " * 30] * 400
 
 def wait_for_runs():
-    while not engine._runner.queued_texts:
+    while not engine._runner.batcher.queued_texts:
         time.sleep(0.01)
     time.sleep(0.1)
 """

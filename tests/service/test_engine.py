@@ -143,10 +143,10 @@ def test_the_queue_never_holds_more_than_its_share(engine: Engine, backend: Fake
     texts = ["cat " * MAX_LENGTH] * (2 * QUEUED_TOKENS // MAX_LENGTH)
     thread = threading.Thread(target=lambda: engine.encode(texts))
     thread.start()
-    while engine._runner.queued_tokens < QUEUED_TOKENS // 2:
+    while engine._runner.batcher.queued_tokens < QUEUED_TOKENS // 2:
         assert thread.is_alive()
     for _ in range(50):
-        most.append(engine._runner.queued_tokens)
+        most.append(engine._runner.batcher.queued_tokens)
         threading.Event().wait(0.002)
     backend.gate.set()
     thread.join(30)
@@ -303,7 +303,7 @@ def test_closing_answers_every_call_that_was_queued(settings: Settings, backend:
             threads.submit(lambda count=count: engine.encode([TEXT] * count, attention={}))  # type: ignore[misc]
             for count in (1, 20, 50)
         ]
-        while sum(len(batch.lengths) for batch in backend.batches) + engine._runner.queued_texts < 71:
+        while sum(len(batch.lengths) for batch in backend.batches) + engine._runner.batcher.queued_texts < 71:
             threading.Event().wait(0.002)
         closing = [threads.submit(engine.close) for _ in range(2)]  # the second does not cut the first short
         while engine._runner.is_alive():
@@ -355,10 +355,10 @@ def test_an_interrupted_call_leaves_nothing_in_the_queue(
         with pytest.raises(KeyboardInterrupt):
             engine.encode(random_texts(3 * PORTION_TEXTS))
     for _ in range(500):
-        if not engine._runner.queued_texts:
+        if not engine._runner.batcher.queued_texts:
             break
         threading.Event().wait(0.01)
-    left = engine._runner.queued_texts
+    left = engine._runner.batcher.queued_texts
     backend.gate.set()
     assert not left
 

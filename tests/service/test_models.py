@@ -250,7 +250,7 @@ def test_models_come_and_go(operated: Both) -> None:
     for name in ("three", "one"):
         assert operated.client.delete(f"/admin/models/{name}").status_code == 200
     assert operated.backends["one"].is_closed
-    assert operated.engines["two"]._batcher.executor.cores is not None
+    assert operated.engines["two"].batcher.executor.cores is not None
     assert not operated.backends["two"].is_closed
     assert [state["name"] for state in operated.client.get("/admin/models").json()["models"]] == ["two"]
     assert client.post("/encode", json={"inputs": TEXT}).status_code == 200

@@ -283,8 +283,8 @@ async def answer_infinity_models(request: Request) -> Response:
                 "backend": "onnxruntime",
                 "capabilities": _capabilities(runner.manifest),
                 "stats": {
-                    "queue_fraction": runner.queued_tokens / most,
-                    "queue_absolute": float(runner.queued_texts),
+                    "queue_fraction": runner.batcher.queued_tokens / most,
+                    "queue_absolute": float(runner.batcher.queued_texts),
                 },
             }
             for model, runner in loaded_models(request)

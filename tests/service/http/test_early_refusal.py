@@ -51,7 +51,7 @@ class Storm:
         self.queue, self.metrics = Queue(), Metrics([], ["overloaded"])
         self.early = early or EarlyRefusals(
             RouteTable(ROUTES, UNMATCHED),
-            self.queue,
+            self.queue.early_refusal,
             KeyRing(keys, None),
             HostAndPortPolicy(None, []),
             self.metrics,

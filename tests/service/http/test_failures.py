@@ -273,7 +273,7 @@ def test_deadline_of_the_caller_ends_waiting(serve: Serve) -> None:
     served = serve(backend=backend)
     response = served.encode({"inputs": "cat"}, x_request_timeout="0.05")
     assert (response.status_code, error_of(response)["code"]) == (504, "deadline_exceeded")
-    assert served.engine.queued_texts == 0
+    assert served.engine.batcher.queued_texts == 0
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_full_queue_is_answered_with_when_to_come_back(serve: Serve) -> None:
         running = clients.submit(served.encode, {"inputs": "cat"})
         wait_until(lambda: bool(backend.batches))
         waiting = clients.submit(served.encode, {"inputs": ["cat", "dog"]})
-        wait_until(lambda: served.engine.queued_tokens == 6)
+        wait_until(lambda: served.engine.batcher.queued_tokens == 6)
         response = served.encode({"inputs": "cat"})
         backend.gate.set()
         assert [running.result().status_code, waiting.result().status_code] == [200, 200]
