@@ -2,10 +2,9 @@
 
 import argparse
 import os
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -47,7 +46,7 @@ class Pass:
         seconds: from the first batch's start to the last one's end.
         tokens: real tokens in all batches.
         texts: rows in all batches.
-        latencies: seconds of each `run`, in no particular order.
+        latencies: seconds of each `run`.
         cpu_seconds: processor time of this process meanwhile.
     """
 
@@ -70,35 +69,16 @@ class Pass:
 
 def run_pass(backend: Backend, batches: Sequence[Batch], workers: int) -> Pass:
     """Runs every batch once, in order, on `workers` threads that take the next one when they are free."""
-    pending, latencies = deque(batches), list[float]()
-    failures: list[Exception] = []
 
-    def work() -> None:
-        while True:
-            try:
-                batch = pending.popleft()
-            except IndexError:
-                return
-            began = time.perf_counter()
-            try:
-                backend.run(batch)
-            except Exception as error:  # the caller's thread raises it
-                failures.append(error)
-                return
-            latencies.append(time.perf_counter() - began)
+    def timed(batch: Batch) -> float:
+        began = time.perf_counter()
+        backend.run(batch)
+        return time.perf_counter() - began
 
-    threads = [threading.Thread(target=work) for _ in range(workers)]
     began, used = time.perf_counter(), time.process_time()
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            thread.join()
-    finally:
-        pending.clear()  # after Ctrl-C the threads end with what they are at
+    with ThreadPoolExecutor(workers) as pool:
+        latencies = list(pool.map(timed, batches))  # after Ctrl-C the threads end with what they are at
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - used
-    if failures:
-        raise failures[0]
     return Pass(
         seconds,
         sum(int(batch.lengths.sum()) for batch in batches),

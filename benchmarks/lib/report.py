@@ -6,13 +6,13 @@ It measures nothing itself.
 import json
 import os
 import platform
-import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any, TypeVar
 
 import numpy as np
@@ -75,18 +75,14 @@ def in_turns(candidates: Mapping[Key, Callable[[], Result]], rounds: int, warmup
 
 def processor_seconds(run: Callable[[], object]) -> float:
     """Of all threads of this process: on a shared machine they say more than the time that passes."""
-    before = resource.getrusage(resource.RUSAGE_SELF)
+    before = time.process_time()
     run()
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.process_time() - before
 
 
 def slope(times: Sequence[float], values: Sequence[float]) -> float:
     """Least-squares rise of `values` per unit of `times`; 0 for fewer than two points."""
-    if len(times) < 2:
-        return 0.0
-    centred = np.asarray(times) - np.mean(times)
-    return float(centred @ np.asarray(values) / (centred @ centred))
+    return linear_regression(times, values).slope if len(times) > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +98,7 @@ class CoresUsed:
         """Reads proc(5) /proc/stat: user, nice, system, irq, softirq and what the hypervisor took (steal)."""
         fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
         busy = sum(fields) - fields[3] - fields[4]  # all but idle and iowait
-        usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        ours = sum(usage.ru_utime + usage.ru_stime for usage in usages)
-        return cls(time.monotonic(), busy / os.sysconf("SC_CLK_TCK"), ours)
+        return cls(time.monotonic(), busy / os.sysconf("SC_CLK_TCK"), sum(os.times()[:4]))
 
     def elsewhere(self) -> float:
         """Cores that others kept busy since then: what a figure's worth depends on."""

@@ -49,7 +49,7 @@ class Server:
         """User and system time of all its processes so far."""
         if self.session is None:
             return None
-        ticks = sum(int(stat[11]) + int(stat[12]) for stat in _session_stats(self.session))
+        ticks = sum(int(stat[11]) + int(stat[12]) for stat in _session_stats(self.session).values())
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def count_cores(self) -> Callable[[], float | None]:
@@ -66,7 +66,7 @@ class Server:
         """Memory that its processes hold in RAM now."""
         if self.session is None:
             return None
-        return sum(int(stat[21]) for stat in _session_stats(self.session)) * os.sysconf("SC_PAGE_SIZE")
+        return sum(int(stat[21]) for stat in _session_stats(self.session).values()) * os.sysconf("SC_PAGE_SIZE")
 
     def pss_bytes(self, kind: str = "Pss") -> int | None:
         """Memory of all its processes, pages that several hold counted once; see `pss_bytes`."""
@@ -74,13 +74,13 @@ class Server:
 
     def threads(self) -> int | None:
         """Threads of all its processes now."""
-        return None if self.session is None else sum(int(stat[17]) for stat in _session_stats(self.session))
+        return None if self.session is None else sum(int(stat[17]) for stat in _session_stats(self.session).values())
 
     def processes(self) -> list[int]:
         """The ids of all its processes, the first process first."""
         if self.session is None:
             return []
-        return [self.session, *sorted(set(_session_pids(self.session)) - {self.session})]
+        return [self.session, *sorted(set(_session_stats(self.session)) - {self.session})]
 
     def pause(self) -> None:
         """Stops all its processes at once."""
@@ -239,20 +239,14 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _session_stats(session: int) -> Iterator[list[str]]:
-    """Fields 3 and later of /proc/PID/stat (proc(5)) of every process in a session."""
-    return (fields for _, fields in _session_processes(session))
-
-
-def _session_pids(session: int) -> Iterator[int]:
-    return (pid for pid, _ in _session_processes(session))
-
-
-def _session_processes(session: int) -> Iterator[tuple[int, list[str]]]:
+def _session_stats(session: int) -> dict[int, list[str]]:
+    """By process id, fields 3 and later of /proc/PID/stat (proc(5)) of every process in a session."""
+    found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it ended meanwhile
         if int(fields[3]) == session:
-            yield int(path.parent.name), fields
+            found[int(path.parent.name)] = fields
+    return found

@@ -154,11 +154,6 @@ def make_batch(rows: Sequence[TokenIds], attention_layers: tuple[int, ...] = ())
     return Batch(input_ids=input_ids, lengths=lengths, attention_layers=attention_layers)
 
 
-def one_at_a_time(rows: Sequence[TokenIds]) -> Plan:
-    """A run a text, in the given order: no padding at all."""
-    return [[index] for index in range(len(rows))]
-
-
 def sorted_by_length(rows: Sequence[TokenIds], max_padded_tokens: int) -> Plan:
     """Longest texts first, as many a run as fit the budget of padded tokens (at least one)."""
     plan: Plan = []
@@ -177,7 +172,7 @@ def standard_plans(rows: Sequence[TokenIds]) -> dict[str, Plan]:
     stay nearer to the core.
     """
     plans = {f"sorted, {tokens} tokens": sorted_by_length(rows, tokens) for tokens in SORTED_TOKENS}
-    return {"one text a run": one_at_a_time(rows), **plans}
+    return {"one text a run": [[index] for index in range(len(rows))], **plans}
 
 
 def make_batches(rows: Sequence[TokenIds], plan: Plan) -> list[Batch]:
