@@ -61,8 +61,7 @@ class Case(NamedTuple):
 
 def compare_with_reference(engines: Sequence[Engine], references: Sequence[Engine], texts: Sequence[str]) -> Table:
     """Vectors and all layers' weights of one ragged batch, where an fp32 artifact of the same weights was given."""
-    columns = ("engine", "reference", "cosine_min", "pooled_max_diff", "attention_max_diff")
-    table = Table("parity", f"{len(texts)} texts in one batch", columns)
+    table = Table("parity", f"{len(texts)} texts in one batch")
     by_weights = {engine.artifact.manifest.source.sha256: engine for engine in references}
     for engine in engines:
         reference = by_weights.get(engine.artifact.manifest.source.sha256)
@@ -93,8 +92,7 @@ def measure(
     engines: Sequence[Engine], texts: Sequence[str], peaks: Mapping[str, float], arguments: argparse.Namespace
 ) -> Table:
     """Tokens a second and the share of the peak, by length and batch."""
-    columns = ("engine", "length", "texts", "workers", "tokens_per_s", "spread", "p50_ms", "tflops", "peak_%")
-    table = Table("rates", "full batches, real tokens", columns)
+    table = Table("rates", "full batches, real tokens")
     for engine in engines:
         ids = list(chain.from_iterable(tokenize(engine.artifact, texts)))
         config, precision = engine.artifact.manifest.config, engine.artifact.manifest.precision
@@ -121,7 +119,7 @@ def measure(
 
 def busy_batches(rates: Table) -> Table:
     """The best of each length, and the smallest batch that comes near it."""
-    table = Table("busy", f"smallest batch with {BUSY:.0%} of the best rate", ("engine", "length", "best", "batch"))
+    table = Table("busy", f"smallest batch with {BUSY:.0%} of the best rate")
     for engine, length in dict.fromkeys((row["engine"], row["length"]) for row in rates.rows):
         rows = [row for row in rates.rows if (row["engine"], row["length"]) == (engine, length)]
         best = max(row["tokens_per_s"] for row in rows)
@@ -248,13 +246,13 @@ def main() -> None:
     references = Engine.open_all(arguments.reference, LAYOUTS[:1])
     texts = load_texts("mixed", arguments.texts, arguments.seed)
     precisions = dict.fromkeys(engine.artifact.manifest.precision for engine in engines)
-    peak = Table("peak", f"product of {arguments.product} x {arguments.product}", ("precision", "tflops"))
+    peak = Table("peak", f"product of {arguments.product} x {arguments.product}")
     peaks = {precision: measure_peak(precision, provider, arguments.product) for precision in precisions}
     for precision, rate in peaks.items():
         peak.add(precision=precision, tflops=rate / 1e12)
     parity = compare_with_reference(engines, references, texts[:PARITY_TEXTS])
     rates = measure(engines, texts, peaks, arguments)
-    nodes = Table("nodes", "what runs where", ("engine", "provider", "nodes", "operators", "attention_kernels"))
+    nodes = Table("nodes", "what runs where")
     for directory, engine in zip(arguments.model, engines, strict=True):
         for row in inspect_nodes(directory, provider):
             nodes.add(engine=engine.name, **row)

@@ -98,9 +98,7 @@ def compare(drawn: Drawn, heads: int = HEADS) -> Compared:
 
 def one_head_or_many(runs: int, lengths: tuple[int, ...]) -> Table:
     """The experiment behind "one head of 512 is the same as 8 of 64", with positive weights and with usual ones."""
-    shares = ("allclose_%", "entries_close_%", "saturated_%")
-    columns = ("weights", "tokens", "runs", *shares, "identity_error", "from_average")
-    table = Table("one_head_is_not_many", f"One head of {HIDDEN} beside {HEADS} of {HIDDEN // HEADS}", columns)
+    table = Table("one_head_is_not_many", f"One head of {HIDDEN} beside {HEADS} of {HIDDEN // HEADS}")
     for positive in (True, False):
         for tokens in lengths:
             found = [compare(draw(tokens, positive=positive, seed=seed)) for seed in range(runs)]
@@ -119,8 +117,7 @@ def one_head_or_many(runs: int, lengths: tuple[int, ...]) -> Table:
 
 def scale_not_splitting(tokens: int = 64) -> Table:
     """Spread of scores and sharpness of weights for several head counts, with the factor 1 / sqrt(K) and without."""
-    columns = ("heads", "d_k", "scaled_sd", "scaled_max_weight", "unscaled_sd", "unscaled_max_weight")
-    table = Table("scale", "Splitting does not keep a softmax from saturating; the scale does", columns)
+    table = Table("scale", "Splitting does not keep a softmax from saturating; the scale does")
     drawn = draw(tokens, positive=False, seed=0)
     for heads in (1, 2, 4, 8, 16, 64, HIDDEN):
         cells: dict[str, float] = {}
@@ -133,8 +130,7 @@ def scale_not_splitting(tokens: int = 64) -> Table:
 
 def rank_of_scores(tokens: int = 128) -> Table:
     """Rank of a head's scores, and what is left to a head that is one number."""
-    columns = ("heads", "d_k", "largest_rank", "bound", "rows_at_an_extreme_%", "map_floats", "score_flops")
-    table = Table("rank", f"A head's scores have rank d_k at most ({tokens} tokens)", columns)
+    table = Table("rank", f"A head's scores have rank d_k at most ({tokens} tokens)")
     exact = Drawn(*(x.double() for x in draw(tokens, positive=False, seed=0)))
     for heads in (1, 8, 64, HIDDEN):
         found = scores(exact, heads)
@@ -162,7 +158,7 @@ def fewer_heads(hidden: int = 384, tokens: int = 33) -> Table:
 
     With a feed-forward of 4 D the share is (2 D + n) / (6 D + n).
     """
-    table = Table("fewer_heads", f"A layer of D = {hidden}, {tokens} tokens", ("removed_%", "times_as_fast_at_most"))
+    table = Table("fewer_heads", f"A layer of D = {hidden}, {tokens} tokens")
     share = (2 * hidden + tokens) / (6 * hidden + tokens)
     for removed in (0.3, 0.4):
         table.add(**{"removed_%": 100 * removed}, times_as_fast_at_most=1 / (1 - share * removed))
@@ -213,8 +209,7 @@ def count_parameters(heads: int, d_k: int, d_v: int) -> tuple[int, int]:
 def every_head_count() -> Table:
     """Every number of heads from 1 to D, whether it divides D or not: built and run, by two implementations."""
     title = f"Every head count from 1 to D = {NETWORK_SIZE}, d_k = d_v = max(1, D // h)"
-    columns = ("head_counts", "ran", "largest_difference", "formula_wrong", "parameters_where_h_divides")
-    table = Table("every_head_count", title, columns)
+    table = Table("every_head_count", title)
     ids, lengths = torch.arange(40).reshape(2, 20), torch.tensor([20, 7])
     differences, wrong, parameters = [], 0, set()
     for heads in range(1, NETWORK_SIZE + 1):
@@ -237,8 +232,7 @@ def every_head_count() -> Table:
 
 def exports() -> Table:
     """Shapes exported and verified against the float64 encoder as every artifact is."""
-    columns = ("heads_a_layer", "d_k", "d_v", "parameters_first_layer", "fused", "embedding", "attention")
-    table = Table("exports", "Exported and verified: fused nodes, largest differences", columns)
+    table = Table("exports", "Exported and verified: fused nodes, largest differences")
     for num_heads, d_k, d_v in EXPORTED:
         fused, parity = verified_export(network(num_heads, d_k, d_v))
         table.add(
@@ -296,8 +290,7 @@ def with_weights_of(plain: Encoder, settings: Mapping[str, Any], *, is_neutral: 
 
 def identities() -> Table:
     """Largest change of the hidden state at the neutral setting and away from it; exports of the latter."""
-    columns = ("option", "neutral_change", "active_change", "parameters_added", "fused", "embedding", "attention")
-    table = Table("value_stream", "Options of the value stream (head dropout acts in training only)", columns)
+    table = Table("value_stream", "Options of the value stream (head dropout acts in training only)")
     plain = network(*SHAPE)
     ids, lengths = torch.arange(40).reshape(2, 20), torch.tensor([20, 7])
     expected = plain(ids, lengths).last_hidden_state

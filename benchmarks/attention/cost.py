@@ -28,7 +28,6 @@ from service.http.response import SAFETENSORS
 CORPUS_TEXTS = 200  # whose words fill the texts
 PLAIN = "embedding alone"
 AGAIN = "embedding alone, again"  # the same request at a round's end: its ratio says how far to trust the others
-COLUMNS = ("tokens", "form", "p50_ms", "p95_ms", "ratio", "spread", "body_bytes", "requests")
 # All layers of a large network at 512 tokens are 151 MB; a server of one's own, given by --url, keeps its limits.
 ROOM = ("POLYHEAD_MAX_ATTENTION_BYTES=1073741824", "POLYHEAD_MAX_ATTENTION_WORK_BYTES=1073741824")
 WRITTEN: Mapping[str, tuple[str, str | None]] = {  # encoding_format and Accept
@@ -173,14 +172,13 @@ def measure(server: Server, forms: Forms, rounds: int, seconds: float) -> dict[K
 def latency_table(found: Mapping[Key, Sequence[Sequence[float]]], body_bytes: Mapping[Key, int]) -> Table:
     """Percentiles over all rounds; ratio and its spread from each round's medians over the embedding's."""
     title = "one connection, one text at a time; ratio to the embedding alone of as many tokens, in the same round"
-    table = Table("attention_cost", title, COLUMNS)
+    table = Table("attention_cost", title)
     for (tokens, name), rounds in found.items():
         pairs = zip(rounds, found[tokens, PLAIN], strict=True)
         ratio = Spread.of([float(np.median(own) / np.median(plain)) for own, plain in pairs])
         every = list(chain.from_iterable(rounds))
-        measured = {column: value for column, value in percentiles(every).items() if column in COLUMNS}
-        cells = {"body_bytes": body_bytes[tokens, name], "requests": len(every), **measured}
-        table.add(tokens=tokens, form=name, ratio=ratio.median, spread=str(ratio), **cells)
+        cells = {"body_bytes": body_bytes[tokens, name], "requests": len(every)}
+        table.add(tokens=tokens, form=name, **percentiles(every), ratio=ratio.median, spread=str(ratio), **cells)
     return table
 
 

@@ -207,10 +207,10 @@ def main() -> None:
     pairs = _choose(checkpoint, arguments.pairs, arguments.count)
     given = _of_xplainsim(checkpoint, arguments, pairs)
     measured = measure(encoder, [pair.rows for pair in pairs], given)
-    table = Table("faithfulness", "faithful to leaving tokens out", ("method", *FIGURES))
+    table = Table("faithfulness", "faithful to leaving tokens out")
     for name, figures in measured.items():
         cells = (_with_interval(figures[:, column]) for column in range(len(FIGURES)))
-        table.add(**dict(zip(table.columns, (name, *cells), strict=True)))
+        table.add(method=name, **dict(zip(FIGURES, cells, strict=True)))
     emit("attention faithfulness", [table], pairs=arguments.count, model=checkpoint.name)
 
 

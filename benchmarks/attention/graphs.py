@@ -22,7 +22,6 @@ from service.batching.decompositions import source_runs
 from service.inference.backend import Cancellation, WholeText
 from service.inference.onnx_backend import OnnxDecomposer
 
-WINDOW_COLUMNS = ("tokens", "blocks_cpu_ms", "dense_cpu_ms", "ratio", "lowest", "highest")
 WHOLE_EVERY = 3  # layers
 ANY_LENGTH = 1 << 40  # tokens
 
@@ -41,7 +40,7 @@ def explaining() -> None:
     arguments = parser.parse_args()
     artifacts = {path: Artifact.open(path) for path in arguments.artifacts}
     decomposers = {path: OnnxDecomposer(artifact) for path, artifact in artifacts.items()}
-    table = Table("explaining", "explaining a text", ("artifact", "tokens", "runs", "processor_ms", "spread"))
+    table = Table("explaining", "explaining a text")
     for tokens in arguments.tokens:
         smallest = min(artifact.manifest.config.vocab_size for artifact in artifacts.values())
         text = WholeText(np.random.default_rng(tokens).integers(0, smallest, tokens))
@@ -78,7 +77,7 @@ def windows() -> None:
     arguments = parser.parse_args()
     config = config_of(arguments.layers, max(2048, *arguments.lengths))
     blocks, dense = sessions(config, arguments.threads)
-    table = Table("windows", "one text: local layers in blocks, and dense", WINDOW_COLUMNS)
+    table = Table("windows", "one text: local layers in blocks, and dense")
     for length in arguments.lengths:
         ids = np.random.default_rng(length).integers(0, config.vocab_size, (1, length))
         inputs = graph_inputs(config, ids, np.array([length]))

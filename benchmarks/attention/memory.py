@@ -44,14 +44,14 @@ def memory(lengths: Sequence[int] = LENGTHS, ways: tuple[str, ...] = tuple(WAYS)
     title = (
         f"Peak memory in MB, {HEADS} heads, {LAYERS} layers (weights of one layer at {lengths[-1]}: {weights:.0f} MB)"
     )
-    table = Table("memory", title, ("way", *map(str, lengths), "exponent"))
+    table = Table("memory", title)
     with tempfile.TemporaryDirectory() as folder:
         write_graphs(Path(folder))
         for way in ways:
             found = [peak(Path(folder), way, tokens) for tokens in lengths]
             growth = found[-1] / found[-2] if min(found[-2:]) > 0 else None  # short texts may take nothing new
             exponent = growth and math.log2(growth) / math.log2(lengths[-1] / lengths[-2])
-            table.add(way=WAYS[way], exponent=exponent, **dict(zip(map(str, lengths), found, strict=True)))
+            table.add(way=WAYS[way], **dict(zip(map(str, lengths), found, strict=True)), exponent=exponent)
     return table
 
 

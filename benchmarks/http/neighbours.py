@@ -21,17 +21,6 @@ from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
 OTHER = "other"  # the second model's name in requests
-COLUMNS = (
-    "first_model",
-    "answered",
-    "refused",
-    "failed",
-    "p50_ms",
-    "p95_ms",
-    "p99_ms",
-    "flood_answered",
-    "flood_refused",
-)
 WARMUP = 2.0  # seconds of the load before it counts: the queue fills
 
 
@@ -77,7 +66,7 @@ def main() -> None:
             for name, some in (("idle", []), ("flooded", flood))
         }
         results = in_turns(ways, arguments.rounds)
-    table = Table("neighbours", f"the second model, {arguments.rate:g} requests/s of one text", COLUMNS)
+    table = Table("neighbours", f"the second model, {arguments.rate:g} requests/s of one text")
     for name, measured in results.items():
         table.add(**describe(name, measured))
     ratio = table.rows[1]["p99_ms"] / table.rows[0]["p99_ms"]

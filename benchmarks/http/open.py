@@ -21,23 +21,6 @@ from benchmarks.lib.server import Server, add_server_arguments, open_server
 from benchmarks.lib.texts import Corpus, fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
-COLUMNS = (
-    "offered",
-    "requests_per_s",
-    "goodput_per_s",
-    "of_sustainable_%",
-    "accepted_%",
-    "429_%",
-    "retry_after_%",
-    "failed",
-    "p50_ms",
-    "p95_ms",
-    "p99_ms",
-    "connections",
-    "server_cores",
-    "client_cores",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -74,7 +57,7 @@ def offer(server: Server, requests: Sequence[Request], load: Offer, arguments: a
     schedule = poisson_schedule(load.rate, arguments.warmup + arguments.seconds, arguments.seed)
     if not schedule or schedule[-1] <= arguments.warmup:
         raise CannotMeasure(f"{load.name}: no request is due after the warm-up: raise the rate or --seconds")
-    cores = server.count_cores()
+    count = server.count_cores()
     run = run_open_loop(
         server.address,
         requests,
@@ -82,7 +65,8 @@ def offer(server: Server, requests: Sequence[Request], load: Offer, arguments: a
         connections=arguments.connections,
         warmup=arguments.warmup,
     )
-    return {"offered": load.name, "server_cores": cores(), **describe(run)}
+    cores = count()
+    return {"offered": load.name, **describe(run), "server_cores": cores}
 
 
 def describe(run: OpenRun) -> dict[str, object]:
@@ -116,7 +100,7 @@ def main() -> None:
     texts = load_texts(arguments.corpus, arguments.texts, arguments.seed)
     requests = encode_requests(texts, tokenize(artifact, texts), arguments.texts_per_request)
     title = f"{arguments.corpus} texts, {arguments.texts_per_request} a request, Poisson arrivals"
-    table = Table("open_loop", title, COLUMNS)
+    table = Table("open_loop", title)
     with open_server(arguments) as server:
         fetch(server, requests[0])  # it answers, and with 200
         sustainable = None if arguments.rate else sustainable_rate(server, requests, arguments)

@@ -130,15 +130,18 @@ def cost() -> None:
             for name, server in servers.items()
         }
         results = in_turns(ways, arguments.rounds)
-    columns = ("server", "requests_per_s", "server_us", "client_us")
-    table = Table("cost", f"processor time a request, {arguments.connections} connections", columns)
+    table = Table("cost", f"processor time a request, {arguments.connections} connections")
     for name, samples in results.items():
         require_answers(name, samples)
         rates = [sample.requests_per_s or 0.0 for sample in samples]
         served = [(sample.server_cores or 0.0) / rate for sample, rate in zip(samples, rates, strict=True)]
         sent = [(sample.client_cores or 0.0) / rate for sample, rate in zip(samples, rates, strict=True)]
-        figures = (Spread.of(rates).median, 1e6 * Spread.of(served).median, 1e6 * Spread.of(sent).median)
-        table.add(**dict(zip(columns, (name, *figures), strict=True)))
+        table.add(
+            server=name,
+            requests_per_s=Spread.of(rates).median,
+            server_us=1e6 * Spread.of(served).median,
+            client_us=1e6 * Spread.of(sent).median,
+        )
     emit("http cost", [table], texts=fingerprint(texts))
 
 

@@ -28,20 +28,6 @@ from benchmarks.lib.server import Server, add_setting_argument, free_port, polyh
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
-COLUMNS = (
-    "clients",
-    "goodput_per_s",
-    "of_best_%",
-    "refused_per_s",
-    "failed",
-    "probe_p50_ms",
-    "probe_p99_ms",
-    "admin_p50_ms",
-    "admin_p99_ms",
-    "probes_failed",
-    "server_cores",
-    "client_cores",
-)
 WARMUP = 2.0  # seconds before each measurement: the queue fills, pauses grow
 
 
@@ -163,13 +149,13 @@ def main() -> None:
             count: partial(measure, server, admin, requests, count, arguments.seconds) for count in arguments.clients
         }
         results = in_turns(ways, arguments.rounds, warmup=0)
-    table = Table("storm", "clients that ask again as soon as they are answered, one text a request", COLUMNS)
+    table = Table("storm", "clients that ask again as soon as they are answered, one text a request")
     rows = [describe(count, samples, arguments.seconds) for count, samples in results.items()]
     best = max(float(str(row["goodput_per_s"])) for row in rows)
     for row in rows:
         table.add(**row, **{"of_best_%": 100 * float(str(row["goodput_per_s"])) / best})
     if arguments.plot is not None:
-        columns = {column: [row[column] for row in table.rows] for column in COLUMNS}
+        columns = {column: [row[column] for row in table.rows] for column in table.rows[0]}
         panels = {
             "Answers a second, by clients that ask again at once": {"answered": columns["goodput_per_s"]},
             "Probes on new connections, 99th percentile in ms": {

@@ -111,19 +111,6 @@ def check_vectors(got: ArrayLike, expected: NDArray[np.float32]) -> None:
         raise WrongAnswer(f"a vector has cosine {cosine:.4f} to the engine's, expected at least {CLOSE_ENOUGH}")
 
 
-COLUMNS = (
-    "way",
-    "tokens_per_s",
-    "spread",
-    "texts_per_s",
-    "requests_per_s",
-    "p50_ms",
-    "p95_ms",
-    "p99_ms",
-    "server_cores",
-    "client_cores",
-    "cpu_us_a_token",
-)
 MEDIANS = ("tokens_per_s", "texts_per_s", "requests_per_s", "server_cores", "client_cores", "cpu_us_a_token")
 WARMUP = 0.3  # seconds before each closed loop counts; a whole round of warm-up comes before the first that does
 
@@ -255,13 +242,13 @@ def compare(title: str, ways: Mapping[str, Way], rounds: int) -> Table:
     Raises:
         CannotMeasure: a server answered with an error: such a rate means nothing.
     """
-    table = Table("rates", title, COLUMNS)
+    table = Table("rates", title)
     for way, samples in in_turns(ways, rounds).items():
         require_answers(way, samples)
         table.add(
             way=way,
-            spread=str(Spread.of([sample.tokens_per_s for sample in samples])),
             **{column: _median(samples, column) for column in MEDIANS},
+            spread=str(Spread.of([sample.tokens_per_s for sample in samples])),
             **percentiles([latency for sample in samples for latency in sample.latencies]),
         )
     return table
@@ -284,7 +271,7 @@ def best_of(table: Table, words: Words) -> tuple[str, float] | None:
 
 def ratios(name: str, title: str, pairs: Iterable[tuple[Words, Words]], table: Table) -> Table:
     """The best of one group of ways over the best of another, for each pair of groups that both exist."""
-    found = Table(name, title, ("of", "over", "ratio"))
+    found = Table(name, title)
     for words, others in pairs:
         ours, theirs = best_of(table, words), best_of(table, others)
         if ours and theirs:

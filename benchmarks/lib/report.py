@@ -111,37 +111,32 @@ _BEGINNING = CoresUsed.now()
 
 @dataclass
 class Table:
-    """Rows under fixed columns; numbers are rounded for the reader only, `rows` keeps them whole.
+    """Rows under columns; numbers are rounded for the reader only, `rows` keeps them whole.
 
     Attributes:
         name: its key in the JSON.
         title: the question the table answers.
-        columns: column names, in order; a row may leave some out.
+        columns: their names, in order; by default those of the rows, which may leave some out, as they come first.
         rows: one mapping a row, by column.
     """
 
     name: str
     title: str
-    columns: tuple[str, ...]
+    columns: tuple[str, ...] = ()
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, **cells: Any) -> None:
-        """Adds a row.
-
-        Raises:
-            KeyError: a cell names no column.
-        """
-        if unknown := set(cells) - set(self.columns):
-            raise KeyError(f"{self.name}: no column {', '.join(sorted(unknown))}")
+        """Adds a row."""
         self.rows.append(cells)
 
     def lines(self) -> list[str]:
         """The table as aligned text, numbers to the right."""
-        shown = [[format_cell(row.get(column)) for column in self.columns] for row in self.rows]
-        widths = [max(map(len, cells)) for cells in zip(self.columns, *shown, strict=True)]
-        numeric = [all(isinstance(row.get(column), int | float | None) for row in self.rows) for column in self.columns]
+        columns = self.columns or tuple(dict.fromkeys(column for row in self.rows for column in row))
+        shown = [[format_cell(row.get(column)) for column in columns] for row in self.rows]
+        widths = [max(map(len, cells)) for cells in zip(columns, *shown, strict=True)]
+        numeric = [all(isinstance(row.get(column), int | float | None) for row in self.rows) for column in columns]
         lines = [self.title]
-        for cells in ([*self.columns], *shown):
+        for cells in ([*columns], *shown):
             padded = (
                 cell.rjust(width) if right else cell.ljust(width)
                 for cell, width, right in zip(cells, widths, numeric, strict=True)

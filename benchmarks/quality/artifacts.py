@@ -35,21 +35,6 @@ from service.inference.onnx_backend import OnnxBackend
 
 BATCH_SIZES = (1, 8, 32)
 NOT_CHOSEN_BY = "spearman, not chosen by"
-QUALITY_COLUMNS = (
-    "artifact",
-    "heads",
-    "removed %",
-    "spearman",
-    "lost",
-    NOT_CHOSEN_BY,
-    "lost there",
-    "cosine mean",
-    "first percentile",
-    "worst",
-    "recall %",
-    "graph MB",
-)
-SPEED_COLUMNS = ("artifact", "removed %", *(f"{what} {size}" for size in BATCH_SIZES for what in ("ms", "x", "bound")))
 WHAT_IS_DRAWN = (
     ("Cosine to the whole network", "cosine mean"),
     ("Spearman x 100", "spearman"),
@@ -70,7 +55,7 @@ def main() -> None:
     first = Vectorized.of(partial(embed, directories[0]), pairs, defined)
     tables = []
     if arguments.only != "speed":
-        quality = Table("quality", "quality on rated pairs, and size", QUALITY_COLUMNS)
+        quality = Table("quality", "quality on rated pairs, and size")
         for directory, artifact in artifacts.items():
             found = first if directory == directories[0] else Vectorized.of(partial(embed, directory), pairs, defined)
             described = describe(artifact, artifacts[directories[0]])
@@ -190,7 +175,7 @@ def speed_table(
     shares = {directory: share_removed(artifact, first) for directory, artifact in artifacts.items()}
     timings = {path: time_in_turns(first, artifact, texts, seconds) for path, artifact in artifacts.items()}
     bare = next((directory for directory, share in shares.items() if share == 1), None)
-    table = Table("speed", "CPU ms of a run, times faster than the first, bound; by batch size", SPEED_COLUMNS)
+    table = Table("speed", "CPU ms of a run, times faster than the first, bound; by batch size")
     for directory, by_size in timings.items():
         cells: Row = {"artifact": names[directory], "removed %": 100 * shares[directory]}
         for size, (milliseconds, faster) in by_size.items():

@@ -22,7 +22,6 @@ from service.inference.onnx_backend import OnnxBackend
 BATCH_TEXTS = 16
 DEPTH = 10
 QUERIES_AT_ONCE = 250
-FORMAT_COLUMNS = ("vectors", "compared by", "bytes a vector", "spearman x 100", "recall@10 %")
 
 Vectors = NDArray[np.float32]
 Numbers = NDArray[np.float64]
@@ -53,7 +52,7 @@ def formats() -> None:
     vectors = embed(arguments.artifact, [*rated.left, *rated.right, *words, *definitions])
     ends = np.cumsum([len(rated.left), len(rated.right), len(words)])
     left, right, queries, documents = np.split(vectors, ends)
-    table = Table("formats", "quality of vectors in fewer bits", FORMAT_COLUMNS)
+    table = Table("formats", "quality of vectors in fewer bits")
     add_rows(table, manifest, (left, right), rated.ratings, (queries, documents))
     emit("quality formats", [table], pairs=len(rated.ratings), queries=len(words), documents=len(definitions))
 
@@ -151,5 +150,5 @@ def add_rows(table: Table, manifest: Manifest, sides: tuple[Vectors, Vectors], r
         similarity = scores(left[:, np.newaxis], right[:, np.newaxis])[:, 0, 0]
         queries, documents = (in_form(vectors, name, manifest)[0] for vectors in found)
         spearman = 100 * float(spearmanr(similarity, ratings)[0])
-        figures = (name, compared_by, size, spearman, recall(queries, documents, scores))
-        table.add(**dict(zip(FORMAT_COLUMNS, figures, strict=True)))
+        figures = {"spearman x 100": spearman, "recall@10 %": recall(queries, documents, scores)}
+        table.add(**{"vectors": name, "compared by": compared_by, "bytes a vector": size, **figures})

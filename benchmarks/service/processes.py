@@ -24,16 +24,6 @@ from benchmarks.lib.server import Server, free_port, polyhead, pss_bytes, starte
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
 
-RATE_COLUMNS = (
-    "processes",
-    "workers",
-    "requests_per_s",
-    "spread",
-    "times_one",
-    "p99_ms",
-    "server_cores",
-    "client_cores",
-)
 DRAWS = 200  # of the kernel's, for each number of clients
 Layout = tuple[int, int]  # processes, workers of all of them
 
@@ -50,7 +40,7 @@ def measure_rates(arguments: argparse.Namespace, requests: Sequence[Request]) ->
             ways[layout] = partial(resumed, server, measure)
         results = in_turns(ways, arguments.rounds)
     title = f"a model that waits {1000 * arguments.text_seconds:g} ms a text, {arguments.connections} connections"
-    table = Table("rates", title, RATE_COLUMNS)
+    table = Table("rates", title)
     for layout, samples in results.items():
         require_answers(str(layout), samples)
         table.add(**_describe(layout, samples, results[1, layout[1]]))
@@ -89,8 +79,7 @@ def _waiting(arguments: argparse.Namespace, layout: Layout) -> Iterator[Server]:
 
 def measure_balance(arguments: argparse.Namespace) -> Table:
     """The share of connections that the busiest process has: the parent's way, and the kernel's."""
-    columns = ("clients", "processes", "parent_busiest_%", "kernel_busiest_%", "kernel_all_in_one_%")
-    table = Table("balance", "connections of the busiest process", columns)
+    table = Table("balance", "connections of the busiest process")
     for processes in [count for count in arguments.processes if count > 1]:
         with _waiting(arguments, (processes, processes)) as server:
             for clients in arguments.clients:
@@ -150,7 +139,7 @@ def _accepted(listener: socket.socket, stack: ExitStack) -> int:
 
 def measure_memory(arguments: argparse.Namespace, requests: Sequence[Request]) -> Table:
     """Memory of the real service when it is ready and has answered, by processes."""
-    table = Table("memory", "MB, one worker a process", ("processes", "resident_mb", "pss_mb", "pss_of_parent_mb"))
+    table = Table("memory", "MB, one worker a process")
     for count in arguments.processes:
         settings = {"POLYHEAD_PROCESSES": str(count), "POLYHEAD_WORKERS": "1"}
         with polyhead(arguments.model, settings) as server:

@@ -130,7 +130,6 @@ def _wait(process: subprocess.Popen[bytes], address: Address, ready: str, log: P
         time.sleep(0.01)
 
 
-COLUMNS = ("run", "sent", "answered", "refused", "lost", "unanswered_by_it", "p50_ms", "p99_ms", "max_ms")
 FEWEST_REQUESTS = 20  # a window; arrivals are drawn, and one without any could say nothing
 Event = Callable[[Sequence["Replica"]], None]
 
@@ -250,7 +249,7 @@ def main() -> None:
     artifact = Artifact.open(arguments.model)
     texts = load_texts("short", 500, arguments.seed)
     requests = encode_requests(texts, tokenize(artifact, texts), 1)
-    table = Table("replicas", f"two replicas behind nginx, {arguments.rate:g} requests/s", COLUMNS)
+    table = Table("replicas", f"two replicas behind nginx, {arguments.rate:g} requests/s")
     runs: list[tuple[str, Event, bool]] = [
         ("rolling restart", replace_all, False),
         ("one killed", kill_one, False),

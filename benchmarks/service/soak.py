@@ -122,10 +122,10 @@ def main() -> None:
             warmup=0.0,
         )
         tally, memory = soak(server, load, arguments.interval)
-    table = Table("memory", "resident memory of the server, MB", ("at ready", "first", "peak", "last", "mb_per_hour"))
+    table = Table("memory", "resident memory of the server, MB")
     figures = {"at ready": ready, "first": memory.megabytes[0], "peak": max(memory.megabytes)}
     table.add(**figures, last=memory.megabytes[-1], mb_per_hour=memory.slope_per_hour())
-    answers = Table("answers", f"{len(requests)} different requests in turn", ("status", "answers"))
+    answers = Table("answers", f"{len(requests)} different requests in turn")
     for status, count in sorted(tally.statuses.items()):
         answers.add(status=str(status), answers=count)
     samples = {"seconds": memory.times, "megabytes": memory.megabytes, "threads": memory.threads}

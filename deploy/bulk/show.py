@@ -48,10 +48,6 @@ NODE_ATTEMPTS = 5
 FILE_ROWS = 500_000
 DIMENSIONS = 8  # of the encoder that computes nothing
 TOLERANCE = 1e-5
-COLUMNS = (
-    *("encoder", "rows", "seconds", "files", "killed_after", "missing", "doubled", "wrong"),
-    *(f"{who}_mb_{when}" for who in ("actor", "driver") for when in ("begin", "end")),
-)
 
 
 class NoNetwork(TextEncoder):
@@ -227,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return code
         files = sum(1 for _ in output.glob("*.parquet"))
         found = check(output, given.rows, load(given.model, dimensions=given.dimensions), every)
-    table = Table("show", "a run whose node is killed halfway", COLUMNS)
+    table = Table("show", "a run whose node is killed halfway")
     table.add(
         encoder="none" if given.no_network else str(given.model),
         rows=given.rows,

@@ -158,8 +158,7 @@ def live_through(night: Night) -> Times:
 
 def describe_answers(night: Night, times: Times) -> Table:
     """Requests by act: answered, refused with the time to come again, and lost."""
-    table = Table("acts", "requests, by what happened", ("act", "seconds", "load", "sent", "answered", "refused",
-                  "lost", "p50_ms", "p99_ms"))  # fmt: skip
+    table = Table("acts", "requests, by what happened")
     for name, (began, ended) in times.items():
         for load, counted in night.answers.items():
             tallies = [tally for at, tally in counted if began <= at < ended]
@@ -198,7 +197,7 @@ def required_alerts(night: Night, times: Times) -> dict[str, frozenset[str]]:
 def describe_alerts(prometheus: Prometheus, times: Times, required: Mapping[str, frozenset[str]]) -> Table:
     """Lists every alert that fired and every one that had to; the verdict is empty if it was right."""
     start, end = times[ACTS[0].name][0], times[ACTS[-1].name][1]
-    table = Table("alerts", "alerts", ("alert", "labels", "act", "fired_s", "for_s", "verdict"))
+    table = Table("alerts", "alerts")
     missing = {(act, alert) for act, alerts in required.items() for alert in alerts}
     for series in prometheus.query_range('ALERTS{alertstate="firing",severity!="none"}', start, end, 1):
         alert = series.labels["alertname"]
@@ -225,7 +224,7 @@ def seconds_to_recover(night: Night, times: Times) -> float | None:
 
 def describe_memory(prometheus: Prometheus, times: Times) -> Table:
     """Memory of each replica over the two longest acts without a new process: at both ends, and its slope."""
-    table = Table("memory", "anonymous memory, MB", ("act", "instance", "begin", "end", "mb_per_hour"))
+    table = Table("memory", "anonymous memory, MB")
     for act in ("flood", "calm again"):
         for series in prometheus.query_range(MEMORY_ANONYMOUS, *times[act], 1):
             third = len(series.times) // 3  # by then the act's own load is in full swing
