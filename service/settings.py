@@ -7,7 +7,7 @@ import difflib
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -143,62 +143,36 @@ class Settings(BaseSettings):
         return [_named(given) for given in (str(self.model), *split_list(self.more_models))]
 
     @model_validator(mode="after")
-    def _names_differ(self) -> Self:
+    def _fit_together(self) -> Self:
+        for problem in self._problems():
+            raise ValueError(problem)
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        """What is wrong with settings that are right each by itself."""
         names = [name or str(path) for name, path in self.named_models]
         if len(set(names)) < len(names):
-            raise ValueError("more-models: two models have one name; expected another NAME=DIRECTORY for each")
-        return self
-
-    @model_validator(mode="after")
-    def _store_has_one_process(self) -> Self:
+            yield "more-models: two models have one name; expected another NAME=DIRECTORY for each"
         if self.model_store is not None and (self.processes != 1 or self.admin_port is None):
-            raise ValueError("model-store: models are added to one process, on its --admin-port")
-        return self
-
-    @model_validator(mode="after")
-    def _ports_differ(self) -> Self:
+            yield "model-store: models are added to one process, on its --admin-port"
         if self.admin_port and self.admin_port == self.port:
-            raise ValueError(f"admin-port is {self.admin_port}, as port is: expected another one")
-        return self
-
-    @model_validator(mode="after")
-    def _keys_are_keys(self) -> Self:
+            yield f"admin-port is {self.admin_port}, as port is: expected another one"
         given = self.api_keys.get_secret_value()
         if given and not split_list(given):  # else a slip in a template would open the service to everybody
-            raise ValueError("api-keys (POLYHEAD_API_KEYS) is set and holds no key: leave it out, or put keys into it")
-        return self
-
-    @model_validator(mode="after")
-    def _origins_are_origins(self) -> Self:
+            yield "api-keys (POLYHEAD_API_KEYS) is set and holds no key: leave it out, or put keys into it"
         for origin in split_list(self.cors_origins):
             if origin != "*" and not _ORIGIN.fullmatch(origin):
-                raise ValueError(f"cors-origins has {origin!r}: expected scheme://host or scheme://host:port, no path")
-        return self
-
-    @model_validator(mode="after")
-    def _hosts_are_names(self) -> Self:
+                yield f"cors-origins has {origin!r}: expected scheme://host or scheme://host:port, no path"
         for host in split_list(self.allowed_hosts):
             if not _HOST.fullmatch(host):
-                raise ValueError(f"allowed-hosts has {host!r}: expected a name without scheme, port and path")
-        return self
-
-    @model_validator(mode="after")
-    def _budget_holds_one_body(self) -> Self:
-        if self.max_held_body_bytes < self.max_body_bytes:
-            raise ValueError(
-                f"max-held-body-bytes is {self.max_held_body_bytes}: at least max-body-bytes ({self.max_body_bytes}) "
-                "is needed, or the largest body could never be taken"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _queue_holds_one_request(self) -> Self:
-        if self.max_queue_tokens < self.max_request_tokens:
-            raise ValueError(
-                f"max-queue-tokens is {self.max_queue_tokens}: at least max-request-tokens ({self.max_request_tokens}) "
-                "is needed, or the largest request could never be served"
-            )
-        return self
+                yield f"allowed-hosts has {host!r}: expected a name without scheme, port and path"
+        for whole, part, what in (
+            ("max_held_body_bytes", "max_body_bytes", "body could never be taken"),
+            ("max_queue_tokens", "max_request_tokens", "request could never be served"),
+        ):
+            most, least = getattr(self, whole), getattr(self, part)
+            if most < least:
+                yield f"{_flag(whole)} is {most}: at least {_flag(part)} ({least}) is needed, or the largest {what}"
 
 
 def read_settings(
@@ -269,6 +243,10 @@ def _named(given: str) -> tuple[str, Path]:
     return (name, Path(directory)) if has_name else ("", Path(given))
 
 
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
+
+
 def split_list(value: str) -> list[str]:
     """The entries of a comma-separated setting."""
     return [entry for part in value.split(",") if (entry := part.strip())]
@@ -305,5 +283,5 @@ def _one_line(error: ValidationError) -> str:
             message = f"required: {Settings.model_fields[name].description}"
         is_secret = name in _SECRETS
         got = "" if problem["type"] == "missing" or is_secret else f", got {problem['input']!r}"
-        problems.append(f"--{name.replace('_', '-')} ({ENVIRONMENT_PREFIX}{name.upper()}): {message}{got}")
+        problems.append(f"--{_flag(name)} ({ENVIRONMENT_PREFIX}{name.upper()}): {message}{got}")
     return "; ".join(problems)
