@@ -82,8 +82,6 @@ class Batcher:
 
     def start(self) -> None:
         """Starts the workers; once."""
-        if self._state != "new":
-            raise RuntimeError(f"the batcher is {self._state}: it starts once")
         self.executor.start()
         self._state = "open"
 

@@ -174,13 +174,7 @@ class PendingRequest(QueuedRequest):
         self._results: dict[int, JobResult] = {}
 
     def queued_texts(self) -> list[QueuedText["PendingRequest"]]:
-        """Its texts, as the queue takes them.
-
-        Raises:
-            ValueError: a text has no tokens.
-        """
-        if not all(len(job.input_ids) for job in self.jobs):
-            raise ValueError("a job has no input_ids: at least one token a text is needed")
+        """Its texts, as the queue takes them."""
         return [QueuedText(self, i, len(job.input_ids), job.attention_layers) for i, job in enumerate(self.jobs)]
 
     def is_wanted(self, now: float) -> bool:

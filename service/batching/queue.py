@@ -43,12 +43,6 @@ class BatchLimits:
     max_pairs: int
     max_full_padding: float = 1.0
 
-    def __post_init__(self) -> None:
-        if self.max_tokens < 1 or self.max_pairs < 1:
-            raise ValueError(f"max_tokens and max_pairs are {self.max_tokens}, {self.max_pairs}: expected at least 1")
-        if not 0 <= self.max_padding < 1:
-            raise ValueError(f"max_padding is {self.max_padding}: expected at least 0 and less than 1")
-
     def padding(self, share: int) -> float:
         """The share of padding that a batch of at most `share` tokens may have."""
         return self.max_padding if share < self.max_tokens else min(self.max_padding, self.max_full_padding)
@@ -170,9 +164,8 @@ class RequestSizes:
     """Answers in constant time what a sum over all waiting requests would answer. One thread at a time."""
 
     def __init__(self) -> None:
-        self._requests = [
-            0
-        ] * _SIZE_CLASSES  # by bits of their tokens; the first class, of requests without any, has no use
+        # By bits of their tokens; the first class, of requests without any, has no use.
+        self._requests = [0] * _SIZE_CLASSES
         self._tokens = [0] * _SIZE_CLASSES
 
     def change(self, before: int, after: int) -> None:

@@ -260,8 +260,6 @@ def load_session(
     """
     if provider not in PROVIDERS:
         raise ProviderUnavailable(f"provider is {provider!r}: expected one of {', '.join(PROVIDERS)}")
-    if intra_op_threads < 1:
-        raise ValueError(f"intra_op_threads is {intra_op_threads}: expected at least 1")
     path, providers = artifact.path(graph), PROVIDERS[provider]
     name, _ = providers[0]
     if name not in onnxruntime.get_available_providers():

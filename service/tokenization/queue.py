@@ -67,9 +67,6 @@ class TokenizerQueue:
     Args:
         threads: how many.
         max_delay: seconds that a request may have to wait, beside 16 times its own work; one that would is refused.
-
-    Raises:
-        RuntimeError: the system starts no thread.
     """
 
     def __init__(self, threads: int, *, max_delay: float = math.inf) -> None:
@@ -80,7 +77,7 @@ class TokenizerQueue:
         self._rate = DrainRate()
         self._is_closed = False
         self._trimmed_at, self._done_since_trim = time.monotonic(), 0
-        self._pool = _started_pool(threads)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tokenize")
 
     @property
     def characters(self) -> int:
@@ -227,16 +224,3 @@ def without_panic(tokenize: Callable[[], T]) -> T:
         raise
     except BaseException as panic:  # a panic is no Exception
         raise InternalError() from panic
-
-
-def _started_pool(threads: int) -> ThreadPoolExecutor:
-    """A pool whose threads are all there. One that starts them later keeps the texts for which the system gave none."""
-    pool, everyone = ThreadPoolExecutor(threads, thread_name_prefix="tokenize"), threading.Barrier(threads)
-    try:
-        for _ in range(threads):
-            pool.submit(everyone.wait)  # before all are there none is free, so each of these starts one
-    except RuntimeError:
-        everyone.abort()
-        pool.shutdown(wait=False)
-        raise
-    return pool

