@@ -11,7 +11,6 @@ from service.wire import OURS, ErrorShape
 
 SCOPE_KEY = "polyhead.context"
 SERVICES_KEY = "polyhead.services"
-RETRY_AFTER_SECONDS = 1.0
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _ids = random.Random()  # noqa: S311 - ids are no secrets; uuid4 asks the kernel each time, a tenth of a request's overhead
@@ -67,7 +66,7 @@ class Share:
         budget = self._budget
         if budget.held and budget.held + size > budget.limit:
             budget.on_full()
-            raise HeldTooMuch(f"too many {budget.what} are held; try again later", retry_after=RETRY_AFTER_SECONDS)
+            raise HeldTooMuch(f"too many {budget.what} are held; try again later")
         budget.held += size
         self.held += size
 

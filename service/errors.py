@@ -31,9 +31,6 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-_INTERNAL = "internal error; the log holds the details under this request's id"
-_DEADLINE = "the deadline passed before the answer was there"
-
 
 class ServiceError(Exception):
     """A failure with a status and the fields of the error body.
@@ -44,17 +41,21 @@ class ServiceError(Exception):
         code: short machine-readable name.
         param: the request field at fault, as a dotted path, or None.
         retry_after: seconds after which trying again makes sense, or None.
+        usual_message: what is said where nothing else is.
+        usual_wait: `retry_after`, likewise.
     """
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     code: ClassVar[str] = "internal_error"
+    usual_message: ClassVar[str] = ""
+    usual_wait: ClassVar[float | None] = None
 
-    def __init__(self, message: str, *, param: str | None = None, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, message: str = "", *, param: str | None = None, retry_after: float | None = None) -> None:
+        self.message = message or self.usual_message
+        super().__init__(self.message)
         self.param = param
-        self.retry_after = retry_after
+        self.retry_after = self.usual_wait if retry_after is None else retry_after
 
     @property
     def reason(self) -> str:
@@ -158,13 +159,13 @@ class HeldTooMuch(Overloaded):
     """All requests together hold as many bytes as they may."""
 
     code = "too_many_bytes_held"
+    usual_wait = 1.0
 
 
 class InternalError(ServiceError):
     """A fault of ours; the text is fixed, details are in the log."""
 
-    def __init__(self, message: str = _INTERNAL, *, param: str | None = None, retry_after: float | None = None) -> None:
-        super().__init__(message, param=param, retry_after=retry_after)
+    usual_message = "internal error; the log holds the details under this request's id"
 
 
 class InferenceFailed(InternalError):
@@ -183,21 +184,21 @@ class TooManyConnections(ServiceError):
     """More open connections than allowed."""
 
     status, type, code = 503, "server_error", "too_many_connections"
+    usual_wait = 1.0
 
 
 class NotReady(ServiceError):
     """Starting, draining, or no worker answers."""
 
     status, type, code = 503, "server_error", "not_ready"
+    usual_wait = 1.0  # another replica is there by then
 
 
 class DeadlineExceeded(ServiceError):
     """The caller's time was up before the answer was there."""
 
     status, type, code = 504, "server_error", "deadline_exceeded"
-
-    def __init__(self, message: str = _DEADLINE, *, param: str | None = None, retry_after: float | None = None) -> None:
-        super().__init__(message, param=param, retry_after=retry_after)
+    usual_message = "the deadline passed before the answer was there"
 
 
 class ClientLeft(Exception):

@@ -24,8 +24,6 @@ from service.observability.stages import BatchRecord
 from service.runner import Runner
 from service.settings import Settings
 
-RETRY_AFTER_SECONDS = 1.0
-
 logger = logging.getLogger(__name__)
 
 
@@ -77,7 +75,7 @@ class ServedModel:
         """
         if self._runner is None:
             message = "the model could not be loaded; the log says why" if self.failure else "the model is loading"
-            raise NotReady(f"{message}; try again soon", retry_after=RETRY_AFTER_SECONDS)
+            raise NotReady(f"{message}; try again soon")
         return self._runner
 
     def is_alive(self) -> bool:

@@ -22,8 +22,6 @@ from service.settings import Settings
 State = Literal["starting", "ready", "draining"]
 """`starting` until the model is loaded and warm, `draining` from the first signal on."""
 
-RETRY_AFTER_SECONDS = 1.0
-
 
 class ProcessGroup:
     """The processes behind one port, as one of them sees the others. This one is alone, and answers for itself."""
@@ -82,9 +80,9 @@ class Readiness:
             NotReady: starting, draining, or the workers do not answer, here or in another process.
         """
         if self._state == "draining":
-            raise NotReady("draining: this process is about to end", retry_after=RETRY_AFTER_SECONDS)
+            raise NotReady("draining: this process is about to end")
         if self._state == "starting":
-            raise NotReady("the model is loading; try again soon", retry_after=RETRY_AFTER_SECONDS)
+            raise NotReady("the model is loading; try again soon")
         self.check_alive()
         self.group.check_ready()
 
@@ -96,7 +94,7 @@ class Readiness:
                 their end and are not asked.
         """
         if not self.is_alive():
-            raise NotReady("the workers do not answer", retry_after=RETRY_AFTER_SECONDS)
+            raise NotReady("the workers do not answer")
         self.group.check_alive()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from service.batching.admission import delay_refusal
-from service.batching.executor import RETRY_AFTER, UNAVAILABLE, BatchExecutor
+from service.batching.executor import UNAVAILABLE, BatchExecutor
 from service.batching.jobs import Job, JobResult, PendingRequest
 from service.batching.queue import BatchLimits, JobQueue
 from service.errors import DeadlineExceeded, NotReady, Overloaded, ServiceError, TooLarge
@@ -184,7 +184,7 @@ class Batcher:
 
     def _refusal(self, request: PendingRequest, tokens: int, now: float) -> ServiceError | None:
         if self._state != "open":
-            return NotReady(UNAVAILABLE, retry_after=RETRY_AFTER)
+            return NotReady(UNAVAILABLE)
         if not request.is_wanted(now):
             return DeadlineExceeded()
         if tokens > self.max_queue_tokens:

@@ -136,7 +136,7 @@ class DecompositionQueue:
     def _admit(self, rows: int, left: float) -> None:
         with self._lock:
             if self._is_closed:
-                raise NotReady(CLOSED, retry_after=1.0)
+                raise NotReady(CLOSED)
             if left <= 0:
                 raise DeadlineExceeded()
             alone = self._seconds_alone(rows, left)
@@ -197,7 +197,7 @@ class DecompositionQueue:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._executor, self._decompose, text, sources, starts, cancellation)
         except RuntimeError as error:  # the executor takes nothing more
-            raise NotReady(CLOSED, retry_after=1.0) from error
+            raise NotReady(CLOSED) from error
         finally:
             cancellation.cancel()
 
@@ -207,7 +207,7 @@ class DecompositionQueue:
         """One run, on one of the threads."""
         with self._lock:
             if self._is_closed:
-                raise NotReady(CLOSED, retry_after=1.0)
+                raise NotReady(CLOSED)
             self._running.add(cancellation)
         try:
             decomposer, started, spent = self._loaded(), time.monotonic(), time.thread_time()
@@ -222,9 +222,7 @@ class DecompositionQueue:
             return found
         except Exception as error:
             if cancellation.is_cancelled:
-                raise NotReady(
-                    CLOSED, retry_after=1.0
-                ) from error  # no client waits for it, unless the queue was closed
+                raise NotReady(CLOSED) from error  # no client waits for it, unless the queue was closed
             logger.exception("explaining a text of %d tokens failed", len(text.input_ids))
             raise InferenceFailed(FAILED) from error
         finally:

@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 FAILED = "inference failed; the log has the details"
 UNAVAILABLE = "this process no longer takes work; another one may"
 WORKER_NICE = 5
-RETRY_AFTER = 1.0  # seconds; another replica is there by then
 _MIN_SHARE = 64  # tokens; MiniLM-L6 takes 2.1 (fp32) or 2.5 times (int8) as long for each of 8 tokens run alone
 _CANCEL_SECONDS = 1.0  # for a run to end early; ONNX Runtime looks up before every node, and few take longer
 
@@ -289,7 +288,7 @@ class BatchExecutor:
         """Fails requests at once, dropping what they have in the queue. Lock held."""
         failed = []
         for request in requests:
-            error = kind(message, retry_after=RETRY_AFTER if kind is NotReady else None)
+            error = kind(message)
             error.__cause__ = cause
             if request.fail(error):
                 self._queue.remove(request)

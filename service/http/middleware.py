@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # an extra
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
-RETRY_AFTER_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -177,9 +176,7 @@ async def _failure_of(
         context.is_abandoned = True
     except asyncio.CancelledError:
         context.is_abandoned = connection.is_lost
-        return connection.failure or NotReady(
-            "the process ended before this request did", retry_after=RETRY_AFTER_SECONDS
-        )
+        return connection.failure or NotReady("the process ended before this request did")
     except Exception:
         logger.exception("unexpected failure", extra=_fields(context))
         return InternalError()

@@ -101,7 +101,7 @@ class BoundedProtocol(HttpProtocol):
         self._waiting_since = self.loop.time()
         self._slot = self._slots.take(self.server[1] if self.server is not None else None)
         if self._slot is None:
-            self._refuse(TooManyConnections("too many connections; try again later", retry_after=1.0))
+            self._refuse(TooManyConnections("too many connections; try again later"))
             self._slots.add_refused(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -31,7 +31,6 @@ LEAVE_INTERVAL = 0.02  # seconds between two looks at the connections that are l
 REPORT_INTERVAL = 0.005  # seconds; connections that end within it are reported together
 SCRAPE_SECONDS = 5.0
 TAKEN_AT_ONCE = 32  # connections; then others have their turn
-RETRY_AFTER_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -244,12 +243,12 @@ class Membership(ProcessGroup):
     def check_ready(self) -> None:
         """Raises `NotReady` unless the parent has said that every process takes traffic."""
         if not self._is_group_ready:
-            raise NotReady("another process is not ready", retry_after=RETRY_AFTER_SECONDS)
+            raise NotReady("another process is not ready")
 
     def check_alive(self) -> None:
         """Raises `NotReady` if the parent has said that a process does not answer."""
         if not self._is_group_alive:
-            raise NotReady("another process does not answer", retry_after=RETRY_AFTER_SECONDS)
+            raise NotReady("another process does not answer")
 
     async def snapshot(self) -> Snapshot:
         """The metrics of all processes together.
@@ -263,7 +262,7 @@ class Membership(ProcessGroup):
         try:
             return await asyncio.wait_for(answer, SCRAPE_SECONDS)
         except TimeoutError:
-            raise NotReady("the parent process does not answer", retry_after=RETRY_AFTER_SECONDS) from None
+            raise NotReady("the parent process does not answer") from None
         finally:
             del self._scrapes[number]
 
