@@ -71,13 +71,12 @@ class TextEncoder:
             max_queue_delay=math.inf,
         )
         engine = Engine(Runner.load(directory, settings))
+        size = engine.manifest.config.embedding_size
         try:
-            return cls(
-                engine,
-                dimensions=_check_dimensions(dimensions, engine.manifest.config.embedding_size),
-                normalize=normalize,
-                prompt_name=_check_prompt(prompt_name, engine),
-            )
+            choose_prompt(engine.manifest.defaults, name=prompt_name, text=None)
+            if dimensions is not None and not 1 <= dimensions <= size:
+                raise ValueError(f"dimensions is {dimensions}: this model has {size}")
+            return cls(engine, dimensions=dimensions or size, normalize=normalize, prompt_name=prompt_name)
         except BaseException:
             engine.close()
             raise
@@ -136,14 +135,3 @@ class TextEncoder:
     def close(self) -> None:
         """Ends the engine's threads."""
         self._engine.close()
-
-
-def _check_dimensions(wanted: int | None, size: int) -> int:
-    if wanted is not None and not 1 <= wanted <= size:
-        raise ValueError(f"dimensions is {wanted}: this model has {size}")
-    return wanted or size
-
-
-def _check_prompt(name: str | None, engine: Engine) -> str | None:
-    choose_prompt(engine.manifest.defaults, name=name, text=None)
-    return name

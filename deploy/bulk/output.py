@@ -92,15 +92,15 @@ class Output:
         Raises:
             AnotherRun: a run holds it; the message says which, and since when.
         """
-        ours = {"run": uuid.uuid4().hex, "host": socket.gethostname(), "pid": os.getpid(), "since": _now()}
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        ours = {"run": uuid.uuid4().hex, "host": socket.gethostname(), "pid": os.getpid(), "since": since}
         self._refuse_if_held()
         self._write_json(LOCK, ours | {"seen": time.time()})
-        time.sleep(
-            SETTLE_SECONDS
-        )  # a run that began at the same moment has written its own by now: the last one has it
+        time.sleep(SETTLE_SECONDS)  # of runs that begin at the same moment the last to write its own has it
         if (held := self._read_json(LOCK)) is None or held["run"] != ours["run"]:
             raise AnotherRun(f"{self._folder} was taken by another run at the same moment")
-        self._delete_partial()
+        if self._filesystem.get_file_info(f"{self._folder}/{PARTIAL}").type != FileType.NotFound:
+            self._filesystem.delete_dir(f"{self._folder}/{PARTIAL}")
         over = threading.Event()
 
         def beat() -> None:
@@ -191,10 +191,6 @@ class Output:
         rows: int = parquet.read_metadata(self._path(name), filesystem=self._filesystem).num_rows
         return rows
 
-    def _delete_partial(self) -> None:
-        if self._filesystem.get_file_info(f"{self._folder}/{PARTIAL}").type != FileType.NotFound:
-            self._filesystem.delete_dir(f"{self._folder}/{PARTIAL}")
-
     def _read_json(self, name: str) -> dict[str, Any] | None:
         try:
             with self._filesystem.open_input_stream(f"{self._folder}/{name}") as file:
@@ -210,10 +206,6 @@ class Output:
         with self._filesystem.open_output_stream(partial) as file:
             file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
         self._filesystem.move(partial, f"{self._folder}/{name}")
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _is_running(pid: int) -> bool:

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.lib.command import CannotMeasure, positive
+from benchmarks.lib.command import parser_of, positive, program
 from benchmarks.lib.load import Address, Request, poisson_schedule, post, run_closed_loop, run_open_loop
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import load_texts
 from benchmarks.service.soak import mixed_requests
 from deploy.observability.picture import draw, read_panels
-from deploy.observability.scrape import NoPrometheus, scraping
-from model.artifact import Artifact, ArtifactError
+from deploy.observability.scrape import scraping
+from model.artifact import Artifact
 
 PICTURE = Path(__file__).parents[2] / "docs/pictures/dashboard.png"
 INSTANCES = 2
@@ -47,23 +47,10 @@ def make_requests(artifact: Artifact) -> list[Request]:
     return requests
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs it all; returns 1 after a line that says why if it cannot."""
-    given = _parse(arguments)
-    try:
-        _run(given)
-    except (ArtifactError, CannotMeasure, NoPrometheus, OSError) as error:
-        sys.stderr.write(f"python -m deploy.observability.demo: {error}\n")
-        return 1
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return 130
-    sys.stdout.write(f"{given.output}\n")
-    return 0
-
-
-def _run(given: argparse.Namespace) -> None:
+@program
+def main() -> None:
     """Serves, scrapes, loads and draws."""
+    given = _parse()
     requests = make_requests(Artifact.open(given.model))
     with ExitStack() as running:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory()))
@@ -80,6 +67,7 @@ def _run(given: argparse.Namespace) -> None:
         time.sleep(SETTLE)
         given.output.parent.mkdir(parents=True, exist_ok=True)
         draw(list(read_panels()), prometheus, start, time.time(), given.output)
+    sys.stdout.write(f"{given.output}\n")
 
 
 def _send(addresses: Sequence[Address], requests: Sequence[Request], rate: float, seconds: float) -> None:
@@ -98,15 +86,14 @@ def _send(addresses: Sequence[Address], requests: Sequence[Request], rate: float
         thread.join()
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m deploy.observability.demo", description=__doc__)
+def _parse() -> argparse.Namespace:
+    parser = parser_of(__doc__, takes="some minutes")
+    parser.prog = "python -m deploy.observability.demo"
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="artifact to serve")
-    parser.add_argument("--seconds", type=positive, default=240, help="of load (default: %(default)s)")
-    parser.add_argument(
-        "--output", type=Path, default=PICTURE, metavar="PNG", help="(default: docs/pictures/dashboard.png)"
-    )
-    return parser.parse_args(arguments)
+    parser.add_argument("--seconds", type=positive, default=240, help="of load")
+    parser.add_argument("--output", type=Path, default=PICTURE, metavar="PNG", help="the picture")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -23,7 +23,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from benchmarks.lib.command import CannotMeasure, parser_of, positive, program
+from benchmarks.lib.command import parser_of, positive, program
 from benchmarks.lib.comparison import encode_requests
 from benchmarks.lib.load import Address, Request, Tally, poisson_schedule, run_open_loop
 from benchmarks.lib.report import Table, emit, percentiles, slope
@@ -31,7 +31,7 @@ from benchmarks.lib.server import free_port
 from benchmarks.lib.texts import load_texts, tokenize
 from benchmarks.service.replicas import Replica, nginx, replace_all
 from deploy.observability.objectives import BURNS, LATENCY, LATENCY_SECONDS
-from deploy.observability.scrape import NoPrometheus, Prometheus, scraping
+from deploy.observability.scrape import Prometheus, scraping
 from model.artifact import Artifact
 from service.observability.metrics import MEMORY_ANONYMOUS
 
@@ -305,15 +305,12 @@ def running(given: argparse.Namespace) -> Iterator[tuple[Night, Prometheus]]:
 def main() -> None:
     """Lives through the night, prints and draws it; exits with 1 if a request was lost or an alert was wrong."""
     given = _parse()
-    try:
-        with running(given) as (night, prometheus):
-            with night.offered("steady", night.steady, given.rate):
-                times = live_through(night)
-            tables = [describe_answers(night, times), describe_alerts(prometheus, times, required_alerts(night, times)),
-                      describe_memory(prometheus, times)]  # fmt: skip
-            draw(night, prometheus, times, given.plot)
-    except NoPrometheus as missing:
-        raise CannotMeasure(str(missing)) from missing
+    with running(given) as (night, prometheus):
+        with night.offered("steady", night.steady, given.rate):
+            times = live_through(night)
+        tables = [describe_answers(night, times), describe_alerts(prometheus, times, required_alerts(night, times)),
+                  describe_memory(prometheus, times)]  # fmt: skip
+        draw(night, prometheus, times, given.plot)
     lost = sum(int(row["lost"]) for row in tables[0].rows)
     wrong = sum(bool(row["verdict"]) for row in tables[1].rows)
     figures = {"lost": lost, "wrong_alerts": wrong, "bulk_exit_code": night.bulk}

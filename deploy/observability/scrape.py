@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import yaml
 
+from benchmarks.lib.command import CannotMeasure
 from benchmarks.lib.load import Address
 from benchmarks.lib.server import free_port, started
 
@@ -18,7 +19,7 @@ RULES = Path(__file__).parents[1] / "prometheus"
 INTERVAL = "1s"  # between two scrapes: a demonstration is minutes long, not days
 
 
-class NoPrometheus(Exception):
+class NoPrometheus(CannotMeasure):
     """The program `prometheus` is not installed."""
 
 
@@ -122,9 +123,7 @@ def _hasty_rules(folder: Path, patient: bool) -> Iterator[Path]:
 def _configuration(services: Sequence[Address], cluster: Sequence[Address], rules: Sequence[Path]) -> dict[str, Any]:
     return {
         "global": {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL},
-        "rule_files": [
-            str(path.resolve()) for path in rules
-        ],  # a relative one would begin at the configuration's folder
+        "rule_files": [str(path.resolve()) for path in rules],  # a relative one would begin at the file's folder
         # The labels of kube-state-metrics count, as its own charts have it: they name the namespace and the pod.
         "scrape_configs": [_job("polyhead", services), _job("kube-state-metrics", cluster) | {"honor_labels": True}],
     }

@@ -55,7 +55,11 @@ def test_every_panel_is_drawn_whatever_its_data(tmp_path: Path) -> None:
         assert len(np.unique(np.asarray(picture))) > 5
 
 
-def test_the_demonstration_without_an_artifact_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--model", str(tmp_path)]) == 1
+def test_the_demonstration_without_an_artifact_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["demo.py", "--model", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        main()
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"python -m deploy.observability.demo: {tmp_path} holds no manifest.json")
+    assert line.startswith(f"demo.py: {tmp_path} holds no manifest.json")
