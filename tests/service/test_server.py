@@ -33,10 +33,10 @@ def test_probes_tell_loading_from_ready_from_draining(fake_artifact: Path, tmp_p
         assert server.wait() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_ends_the_process_with_0(fake_artifact: Path, number: signal.Signals) -> None:
+def test_ctrl_c_ends_the_process_with_0(fake_artifact: Path) -> None:
+    """As SIGTERM does, by which every other test ends its server."""
     with fake_server(fake_artifact).wait_until_ready() as server:
-        server.signal(number)
+        server.signal(signal.SIGINT)
         assert server.wait() == 0
 
 

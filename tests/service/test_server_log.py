@@ -41,21 +41,16 @@ def test_every_line_of_the_log_is_json_and_none_holds_a_text(fake_artifact: Path
         ]
 
 
-def test_log_says_what_runs_where(fake_artifact: Path) -> None:
-    with fake_server(fake_artifact, "--drain-delay", "0.5").wait_until_ready() as server:
+def test_log_says_what_runs_where_and_which_variable_is_misspelt(fake_artifact: Path) -> None:
+    with fake_server(fake_artifact, "--drain-delay", "0.5", POLYHEAD_LOGLEVEL="debug").wait_until_ready() as server:
         assert server.stop() == 0
+        assert "no setting is called POLYHEAD_LOGLEVEL; did you mean POLYHEAD_LOG_LEVEL?" in server.log
         messages = {record["message"].split(" ")[0]: record for record in server.records()}
         assert messages["starting"]["settings"]["drain_delay"] == 0.5
         assert messages["model"]["model"] == "tests/fake"
         assert messages["model"]["precision"] == "fp32"
         assert messages["model"]["workers"] == 1
         assert messages["listening"]["message"].startswith("listening on http://127.0.0.1:")
-
-
-def test_misspelt_variable_is_reported(fake_artifact: Path) -> None:
-    with fake_server(fake_artifact, POLYHEAD_LOGLEVEL="debug").wait_until_ready() as server:
-        assert server.stop() == 0
-        assert "no setting is called POLYHEAD_LOGLEVEL; did you mean POLYHEAD_LOG_LEVEL?" in server.log
 
 
 def test_a_log_that_nobody_reads_any_more_stops_nothing(fake_artifact: Path) -> None:
