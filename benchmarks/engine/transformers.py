@@ -1,13 +1,15 @@
-"""How fast is the graph of a large encoder, in each precision, compared with `transformers` and OpenVINO?
+"""How fast is the graph of a large encoder, in each precision, compared with `transformers`, ONNX and OpenVINO?
 
 All compute the hidden states of one text, with as many threads, without HTTP and without a tokenizer; the graph and
-`transformers` in float32 and in one process, OpenVINO in its own, in the precisions it is told. `transformers` uses
-PyTorch's scaled dot-product attention, its default. Times are of the processor, taken in turns.
+`transformers` in float32 and in one process, OpenVINO in its own, in float32 and, where the processor has it, bf16.
+`transformers` uses PyTorch's scaled dot-product attention, its default. ONNX is that network as PyTorch exports it,
+optimized by ONNX Runtime as it loads. Times are of the processor, taken in turns.
 """
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,12 +17,13 @@ from typing import Any
 
 import numpy as np
 import onnx_ir
+import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 
 from benchmarks.lib.command import CannotMeasure, parser_of, program, whole
 from benchmarks.lib.report import Spread, Table, emit, in_turns, processor_seconds
-from benchmarks.peers.peers import OPENVINO, PeerProcess, start_worker
+from benchmarks.peers.peers import PeerProcess, start_worker
 from benchmarks.peers.worker import Task
 from export.checkpoint import FAMILIES, build_encoder
 from export.exporter import write_graph
@@ -32,6 +35,7 @@ from export.texts import Inputs, TextBatch, graph_inputs
 from model.artifact import GRAPH, LAST_HIDDEN_STATE, PLAIN_GRAPH
 from model.config import EncoderConfig
 from model.encoder import Encoder
+from model.processor import vector_instructions
 
 IntArray = NDArray[np.int64]
 LONGEST = 2048
@@ -67,9 +71,9 @@ NETWORKS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "qwen3-0.6b": ("qwen3", {**QWEN3, "vocab_size": 151_669, "hidden_size": 1024, "num_hidden_layers": 28}),
     "tiny": ("qwen3", {**QWEN3, "head_dim": 4, **TINY}),
 }
-OPENVINO_PRECISIONS = ("f32", "bf16")
+BF16_INSTRUCTIONS = {"amx_bf16", "avx512_bf16"}  # without them OpenVINO would compute in float32 under bf16's name
 COLUMNS = ("tokens", "engine", "cpu_ms", "by_the_graph", "lowest", "highest", "difference")
-GRAPH_NAME, TRANSFORMERS_NAME = "the graph", "transformers"
+GRAPH_NAME, TRANSFORMERS_NAME, ONNX_NAME = "the graph", "transformers", "transformers as ONNX"
 
 
 def draw(name: str, layers: int | None = None) -> Any:
@@ -120,6 +124,33 @@ def lower_precisions(encoder: Encoder, threads: int) -> dict[str, Run]:
     return runs
 
 
+class HiddenStates(torch.nn.Module):
+    """Token ids `[B, S]` to hidden states `[B, S, D]`, the only output that an exported network is asked for."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Hidden states."""
+        found: torch.Tensor = self.network(input_ids=input_ids).last_hidden_state
+        return found
+
+
+def load_onnx(theirs: Any, threads: int) -> ort.InferenceSession:
+    """The network of `transformers` as PyTorch's own exporter writes it, for one text of any length."""
+    theirs.config.use_cache = False  # decoders would return lists of keys and values
+    example = torch.ones(1, 8, dtype=torch.long)
+    shapes = {"input_ids": {1: torch.export.Dim("sequence", max=LONGEST)}}
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / GRAPH
+        network = HiddenStates(theirs).eval()
+        torch.onnx.export(network, (example,), path, dynamo=True, dynamic_shapes=shapes, verbose=False)
+        return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
 @dataclass(frozen=True, slots=True)
 class Networks:
     """The same weights in every engine.
@@ -128,6 +159,7 @@ class Networks:
         config: of the network.
         graph: loaded.
         theirs: the network of `transformers`.
+        onnx: that network as ONNX, loaded; None if it is not measured.
         openvino: a process that has its task, None if it is not measured.
         lower: the graph in other precisions.
     """
@@ -135,6 +167,7 @@ class Networks:
     config: EncoderConfig
     graph: Session
     theirs: Any
+    onnx: ort.InferenceSession | None
     openvino: PeerProcess | None
     lower: Mapping[str, Run]
 
@@ -145,21 +178,23 @@ class Networks:
             GRAPH_NAME: partial(processor_seconds, partial(self.graph.run, inputs)),
             TRANSFORMERS_NAME: partial(processor_seconds, partial(forward, self.theirs, ids)),
         }
+        if self.onnx:
+            ways[ONNX_NAME] = partial(processor_seconds, partial(self.onnx.run, None, {"input_ids": ids}))
         for name, run in self.lower.items():
             ways[name] = partial(processor_seconds, partial(run, inputs))
-        for precision in OPENVINO_PRECISIONS if self.openvino else ():
-            ways[f"OpenVINO {precision}"] = partial(self._openvino_seconds, precision, ids.size)
+        if self.openvino:
+            for name in (name for name in self.openvino.names if f", {plan_name(ids.size)}, 1x" in name):
+                ways[f"OpenVINO {name.partition(', ')[0]}"] = partial(self.openvino.cpu_seconds, name)
         return ways
 
-    def _openvino_seconds(self, precision: str, length: int) -> float:
-        assert self.openvino is not None  # noqa: S101 - `ways` asked
-        names = (name for name in self.openvino.names if name.startswith(f"{precision}, {plan_name(length)},"))
-        return self.openvino.cpu_seconds(next(names))
-
-    def difference(self, ids: IntArray) -> float:
-        """Largest difference of the graph's hidden states from the ones of `transformers`."""
+    def differences(self, ids: IntArray) -> dict[str, float]:
+        """Largest differences of hidden states from the ones of `transformers`, by engine."""
         inputs = graph_inputs(self.config, ids, np.array([ids.size]))
-        return float(np.abs(self.graph.run(inputs)[LAST_HIDDEN_STATE] - forward(self.theirs, ids)).max())
+        found = {GRAPH_NAME: self.graph.run(inputs)[LAST_HIDDEN_STATE]}
+        if self.onnx:
+            found[ONNX_NAME] = self.onnx.run(None, {"input_ids": ids})[0]
+        expected = forward(self.theirs, ids)
+        return {name: float(np.abs(states - expected).max()) for name, states in found.items()}
 
 
 def forward(theirs: Any, ids: IntArray) -> NDArray[np.float32]:
@@ -180,32 +215,33 @@ def plan_name(length: int) -> str:
 
 
 @contextmanager
-def openvino_of(
-    theirs: Any, cache: Path | None, texts: Sequence[IntArray], threads: int
-) -> Iterator[PeerProcess | None]:
-    """OpenVINO with the same network, in an environment that is made in the folder `cache`."""
-    if cache is None:
-        yield None
-        return
+def openvino_of(theirs: Any, texts: Sequence[IntArray], threads: int) -> Iterator[PeerProcess]:
+    """OpenVINO with the same network, in bf16 too where the processor has it.
+
+    Raises:
+        CannotMeasure: it is not installed.
+    """
+    if not is_installed():
+        raise CannotMeasure("OpenVINO is not installed: pip install -e '.[openvino]'")
+    precisions = ("f32", "bf16") if BF16_INSTRUCTIONS & set(vector_instructions()) else ("f32",)
     with tempfile.TemporaryDirectory() as weights:
         theirs.save_pretrained(weights)
         rows = [[int(index) for index in ids[0]] for ids in texts]
         plans = {plan_name(len(row)): [[place]] for place, row in enumerate(rows)}
-        task = Task(weights, threads, ["" for _ in rows], rows, plans, OPENVINO_PRECISIONS)
-        with start_worker(OPENVINO.python(cache), "openvino", task) as process:
+        task = Task(weights, threads, ["" for _ in rows], rows, plans, precisions)
+        with start_worker(Path(sys.executable), "openvino", task) as process:
             yield process
 
 
 def compare(networks: Networks, ids: IntArray, rounds: int) -> list[dict[str, Any]]:
     """A row an engine: its median in milliseconds, and how many times the graph's time it takes, by round."""
     found = in_turns(networks.ways(ids), rounds)
-    difference = networks.difference(ids)
+    differences = networks.differences(ids)
     rows = []
     for name, seconds in found.items():
         ratios = Spread.of([other / own for other, own in zip(seconds, found[GRAPH_NAME], strict=True)])
         figures = (1000 * Spread.of(seconds).median, ratios.median, ratios.lowest, ratios.highest)
-        of_pair = difference if name == TRANSFORMERS_NAME else None
-        rows.append(dict(zip(COLUMNS, (ids.size, name, *figures, of_pair), strict=True)))
+        rows.append(dict(zip(COLUMNS, (ids.size, name, *figures, differences.get(name)), strict=True)))
     return rows
 
 
@@ -221,7 +257,8 @@ def main() -> None:
     parser.add_argument("--lengths", type=whole, nargs="+", default=[32, 128, 512], help="tokens of a text")
     parser.add_argument("--rounds", type=whole, default=5, help="of every length")
     parser.add_argument("--threads", type=whole, default=1, help="of a run")
-    parser.add_argument("--openvino", type=Path, metavar="DIR", help="beside OpenVINO too; DIR keeps its environment")
+    parser.add_argument("--onnx", action="store_true", help="beside the network as PyTorch exports it, too")
+    parser.add_argument("--openvino", action="store_true", help="beside OpenVINO too, which must be installed")
     arguments = parser.parse_args()
     if max(arguments.lengths) > LONGEST:
         parser.error(f"--lengths: at most {LONGEST} tokens")
@@ -230,10 +267,11 @@ def main() -> None:
     encoder = encoder_of(theirs)
     graph, config = load_graph(encoder, arguments.threads), encoder.config
     lower = lower_precisions(encoder, arguments.threads) if arguments.precisions else {}
+    exported = load_onnx(theirs, arguments.threads) if arguments.onnx else None
     texts = [draw_ids(config, length) for length in arguments.lengths]
     table = Table("transformers", f"{arguments.network}, one text", COLUMNS)
-    with openvino_of(theirs, arguments.openvino, texts, arguments.threads) as openvino:
-        for ids in texts:
-            for row in compare(Networks(config, graph, theirs, openvino, lower), ids, arguments.rounds):
-                table.add(**row)
+    with openvino_of(theirs, texts, arguments.threads) if arguments.openvino else nullcontext() as openvino:
+        networks = Networks(config, graph, theirs, exported, openvino, lower)
+        for row in (row for ids in texts for row in compare(networks, ids, arguments.rounds)):
+            table.add(**row)
     emit("engine transformers", [table], network=arguments.network, rounds=arguments.rounds)

@@ -32,18 +32,23 @@ from benchmarks.lib.pictures import draw_bars
 from benchmarks.lib.report import Table, emit
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import fingerprint, standard_plans
+from benchmarks.peers.infinity import INFINITY_ENGINES, start_infinity
 from benchmarks.peers.peers import (
-    INFINITY_FLAGS,
     OPENVINO,
     SENTENCE_TRANSFORMERS,
     Environment,
     Run,
     add_peer_arguments,
     opened,
-    start_infinity,
 )
 
 INFINITY_ROUTE = "/embeddings"
+# Peers without HTTP: environment, worker and precisions of each.
+WORKERS: Mapping[str, tuple[Environment, str, Sequence[str]]] = {
+    "OpenVINO": (OPENVINO, "openvino", ("f32", "bf16")),
+    "sentence-transformers": (SENTENCE_TRANSFORMERS, "sentence_transformers", ()),
+}
+PEERS = (*WORKERS, *INFINITY_ENGINES)
 PEER_ENGINES: Mapping[str, Words] = {
     "OpenVINO bf16": ("OpenVINO bf16",),
     "OpenVINO f32": ("OpenVINO f32",),
@@ -52,10 +57,9 @@ PEER_ENGINES: Mapping[str, Words] = {
 }
 
 
-def worker_ways(
-    run: Run, name: str, environment: Environment, engine: str, precisions: Sequence[str]
-) -> dict[str, Way]:
-    """A peer without HTTP."""
+def worker_ways(run: Run, name: str) -> dict[str, Way]:
+    """A peer without HTTP, one of `WORKERS`."""
+    environment, engine, precisions = WORKERS[name]
     peer = run.start(run.peers.prepare(environment), engine, precisions)
     run.check(peer.vectors())
     return peer.ways(name)
@@ -69,12 +73,12 @@ def service_ways(run: Run, directory: Path, engine: Engine) -> dict[str, Way]:
     return paused_ways(f"Polyhead {engine.artifact.manifest.precision}", server, make, run.arguments)
 
 
-def infinity_ways(run: Run, flag: str) -> dict[str, Way]:
-    """Infinity's torch engine, with or without BetterTransformer."""
-    server = start_infinity(run.peers, run.weights, flag)
+def infinity_ways(run: Run, engine: str) -> dict[str, Way]:
+    """Infinity with one of its engines."""
+    server = start_infinity(run.peers, run.weights, engine)
     make = partial(infinity_requests, run)
     run.check([item["embedding"] for item in fetch(server, make(4)[0])["data"]])
-    return paused_ways(f"Infinity {flag}", server, make, run.arguments)
+    return paused_ways(f"Infinity {engine}", server, make, run.arguments)
 
 
 def infinity_requests(run: Run, count: int) -> list[Request]:
@@ -86,10 +90,10 @@ def ratios_to_report(run: Run) -> list[tuple[Words, Words]]:
     """Which groups are held against which: over HTTP by texts a request, engines by precision."""
     precisions = [engine.artifact.manifest.precision for engine in run.engines]
     over_infinity: list[tuple[Words, Words]] = [
-        ((f"Polyhead {precision}", http_name(count)), (f"Infinity {flag}", http_name(count)))
+        ((f"Polyhead {precision}", http_name(count)), (f"Infinity {engine}", http_name(count)))
         for count in run.arguments.texts_per_request
         for precision in precisions
-        for flag in INFINITY_FLAGS
+        for engine in INFINITY_ENGINES
     ]
     return over_infinity + [((engine.name,), peer) for engine in run.engines for peer in PEER_ENGINES.values()]
 
@@ -101,15 +105,11 @@ def collect(run: Run) -> tuple[dict[str, Way], dict[str, Way]]:
     for directory, engine in zip(run.arguments.model, run.engines, strict=True):
         engines |= engine_ways(engine, run.rows, plans)
         servers |= service_ways(run, directory, engine)
-    workers: tuple[tuple[str, Environment, str, tuple[str, ...]], ...] = (
-        ("OpenVINO", OPENVINO, "openvino", ("f32", "bf16")),
-        ("sentence-transformers", SENTENCE_TRANSFORMERS, "sentence_transformers", ()),
-    )
-    for name, environment, worker, precisions in workers:
-        make = partial(worker_ways, run, name, environment, worker, precisions)
-        engines |= run.peers.attempt(name, make)
-    for flag in INFINITY_FLAGS:
-        servers |= run.peers.attempt(f"Infinity {flag}", partial(infinity_ways, run, flag))
+    for name in run.arguments.peers:
+        if name in WORKERS:
+            engines |= run.peers.attempt(name, partial(worker_ways, run, name))
+        else:
+            servers |= run.peers.attempt(f"Infinity {name}", partial(infinity_ways, run, name))
     return engines, servers
 
 
@@ -135,7 +135,7 @@ def draw(path: Path, run: Run, table: Table) -> None:
     }
     panels: dict[str, Mapping[str, Words]] = {"Tokens a second, without HTTP": {**ours, **PEER_ENGINES}}
     for way in map(http_name, run.arguments.texts_per_request):
-        names = (*ours, *(f"Infinity {flag}" for flag in INFINITY_FLAGS))
+        names = (*ours, *(f"Infinity {engine}" for engine in INFINITY_ENGINES))
         panels[f"Tokens a second, {way}"] = {name: (name, way) for name in names}
     found = {
         title: {label: best[1] for label, words in groups.items() if (best := best_of(table, words))}
@@ -150,6 +150,13 @@ def _parse() -> argparse.Namespace:
         takes="about a quarter of an hour on two cores, and before that, once, to install the peers (gigabytes)",
     )
     add_peer_arguments(parser)
+    parser.add_argument(
+        "--peers",
+        choices=PEERS,
+        nargs="+",
+        default=PEERS,
+        help="who is measured, Infinity by its engine",
+    )
     parser.add_argument("--plot", type=new_file, metavar="SVG", help="draw the best of each there")
     add_http_arguments(parser)
     return parser.parse_args()

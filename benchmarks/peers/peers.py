@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from benchmarks.lib.command import CannotMeasure, last_line
 from benchmarks.lib.comparison import Sample, Way, WrongAnswer, check_vectors
 from benchmarks.lib.engines import Engine, add_weights_argument, all_layouts, checkpoint_folder
-from benchmarks.lib.server import Server, ServerFailed, free_port, started
+from benchmarks.lib.server import ServerFailed
 from benchmarks.lib.texts import TokenIds, load_texts, standard_plans, tokenize
 from benchmarks.peers.worker import Task
 
@@ -63,24 +63,17 @@ class Environment:
         if stamp.is_file() and stamp.read_text() == wanted:
             return python
         print(f"==> making an environment for {self.name} in {folder}", flush=True)
-        _run([sys.executable, "-m", "venv", "--clear", str(folder)])
-        _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *self.packages])
+        run_command([sys.executable, "-m", "venv", "--clear", str(folder)])
+        run_command([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *self.packages])
         stamp.write_text(wanted)
         return python
 
     def versions(self, cache: Path) -> dict[str, str]:
         """Versions of the packages that matter, as installed."""
         code = f"from importlib.metadata import version; print(*(version(name) for name in {self.reported!r}))"
-        return dict(zip(self.reported, _run([str(self.python(cache)), "-c", code]).split(), strict=True))
+        return dict(zip(self.reported, run_command([str(self.python(cache)), "-c", code]).split(), strict=True))
 
 
-# BetterTransformer is Infinity's default and its faster engine on a CPU; optimum has it below 2.0 only, and there asks
-# for transformers below 4.49. typer 0.12 of that time does not work with click 8.2.
-INFINITY = Environment(
-    "infinity",
-    ("infinity-emb[torch,server]==0.0.78", TORCH, "transformers==4.48.3", "optimum==1.27.0", "click==8.1.8"),
-    ("infinity-emb", "torch", "transformers", "optimum", "sentence-transformers"),
-)
 SENTENCE_TRANSFORMERS = Environment(
     "sentence-transformers",
     ("sentence-transformers==6.2.0", TORCH, "transformers==5.23.0"),
@@ -128,8 +121,12 @@ class ThisProject(Environment):
 THIS_PROJECT = ThisProject("this project", (), ("onnxruntime", "torch", "transformers"))
 
 
-def _run(command: Sequence[str]) -> str:
-    """Standard output of a command."""
+def run_command(command: Sequence[str]) -> str:
+    """Standard output of a command that prepares a peer.
+
+    Raises:
+        NotInstallable: it failed, or took too long.
+    """
     try:
         done = subprocess.run(  # noqa: S603 - commands are this module's own
             command, check=True, capture_output=True, text=True, timeout=INSTALL_LIMIT
@@ -318,16 +315,3 @@ def add_peer_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache", type=Path, default=Path("build/peers"), help="where the peers' environments are kept"
     )
-
-
-INFINITY_FLAGS = ("--bettertransformer", "--no-bettertransformer")  # the first is its default
-
-
-def start_infinity(peers: Peers, weights: Path, flag: str) -> Server:
-    """Its server on a checkpoint, with or without BetterTransformer, until the run ends."""
-    python, port = peers.prepare(INFINITY), free_port()
-    flags = f"--engine torch --device cpu --dtype float32 --host 127.0.0.1 --port {port} --log-level error {flag}"
-    flags += " --no-model-warmup"  # it measures itself on long texts for a minute; every round here is warm anyway
-    command = [str(python.with_name("infinity_emb")), "v2", *flags.split(), "--model-id", str(weights)]
-    environment = {**QUIET, "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
-    return peers.stack.enter_context(started(command, port, "/health", environment))

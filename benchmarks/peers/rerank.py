@@ -24,20 +24,14 @@ from benchmarks.lib.load import Request, post
 from benchmarks.lib.report import emit
 from benchmarks.lib.server import Server, polyhead
 from benchmarks.lib.texts import Corpus, fingerprint, load_texts, load_tokenizer
-from benchmarks.peers.peers import (
-    INFINITY_FLAGS,
-    SENTENCE_TRANSFORMERS,
-    Peers,
-    add_peer_arguments,
-    start_infinity,
-    start_worker,
-)
+from benchmarks.peers.infinity import INFINITY_ENGINES, start_infinity
+from benchmarks.peers.peers import SENTENCE_TRANSFORMERS, Peers, add_peer_arguments, start_worker
 from benchmarks.peers.worker import Task
 from model.artifact import TOKENIZER, Artifact
 
 ROUTE = "/rerank"
 SAME_ORDER = 0.9  # Spearman's rho of two lists of scores; int8 stays above it, other documents do not
-PEERS = ("cross-encoder", *(flag.removeprefix("--") for flag in INFINITY_FLAGS))
+PEERS = ("cross-encoder", *INFINITY_ENGINES)
 CROSS_ENCODER = "CrossEncoder.predict"
 
 
@@ -107,9 +101,10 @@ class Rerankers:
         server = self.peers.stack.enter_context(polyhead(directory, {}))
         return self._http_ways(f"Polyhead {precision}", server, "texts")
 
-    def infinity_ways(self, flag: str) -> dict[str, Way]:
-        """Infinity's server."""
-        return self._http_ways(f"Infinity {flag}", start_infinity(self.peers, self.weights, flag), "documents")
+    def infinity_ways(self, engine: str) -> dict[str, Way]:
+        """Infinity's server with one of its engines."""
+        server = start_infinity(self.peers, self.weights, engine, "text-classification")
+        return self._http_ways(f"Infinity {engine}", server, "documents")
 
     def cross_encoder_ways(self) -> dict[str, Way]:
         """sentence-transformers without HTTP."""
@@ -152,12 +147,11 @@ def main() -> None:
             ways |= rerankers.service_ways(directory, precision)
         if "cross-encoder" in arguments.peers:
             ways |= peers.attempt(CROSS_ENCODER, rerankers.cross_encoder_ways)
-        for flag in INFINITY_FLAGS:
-            if flag.removeprefix("--") in arguments.peers:
-                ways |= peers.attempt(f"Infinity {flag}", partial(rerankers.infinity_ways, flag))
+        for engine in (name for name in INFINITY_ENGINES if name in arguments.peers):
+            ways |= peers.attempt(f"Infinity {engine}", partial(rerankers.infinity_ways, engine))
         title = f"{arguments.documents} documents a query; a request is a query, texts are documents"
         table = compare(title, ways, arguments.rounds)
-    others = [("CrossEncoder",), *((f"Infinity {flag}",) for flag in INFINITY_FLAGS)]
+    others = [("CrossEncoder",), *((f"Infinity {engine}",) for engine in INFINITY_ENGINES)]
     pairs = [((f"Polyhead {precision}",), other) for precision in precisions for other in others]
     ratio = ratios("ratios", "tokens/s over tokens/s", pairs, table)
     emit("peers rerank", [table, ratio], peers=peers.versions, skipped=peers.skipped, texts=fingerprint(texts))

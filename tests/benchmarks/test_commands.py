@@ -184,7 +184,7 @@ SMALL: dict[str, tuple[str, dict[str, str]]] = {
     "attention explaining": ("--tokens 9 --rounds 1", {"explaining": "processor_ms"}),
     "attention windows": ("--lengths 1100 --layers 2 --rounds 1", {"windows": "ratio"}),
     "engine transformers": (
-        "--network tiny --lengths 5 --rounds 1 --precisions --layers 1",
+        "--network tiny --lengths 5 --rounds 1 --precisions --onnx --layers 1",
         {"transformers": "by_the_graph"},
     ),
     "gpu rates": (
