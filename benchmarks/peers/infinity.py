@@ -1,8 +1,9 @@
 """Infinity's server on a checkpoint, with each of its engines that a CPU has.
 
 Two run PyTorch, with BetterTransformer (its default) or without. The third, `optimum`, runs ONNX Runtime on a graph
-that has to be there: optimum's own exporter makes it. Infinity then optimizes the graph as it starts. Where a folder
-has an int8 graph too, Infinity takes that one; none is made here, as its vectors are too far from the others'.
+that has to be there. optimum's exporter makes it, with ONNX Runtime's fusions: Infinity's own call for these fails with
+this release of optimum, and it would run the plain graph. Where a folder has an int8 graph too, Infinity takes that
+one; none is made here, as its vectors are too far from the others'.
 """
 
 import tempfile
@@ -12,31 +13,37 @@ from types import MappingProxyType
 from typing import Literal
 
 from benchmarks.lib.server import Server, free_port, started
-from benchmarks.peers.peers import QUIET, TORCH, Environment, PeerFailed, Peers, run_command
+from benchmarks.peers.peers import QUIET, TORCH, Environment, Peers, run_command
 
 # BetterTransformer is Infinity's faster engine with PyTorch on a CPU; optimum has it below 2.0 only, and there asks for
 # transformers below 4.49. typer 0.12 of that time does not work with click 8.2.
 INFINITY = Environment(
     "infinity",
+    ("infinity-emb[torch,server]==0.0.78", TORCH, "transformers==4.48.3", "optimum==1.27.0", "click==8.1.8"),
+    ("infinity-emb", "torch", "transformers", "optimum", "sentence-transformers"),
+)
+# Below 2.0 optimum's exporter does not work with this release of PyTorch. Infinity wants numpy below 2.
+INFINITY_ONNX = Environment(
+    "infinity-onnx",
     (
-        "infinity-emb[torch,optimum,server]==0.0.78",
+        "infinity-emb[server]==0.0.78",
         TORCH,
-        "transformers==4.48.3",
-        "optimum==1.27.0",
+        "transformers==4.57.6",
+        "optimum-onnx==0.1.0",
         "onnxruntime==1.23.2",
         "click==8.1.8",
     ),
-    ("infinity-emb", "torch", "transformers", "optimum", "onnxruntime", "sentence-transformers"),
+    ("infinity-emb", "optimum-onnx", "onnxruntime", "transformers"),
 )
 OPTIMUM = "optimum"
 INFINITY_ENGINES: Mapping[str, str] = MappingProxyType(
     {
         "bettertransformer": "--engine torch --bettertransformer",
         "no-bettertransformer": "--engine torch --no-bettertransformer",
-        OPTIMUM: "--engine optimum",
+        # It reads no pooling of a checkpoint with this engine, and would take the first token's vector.
+        OPTIMUM: "--engine optimum --onnx-disable-optimize --pooling-method mean",
     }
 )
-OPTIMIZED = "model_optimized.onnx"  # what Infinity writes beside the graph; without it, it runs the graph as it is
 ExportTask = Literal["feature-extraction", "text-classification"]  # optimum's words for an embedder and a reranker
 
 
@@ -44,27 +51,23 @@ def start_infinity(peers: Peers, weights: Path, engine: str, task: ExportTask = 
     """Its server on a checkpoint with one of `INFINITY_ENGINES`, until the run ends.
 
     Raises:
-        NotInstallable, ServerFailed: it cannot be had or did not start.
-        PeerFailed: the graph could not be exported, or Infinity did not optimize it.
+        NotInstallable, ServerFailed: it cannot be had, the graph cannot be exported, or it did not start.
     """
-    python, port = peers.prepare(INFINITY), free_port()
+    python, port = peers.prepare(INFINITY_ONNX if engine == OPTIMUM else INFINITY).absolute(), free_port()
     folder = weights
     if engine == OPTIMUM:
         folder = Path(peers.stack.enter_context(tempfile.TemporaryDirectory()))
         export_graph(python, weights, task, folder)
     flags = f"{INFINITY_ENGINES[engine]} --device cpu --dtype float32 --host 127.0.0.1 --port {port} --log-level error"
     flags += " --no-model-warmup"  # it measures itself on long texts for a minute; every round here is warm anyway
-    command = [str(python.with_name("infinity_emb")), "v2", *flags.split(), "--model-id", str(folder)]
+    command = [str(python.with_name("infinity_emb")), "v2", *flags.split(), "--model-id", "."]
     environment = {**QUIET, "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
-    server = peers.stack.enter_context(started(command, port, "/health", environment))
-    if engine == OPTIMUM and not (folder / OPTIMIZED).is_file():
-        raise PeerFailed("Infinity did not optimize the graph, and would run it as it was exported")
-    return server
+    # It finds the graph of a folder only by a relative path.
+    return peers.stack.enter_context(started(command, port, "/health", environment, folder))
 
 
 def export_graph(python: Path, weights: Path, task: ExportTask, folder: Path) -> None:
-    """Writes the checkpoint as ONNX in float32, with its tokenizer."""
-    options = f"--task {task} --library transformers --framework pt --device cpu"
-    run_command(
-        [str(python.with_name("optimum-cli")), "export", "onnx", "--model", str(weights), *options.split(), str(folder)]
-    )
+    """Writes the checkpoint as ONNX in float32, with its tokenizer; `O2` fuses and changes no value."""
+    options = f"--task {task} --library transformers --framework pt --device cpu --optimize O2"
+    command = [str(python.with_name("optimum-cli")), "export", "onnx", "--model", str(weights)]
+    run_command([*command, *options.split(), str(folder)])

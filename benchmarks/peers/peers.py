@@ -64,7 +64,9 @@ class Environment:
             return python
         print(f"==> making an environment for {self.name} in {folder}", flush=True)
         run_command([sys.executable, "-m", "venv", "--clear", str(folder)])
-        run_command([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *self.packages])
+        # What is imported is compiled then; to compile all of it takes longer than the rest.
+        options = ("--quiet", "--no-compile", "--disable-pip-version-check")
+        run_command([str(python), "-m", "pip", "install", *options, *self.packages])
         stamp.write_text(wanted)
         return python
 
