@@ -120,7 +120,7 @@ async def run(
         )
     if role is not None:
         tokenized = role.expand(tokenized)
-    return await _run(
+    return await run_plan(
         services,
         context,
         plan,
@@ -132,43 +132,22 @@ async def run(
     )
 
 
-async def run_prepared(
-    services: Services,
-    context: RequestContext,
-    request: EncodeRequest,
-    tokenized: Sequence[TokenizedInput],
-    *,
-    names: InputNames,
-    beside_bytes: int = 0,
-) -> EncodeResult:
-    """As `run`, of texts that are tokenised; `request` says what to make of them.
-
-    Args:
-        services: of the app.
-        context: the request's own.
-        request: what to make of the texts.
-        tokenized: the texts.
-        names: what the caller calls them.
-        beside_bytes: what the caller's answer holds beside what is made here.
-
-    Raises:
-        ServiceError: whatever keeps them from being encoded.
-    """
-    plan = plan_encoding(request, Inputs(texts=()), services.runner().manifest)
-    return await _run(services, context, plan, tokenized, names=names, as_safetensors=False, beside_bytes=beside_bytes)
-
-
-async def _run(
+async def run_plan(
     services: Services,
     context: RequestContext,
     plan: EncodePlan,
     tokenized: Sequence[TokenizedInput],
     *,
     names: InputNames,
-    as_safetensors: bool,
+    as_safetensors: bool = False,
     adds_blocks: bool = False,
     beside_bytes: int = 0,
 ) -> EncodeResult:
+    """As `run`, of texts that are tokenised; `plan` says what to make of them.
+
+    Raises:
+        ServiceError: whatever keeps them from being encoded.
+    """
     runner, settings, metrics = services.runner(), services.settings, services.model.metrics
     deadline = context.deadline(settings.request_timeout)
     refuse_empty(tokenized, names=names)

@@ -14,8 +14,9 @@ from service.answers.scores import MatchedText, best, counted, find_matches, hyb
 from service.context import RequestContext
 from service.errors import TooLarge
 from service.inference.backend import Float32Array
-from service.operations.encode import EncodeResult, offload, run, run_prepared, timed
+from service.operations.encode import EncodeResult, offload, run, run_plan, timed
 from service.requests.attention import ARRAY_FLOATS
+from service.requests.plan import plan_encoding
 from service.requests.scoring import ScoredTexts, Scoring, reads_pairs, texts_to_compare
 from service.services import Services
 from service.tokenization.inputs import InputNames, Inputs, refuse_empty, refuse_long_texts
@@ -98,8 +99,8 @@ async def _compare_vectors(services: Services, context: RequestContext, wanted: 
     places = [place_of[query] for query in wanted.one_each()]
     lengths = [len(queries[place].input_ids) for place in places]
     match_bytes = _match_bytes(wanted, lengths, services.settings.max_attention_bytes)
-    request = wanted.vector_request(manifest)
-    encoded = await run_prepared(services, context, request, queries + documents, names=names, beside_bytes=match_bytes)
+    plan = plan_encoding(wanted.vector_request(manifest), Inputs(texts=()), manifest)
+    encoded = await run_plan(services, context, plan, queries + documents, names=names, beside_bytes=match_bytes)
     answer = encoded.answer
     if wanted.weights is not None:
         compare = partial(hybrid_scores, answer, places, len(queries), wanted.weights, manifest)
