@@ -1,13 +1,13 @@
 // Two texts that a cross-encoder reads together: their score, and what each looks at in the other.
 
-import { ApiError, scorePair } from "./api.js";
+import { scorePair } from "./api.js";
 import { Block } from "./block.js";
 import { byId, element, showBusy } from "./dom.js";
 import { formatNumber } from "./ink.js";
 import { describeFailure } from "./notices.js";
 import { PairGrid } from "./pair_grid.js";
 import { attentionOptions } from "./source.js";
-import { Turn } from "./turns.js";
+import { Turn, whileBusy } from "./turns.js";
 
 const [QUERY, DOCUMENT] = [0, 1]; // as the service numbers the texts of a pair
 const LONGEST_FOR_ALL_HEADS = 1000; // characters of both texts; the maps of longer ones are large
@@ -60,16 +60,10 @@ export class AcrossView {
     if (this.#texts?.[0] !== a || this.#texts[1] !== b) byId("score").textContent = "";
     this.#texts = [a, b];
     this.#answer = null;
-    showBusy(byId("across"), true);
-    try {
+    await whileBusy(byId("across"), signal, async () => {
       this.#answer = await scorePair(a, b, { attention: this.#wanted(a.length + b.length), signal });
       this.#show();
-    } catch (error) {
-      if (signal.aborted) return;
-      if (!(error instanceof ApiError)) throw error;
-      this.#fail(error);
-    }
-    if (!signal.aborted) showBusy(byId("across"), false);
+    }, (error) => this.#fail(error));
   }
 
   stop() {

@@ -1,11 +1,11 @@
 // The entities that a model finds in a text, as marks in it: each with its label, its score on request, and, once it is
 // chosen, the words that carry its label.
 
-import { ApiError, explainLabel, findEntities } from "./api.js";
+import { explainLabel, findEntities } from "./api.js";
 import { byId, element, quiet, showBusy } from "./dom.js";
 import { formatNumber } from "./ink.js";
 import { describeFailure } from "./notices.js";
-import { Turn } from "./turns.js";
+import { Turn, whileBusy } from "./turns.js";
 
 const WORDS_SHOWN = 6;
 
@@ -45,16 +45,10 @@ export class EntitiesView {
   /** Waits for an answer that a later request makes needless, or says what failed. */
   async #ask(answer, onFailure = () => {}) {
     const signal = this.#turn.begin();
-    showBusy(byId("entities"), true);
-    try {
-      await answer(signal);
-    } catch (error) {
-      if (signal.aborted) return;
-      if (!(error instanceof ApiError)) throw error;
+    await whileBusy(byId("entities"), signal, () => answer(signal), (error) => {
       onFailure();
       byId("entities-note").textContent = describeFailure(error);
-    }
-    if (!signal.aborted) showBusy(byId("entities"), false);
+    });
   }
 }
 

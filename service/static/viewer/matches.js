@@ -1,12 +1,12 @@
 // Two texts that a multi-vector model compares token by token: what each token of the first found in the second.
 
-import { ApiError, matchTexts } from "./api.js";
+import { matchTexts } from "./api.js";
 import { byId, element, showBusy, tokenPair } from "./dom.js";
 import { formatNumber } from "./ink.js";
 import { describeFailure } from "./notices.js";
 import { Pointer } from "./pointer.js";
 import { TokenStrip } from "./tokens.js";
-import { Turn } from "./turns.js";
+import { Turn, whileBusy } from "./turns.js";
 
 export class MatchesView {
   #turn = new Turn();
@@ -40,16 +40,10 @@ export class MatchesView {
     this.#texts = [query, document];
     this.#answer = null;
     this.#pointer.clear();
-    showBusy(byId("matches"), true);
-    try {
+    await whileBusy(byId("matches"), signal, async () => {
       this.#answer = await matchTexts(query, document, signal);
       this.draw();
-    } catch (error) {
-      if (signal.aborted) return;
-      if (!(error instanceof ApiError)) throw error;
-      this.#fail(error);
-    }
-    if (!signal.aborted) showBusy(byId("matches"), false);
+    }, (error) => this.#fail(error));
   }
 
   stop() {

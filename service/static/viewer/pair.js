@@ -1,6 +1,6 @@
 // Two texts: their similarity, and which pairs of tokens carry it.
 
-import { ApiError, encodeVectors, explain } from "./api.js";
+import { encodeVectors, explain } from "./api.js";
 import { element, quiet, showBusy, tokenPair } from "./dom.js";
 import { formatNumber } from "./ink.js";
 import { NumberMap } from "./maps.js";
@@ -10,7 +10,7 @@ import { signedPalette } from "./palette.js";
 import { Pointer } from "./pointer.js";
 import { shownTheme } from "./theme.js";
 import { TokenStrip } from "./tokens.js";
-import { Turn } from "./turns.js";
+import { Turn, whileBusy } from "./turns.js";
 import { turnedBetween } from "./effect.js";
 import { promptOptions } from "./source.js";
 
@@ -75,17 +75,13 @@ export class PairView {
     const signal = this.#turn.begin();
     this.#pointer.clear();
     this.#forget();
-    showBusy(this.#parts.section, true);
-    try {
+    await whileBusy(this.#parts.section, signal, async () => {
       this.#answer = withBiases(await explain(a, b, this.#through, signal, promptOptions(this.#state.values)));
       this.draw();
-    } catch (error) {
-      if (signal.aborted) return;
-      if (!(error instanceof ApiError)) throw error;
+    }, async (error) => {
       if (error.isUnsupported && this.#through === "pooling") await this.#showSimilarityOnly(a, b, signal);
       else this.#fail(error);
-    }
-    if (!signal.aborted) showBusy(this.#parts.section, false);
+    });
   }
 
   stop() {

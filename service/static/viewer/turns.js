@@ -1,5 +1,8 @@
 // Work that a newer request of the same kind makes needless.
 
+import { ApiError } from "./api.js";
+import { showBusy } from "./dom.js";
+
 /** One kind of work: beginning it again aborts what was under way. */
 export class Turn {
   #controller = null;
@@ -14,6 +17,19 @@ export class Turn {
     this.#controller?.abort();
     this.#controller = null;
   }
+}
+
+/** Shows a section as busy while `work` waits for an answer; says why the service gives none, unless aborted. */
+export async function whileBusy(section, signal, work, onFailure) {
+  showBusy(section, true);
+  try {
+    await work();
+  } catch (error) {
+    if (signal.aborted) return;
+    if (!(error instanceof ApiError)) throw error;
+    await onFailure(error);
+  }
+  if (!signal.aborted) showBusy(section, false);
 }
 
 /** Runs `task` on each item, `limit` at a time; stops at the first failure or when aborted. */

@@ -1,12 +1,12 @@
 // Why one document stands above another: a query, several documents, ranked, and two explanations with their difference.
 
-import { ApiError, explainWords, rankTexts } from "./api.js";
-import { byId, element, quiet, showBusy } from "./dom.js";
+import { explainWords, rankTexts } from "./api.js";
+import { byId, element, quiet } from "./dom.js";
 import { bar } from "./effect.js";
 import { formatNumber } from "./ink.js";
 import { describeFailure } from "./notices.js";
 import { kindOf } from "./task.js";
-import { Turn } from "./turns.js";
+import { Turn, whileBusy } from "./turns.js";
 
 const MOST_WORDS = 6; // of a document
 const EXPLAINED = {
@@ -91,15 +91,7 @@ export class WhyPanel {
   }
 
   async #guard(signal, work) {
-    showBusy(byId("why-body"), true);
-    try {
-      await work();
-    } catch (error) {
-      if (signal.aborted) return;
-      if (!(error instanceof ApiError)) throw error;
-      this.#say(describeFailure(error));
-    }
-    if (!signal.aborted) showBusy(byId("why-body"), false);
+    await whileBusy(byId("why-body"), signal, work, (error) => this.#say(describeFailure(error)));
   }
 
   #forget() {
