@@ -11,6 +11,7 @@ import torch
 from polyhead import Engine
 from polyhead.cli import main
 from train.experiments.patterns.network import Network, Row
+from train.experiments.patterns.offsets import last_weights, logits_with, look_at_offsets
 from train.experiments.patterns.servable import encoder_of, write_servable
 from train.experiments.patterns.tasks import KEYS, PLACES, TASKS, VALUES, input_ids_of, texts_of
 from train.experiments.patterns.training import train_row
@@ -85,6 +86,23 @@ def test_seeds_side_by_side_are_each_the_encoder_that_is_served(row: Row) -> Non
     for seed in range(2):
         expected = encoder_of(network, seed)(input_ids, torch.full((6,), PLACES + 1)).task_output
         torch.testing.assert_close(found[seed].flatten(1), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_weights_of_one_head_are_those_of_the_served_encoder_and_carry_the_order_of_two_offsets() -> None:
+    row, task = Row("two offsets", 1, 32, 32), TASKS["two offsets"]
+    network, found = train_row(row, [0], 500)
+    assert found["accuracies"][0] > 0.95
+    ids, answers = task.make(400, torch.Generator().manual_seed(5))
+    looked = look_at_offsets(network, (ids[None], answers[None]))
+    (weights,) = encoder_of(network, 0).use("eager")(input_ids_of(task, ids), torch.full((400,), 9)).attentions
+    assert weights is not None
+    hidden = network.tokens[0][ids[:, :, 0]] * (ids > 0) + network.places[0]
+    torch.testing.assert_close(last_weights(network, 0, hidden), weights[:, 0, -1], atol=1e-5, rtol=1e-4)
+    own = logits_with(network, 0, hidden, weights[:, 0, -1])
+    torch.testing.assert_close(own, network(ids[None])[0], atol=1e-4, rtol=1e-4)
+    assert looked["place_weights"][0] == pytest.approx(weights[:, 0, -1].mean(dim=0).tolist(), abs=1e-4)
+    assert looked["weight_difference"][0] > 0.1
+    assert looked["right_if_equal"][0] < 0.8
 
 
 def test_a_row_that_is_learned_ends_early() -> None:

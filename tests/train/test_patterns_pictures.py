@@ -22,7 +22,7 @@ def found(row: Row) -> dict[str, Any]:
     if row.gated:
         figures["open_heads"] = [TASKS[row.task].needs, 8]
     if row.task == "two offsets":
-        figures["place_weights"] = [[[1 / (PLACES + 1)] * (PLACES + 1)] * row.heads] * 2
+        figures["place_weights"] = [[1 / (PLACES + 1)] * (PLACES + 1)] * 2
     curve = [(100, mean / 2), (200, mean)]
     return {**asdict(row), "needs": TASKS[row.task].needs, "predicted": row.predicted, "curve": curve, **figures}
 

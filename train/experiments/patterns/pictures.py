@@ -145,8 +145,8 @@ def _offsets(rows: Sequence[Row]) -> list[Panel]:
     panels = []
     for row in _equal(rows, task="two offsets", heads=1):
         lines = [
-            Line(f"seed {seed}", plain((PLACES - place, weight) for place, weight in enumerate(heads[0])))
-            for seed, heads in enumerate(row["place_weights"])
+            Line(f"seed {seed}", plain((PLACES - place, weight) for place, weight in enumerate(weights)))
+            for seed, weights in enumerate(row["place_weights"])
         ]
         asked = " and ".join(map(str, OFFSETS))
         panels.append(Panel(f"One head: mean weights; asked are {asked}", "places before the last", lines))

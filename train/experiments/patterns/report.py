@@ -13,7 +13,10 @@ from train.experiments.patterns.tasks import TASKS
 from train.experiments.patterns.training import Patterns
 from train.experiments.trials import Found, estimate, format_interval
 
-FIGURES = ("steps", "attention_parameters", "cpu_seconds", "open_heads", "curve", "place_weights", "served_seed")
+FIGURES = (
+    *("steps", "attention_parameters", "cpu_seconds", "open_heads", "curve", "served_seed"),
+    *("place_weights", "weight_difference", "right_if_equal", "right_if_mean"),
+)
 
 
 def write_patterns(

@@ -13,8 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from train.experiments.patterns.memory import memorise
 from train.experiments.patterns.network import WIDTH, Network, Row
-from train.experiments.patterns.servable import encoder_of, write_servable
-from train.experiments.patterns.tasks import PLACES, TASKS, Examples, Task, input_ids_of
+from train.experiments.patterns.offsets import look_at_offsets
+from train.experiments.patterns.servable import write_servable
+from train.experiments.patterns.tasks import TASKS, Examples, Task
 from train.experiments.trials import Found, is_done, run_trial
 from train.parallel import generator_of
 
@@ -120,18 +121,6 @@ def examples_of(task: Task, seeds: Sequence[int], count: int, step: int) -> Exam
     return torch.stack([ids for ids, _ in made]), torch.stack([answers for _, answers in made])
 
 
-def place_weights(network: Network, seeds: Sequence[int]) -> list[Any]:
-    """What the last place looks at: the mean weight that each head gives each place, [seeds, H, S], of one layer."""
-    task = TASKS[network.row.task]
-    lengths = torch.full((JUDGED,), PLACES + 1)
-    found = []
-    for index, ids in enumerate(examples_of(task, seeds, JUDGED, -1)[0]):
-        (weights,) = encoder_of(network, index).use("eager")(input_ids_of(task, ids), lengths).attentions
-        assert weights is not None  # noqa: S101 - the eager implementation gives them
-        found.append(weights[:, :, -1].mean(dim=0).tolist())
-    return [[[round(weight, 5) for weight in head] for head in heads] for heads in found]
-
-
 class Patterns:
     """All rows of the experiment."""
 
@@ -149,8 +138,8 @@ class Patterns:
         """Trains a row, and writes its best network to be served; the first one of several that are as good."""
         seeds = range(self.seeds)
         network, found = train_row(row, seeds, self.steps * row.longer)
-        if row.task == "two offsets" and row.layers == 1 and not row.gated:
-            found["place_weights"] = place_weights(network, seeds)
+        if row == _narrow("two offsets", 1):
+            found |= look_at_offsets(network, examples_of(TASKS[row.task], seeds, JUDGED, -1))
         best = found["accuracies"].index(max(found["accuracies"]))
         write_servable(self.output / NETWORKS / row.name, network, best)
         return {**found, "served_seed": best}
