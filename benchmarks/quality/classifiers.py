@@ -30,7 +30,6 @@ from train.texts import read_reviews
 
 NEUTRAL = 0.5  # of 4
 HELD_OUT = 10  # every tenth sentence
-COLUMNS = ("network", "heads", "parameters %", "times as fast", "accuracy", "worst seed", "of the first's %")
 
 
 @program
@@ -45,7 +44,7 @@ def main() -> None:
         raise CannotMeasure(str(error)) from error
     learned, held_out = split(reviews)
     seconds = time_networks(encoders, tokenize([text for text, _ in held_out], subjects[0].tokenizer, LONGEST), "fp32")
-    table = Table("classifiers", f"accuracy on {len(held_out)} sentences of film reviews", COLUMNS)
+    table = Table("classifiers", f"accuracy on {len(held_out)} sentences of film reviews")
     with tempfile.TemporaryDirectory(prefix="polyhead-classifiers-") as folder:
         rows = [
             write_rows(Path(folder, name), part) for name, part in (("rows.csv", learned), ("judged.csv", held_out))
@@ -57,23 +56,16 @@ def main() -> None:
     for network, encoder, taken in zip(arguments.networks, encoders, seconds, strict=True):
         accuracies = [found[network, seed] for seed in range(arguments.seeds)]
         first = [found[arguments.networks[0], seed] for seed in range(arguments.seeds)]
-        table.add(
-            **dict(
-                zip(
-                    COLUMNS,
-                    (
-                        network,
-                        " ".join(map(str, encoder.config.num_heads)),
-                        100 * layer_parameters(encoder) / layer_parameters(encoders[0]),
-                        seconds[0] / taken,
-                        sum(accuracies) / len(accuracies),
-                        min(accuracies),
-                        100 * sum(accuracies) / sum(first),
-                    ),
-                    strict=True,
-                )
-            )
-        )
+        row = {
+            "network": network,
+            "heads": " ".join(map(str, encoder.config.num_heads)),
+            "parameters %": 100 * layer_parameters(encoder) / layer_parameters(encoders[0]),
+            "times as fast": seconds[0] / taken,
+            "accuracy": sum(accuracies) / len(accuracies),
+            "worst seed": min(accuracies),
+            "of the first's %": 100 * sum(accuracies) / sum(first),
+        }
+        table.add(**row)
     emit("quality classifiers", [table], learned=len(learned), held_out=len(held_out), epochs=arguments.epochs)
 
 
