@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+NO_BF16 = "this processor has no bf16"  # said of an artifact for OpenVINO, on some processors
 BEGINNING = """
 import signal, sys, threading, time
 from polyhead import Engine
@@ -48,4 +49,5 @@ sys.exit(3)
 def test_a_program_that_ends_during_a_run_ends_as_it_means_to(engine_artifact: Path, ending: str) -> None:
     command = [sys.executable, "-W", "error", "-c", BEGINNING + ending, str(engine_artifact)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own program
-    assert (ended.returncode, ended.stderr) == (3, "")
+    said = [line for line in ended.stderr.splitlines() if not line.startswith(NO_BF16)]
+    assert (ended.returncode, said) == (3, [])

@@ -454,7 +454,6 @@ def test_answer_that_nobody_reads_is_cut_off(strict_server: ServerProcess) -> No
         for _ in range(8):  # the kernel takes a few megabytes by itself
             connection.sendall(request_bytes(body))
         wait_until(lambda: metric(strict_server, "polyhead_texts_total") >= 256, seconds=20)
-        assert is_established(connection)
         wait_until(lambda: not is_established(connection), seconds=20)
         received = b""
         with suppress(ConnectionResetError):  # where requests were left unread, the kernel takes back what was sent

@@ -184,7 +184,7 @@ def test_a_closed_backend_runs_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"graph": b"nonsense" * 10}, "model.onnx is no ONNX model: wire type 6 at byte 1"),
+        ({"graph": b"nonsense" * 10}, "model.onnx does not load in onnxruntime .*INVALID_"),
         ({"graph": b"\x08\x0a"}, "model.onnx does not load in onnxruntime .*INVALID_"),
         ({"inputs": (*INPUTS, "head_mask")}, "model.onnx wants head_mask: this version feeds input_ids, lengths"),
         ({"manifest_inputs": INPUTS[:3]}, "model.onnx has inputs attention_layers, .* its manifest says"),
