@@ -313,3 +313,7 @@ class Models:
     def is_alive(self) -> bool:
         """Whether some model's workers answer: a failed one must not make the others unready."""
         return any(model.is_alive() for model in self)
+
+    def are_all_alive(self) -> bool:
+        """Whether the workers of every loaded model answer: a run that hangs is cured by a new process alone."""
+        return all(model.is_alive() for model in self if model.loaded is not None)

@@ -71,7 +71,7 @@ class Readiness:
 
     def is_alive(self) -> bool:
         """Whether the workers of this process answer, once there are any."""
-        return self._state != "ready" or self.is_ready()
+        return self._state != "ready" or (self.models.is_alive() and self.models.are_all_alive())
 
     def check_ready(self) -> None:
         """What `/readyz` answers.

@@ -163,6 +163,12 @@ def test_a_model_that_is_not_there_takes_nothing_from_the_other(both: Both) -> N
     assert [entry["id"] for entry in both.client.get("/v1/models").json()["data"]] == ["one"]
 
 
+def test_a_model_whose_run_hangs_asks_for_a_new_process(started: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert started.client.get("/healthz").status_code == 200
+    monkeypatch.setattr(started.engines["one"], "is_alive", lambda: False)
+    assert started.client.get("/healthz").status_code == 503
+
+
 def test_two_models_of_one_name_are_refused(both: Both) -> None:
     for model in both.services.models:
         model.alias = ""
