@@ -110,12 +110,11 @@ class DecompositionQueue:
             NotReady: closed.
         """
         rows = sum(map(token_vectors, texts))
-        until = math.inf if deadline is None else deadline
-        left = until - time.monotonic()
+        left = math.inf if deadline is None else deadline - time.monotonic()
         self._admit(rows, left)
         try:
             async with asyncio.timeout(None if deadline is None else left):
-                return await self._run(texts, until)
+                return await self._run(texts, rows, time.monotonic() + left)
         except TimeoutError:
             raise DeadlineExceeded() from None
         finally:
@@ -162,10 +161,10 @@ class DecompositionQueue:
             raise TooLarge(f"explaining this takes about {alone:.0f} s here, {left:.0f} are left: send less text")
         return alone
 
-    async def _run(self, texts: Sequence[WholeText], until: float) -> Decomposed:
+    async def _run(self, texts: Sequence[WholeText], rows: int, deadline: float) -> Decomposed:
         """Every run of every text, at most as many at once as there are threads: others have their turn between."""
         submitted, starts = time.monotonic(), list[float]()
-        is_judged, rows = self._rate.is_known, sum(map(token_vectors, texts))
+        is_judged = self._rate.is_known
         found: list[dict[int, TokenParts]] = [{} for _ in texts]
         runs = (
             (of_text, place, text, sources)
@@ -174,12 +173,13 @@ class DecompositionQueue:
         )
 
         async def take_turns() -> None:
-            nonlocal is_judged
+            nonlocal is_judged, rows
             for of_text, place, text, sources in runs:
                 of_text[place] = await self._on_thread(text, sources, starts)
+                rows -= len(sources) * len(text.input_ids)
                 if not is_judged and len(starts) >= JUDGING_RUNS:
                     is_judged = True
-                    self._seconds_alone(rows - len(sources) * len(text.input_ids), until - time.monotonic())
+                    self._seconds_alone(rows, deadline - time.monotonic())
 
         turns = [asyncio.ensure_future(take_turns()) for _ in range(self._threads)]
         try:

@@ -102,11 +102,12 @@ async def check_structure(raw: bytes, *, max_texts: int, max_tokens: int) -> Non
     limits = (max_tokens + structure, structure, structure)
     if _exceeded(_count(raw), limits) is None:  # counts what is inside texts too, in most bodies little
         return
-    raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")  # the quotes that are left begin and end strings
-    counts, is_inside = (0, 0, 0), False
+    counts, is_inside, escape = (0, 0, 0), False, b""
     for start in range(0, len(raw), WINDOW_BYTES):
         await asyncio.sleep(0)
-        part = raw[start : start + WINDOW_BYTES]
+        part = (escape + raw[start : start + WINDOW_BYTES]).replace(b"\\\\", b"")
+        escape = part[-1:] if part.endswith(b"\\") else b""  # of the first byte of the next window
+        part = part.removesuffix(escape).replace(b'\\"', b"")  # the quotes that are left begin and end strings
         if is_inside:
             part = b'"' + part
         is_inside = part.count(b'"') % 2 == 1
