@@ -137,7 +137,7 @@ def tune(
         models: artifacts, checkpoints' folders or hub ids.
         cores: how many cores to share out.
         seconds: time for each measurement.
-        batch_tokens: values of `max_batch_tokens` to try, in each form's way that gives the most texts a second.
+        batch_tokens: values of `max_batch_tokens` to try, in the fastest way of each form to share out the cores.
         kept: what the choice for each model, which `polyhead serve` then takes, is best at; None keeps none.
 
     Raises:

@@ -257,8 +257,8 @@ def main() -> None:
     parser.add_argument("--lengths", type=whole, nargs="+", default=[32, 128, 512], help="tokens of a text")
     parser.add_argument("--rounds", type=whole, default=5, help="of every length")
     parser.add_argument("--threads", type=whole, default=1, help="of a run")
-    parser.add_argument("--onnx", action="store_true", help="beside the network as PyTorch exports it, too")
-    parser.add_argument("--openvino", action="store_true", help="beside OpenVINO too, which must be installed")
+    parser.add_argument("--onnx", action="store_true", help="compare with the network as PyTorch exports it, too")
+    parser.add_argument("--openvino", action="store_true", help="compare with OpenVINO too, which must be installed")
     arguments = parser.parse_args()
     if max(arguments.lengths) > LONGEST:
         parser.error(f"--lengths: at most {LONGEST} tokens")

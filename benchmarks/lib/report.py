@@ -116,7 +116,7 @@ class Table:
     Attributes:
         name: its key in the JSON.
         title: the question the table answers.
-        columns: their names, in order; by default those of the rows, which may leave some out, as they come first.
+        columns: their names, in order; by default the names in the rows, in the order in which they first appear.
         rows: one mapping a row, by column.
     """
 

@@ -18,7 +18,16 @@ WRONG_TASK = "drawn is served here for classification"
 LONG = "dog " * 40
 PAIR = {"source_sentence": "cat", "sentences": ["cat"]}
 Row = tuple[Any, str] | tuple[Any, str, int]  # the change of the body, words of the message, the status if not 422
-# By model and path: the body before the change, and what is refused.
+OPENAI_INPUTS: list[Any] = [
+    {},
+    ({"input": []}, "input: "),
+    ({"input": ["cat", 1]}, "input: "),
+    ({"input": None}, "input: "),
+    ({}, "input: "),
+    ({"input": "cat", "encoding_format": "float16"}, "encoding_format: "),
+    ({"input": "cat", "dimensions": 1000}, "dimensions: "),
+]
+# By model and path: a body that is answered, then its changes that are refused, each with its message.
 REFUSED: Mapping[str, Sequence[Any]] = {
     "default_artifact /encode": [
         {"inputs": "a cat"},
@@ -254,24 +263,8 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"output_dimension": 1000}, "output_dimension: expected 1 to 384"),
         ({"truncate": "NONE", "texts": ["cat " * 600]}, "texts[0]: 602 tokens", 413),
     ],
-    "fake /v1/embeddings": [
-        {},
-        ({"input": []}, "input: "),
-        ({"input": ["cat", 1]}, "input: "),
-        ({"input": None}, "input: "),
-        ({}, "input: "),
-        ({"input": "cat", "encoding_format": "float16"}, "encoding_format: "),
-        ({"input": "cat", "dimensions": 1000}, "dimensions: "),
-    ],
-    "fake /embeddings": [
-        {},
-        ({"input": []}, "input: "),
-        ({"input": ["cat", 1]}, "input: "),
-        ({"input": None}, "input: "),
-        ({}, "input: "),
-        ({"input": "cat", "encoding_format": "float16"}, "encoding_format: "),
-        ({"input": "cat", "dimensions": 1000}, "dimensions: "),
-    ],
+    "fake /v1/embeddings": OPENAI_INPUTS,
+    "fake /embeddings": OPENAI_INPUTS,
     "fake /embed": [
         {},
         ({"inputs": []}, "inputs: the list is empty"),

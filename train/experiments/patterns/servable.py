@@ -24,7 +24,7 @@ from train.folder import write_network
 from train.gates import fold_gates
 
 UNKNOWN = "[UNK]"  # id 0: adds nothing to its place
-EPSILON = torch.finfo(torch.float32).eps  # of `torch.nn.functional.rms_norm`, where none is given
+EPSILON = torch.finfo(torch.float32).eps  # the default of `torch.nn.functional.rms_norm`
 
 
 def encoder_of(network: Network, seed: int) -> Encoder:
