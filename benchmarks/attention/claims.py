@@ -1,27 +1,321 @@
 """What is said about multi-head attention, and what is true: the tables behind each claim of docs/attention.md.
 
 No model is needed: networks, scores and value streams are randomly initialised, small graphs are exported and run.
-Memory is measured in processes of their own, so other work on the machine does not change it.
+Memory is measured in processes of their own, so other work on the machine does not change it. Shapes: n tokens, D
+hidden, H heads, K = D / H. What splitting into heads changes is a few lines of algebra on random matrices, without the
+project's own encoder.
 """
 
 import argparse
+import math
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import onnx_ir
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
-from benchmarks.attention.claim_tables import (
-    every_head_count,
-    exports,
-    fewer_heads,
-    identities,
-    one_head_or_many,
-    rank_of_scores,
-    scale_not_splitting,
-)
 from benchmarks.attention.memory import LENGTHS, LONGEST, memory
 from benchmarks.lib.command import parser_of, program, whole
 from benchmarks.lib.report import Table, emit
+from export.graph import trace
+from export.precision import TOLERANCES
+from export.verify import verify
+from model.attention import MultiHeadAttention
+from model.config import EncoderConfig
+from model.encoder import Encoder
+
+HIDDEN, HEADS = 512, 8
+SATURATED = 0.999
+
+
+class Drawn(NamedTuple):
+    """Queries, keys and values of one text, [n, D] each."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+
+class Compared(NamedTuple):
+    """One head of size D beside H heads of size D / H, on the same projections.
+
+    Attributes:
+        identity_error: largest |S_1 - sum_h S_h / sqrt(H)|, S being scores after scaling, by the largest |S_1|.
+        outputs_are_close: whether the two outputs are equal as `torch.allclose` has it.
+        entries_close: share of entries that are.
+        saturated: share of the H heads' rows whose largest weight is above 0.999.
+        from_average: mean total variation between the one head's weights and the mean of the H heads' weights.
+    """
+
+    identity_error: float
+    outputs_are_close: bool
+    entries_close: float
+    saturated: float
+    from_average: float
+
+
+def draw(tokens: int, *, positive: bool, seed: int) -> Drawn:
+    """Projections of a random text: all of it from [0, 1), unscaled, or normal with weights of variance 1 / D."""
+    generator = torch.Generator().manual_seed(seed)
+    if positive:
+        text = torch.rand(tokens, HIDDEN, generator=generator)
+        weights = [torch.rand(HIDDEN, HIDDEN, generator=generator) for _ in range(3)]
+    else:
+        text = torch.randn(tokens, HIDDEN, generator=generator)
+        weights = [torch.randn(HIDDEN, HIDDEN, generator=generator) / math.sqrt(HIDDEN) for _ in range(3)]
+    return Drawn(*(text @ weight for weight in weights))
+
+
+def split(x: Tensor, heads: int) -> Tensor:
+    """[n, D] -> [H, n, K]."""
+    return x.view(len(x), heads, -1).transpose(0, 1)
+
+
+def scores(drawn: Drawn, heads: int, *, scaled: bool = True) -> Tensor:
+    """Q K^T / sqrt(K) of each head, [H, n, n]."""
+    query, key = split(drawn.query, heads), split(drawn.key, heads)
+    return query @ key.transpose(1, 2) / (math.sqrt(query.shape[-1]) if scaled else 1)
+
+
+def attend(drawn: Drawn, heads: int) -> Tensor:
+    """Concatenated contexts [n, D]; what an output projection would do to them it does to both sides alike."""
+    return (scores(drawn, heads).softmax(dim=-1) @ split(drawn.value, heads)).transpose(0, 1).flatten(1)
+
+
+def compare(drawn: Drawn, heads: int = HEADS) -> Compared:
+    """One head beside `heads` of them."""
+    exact = Drawn(*(x.double() for x in drawn))
+    one, many = scores(exact, 1)[0], scores(exact, heads)
+    weights = many.softmax(dim=-1)
+    found, expected = attend(drawn, 1), attend(drawn, heads)
+    return Compared(
+        identity_error=float((one - many.sum(dim=0) / math.sqrt(heads)).abs().max() / one.abs().max()),
+        outputs_are_close=torch.allclose(found, expected),
+        entries_close=float(torch.isclose(found, expected).double().mean()),
+        saturated=float((weights.amax(-1) > SATURATED).double().mean()),
+        from_average=float((weights.mean(dim=0) - one.softmax(dim=-1)).abs().sum(dim=-1).mean() / 2),
+    )
+
+
+def one_head_or_many(runs: int, lengths: tuple[int, ...]) -> Table:
+    """The experiment behind "one head of 512 is the same as 8 of 64", with positive weights and with usual ones."""
+    table = Table("one_head_is_not_many", f"One head of {HIDDEN} beside {HEADS} of {HIDDEN // HEADS}")
+    for positive in (True, False):
+        for tokens in lengths:
+            found = [compare(draw(tokens, positive=positive, seed=seed)) for seed in range(runs)]
+            table.add(
+                weights="[0, 1), unscaled" if positive else "normal, 1 / D",
+                tokens=tokens,
+                runs=runs,
+                **{"allclose_%": 100 * sum(one.outputs_are_close for one in found) / runs},
+                **{"entries_close_%": 100 * sum(one.entries_close for one in found) / runs},
+                **{"saturated_%": 100 * sum(one.saturated for one in found) / runs},
+                identity_error=max(one.identity_error for one in found),
+                from_average=sum(one.from_average for one in found) / runs,
+            )
+    return table
+
+
+def scale_not_splitting(tokens: int = 64) -> Table:
+    """Spread of scores and sharpness of weights for several head counts, with the factor 1 / sqrt(K) and without."""
+    table = Table("scale", "Splitting does not keep a softmax from saturating; the scale does")
+    drawn = draw(tokens, positive=False, seed=0)
+    for heads in (1, 2, 4, 8, 16, 64, HIDDEN):
+        cells: dict[str, float] = {}
+        for name, scaled in (("scaled", True), ("unscaled", False)):
+            found = scores(drawn, heads, scaled=scaled)
+            cells |= {f"{name}_sd": float(found.std()), f"{name}_max_weight": float(found.softmax(-1).amax(-1).mean())}
+        table.add(heads=heads, d_k=HIDDEN // heads, **cells)
+    return table
+
+
+def rank_of_scores(tokens: int = 128) -> Table:
+    """Rank of a head's scores, and what is left to a head that is one number."""
+    table = Table("rank", f"A head's scores have rank d_k at most ({tokens} tokens)")
+    exact = Drawn(*(x.double() for x in draw(tokens, positive=False, seed=0)))
+    for heads in (1, 8, 64, HIDDEN):
+        found = scores(exact, heads)
+        table.add(
+            heads=heads,
+            d_k=HIDDEN // heads,
+            largest_rank=int(torch.linalg.matrix_rank(found[: min(heads, 8)]).max()),
+            bound=min(tokens, HIDDEN // heads),
+            **{"rows_at_an_extreme_%": 100 * float(looks_at_an_extreme(exact, found)) if heads == HIDDEN else None},
+            map_floats=heads * tokens**2,
+            score_flops=2 * tokens**2 * HIDDEN,
+        )
+    return table
+
+
+def looks_at_an_extreme(drawn: Drawn, found: Tensor) -> float:
+    """Share of scalar heads' rows that look most at the largest key, or the smallest where the query is negative."""
+    highest, lowest = drawn.key.argmax(dim=0), drawn.key.argmin(dim=0)  # [H]
+    expected = torch.where(drawn.query.T > 0, highest[:, None], lowest[:, None])  # [H, n]
+    return float((found.argmax(dim=-1) == expected).double().mean())
+
+
+def fewer_heads(hidden: int = 384, tokens: int = 33) -> Table:
+    """The most that a layer gains when heads are removed: 1 / (1 - s p), s being attention's share of the products.
+
+    With a feed-forward of 4 D the share is (2 D + n) / (6 D + n).
+    """
+    table = Table("fewer_heads", f"A layer of D = {hidden}, {tokens} tokens")
+    share = (2 * hidden + tokens) / (6 * hidden + tokens)
+    for removed in (0.3, 0.4):
+        table.add(**{"removed_%": 100 * removed}, times_as_fast_at_most=1 / (1 - share * removed))
+    return table
+
+
+NETWORK_SIZE = 64
+EXPORTED: tuple[tuple[tuple[int, ...], int, int], ...] = (
+    ((1, 1), 64, 64),
+    ((8, 8), 8, 8),
+    ((7, 7), 9, 9),
+    ((64, 64), 1, 1),
+    ((4, 4), 16, 3),
+    ((4, 4), 3, 40),
+    ((4, 1, 0, 64), 5, 7),
+)
+
+
+def network(num_heads: tuple[int, ...], d_k: int, d_v: int, **settings: object) -> Encoder:
+    """A small encoder with weights that make attention far from uniform."""
+    config = EncoderConfig.from_dict(
+        {
+            "vocab_size": 50,
+            "hidden_size": NETWORK_SIZE,
+            "num_heads": list(num_heads),
+            "d_k": d_k,
+            "d_v": d_v,
+            "intermediate_size": 64,
+            "max_positions": 24,
+            **settings,
+        }
+    )
+    torch.manual_seed(0)
+    encoder = Encoder(config)
+    for parameter in encoder.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.15)
+    return encoder.eval().requires_grad_(False)
+
+
+def count_parameters(heads: int, d_k: int, d_v: int) -> tuple[int, int]:
+    """Parameters of one attention layer, counted and by the formula D h (2 d_k + 2 d_v) + h (2 d_k + d_v) + D."""
+    attention = MultiHeadAttention(hidden_size=NETWORK_SIZE, num_heads=heads, d_k=d_k, d_v=d_v)
+    counted = sum(parameter.numel() for parameter in attention.parameters())
+    return counted, NETWORK_SIZE * heads * (2 * d_k + 2 * d_v) + heads * (2 * d_k + d_v) + NETWORK_SIZE
+
+
+def every_head_count() -> Table:
+    """Every number of heads from 1 to D, whether it divides D or not: built and run, by two implementations."""
+    title = f"Every head count from 1 to D = {NETWORK_SIZE}, d_k = d_v = max(1, D // h)"
+    table = Table("every_head_count", title)
+    ids, lengths = torch.arange(40).reshape(2, 20), torch.tensor([20, 7])
+    differences, wrong, parameters = [], 0, set()
+    for heads in range(1, NETWORK_SIZE + 1):
+        size = max(1, NETWORK_SIZE // heads)
+        encoder = network((heads,), size, size)
+        found, expected = (encoder.use(name)(ids, lengths).last_hidden_state for name in ("sdpa", "eager"))
+        differences.append(float((found - expected).abs().max()))
+        counted, formula = count_parameters(heads, size, size)
+        wrong += counted != formula
+        parameters |= {counted} if NETWORK_SIZE % heads == 0 else set()
+    table.add(
+        head_counts=NETWORK_SIZE,
+        ran=len(differences),
+        largest_difference=max(differences),
+        formula_wrong=wrong,
+        parameters_where_h_divides=", ".join(map(str, sorted(parameters))),
+    )
+    return table
+
+
+def exports() -> Table:
+    """Shapes exported and verified against the float64 encoder as every artifact is."""
+    table = Table("exports", "Exported and verified: fused nodes, largest differences")
+    for num_heads, d_k, d_v in EXPORTED:
+        fused, parity = verified_export(network(num_heads, d_k, d_v))
+        table.add(
+            heads_a_layer=" ".join(map(str, num_heads)),
+            d_k=d_k,
+            d_v=d_v,
+            parameters_first_layer=count_parameters(num_heads[0], d_k, d_v)[0],
+            fused=fused,
+            embedding=parity["pooled"],
+            attention=parity["attentions"],
+        )
+    return table
+
+
+def verified_export(encoder: Encoder) -> tuple[int, dict[str, float]]:
+    """Fused nodes and parity figures of a network's graph; raises where it does not verify."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx_ir.save(trace(encoder), path)
+        fused, parity = verify(path, encoder, tolerance=TOLERANCES["fp32"])
+    return sum(fused.values()), parity
+
+
+ALWAYS_OPEN = 40.0  # sigmoid(40) is 1 in float32
+SHAPE = ((4, 4, 4), 16, 12)
+NEUTRAL: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "value residual, fixed": {"value_residual": [[0, 1]] * 3},
+        "value residual, learned": {"value_residual": [[0, 1]] * 3, "learned_value_residual": True},
+        "activation on values": {"value_activation": "identity"},
+        "output gate": {"output_gate": True},
+        "head dropout": {"head_dropout": 0.3},
+    }
+)
+ACTIVE: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "value residual, fixed": {"value_residual": [[0, 1], [0.5, 0.5], [0.5, 0.5]]},
+        "value residual, learned": {"value_residual": [[0, 1]] + [[0.5, 0.5]] * 2, "learned_value_residual": True},
+        "activation on values": {"value_activation": "silu"},
+        "output gate": {"output_gate": True},
+        "head dropout": {"head_dropout": 0.3},
+    }
+)
+
+
+def with_weights_of(plain: Encoder, settings: Mapping[str, Any], *, is_neutral: bool) -> Encoder:
+    """The plain network with an option added; gates open in the neutral one, random in the other."""
+    made = network(*SHAPE, **settings)
+    made.load_state_dict(plain.state_dict(), strict=False)
+    for name, parameter in made.named_parameters():
+        if is_neutral and "stream.gate" in name:
+            parameter.fill_(ALWAYS_OPEN if name.endswith("bias") else 0.0)
+    return made
+
+
+def identities() -> Table:
+    """Largest change of the hidden state at the neutral setting and away from it; exports of the latter."""
+    table = Table("value_stream", "Options of the value stream (head dropout acts in training only)")
+    plain = network(*SHAPE)
+    ids, lengths = torch.arange(40).reshape(2, 20), torch.tensor([20, 7])
+    expected = plain(ids, lengths).last_hidden_state
+    for name, settings in NEUTRAL.items():
+        neutral = with_weights_of(plain, settings, is_neutral=True)
+        active = with_weights_of(plain, ACTIVE[name], is_neutral=False)
+        fused, parity = verified_export(active)
+        active.train(name == "head dropout")
+        table.add(
+            option=name,
+            neutral_change=float((neutral(ids, lengths).last_hidden_state - expected).abs().max()),
+            active_change=float((active(ids, lengths).last_hidden_state - expected).abs().max()),
+            parameters_added=sum(x.numel() for x in active.parameters()) - sum(x.numel() for x in plain.parameters()),
+            fused=fused,
+            embedding=parity["pooled"],
+            attention=parity["attentions"],
+        )
+    return table
+
 
 SECTIONS = ("shapes", "softmax", "values", "memory")
 

@@ -20,7 +20,7 @@ from benchmarks.lib.command import CannotMeasure, parser_of, positive, program, 
 from benchmarks.lib.comparison import ENCODE, WrongAnswer, fetch, fetch_body
 from benchmarks.lib.load import Connection, Request, post
 from benchmarks.lib.report import Spread, Table, emit, in_turns, percentiles
-from benchmarks.lib.server import Server, add_server_arguments, open_server
+from benchmarks.lib.server import Server, add_server_arguments, polyhead, settings_of
 from benchmarks.lib.texts import fingerprint, load_texts, load_tokenizer, text_of_tokens
 from model.artifact import TOKENIZER, Artifact
 from service.http.response import SAFETENSORS
@@ -28,7 +28,7 @@ from service.http.response import SAFETENSORS
 CORPUS_TEXTS = 200  # whose words fill the texts
 PLAIN = "embedding alone"
 AGAIN = "embedding alone, again"  # the same request at a round's end: its ratio says how far to trust the others
-# All layers of a large network at 512 tokens are 151 MB; a server of one's own, given by --url, keeps its limits.
+# All layers of a large network at 512 tokens are 151 MB.
 ROOM = ("POLYHEAD_MAX_ATTENTION_BYTES=1073741824", "POLYHEAD_MAX_ATTENTION_WORK_BYTES=1073741824")
 WRITTEN: Mapping[str, tuple[str, str | None]] = {  # encoding_format and Accept
     "JSON": ("float", None),
@@ -186,11 +186,10 @@ def latency_table(found: Mapping[Key, Sequence[Sequence[float]]], body_bytes: Ma
 def main() -> None:
     """Asks for every form once, measures them alternately, prints."""
     arguments = _parse()
-    if not arguments.url:
-        arguments.set = [*ROOM, *arguments.set]
+    arguments.set = [*ROOM, *arguments.set]
     artifact = Artifact.open(arguments.model)
     texts = make_texts(artifact, arguments.lengths)
-    with open_server(arguments) as server:
+    with polyhead(arguments.model, settings_of(arguments)) as server:
         forms = ask_once(server, texts)
         print(f"{len(forms.requests)} forms, {arguments.rounds} rounds and one of warm-up", flush=True)
         found = measure(server, forms, arguments.rounds, arguments.seconds)

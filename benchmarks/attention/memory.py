@@ -38,7 +38,7 @@ OPERATORS: Mapping[str, tuple[str, dict[str, int]]] = {
 Run = Callable[[int], object]
 
 
-def memory(lengths: Sequence[int] = LENGTHS, ways: tuple[str, ...] = tuple(WAYS)) -> Table:
+def memory(lengths: Sequence[int]) -> Table:
     """Growth of the resident set in MB, by tokens, and the exponent of the last doubling."""
     weights = HEADS * lengths[-1] ** 2 * 4 / 2**20
     title = (
@@ -47,11 +47,11 @@ def memory(lengths: Sequence[int] = LENGTHS, ways: tuple[str, ...] = tuple(WAYS)
     table = Table("memory", title)
     with tempfile.TemporaryDirectory() as folder:
         write_graphs(Path(folder))
-        for way in ways:
+        for way, name in WAYS.items():
             found = [peak(Path(folder), way, tokens) for tokens in lengths]
             growth = found[-1] / found[-2] if min(found[-2:]) > 0 else None  # short texts may take nothing new
             exponent = growth and math.log2(growth) / math.log2(lengths[-1] / lengths[-2])
-            table.add(way=WAYS[way], **dict(zip(map(str, lengths), found, strict=True)), exponent=exponent)
+            table.add(way=name, **dict(zip(map(str, lengths), found, strict=True)), exponent=exponent)
     return table
 
 
@@ -61,7 +61,7 @@ def write_graphs(folder: Path) -> None:
     import onnx_ir  # noqa: PLC0415
     from onnx import TensorProto, helper  # noqa: PLC0415
 
-    from benchmarks.attention.claim_tables import network  # noqa: PLC0415
+    from benchmarks.attention.claims import network  # noqa: PLC0415
     from export.graph import trace  # noqa: PLC0415
 
     onnx_ir.save(trace(network((HEADS,) * LAYERS, SIZE, SIZE, max_positions=LONGEST)), folder / "graph.onnx")
@@ -88,7 +88,7 @@ def runner(folder: Path, way: str) -> Run:
     if way in ("sdpa", "eager"):
         import torch  # noqa: PLC0415
 
-        from benchmarks.attention.claim_tables import network  # noqa: PLC0415
+        from benchmarks.attention.claims import network  # noqa: PLC0415
 
         torch.set_num_threads(1)
         torch.set_grad_enabled(False)

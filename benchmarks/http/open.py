@@ -1,15 +1,14 @@
 """What latency do clients see at a given rate, and what becomes of the service when they ask for more than it has?
 
-Arrivals are Poisson and wait for nobody; latency counts from the time a request was due. Without `--rate` the rates are
-shares of the sustainable rate, which a closed loop finds first: below it for latency, far above it for overload. Past
-its limit a good service refuses quickly (429 with Retry-After), keeps its goodput, and answers what it accepted as
-quickly as before.
+Arrivals are Poisson and wait for nobody; latency counts from the time a request was due. The rates are shares of the
+sustainable rate, which a closed loop finds first: below it for latency, far above it for overload. Past its limit a
+good service refuses quickly (429 with Retry-After), keeps its goodput, and answers what it accepted as quickly as
+before.
 """
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import get_args
+from typing import Any
 
 from tqdm import tqdm
 
@@ -17,17 +16,9 @@ from benchmarks.lib.command import CannotMeasure, not_negative, parser_of, posit
 from benchmarks.lib.comparison import encode_requests, fetch
 from benchmarks.lib.load import OpenRun, Request, poisson_schedule, run_closed_loop, run_open_loop
 from benchmarks.lib.report import Spread, Table, emit, percentiles
-from benchmarks.lib.server import Server, add_server_arguments, open_server
-from benchmarks.lib.texts import Corpus, fingerprint, load_texts, tokenize
+from benchmarks.lib.server import Server, add_server_arguments, polyhead, settings_of
+from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """Load to offer: a name for the table, and requests a second."""
-
-    name: str
-    rate: float
 
 
 def sustainable_rate(server: Server, requests: Sequence[Request], arguments: argparse.Namespace) -> Spread:
@@ -48,15 +39,15 @@ def sustainable_rate(server: Server, requests: Sequence[Request], arguments: arg
     return rates
 
 
-def offer(server: Server, requests: Sequence[Request], load: Offer, arguments: argparse.Namespace) -> dict[str, object]:
-    """Offers one load and describes the outcome, as a row of the table.
+def offer(server: Server, requests: Sequence[Request], rate: float, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Offers so many requests a second and describes the outcome, as cells of the table.
 
     Raises:
         CannotMeasure: it is too little to count anything.
     """
-    schedule = poisson_schedule(load.rate, arguments.warmup + arguments.seconds, arguments.seed)
+    schedule = poisson_schedule(rate, arguments.warmup + arguments.seconds, arguments.seed)
     if not schedule or schedule[-1] <= arguments.warmup:
-        raise CannotMeasure(f"{load.name}: no request is due after the warm-up: raise the rate or --seconds")
+        raise CannotMeasure(f"{rate:g}/s: no request is due after the warm-up: raise --share or --seconds")
     count = server.count_cores()
     run = run_open_loop(
         server.address,
@@ -66,10 +57,10 @@ def offer(server: Server, requests: Sequence[Request], load: Offer, arguments: a
         warmup=arguments.warmup,
     )
     cores = count()
-    return {"offered": load.name, **describe(run), "server_cores": cores}
+    return {**describe(run), "server_cores": cores}
 
 
-def describe(run: OpenRun) -> dict[str, object]:
+def describe(run: OpenRun) -> dict[str, Any]:
     """Shares of the due requests, goodput, and the latency of the accepted ones."""
     due = sum(run.due.statuses.values())
     return {
@@ -85,41 +76,30 @@ def describe(run: OpenRun) -> dict[str, object]:
     }
 
 
-def offers(arguments: argparse.Namespace, sustainable: Spread | None) -> list[Offer]:
-    """The loads to offer: the rates asked for, or shares of the sustainable one."""
-    if sustainable is None:
-        return [Offer(f"{rate:g}/s", rate) for rate in arguments.rate]
-    return [Offer(f"{share:g} x sustainable", share * sustainable.median) for share in arguments.share]
-
-
 @program
 def main() -> None:
     """Finds the sustainable rate, offers shares of it, prints the outcome of each."""
     arguments = _parse()
     artifact = Artifact.open(arguments.model)
-    texts = load_texts(arguments.corpus, arguments.texts, arguments.seed)
+    texts = load_texts("short", arguments.texts, arguments.seed)
     requests = encode_requests(texts, tokenize(artifact, texts), arguments.texts_per_request)
-    title = f"{arguments.corpus} texts, {arguments.texts_per_request} a request, Poisson arrivals"
+    title = f"short texts, {arguments.texts_per_request} a request, Poisson arrivals"
     table = Table("open_loop", title)
-    with open_server(arguments) as server:
+    with polyhead(arguments.model, settings_of(arguments)) as server:
         fetch(server, requests[0])  # it answers, and with 200
-        sustainable = None if arguments.rate else sustainable_rate(server, requests, arguments)
-        if sustainable:
-            print(f"sustainable: {sustainable.median:.0f} requests/s ({sustainable})", flush=True)
-        for load in tqdm(offers(arguments, sustainable), desc="measuring", unit="load", leave=False, disable=None):
-            row = offer(server, requests, load, arguments)
-            goodput = row["goodput_per_s"]
-            if sustainable and isinstance(goodput, float):
-                row["of_sustainable_%"] = 100 * goodput / sustainable.median
-            table.add(**row)
-    rate = sustainable.median if sustainable else None
-    emit("http open", [table], sustainable_per_s=rate, texts=fingerprint(texts), server_settings=arguments.set)
+        sustainable = sustainable_rate(server, requests, arguments)
+        most = sustainable.median
+        print(f"sustainable: {most:.0f} requests/s ({sustainable})", flush=True)
+        for share in tqdm(arguments.share, desc="measuring", unit="load", leave=False, disable=None):
+            row = offer(server, requests, share * most, arguments)
+            of_most = {"of_sustainable_%": 100 * row["goodput_per_s"] / most}
+            table.add(offered=f"{share:g} x sustainable", **row, **of_most)
+    emit("http open", [table], sustainable_per_s=most, texts=fingerprint(texts), server_settings=arguments.set)
 
 
 def _parse() -> argparse.Namespace:
     parser = parser_of(__doc__, takes="about two and a half minutes")
     add_server_arguments(parser)
-    parser.add_argument("--rate", type=positive, nargs="+", help="requests a second to offer, instead of shares")
     parser.add_argument("--share", type=positive, nargs="+", default=[0.5, 0.8, 3.0], help="of the sustainable rate")
     parser.add_argument("--seconds", type=positive, default=20.0, help="length of each load")
     parser.add_argument(
@@ -128,7 +108,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--texts-per-request", type=whole, default=1, metavar="N", help="texts of each request")
     parser.add_argument("--connections", type=whole, default=4096, help="most requests under way at once")
     parser.add_argument("--closed-connections", type=whole, default=64, help="of the closed loop")
-    parser.add_argument("--corpus", choices=get_args(Corpus), default="short", help="which texts")
     parser.add_argument("--texts", type=whole, default=2000, help="different texts")
     parser.add_argument("--seed", type=seed, default=0, help="of the texts and the arrivals")
     return parser.parse_args()

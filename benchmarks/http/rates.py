@@ -30,7 +30,6 @@ from benchmarks.lib.server import (
     add_server_arguments,
     add_setting_argument,
     free_port,
-    open_server,
     polyhead,
     settings_of,
     started,
@@ -50,11 +49,11 @@ def closed() -> None:
     add_server_arguments(parser)
     add_http_arguments(parser)
     arguments = parser.parse_args()
-    texts = load_texts(arguments.corpus, arguments.texts, arguments.seed)
+    texts = load_texts("short", arguments.texts, arguments.seed)
     engine = Engine.open(arguments.model, all_layouts())
     rows = tokenize(engine.artifact, texts)
     make = partial(encode_requests, texts, rows)
-    with open_server(arguments) as server:
+    with polyhead(arguments.model, settings_of(arguments)) as server:
         check_vectors(fetch(server, make(4)[0])["embeddings"], engine.pooled(rows[:4]))
         ways = engine_ways(engine, rows, standard_plans(rows)) | http_ways(server, make, arguments)
         table = compare(_title(arguments), ways, arguments.rounds)
@@ -84,7 +83,7 @@ def versions() -> None:
         if not (checkout / "service" / "__main__.py").is_file():
             raise CannotMeasure(f"{checkout}: expected a checkout of this project, with service/__main__.py in it")
     names = [f"{index}: {checkout}" for index, checkout in enumerate(arguments.checkout, start=1)]
-    texts = load_texts(arguments.corpus, arguments.texts, arguments.seed)
+    texts = load_texts("short", arguments.texts, arguments.seed)
     make = partial(encode_requests, texts, tokenize(artifact, texts))
     with ExitStack() as stack:
         ways: dict[str, Way] = {}
@@ -146,7 +145,7 @@ def cost() -> None:
 
 
 def _title(arguments: argparse.Namespace) -> str:
-    return f"{arguments.corpus} texts, {arguments.connections} connections"
+    return f"short texts, {arguments.connections} connections"
 
 
 def _lacking(*arguments: str) -> AbstractContextManager[Server]:

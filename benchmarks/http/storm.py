@@ -22,8 +22,7 @@ import numpy as np
 from benchmarks.lib.command import CannotMeasure, new_file, parser_of, positive, program, whole
 from benchmarks.lib.comparison import encode_requests
 from benchmarks.lib.load import Request, Tally, run_closed_loop
-from benchmarks.lib.pictures import draw_curves
-from benchmarks.lib.report import Spread, Table, emit, in_turns
+from benchmarks.lib.report import Spread, Table, draw_curves, emit, in_turns
 from benchmarks.lib.server import Server, add_setting_argument, free_port, polyhead, settings_of
 from benchmarks.lib.texts import fingerprint, load_texts, tokenize
 from model.artifact import Artifact
@@ -114,7 +113,7 @@ def measure(server: Server, admin: int, requests: Sequence[Request], clients: in
     if prober.returncode:
         raise CannotMeasure("the probes ended early")
     first, second = (Probed(**found) for found in json.loads(output))
-    return Sample(tally, first, second, busy or 0.0)
+    return Sample(tally, first, second, busy)
 
 
 def describe(clients: int, samples: Sequence[Sample], seconds: float) -> dict[str, object]:

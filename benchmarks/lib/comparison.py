@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,7 @@ from benchmarks.lib.engines import Engine, Pass
 from benchmarks.lib.load import DROPPED, Connection, Request, post, run_closed_loop
 from benchmarks.lib.report import Spread, Table, in_turns, percentiles
 from benchmarks.lib.server import Server
-from benchmarks.lib.texts import Corpus, Plan, TokenIds, make_batches
+from benchmarks.lib.texts import Plan, TokenIds, make_batches
 
 ENCODE = "/encode"
 CLOSE_ENOUGH = 0.98  # cosine; int8 against fp32 is above 0.99, another text far below
@@ -124,7 +124,7 @@ class Sample:
         texts_per_s: texts.
         latencies: seconds, of each request, or of each run if there are no requests.
         requests_per_s: HTTP requests answered with 200, or None without HTTP.
-        server_cores: cores that the server kept busy, or None where unknown.
+        server_cores: cores that the server kept busy, or None without HTTP.
         client_cores: cores that the load generator kept busy, likewise.
         failed: answers that were neither 200 nor 429.
         cpu_us_a_token: processor time of an engine without HTTP, or None where unknown; others on the machine change it
@@ -230,7 +230,6 @@ def add_http_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Texts and rounds of a comparison."""
-    parser.add_argument("--corpus", choices=get_args(Corpus), default="short", help="which texts")
     parser.add_argument("--texts", type=whole, default=640, help="different texts")
     parser.add_argument("--rounds", type=whole, default=5, help="measured rounds; one more warms up")
     parser.add_argument("--seed", type=seed, default=0, help="of the sample of texts")

@@ -12,7 +12,6 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import numpy as np
 import uvloop
@@ -33,14 +32,6 @@ class Address:
 
     host: str
     port: int
-
-    @classmethod
-    def parse(cls, url: str) -> "Address":
-        """Reads `http://host:port`."""
-        parts = urlsplit(url)
-        if parts.scheme != "http" or parts.hostname is None:
-            raise ValueError(f"{url!r}: expected http://host:port")
-        return cls(parts.hostname, parts.port or 80)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -37,60 +37,47 @@ class Server:
 
     Attributes:
         address: where it listens.
-        session: process session whose CPU and memory count, or None for a server that someone else started.
-        ready_after: seconds from the process' start to its first ready answer, or None likewise.
+        session: process session whose CPU and memory count.
+        ready_after: seconds from the process' start to its first ready answer.
     """
 
     address: Address
-    session: int | None = None
-    ready_after: float | None = None
+    session: int
+    ready_after: float
 
-    def cpu_seconds(self) -> float | None:
+    def cpu_seconds(self) -> float:
         """User and system time of all its processes so far."""
-        if self.session is None:
-            return None
         ticks = sum(int(stat[11]) + int(stat[12]) for stat in _session_stats(self.session).values())
         return ticks / os.sysconf("SC_CLK_TCK")
 
-    def count_cores(self) -> Callable[[], float | None]:
+    def count_cores(self) -> Callable[[], float]:
         """Counts from now on; what it returns says how many cores all its processes have kept busy since."""
         used, began = self.cpu_seconds(), time.perf_counter()
+        return lambda: (self.cpu_seconds() - used) / (time.perf_counter() - began)
 
-        def cores() -> float | None:
-            spent = self.cpu_seconds()
-            return None if used is None or spent is None else (spent - used) / (time.perf_counter() - began)
-
-        return cores
-
-    def resident_bytes(self) -> int | None:
+    def resident_bytes(self) -> int:
         """Memory that its processes hold in RAM now."""
-        if self.session is None:
-            return None
         return sum(int(stat[21]) for stat in _session_stats(self.session).values()) * os.sysconf("SC_PAGE_SIZE")
 
-    def pss_bytes(self, kind: str = "Pss") -> int | None:
+    def pss_bytes(self, kind: str = "Pss") -> int:
         """Memory of all its processes, pages that several hold counted once; see `pss_bytes`."""
-        return None if self.session is None else sum(pss_bytes(pid, kind) for pid in self.processes())
+        return sum(pss_bytes(pid, kind) for pid in self.processes())
 
-    def threads(self) -> int | None:
+    def threads(self) -> int:
         """Threads of all its processes now."""
-        return None if self.session is None else sum(int(stat[17]) for stat in _session_stats(self.session).values())
+        return sum(int(stat[17]) for stat in _session_stats(self.session).values())
 
     def processes(self) -> list[int]:
         """The ids of all its processes, the first process first."""
-        if self.session is None:
-            return []
         return [self.session, *sorted(set(_session_stats(self.session)) - {self.session})]
 
     def pause(self) -> None:
         """Stops all its processes at once."""
-        if self.session is not None:
-            os.killpg(self.session, signal.SIGSTOP)
+        os.killpg(self.session, signal.SIGSTOP)
 
     def resume(self) -> None:
         """Lets them go on."""
-        if self.session is not None:
-            os.killpg(self.session, signal.SIGCONT)
+        os.killpg(self.session, signal.SIGCONT)
 
 
 def pss_bytes(pid: int, kind: str = "Pss") -> int:
@@ -163,12 +150,9 @@ def polyhead(
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--model`, `--url` and `--set`: which server to measure."""
+    """`--model` and `--set`: which server to start and measure."""
     parser.add_argument(
         "--model", type=Path, required=True, metavar="DIR", help="artifact; its tokenizer counts tokens"
-    )
-    parser.add_argument(
-        "--url", type=_url, help="measure a server that runs already (http://host:port); else one is started"
     )
     add_setting_argument(parser)
 
@@ -180,30 +164,9 @@ def add_setting_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def open_server(arguments: argparse.Namespace) -> AbstractContextManager[Server]:
-    """The server that the arguments of `add_server_arguments` name.
-
-    Raises:
-        CannotMeasure: settings for a server that runs already: they would be reported, and not be so.
-    """
-    if arguments.url and arguments.set:
-        raise CannotMeasure("--set is for a server that is started here, and --url names one that runs already")
-    if arguments.url:
-        return nullcontext(Server(Address.parse(arguments.url)))
-    return polyhead(arguments.model, settings_of(arguments))
-
-
 def settings_of(arguments: argparse.Namespace) -> dict[str, str]:
     """What `--set` says, by name."""
     return dict(item.split("=", 1) for item in arguments.set)
-
-
-def _url(text: str) -> str:
-    try:
-        Address.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], address: Address, path: str, log: IO[bytes]) -> None:

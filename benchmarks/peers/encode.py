@@ -28,8 +28,7 @@ from benchmarks.lib.comparison import (
 )
 from benchmarks.lib.engines import Engine
 from benchmarks.lib.load import Request
-from benchmarks.lib.pictures import draw_bars
-from benchmarks.lib.report import Table, emit
+from benchmarks.lib.report import Table, draw_bars, emit
 from benchmarks.lib.server import polyhead
 from benchmarks.lib.texts import fingerprint, standard_plans
 from benchmarks.peers.infinity import INFINITY_ENGINES, start_infinity
@@ -119,7 +118,7 @@ def main() -> None:
     arguments = _parse()
     with opened(arguments) as run:
         engines, servers = collect(run)
-        title = f"{arguments.corpus} texts, {arguments.connections} connections"
+        title = f"short texts, {arguments.connections} connections"
         table = compare(title, {**engines, **servers}, arguments.rounds)
         ratio = ratios("ratios", "best over best, tokens/s", ratios_to_report(run), table)
     if arguments.plot:

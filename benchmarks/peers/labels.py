@@ -81,7 +81,7 @@ def main() -> None:
     add_text_arguments(parser)
     parser.add_argument("--batch", type=whole, default=32, help="texts of a call")
     arguments = parser.parse_args()
-    texts = load_texts(arguments.corpus, arguments.texts, arguments.seed)
+    texts = load_texts("short", arguments.texts, arguments.seed)
     if len(texts) < arguments.batch:
         raise CannotMeasure(f"{len(texts)} texts make no batch of {arguments.batch}: raise --texts")
     batches = [texts[at : at + arguments.batch] for at in range(0, len(texts) - arguments.batch + 1, arguments.batch)]

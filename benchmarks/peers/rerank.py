@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import get_args
 
 from scipy.stats import spearmanr
 
@@ -23,7 +22,7 @@ from benchmarks.lib.engines import checkpoint_folder
 from benchmarks.lib.load import Request, post
 from benchmarks.lib.report import emit
 from benchmarks.lib.server import Server, polyhead
-from benchmarks.lib.texts import Corpus, fingerprint, load_texts, load_tokenizer
+from benchmarks.lib.texts import fingerprint, load_texts, load_tokenizer
 from benchmarks.peers.infinity import INFINITY_ENGINES, start_infinity
 from benchmarks.peers.peers import SENTENCE_TRANSFORMERS, Peers, add_peer_arguments, start_worker
 from benchmarks.peers.worker import Task
@@ -136,7 +135,7 @@ def main() -> None:
     arguments = _parse()
     artifacts = [Artifact.open(directory) for directory in arguments.model]
     folders = [checkpoint_folder(arguments.weights, artifact) for artifact in artifacts]
-    texts = load_texts(arguments.corpus, arguments.queries * (arguments.documents + 1), arguments.seed)
+    texts = load_texts("short", arguments.queries * (arguments.documents + 1), arguments.seed)
     precisions = [artifact.manifest.precision for artifact in artifacts]
     with ExitStack() as stack:
         peers = Peers(arguments.cache, stack)
@@ -169,7 +168,6 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--documents", type=whole, default=100, help="of each query")
     parser.add_argument("--queries", type=whole, default=16, help="different ones")
-    parser.add_argument("--corpus", choices=get_args(Corpus), default="short", help="which texts")
     parser.add_argument("--connections", type=whole, default=4, help="requests under way at any time")
     parser.add_argument("--seconds", type=positive, default=10.0, help="length of each measurement over HTTP")
     parser.add_argument("--rounds", type=whole, default=3, help="measured rounds; one more warms up")

@@ -147,7 +147,7 @@ def measure_memory(arguments: argparse.Namespace, requests: Sequence[Request]) -
             found = [pss_bytes(pid) / 1e6 for pid in server.processes()]
             table.add(
                 processes=count,
-                resident_mb=(server.resident_bytes() or 0) / 1e6,
+                resident_mb=server.resident_bytes() / 1e6,
                 pss_mb=sum(found),
                 pss_of_parent_mb=found[0] if count > 1 else None,
             )

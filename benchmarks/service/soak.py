@@ -46,8 +46,8 @@ class Memory:
         began, said = time.monotonic(), 0.0
         while not stop.wait(interval):
             self.times.append(time.monotonic() - began)
-            self.megabytes.append((server.resident_bytes() or 0) / MEGABYTE)
-            self.threads.append(server.threads() or 0)
+            self.megabytes.append(server.resident_bytes() / MEGABYTE)
+            self.threads.append(server.threads())
             if self.times[-1] - said >= REPORT_EVERY:
                 said = self.times[-1]
                 print(f"{said / 60:5.1f} min  {self.megabytes[-1]:7.1f} MB  {self.threads[-1]} threads", flush=True)
@@ -112,7 +112,7 @@ def main() -> None:
     arguments = _parse()
     requests = mixed_requests(Artifact.open(arguments.model), arguments.seed)
     with polyhead(arguments.model, settings_of(arguments)) as server:
-        ready = (server.resident_bytes() or 0) / MEGABYTE
+        ready = server.resident_bytes() / MEGABYTE
         load = partial(
             run_closed_loop,
             server.address,

@@ -51,8 +51,7 @@ def start_service(artifact: Path, settings: Mapping[str, str], requests: Sequenc
         if requests:
             asyncio.run(send_each(server.address, requests))
             read |= {"pss_after_mb": server.pss_bytes(), "files_after_mb": server.pss_bytes("Pss_File")}
-        assert server.ready_after is not None  # noqa: S101 - it was started here
-        return Start(server.ready_after, {name: held / 1e6 for name, held in read.items() if held is not None})
+        return Start(server.ready_after, {name: held / 1e6 for name, held in read.items()})
 
 
 async def send_each(address: Address, requests: Iterable[Request]) -> None:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from benchmarks.attention.claim_tables import NETWORK_SIZE, every_head_count
+from benchmarks.attention.claims import NETWORK_SIZE, every_head_count
 from benchmarks.attention.faithfulness import METHODS, POOLING, left_out_drops, measure, text_places, token_types
 from benchmarks.lib.report import Table
 from model.config_parts import ClassificationSettings

@@ -44,7 +44,6 @@ REQUIRED = {
 NUMBERS = [
     *[(name, "--seconds", "0") for name in ("http closed", "peers encode")],
     ("http closed", "--texts-per-request", "0"),
-    ("http open", "--rate", "inf"),
     ("http open", "--share", "-1"),
     ("http open", "--warmup", "nan"),
     ("http open", "--seed", "-1"),
@@ -56,7 +55,6 @@ NUMBERS = [
     ("service startup", "--rounds", "0"),
     ("service startup", "--requests", "0"),
     ("service startup", "--set", "POLYHEAD_WORKERS"),
-    ("http closed", "--url", "localhost:8000"),
     ("attention cost", "--lengths", "0"),
     ("attention claims", "--runs", "0"),
     ("attention claims", "--lengths", "512"),

@@ -44,10 +44,8 @@ http.server.HTTPServer(("127.0.0.1", int(os.environ["TEST_PORT"])), Handler).ser
 def test_a_server_is_started_metered_paused_and_stopped() -> None:
     port = free_port()
     with started([sys.executable, "-c", SERVER], port, "/ready", {"TEST_PORT": str(port)}) as server:
-        assert server.session is not None
-        assert server.ready_after is not None
         assert 0 < server.ready_after < 30
-        assert (server.resident_bytes() or 0) > 60e6
+        assert server.resident_bytes() > 60e6
         assert server.threads() == 1
         server.pause()
         used = server.cpu_seconds()
