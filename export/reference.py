@@ -161,8 +161,12 @@ def _free(meminfo: Path) -> int | None:
 
 
 def _left(cgroup: Path) -> int | None:
+    """What the container has left; files that were read count as used, and go where memory is wanted."""
     try:
         limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        return None if limit == "max" else int(limit) - int(used)
-    except (OSError, ValueError):
+        if limit == "max":
+            return None
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        return int(limit) - int(used) + int(stat["inactive_file"])
+    except (KeyError, OSError, ValueError):
         return None

@@ -383,13 +383,17 @@ def identity(manifest: Manifest) -> str:
 
     Whole, pruned and distilled networks have one source, and so has one that cuts texts earlier: only the graph, the
     tokenizer and what the manifest says about texts tell them apart. Reports and the explaining graph change no vector.
+    OpenVINO rounds by itself, so artifacts for it have the same graph in every precision.
     """
-    files = {name: manifest.files[name].sha256 for name in (GRAPH, GRAPH_WEIGHTS, TOKENIZER) if name in manifest.files}
+    answering = (GRAPH, GRAPH_WEIGHTS, TOKENIZER, FURTHER_OUTPUTS)
+    files = {name: manifest.files[name].sha256 for name in answering if name in manifest.files}
+    said = ["defaults", "max_sequence_length", "pairs", "pair_wording", "vector_ranges"]
+    if manifest.engine == OPENVINO:
+        said += ["engine", "precision"]
     given = manifest.to_dict()
-    texts = {
-        name: given[name] for name in ("defaults", "max_sequence_length", "pairs", "pair_wording", "vector_ranges")
-    }
-    return hashlib.sha256(json.dumps([files, texts], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps([files, {name: given[name] for name in said}], sort_keys=True).encode()
+    ).hexdigest()
 
 
 def hash_file(path: Path) -> str:

@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from export.errors import ExportError, SourceError
 from export.sources import ALLOW_PICKLES, DEFAULT_MODEL, DEFAULT_SHA256, Folder, find_folder
-from model.artifact import MANIFEST, OPENVINO, ArtifactError, read_manifest
+from model.artifact import MANIFEST, OPENVINO, ArtifactError, read_manifest, write_whole
 from model.processor import processor_name
 from polyhead import Engine
 from polyhead.output import say
@@ -126,16 +126,16 @@ def keep_tuned(model: Path, tuned: Tuned) -> None:
     """Leaves a choice where `tuned_for` finds it."""
     path = _tuned_path(model)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"model": str(model), **asdict(tuned)}, indent=1))
+    write_whole(path, json.dumps({"model": str(model), **asdict(tuned)}, indent=1).encode())
 
 
 def tuned_for(model: Path) -> Tuned | None:
-    """What `polyhead tune --write` chose for a model; None if it was not on this processor with as many cores."""
+    """What `polyhead tune --write` chose for a model; None if it was on another processor, or cannot be read."""
     try:
         record = json.loads(_tuned_path(model).read_text())
-    except FileNotFoundError:
+        tuned = Tuned(**{name: value for name, value in record.items() if name != "model"})
+    except (FileNotFoundError, TypeError, ValueError):  # not tuned, or by another version, or cut off
         return None
-    tuned = Tuned(**{name: value for name, value in record.items() if name != "model"})
     return tuned if (tuned.processor, tuned.cores) == (processor_name(), usable_cores()) else None
 
 
@@ -213,7 +213,7 @@ def exported(wanted: Wanted) -> Path:
             _export(wanted, folder, target)
     if folder.revision is not None:
         _reference(wanted).parent.mkdir(parents=True, exist_ok=True)
-        _reference(wanted).write_text(folder.revision)
+        write_whole(_reference(wanted), folder.revision.encode())
     return target
 
 

@@ -6,15 +6,18 @@ import pytest
 
 import model.artifact
 from model.artifact import (
+    FURTHER_OUTPUTS,
     GRAPH,
     HEADS,
     HEADS_PAGE,
     MANIFEST,
     MAX_MANIFEST_BYTES,
+    OPENVINO,
     TOKENIZER,
     Artifact,
     ArtifactError,
     Defaults,
+    FileEntry,
     Manifest,
     Source,
     describe_files,
@@ -203,6 +206,9 @@ def test_identity_tells_networks_of_one_source_apart(directory: Path) -> None:
     shorter = replace(whole, max_sequence_length=20)
     prompted = replace(whole, defaults=replace(whole.defaults, default_prompt_name=None))
     assert len({identity(one) for one in (whole, pruned, shorter, prompted)}) == 4
+    tabled = replace(whole, files={**whole.files, FURTHER_OUTPUTS: FileEntry(sha256="0" * 64, size=1)})
+    in_bf16 = replace(whole, engine=OPENVINO, precision="bf16")  # by OpenVINO, beside the same float32 graph
+    assert len({identity(one) for one in (whole, tabled, in_bf16, replace(in_bf16, precision="fp32"))}) == 4
     named = replace(whole, model="other", versions={}, parity={}, source=replace(whole.source, revision="def"))
     assert identity(named) == identity(whole)
     (directory / "heads.json").write_bytes(b"{}")

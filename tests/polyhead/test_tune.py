@@ -11,7 +11,7 @@ from export.errors import SourceError
 from model.artifact import OPENVINO, Artifact, Manifest, read_manifest, write_manifest
 from polyhead import tune as tuning
 from polyhead.cli import main
-from polyhead.models import Wanted, tuned_for
+from polyhead.models import TUNED, Wanted, cache_folder, tuned_for
 from polyhead.tune import (
     CONNECTIONS,
     Layout,
@@ -164,6 +164,12 @@ def test_the_choice_among_a_models_forms_is_kept_for_this_machine(
     assert tuned is not None
     assert (tuned.precision, tuned.layout) == ("bf16", {"processes": 1, "workers": 1, "intra_op_threads": 1})
     assert tuned_for(Path("owner/other")) is None
+    (record,) = cache_folder().glob(f"{TUNED}/*.json")
+    kept = record.read_text()
+    for unreadable in ("", json.dumps({**json.loads(kept), "of a later version": 1})):
+        record.write_text(unreadable)
+        assert tuned_for(Path("owner/model")) is None
+    record.write_text(kept)
     monkeypatch.setattr("polyhead.models.processor_name", lambda: "another one")
     assert tuned_for(Path("owner/model")) is None
 
