@@ -28,13 +28,14 @@ from model.encoder import Encoder
 # fp32: what the service promises its callers; all-MiniLM-L6-v2 measures 7e-6 on attention, 7e-7 on the embedding.
 #       Deeper networks round more, in PyTorch as in the graph: twice what PyTorch's float32 does is allowed.
 # fp16: 11 bits of mantissa through every layer; all-MiniLM-L6-v2 measures 4.5e-3 on attention, 1.5e-3 on the embedding.
-# bf16: 8 bits of mantissa, so eight times fp16's.
+#       With kernels that compute in fp16 themselves (an H100; AVX512-FP16) it is 1.03e-2 and, on average, 2e-6.
+# bf16: 8 bits of mantissa; all-MiniLM-L6-v2 measures 2.4e-2 on attention on an H100.
 # int8: the reference is the quantised network itself. The two agree to 1e-7 until a value at the edge of two steps
 #       rounds to the other side; later values then differ by a share of the quantisation error (measured on random
 #       tokens: 0.11 at most, 1.5e-2 on average). How far int8 is from fp32 is judged on held-out text.
 TOLERANCES: Mapping[Precision, Tolerance] = {
     "fp32": Tolerance(largest=1e-5, mean=1e-5, rounding=2.0),
-    "fp16": Tolerance(largest=1e-2, mean=5e-3),
+    "fp16": Tolerance(largest=2e-2, mean=5e-3),
     "bf16": Tolerance(largest=8e-2, mean=4e-2),
     "int8": Tolerance(largest=0.5, mean=3e-2),
 }

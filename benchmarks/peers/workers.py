@@ -202,8 +202,9 @@ def openvino(task: Task) -> Peer:
                 kind = precision if precision == hint else f"{precision} and {hint}"
                 batches = [_batch(task, indices) for indices in plan]
                 ways[f"{kind}, {name}, {streams}x{threads}"] = partial(_run_queue, queue, batches)
-    first = core.compile_model(models[task.precisions[0]], "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    return Peer(ways, lambda indices: np.concatenate([first(_batch(task, [index]))[0] for index in indices]))
+    first = task.precisions[0]
+    judged = core.compile_model(models[first], "CPU", {"INFERENCE_PRECISION_HINT": HINTS[first][0]})
+    return Peer(ways, lambda indices: np.concatenate([judged(_batch(task, [index]))[0] for index in indices]))
 
 
 def xplainsim(task: Task) -> Peer:
