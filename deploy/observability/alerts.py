@@ -45,8 +45,8 @@ def make_alerts(runbook_url: str | None = None) -> Document:
     name_of_place, place = ("runbook_url", runbook_url) if runbook_url else ("runbook", RUNBOOK)
     groups = {
         "polyhead-budgets": [*map(_errors_burn, BURNS), *map(_latency_burns, BURNS), _refusals_burn(BURNS[-1])],
-        "polyhead-instances": instance_alerts(),
-        "polyhead-load": load_alerts(),
+        "polyhead-instances": [*readiness_alerts(), *process_alerts()],
+        "polyhead-load": [*refusal_alerts(), *waiting_alerts()],
         "polyhead-watchdog": [_watchdog()],
     }
     for rules in groups.values():
@@ -152,14 +152,10 @@ def _burns(
     )
 
 
-def instance_alerts() -> list[Rule]:
-    """About processes and replicas: gone, not ready, restarting, out of memory, of different models."""
+def readiness_alerts() -> list[Rule]:
+    """About replicas that do not answer: gone, unreachable, not ready, never scheduled."""
     known, ready = f"count by (job) (up{{{JOB}}})", f"count by (job) ({names.READY} == 1)"
     asked_for = f'count by (job) (label_join({ASKED_FOR}, "job", "/", "namespace", "deployment"))'
-    # Of a process that is down between two starts as well: its last start is still in the window.
-    restarts = (
-        f'changes({STARTED}{{{JOB}}}[30m]) > 2 or increase({CONTAINER_RESTARTS}{{container="polyhead"}}[30m]) > 2'
-    )
     return [
         make_alert(
             "PolyheadAbsent",
@@ -204,6 +200,16 @@ def instance_alerts() -> list[Rule]:
             text="Pods cannot be scheduled, cannot start, or are not ready.",
             action="kubectl describe the pods that are not ready.",
         ),
+    ]
+
+
+def process_alerts() -> list[Rule]:
+    """About replicas that answer and are not well: restarting, out of memory, of different models."""
+    # Of a process that is down between two starts as well: its last start is still in the window.
+    restarts = (
+        f'changes({STARTED}{{{JOB}}}[30m]) > 2 or increase({CONTAINER_RESTARTS}{{container="polyhead"}}[30m]) > 2'
+    )
+    return [
         make_alert(
             "PolyheadRestarts",
             restarts,
@@ -239,13 +245,11 @@ def instance_alerts() -> list[Rule]:
     ]
 
 
-def load_alerts() -> list[Rule]:
-    """About more load than there is room for."""
+def refusal_alerts() -> list[Rule]:
+    """About load that is turned away, or soon will be."""
     refused = f"sum by (job) (increase({names.REQUESTS_REJECTED}{{{REFUSED_OVERLOAD}}}[5m]))"
     posts = f"sum by (job) (increase({names.REQUEST_DURATION}_count{{{WORK}}}[5m]))"
     turned_away = f'sum by (job) (increase({names.REQUESTS_REJECTED}{{reason="too_many_connections"}}[5m]))'
-    lag = f"sum by (job, instance, le) (rate({names.LOOP_LAG}_bucket[5m]))"
-    waits = f'sum by (job, instance, le) (rate({names.STAGE_DURATION}_bucket{{stage="queue"}}[5m]))'
     return [
         make_alert(
             "PolyheadShedding",
@@ -276,6 +280,14 @@ def load_alerts() -> list[Rule]:
             ),
             action="Count connections by client.",
         ),
+    ]
+
+
+def waiting_alerts() -> list[Rule]:
+    """About requests that wait: for a worker, or for the event loop."""
+    lag = f"sum by (job, instance, le) (rate({names.LOOP_LAG}_bucket[5m]))"
+    waits = f'sum by (job, instance, le) (rate({names.STAGE_DURATION}_bucket{{stage="queue"}}[5m]))'
+    return [
         make_alert(
             "PolyheadQueueSaturated",
             f"histogram_quantile(0.5, {waits}) > {SATURATED_SECONDS}",

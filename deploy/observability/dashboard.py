@@ -8,6 +8,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
 from deploy.observability import rows
+from deploy.observability.overview import overview
 from deploy.observability.panels import RUNBOOK_PLACE, SOURCE, STEP, series
 from service.observability import metrics as names
 
@@ -38,7 +39,7 @@ def write_dashboard(runbook_url: str | None) -> str:
     for chosen in _variables(runbook_url):
         made = made.with_variable(chosen)
     number = itertools.count(1)
-    title, panels = rows.overview()
+    title, panels = overview()
     made = made.with_row(dashboard.Row(title).id(next(number)))
     for panel in panels:
         if not runbook_url:

@@ -1,8 +1,8 @@
-"""The dashboard's rows: the overview; objectives, latency, traffic, batching, attention; queue and instances."""
+"""The dashboard's rows below the overview: objectives, latency, traffic, batching, attention; queue and instances."""
 
 from grafana_foundation_sdk.models.common import StackingMode
 
-from deploy.observability.objectives import AVAILABILITY, BUDGET, BURNS, LATENCY, LATENCY_SECONDS, errors, slow
+from deploy.observability.objectives import AVAILABILITY, BURNS, LATENCY, LATENCY_SECONDS, errors, slow
 from deploy.observability.panels import (
     ANSWERED,
     CHOSEN,
@@ -29,123 +29,7 @@ from deploy.observability.panels import (
 )
 from service.observability import metrics as names
 
-SMALL = 'size="small"'
 SHARE = "percentunit"  # Grafana's name of the unit
-_OBJECTIVE = LATENCY_SECONDS["small"]
-
-_ENOUGH: Levels = (None, "red"), (0.5, "orange"), (0.9, "green")  # one that is replaced leaves nine of ten
-_ERRORS: Levels = (None, "green"), (1 - AVAILABILITY, "orange"), (0.01, "red")
-_REFUSED: Levels = (None, "green"), (0.001, "orange"), (0.05, "red")
-_FAST: Levels = (None, "green"), (_OBJECTIVE / 2, "orange"), (_OBJECTIVE, "red")
-_BUSY: Levels = (None, "green"), (0.8, "orange"), (0.95, "red")
-_LEFT: Levels = (None, "red"), (0, "orange"), (0.25, "green")
-
-
-def overview() -> Row:
-    """Is it well? One glance."""
-    return "Overview", [*_traffic(), *_load(), *_budgets(), *_history()]
-
-
-def _traffic() -> list[Panel]:
-    posts = rate(REQUESTS, WORK)
-    return [
-        make_stat(
-            "Ready",
-            "Instances that take traffic, of all that Prometheus knows.",
-            f"{total(names.READY)} / count({series('up')})",
-            unit=SHARE,
-            decimals=0,
-            levels=_ENOUGH,
-            alert="PolyheadNotReady",
-        ),
-        make_stat("Requests", "POST requests a second, of all routes.", posts, unit="reqps"),
-        make_stat(
-            "Errors",
-            "Share of accepted POST requests that failed: 5xx, without 504 by a caller's own X-Request-Timeout.",
-            f"{failed()} / {rate(REQUESTS, WORK, NOT_REFUSED)}",
-            unit=SHARE,
-            decimals=2,
-            levels=_ERRORS,
-            alert="PolyheadErrorBudgetBurn",
-        ),
-    ]
-
-
-def _load() -> list[Panel]:
-    return [
-        make_stat(
-            "Refused",
-            "Share of POST requests answered 429: more came than there was room for.",
-            f"sum({rate(names.REQUESTS_REJECTED, REFUSED_OVERLOAD)}) / {rate(REQUESTS, WORK)}",
-            unit=SHARE,
-            decimals=2,
-            levels=_REFUSED,
-            alert="PolyheadShedding",
-        ),
-        make_stat(
-            "p99",
-            f"99 % of the small requests (up to 512 tokens) took at most this long; the objective is {_OBJECTIVE:g} s.",
-            quantile(0.99, names.ANSWER_DURATION, SMALL),
-            unit="s",
-            decimals=3,
-            levels=_FAST,
-            alert="PolyheadLatencyBudgetBurn",
-        ),
-        make_stat(
-            "Busy",
-            "Share of the workers' time that the model ran. The autoscaler aims at 70 %.",
-            f"{rate(names.WORKER_BUSY)} / {total(names.WORKERS)}",
-            unit=SHARE,
-            decimals=0,
-            levels=_BUSY,
-            alert="PolyheadAutoscalerAtMaximum",
-        ),
-    ]
-
-
-def _budgets() -> list[Panel]:
-    return [
-        _budget_left(
-            "Error budget left",
-            f"Of 30 days: {1 - AVAILABILITY:.1%} of the POST requests may fail. Below 0 the objective is missed.",
-            f"{recorded(errors(BUDGET))} / {1 - AVAILABILITY:.6g}",
-            alert="PolyheadErrorBudgetBurn",
-        ),
-        _budget_left(
-            "Latency budget left",
-            f"Of 30 days: {1 - LATENCY:.0%} of the answers may take longer than their size allows.",
-            f"{recorded(slow(BUDGET))} / {1 - LATENCY:.6g}",
-            alert="PolyheadLatencyBudgetBurn",
-        ),
-    ]
-
-
-def _budget_left(title: str, text: str, used: str, *, alert: str) -> Panel:
-    return make_stat(title, text, f"min(1 - {used})", unit=SHARE, decimals=0, levels=_LEFT, alert=alert)
-
-
-def _history() -> list[Panel]:
-    quantiles = {
-        name: quantile(share, names.ANSWER_DURATION, SMALL) for name, share in {"p50": 0.5, "p99": 0.99}.items()
-    }
-    return [
-        make_lines(
-            "POST requests by status",
-            "A second. 499: the client left before its answer.",
-            {"{{status}}": f"{rate(REQUESTS, WORK, by=('status',))} > 0"},
-            unit="reqps",
-            stacking=StackingMode.NORMAL,
-        ),
-        make_lines(
-            "Latency of small requests",
-            "Quantiles of requests of up to 512 tokens, against what 99 % of them may take.",
-            quantiles | {"objective": f"vector({_OBJECTIVE:g})"},
-            unit="s",
-        ),
-        limits(),
-    ]
-
-
 REQUESTS = f"{names.REQUEST_DURATION}_count"
 REFUSED_OVERLOAD = 'reason=~"overloaded|too_many_bytes_held"'
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -168,7 +52,7 @@ def _within(size: str, seconds: float) -> Panel:
         f"Share of the answers to {size} requests that took at most {seconds:g} s, in the time range; the objective is "
         f"{LATENCY:.0%}.",
         f"{fast} / {answered}",
-        unit="percentunit",
+        unit=SHARE,
         decimals=2,
         width=8,
         levels=_met(LATENCY),
@@ -183,7 +67,7 @@ def objectives() -> Row:
             "Available",
             f"Share of accepted POST requests that did not fail in this time range; the objective: {AVAILABILITY:.1%}.",
             f"1 - {failed(CHOSEN)} / {rate(REQUESTS, WORK, NOT_REFUSED, over=CHOSEN)}",
-            unit="percentunit",
+            unit=SHARE,
             decimals=3,
             width=8,
             levels=_met(AVAILABILITY),
@@ -232,7 +116,7 @@ def latency() -> Row:
             "Where the time goes",
             "Share of each stage in what requests took. Mostly inference is healthy; mostly queue needs more cores.",
             {"{{stage}}": shares},
-            unit="percentunit",
+            unit=SHARE,
             width=12,
             stacking=StackingMode.NORMAL,
         ),
@@ -364,7 +248,7 @@ def batching() -> Row:
                 "of all positions": f"{padding} / ({padding} + {rate(f'{names.BATCH_TOKENS}_sum')})",
                 "p95 of a run": quantile(0.95, names.BATCH_PADDING_RATIO),
             },
-            unit="percentunit",
+            unit=SHARE,
         ),
     ]
 
@@ -375,21 +259,6 @@ MEMORY = "process_resident_memory_bytes"
 STARTED = "process_start_time_seconds"
 OPEN_FILES = "process_open_fds"
 MOST_FILES = "process_max_fds"
-
-
-def limits() -> Panel:
-    """The limits that are closest to being reached."""
-    return make_lines(
-        "Of each limit",
-        "How much of each limit is in use, by the instance that is closest to it.",
-        {
-            "workers": f"max({rate(names.WORKER_BUSY, by=EACH)} / {total(names.WORKERS, by=EACH)})",
-            "queue": _fullest(names.QUEUE_TOKENS, names.QUEUE_LIMIT_TOKENS),
-            "memory": _fullest(names.MEMORY_ANONYMOUS, names.MEMORY_LIMIT),
-            "open files": _fullest(OPEN_FILES, MOST_FILES),
-        },
-        unit="percentunit",
-    )
 
 
 def saturation() -> Row:
@@ -420,7 +289,7 @@ def saturation() -> Row:
             "Workers busy",
             "Share of the workers' time that the model ran. At 100 % only more cores help.",
             {EACH_LEGEND: f"{rate(names.WORKER_BUSY, by=EACH)} / {total(names.WORKERS, by=EACH)}"},
-            unit="percentunit",
+            unit=SHARE,
         ),
         make_lines(
             "CPU",
@@ -448,10 +317,6 @@ def saturation() -> Row:
             },
         ),
     ]
-
-
-def _fullest(used: str, limit: str) -> str:
-    return f"max({series(used)} / {series(limit)})"
 
 
 def instances() -> Row:

@@ -189,10 +189,10 @@ SMALL: dict[str, tuple[str, dict[str, str]]] = {
         "--provider cpu --product 64 --lengths 16 --tokens 16 --rounds 1 --texts 16",
         {"rates": "tokens_per_s"},
     ),
-    "http closed": ("--rounds 1 --texts 16 --seconds 0.5 --connections 2", {"rates": "tokens_per_s"}),
+    "http closed": ("--rounds 1 --texts 32 --seconds 0.5 --connections 2", {"rates": "tokens_per_s"}),
     "http cost": ("--rounds 1 --texts 16 --seconds 0.5 --connections 2", {"cost": "server_us"}),
     "http storm": ("--clients 2 40 --seconds 1 --rounds 1", {"storm": "goodput_per_s"}),
-    "http versions": ("--rounds 1 --texts 16 --seconds 0.5 --connections 2", {"rates": "tokens_per_s"}),
+    "http versions": ("--rounds 1 --texts 32 --seconds 0.5 --connections 2", {"rates": "tokens_per_s"}),
     "service processes": (
         "--processes 1 2 --workers 2 --clients 4 --seconds 1 --rounds 1",
         {"rates": "requests_per_s"},
