@@ -10,7 +10,7 @@ import pytest
 from train.experiments.patterns.network import Row
 from train.experiments.patterns.pictures import PICTURES, draw_pictures
 from train.experiments.patterns.tasks import PLACES, TASKS
-from train.experiments.patterns.training import rows
+from train.experiments.patterns.training import MAIN, rows
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -46,12 +46,18 @@ def test_every_picture_is_drawn_small_and_the_same_each_time(drawn: dict[str, st
 @pytest.mark.parametrize(
     ("name", "legend"),
     [
-        ("patterns", ["agreement", "one key", "count of three", "two offsets", "four keys"] * 2),
-        ("patterns-width", ["width 32", "width 64"] * 2),
+        (
+            "patterns",
+            [
+                *("agreement", "one key", "count of three", "two offsets", "four keys", "own token"),
+                *("agreement", "one key", "count of three", "two offsets", "four keys"),
+            ],
+        ),
+        ("patterns-width", [f"{task}, {width}" for task in MAIN for width in (32, 64)] * 2),
         ("patterns-keys", ["one key", "predicted", "count of three", "predicted"]),
         ("patterns-values", []),
-        ("patterns-layers", ["one key, h = 1", "two offsets, h = 1", "four keys, h = 1", "four keys, h = 4"]),
-        ("patterns-gates", ["usual steps", "4 times as long", "as needed"]),
+        ("patterns-layers", [f"{task}, h = 1" for task in MAIN] + ["four keys, h = 4", "four keys, h = 2"]),
+        ("patterns-gates", ["the same places", "places asked for", "as needed"]),
         (
             "patterns-steps",
             ["agreement", "one key", "count of three", "two offsets", "h = 1", "h = 2", "h = 4", "h = 8", "h = 32"],
@@ -70,9 +76,11 @@ def test_bars_of_gates_reach_from_the_fewest_to_the_most_heads() -> None:
     gated = found(Row("four keys", 8, 8, 8, gated=True)) | {"open_heads": [5, 8]}
     other = found(Row("agreement", 8, 8, 8, gated=True)) | {"open_heads": [1, 1]}
     picture = draw_pictures([gated, other])["patterns-gates"]
-    bars = re.findall(r'class="a bar" d="M[\d.]+ ([\d.]+)V([\d.]+)"', picture)
-    heights = [float(low) - float(high) for low, high in bars]
-    assert heights[0] == 0 < heights[1]  # 1 to 1 for agreement, 5 to 8 for four keys
+    heights = {
+        kind: float(low) - float(high)
+        for kind, low, high in re.findall(r'class="(\w) bar" d="M[\d.]+ ([\d.]+)V([\d.]+)"', picture)
+    }
+    assert heights["a"] == 0 < heights["b"]  # 1 to 1 for agreement, 5 to 8 for four keys
 
 
 def test_pictures_without_rows_are_left_out() -> None:

@@ -7,13 +7,14 @@ from export.pruning.picture import Line, Panel, draw_panels, plain
 from train.experiments.patterns.memory import EXAMPLES
 from train.experiments.patterns.network import WIDTH
 from train.experiments.patterns.tasks import OFFSETS, PLACES, TASKS
-from train.experiments.patterns.training import GATED_HEADS, GATED_LONGER
+from train.experiments.patterns.training import GATED_HEADS
 
 Row = Mapping[str, Any]
 """A row of patterns.json: the fields of `network.Row`, and what was found."""
 
 PLAIN = {"layers": 1, "gated": False, "width": WIDTH, "feed_forward": True}
 RIGHT = "right answers"
+LOOKED_UP = 2  # the key size from which on a task asks for its places
 FEWER_HEADS = (1, 2, 4, 8, 32)  # as many as a picture has colours for
 
 
@@ -54,9 +55,10 @@ def _predicted(name: str, rows: Sequence[Row], axis: str, kind: str = "") -> Lin
 
 
 def _heads(rows: Sequence[Row]) -> list[Panel]:
-    """Heads at equal parameters, for each task that needs a pattern."""
+    """Heads at equal parameters: each task that needs a pattern, and the control."""
     tasks = [task for task in TASKS if TASKS[task].needs]
     lines = [_measured(task, _equal(rows, task=task), "heads") for task in tasks]
+    lines += [_measured(task, _equal(rows, task=task), "heads", "thin") for task in TASKS if task not in tasks]
     expected = [_predicted(task, _equal(rows, task=task), "heads") for task in tasks]
     across = f"heads, d_k = d_v = {WIDTH} / heads"
     return [
@@ -66,19 +68,18 @@ def _heads(rows: Sequence[Row]) -> list[Panel]:
 
 
 def _width(rows: Sequence[Row]) -> list[Panel]:
-    """The same at two widths, against the number of heads and against their size."""
-    widths = (WIDTH, 2 * WIDTH)
-    found = {width: _equal(rows, task="four keys", width=width) for width in widths}
-    if not all(found.values()):
-        return []
+    """The tasks that were trained at two widths: what is right, and how long it takes."""
+    wider = [row for row in rows if row["width"] == 2 * WIDTH]
+    right, steps = [], []
+    for task, kind in zip(dict.fromkeys(row["task"] for row in wider), "abc", strict=False):
+        heads = {row["heads"] for row in wider if row["task"] == task}
+        for width, style in ((WIDTH, kind), (2 * WIDTH, f"{kind} dashed")):
+            found = [row for row in _equal(rows, task=task, width=width) if row["heads"] in heads]
+            right.append(_measured(f"{task}, {width}", found, "heads", style))
+            steps.append(Line(f"{task}, {width}", plain((row["heads"], row["steps"]) for row in found), style))
     return [
-        Panel(
-            f"Four keys: {RIGHT}",
-            across,
-            [_measured(f"width {width}", found[width], axis) for width in widths],
-            logarithmic=True,
-        )
-        for axis, across in (("heads", "heads"), ("d_k", "d_k = d_v of a head"))
+        Panel(f"Width {WIDTH} and, dashed, {2 * WIDTH}: {RIGHT}", "heads", right, logarithmic=True),
+        Panel("Steps until every seed has 99.5 %, or the limit", "heads", steps, logarithmic=True),
     ]
 
 
@@ -100,7 +101,7 @@ def _values(rows: Sequence[Row]) -> list[Panel]:
 def _layers(rows: Sequence[Row]) -> list[Panel]:
     """One layer and two."""
     lines = []
-    for task, heads in (("one key", 1), ("two offsets", 1), ("four keys", 1), ("four keys", 4)):
+    for task, heads in (("one key", 1), ("two offsets", 1), ("four keys", 1), ("four keys", 4), ("four keys", 2)):
         found = [row for layers in (1, 2) for row in _equal(rows, task=task, heads=heads, layers=layers)]
         lines.append(_measured(f"{task}, h = {heads}", found, "layers"))
     return [Panel(f"Heads in each layer: {RIGHT}", "layers", lines)]
@@ -110,8 +111,8 @@ def _gates(rows: Sequence[Row]) -> list[Panel]:
     """Heads that learned gates leave open against those that a task needs; bars from the fewest to the most."""
     gated = _select(rows, gated=True)
     kinds = {
-        "usual steps": [row for row in gated if row["longer"] < GATED_LONGER],
-        f"{GATED_LONGER} times as long": [row for row in gated if row["longer"] == GATED_LONGER],
+        "the same places": [row for row in gated if TASKS[row["task"]].key_size < LOOKED_UP],
+        "places asked for": [row for row in gated if TASKS[row["task"]].key_size >= LOOKED_UP],
     }
     needs = sorted({row["needs"] for row in gated})
     lines = [Line(name, [(n, _spread(found, n)) for n in needs if _spread(found, n)]) for name, found in kinds.items()]
@@ -180,7 +181,7 @@ def _memory(memory: Sequence[Row]) -> list[Panel]:
 
 PICTURES: Mapping[str, tuple[str, Callable[[Sequence[Row]], list[Panel]]]] = {
     "patterns": ("Right answers against the number of heads at equal parameters", _heads),
-    "patterns-width": ("Right answers to four keys at two widths", _width),
+    "patterns-width": ("Right answers and training steps at two widths", _width),
     "patterns-keys": ("Right answers of one head against the size of its keys", _keys),
     "patterns-values": ("Right answers of four heads against the size of their values", _values),
     "patterns-layers": ("Right answers with one layer and with two", _layers),

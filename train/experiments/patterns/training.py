@@ -22,10 +22,9 @@ from train.parallel import generator_of
 HEADS = (1, 2, 4, 8, 16, 32)
 KEY_SIZES = (1, 2, 4, 6)
 VALUE_SIZES = (1, 2, 4, 32)
-GATED_HEADS, GATED_SIZE, GATED_LONGER = 8, 8, 4
-DEEPER = ("one key", "two offsets", "four keys")  # tasks for two layers
-WIDE_HEADS = (4, 8, 16, 64)  # at twice the width
-SEVERAL = ("two offsets", "four keys")  # tasks that need several patterns
+GATED_HEADS, GATED_SIZE = 8, 8
+MAIN = ("one key", "two offsets", "four keys")  # tasks for two layers, and for twice the width
+WIDE_HEADS = (1, 2, 4, 8)  # at twice the width
 BATCH, RATE, JUDGED, EVERY = 64, 4e-3, 1000, 100
 GATE_RATE = 30.0  # factor on the rate of gates: they have as far to go in fewer, noisier steps
 OPEN_COST = 0.02  # nats that an open head costs; an answer without its pattern costs 0.5 and more
@@ -42,15 +41,10 @@ def rows(tasks: Sequence[str]) -> list[Row]:
     made = [_narrow(task, heads) for task, heads in product(TASKS, HEADS)]
     made += [replace(_narrow(task, 1), d_k=d_k) for task, d_k in product(("one key", "count of three"), KEY_SIZES)]
     made += [replace(_narrow("four keys", 4), d_v=d_v) for d_v in VALUE_SIZES]
-    made += [replace(_narrow(task, heads), layers=2) for task in DEEPER for heads in (1, 4)]
+    made += [replace(_narrow(task, heads), layers=2) for task in MAIN for heads in (1, 4)]
     made += [replace(_narrow("two offsets", heads), feed_forward=False) for heads in (1, 2)]
     made += [replace(_narrow(task, GATED_HEADS), d_k=GATED_SIZE, d_v=GATED_SIZE, gated=True) for task in TASKS]
-    made += [
-        replace(_narrow(task, GATED_HEADS), d_k=GATED_SIZE, d_v=GATED_SIZE, gated=True, longer=GATED_LONGER)
-        for task in SEVERAL
-    ]
-    made += [_narrow("one key", 2 * WIDTH, 2 * WIDTH)]
-    made += [_narrow("four keys", heads, 2 * WIDTH) for heads in WIDE_HEADS]
+    made += [_narrow(task, heads, 2 * WIDTH) for task, heads in product(MAIN, WIDE_HEADS)]
     return [row for row in made if row.task in tasks]
 
 
