@@ -126,10 +126,8 @@ def encode(
     """
     with one_line_failures("polyhead encode"):
         from polyhead.encode import encode as run  # noqa: PLC0415 - imported when it is wanted
-        from polyhead.encode import read_source  # noqa: PLC0415 - likewise
 
-        fields = _fields(field, pair_field if pairs else None, id_field)
-        chosen = read_source(texts or [], source, fields, kind, context.fail)
+        chosen = _source(context, texts, source, kind, (field, pair_field if pairs else None, id_field))
         options = {
             "dimensions": dimensions,
             "normalize": False if no_normalize else None,
@@ -189,10 +187,9 @@ def rerank(
 ) -> None:
     """Order documents by how well they fit a query, best first, as `POST /rerank` does."""
     with one_line_failures("polyhead rerank"):
-        from polyhead.encode import read_source  # noqa: PLC0415 - imported when it is wanted
-        from polyhead.score import rerank as run  # noqa: PLC0415 - likewise
+        from polyhead.score import rerank as run  # noqa: PLC0415 - imported when it is wanted
 
-        chosen = read_source(documents or [], source, _fields(field, None, id_field), kind, context.fail)
+        chosen = _source(context, documents, source, kind, (field, None, id_field))
         run(query, chosen, _model(model), top=top, as_json=as_json)
 
 
@@ -217,10 +214,9 @@ def similar(
 ) -> None:
     """Score a text with each of others, in their order: cosines of an embedder, a reranker's own scores."""
     with one_line_failures("polyhead similar"):
-        from polyhead.encode import read_source  # noqa: PLC0415 - imported when it is wanted
-        from polyhead.score import similar as run  # noqa: PLC0415 - likewise
+        from polyhead.score import similar as run  # noqa: PLC0415 - imported when it is wanted
 
-        chosen = read_source(others or [], source, _fields(field, None, id_field), kind, context.fail)
+        chosen = _source(context, others, source, kind, (field, None, id_field))
         run(text, chosen, _model(model), as_json=as_json)
 
 
@@ -249,10 +245,9 @@ def classify(
 ) -> None:
     """Name the labels of texts and their scores, best first: a classifier's own, or yours by --label."""
     with one_line_failures("polyhead classify"):
-        from polyhead.encode import read_source  # noqa: PLC0415 - imported when it is wanted
-        from polyhead.score import classify as run  # noqa: PLC0415 - likewise
+        from polyhead.score import classify as run  # noqa: PLC0415 - imported when it is wanted
 
-        chosen = read_source(texts or [], source, _fields(field, None, id_field), kind, context.fail)
+        chosen = _source(context, texts, source, kind, (field, None, id_field))
         run(chosen, labels or [], _model(model), top=top, as_json=as_json)
 
 
@@ -352,10 +347,18 @@ def _clear_cache(
             write(f"removed {path}\n")
 
 
-def _fields(text: str, pair: str | None, id_field: str | None) -> Any:
-    from polyhead.texts import Fields  # noqa: PLC0415 - imported when it is wanted
+def _source(
+    context: typer.Context,
+    texts: list[str] | None,
+    path: str | None,
+    kind: str | None,
+    fields: tuple[str, str | None, str | None],
+) -> Any:
+    """The texts that the command line names; `fields` are the names of a text, of a pair's second one, and of ids."""
+    from polyhead.encode import read_source  # noqa: PLC0415 - imported when it is wanted
+    from polyhead.texts import Fields  # noqa: PLC0415 - likewise
 
-    return Fields(text, pair, id_field)
+    return read_source(texts or [], path, Fields(*fields), kind, context.fail)
 
 
 def _artifact(context: typer.Context, argument: Path | None, flag: Path | None) -> Path:
@@ -437,19 +440,8 @@ def tree() -> Any:
     for command in described:
         found.add_command(command)
     order = (
-        "serve",
-        "encode",
-        "rerank",
-        "similar",
-        "classify",
-        "explain",
-        "export",
-        "train",
-        "info",
-        "verify",
-        "heads",
-        "tune",
-        "cache",
+        *("serve", "encode", "rerank", "similar", "classify", "explain"),
+        *("export", "train", "info", "verify", "heads", "tune", "cache"),
     )
     found.commands = {name: found.commands[name] for name in order}
     return found
