@@ -1,7 +1,5 @@
 """The whole path from a checkpoint to an artifact: trace, write, verify, describe, and only then give it its name."""
 
-import ctypes
-import os
 import platform
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -42,7 +40,6 @@ from model.config_parts import Precision
 
 EXTERNAL_WEIGHTS_BYTES = 1 << 30  # a protobuf holds 2 GiB at most, and large files load faster beside it
 PACKAGES = ("polyhead", "torch", "onnx", "onnxscript", "onnx-ir", "onnxruntime", "tokenizers")
-AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of linux/fcntl.h and linux/fs.h
 STAGES = (
     "preparing",
     "tracing the graph",
@@ -161,25 +158,15 @@ def _parents(output: Path) -> Iterator[None]:
 
 def _put_in_place(made: Path, output: Path) -> None:
     """Gives the new artifact the output's name; an older output is then deleted with the temporary directory."""
-    if not output.exists():
-        made.rename(output)
-    elif not _exchange(made, output):
-        replaced = made.parent / "replaced"
+    replaced = made.parent / "replaced"
+    if output.exists():
         output.rename(replaced)
-        try:
-            made.rename(output)
-        except BaseException:
+    try:
+        made.rename(output)
+    except BaseException:
+        if replaced.exists():
             replaced.rename(output)
-            raise
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Swaps two names in one step, so that one of the two is there at every moment; False if the system cannot."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # of Linux, with glibc from 2.28
-    if rename is None:
-        return False
-    names = (os.fsencode(one.absolute()), os.fsencode(other.absolute()))
-    return bool(rename(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0)
+        raise
 
 
 def _make(
