@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import yaml
@@ -251,9 +250,10 @@ class Replica:
         }
 
 
-def scrape_interval(monitor: Path = COMPONENTS / "monitoring/podmonitor.yaml") -> float:
+def scrape_interval() -> float:
     """Seconds between two scrapes, as the PodMonitor says."""
-    (endpoint,) = yaml.safe_load(monitor.read_text(encoding="utf-8"))["spec"]["podMetricsEndpoints"]
+    monitor = yaml.safe_load((COMPONENTS / "monitoring/podmonitor.yaml").read_text(encoding="utf-8"))
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     return float(endpoint["interval"].removesuffix("s"))
 
 

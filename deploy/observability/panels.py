@@ -99,7 +99,7 @@ def make_lines(
     return panel
 
 
-def make_heatmap(title: str, text: str, expression: str, *, unit: str, width: int = FULL_WIDTH // 3) -> Panel:
+def make_heatmap(title: str, text: str, expression: str, *, unit: str) -> Panel:
     """How many values fell into each bucket, over time."""
     return (
         heatmap.Panel()
@@ -107,7 +107,7 @@ def make_heatmap(title: str, text: str, expression: str, *, unit: str, width: in
         .description(text)
         .datasource(SOURCE)
         .height(HEIGHT)
-        .span(width)
+        .span(FULL_WIDTH // 3)
         .calculate(False)
         .color(
             heatmap.HeatmapColorOptions()
@@ -195,9 +195,9 @@ def total(name: str, *matchers: str, by: Sequence[str] = ()) -> str:
     return f"sum{_by(by)}({series(name, *matchers)})"
 
 
-def mean(histogram: str, *matchers: str, by: Sequence[str] = ()) -> str:
+def mean(histogram: str) -> str:
     """A histogram's average."""
-    return f"{rate(f'{histogram}_sum', *matchers, by=by)} / {rate(f'{histogram}_count', *matchers, by=by)}"
+    return f"{rate(f'{histogram}_sum')} / {rate(f'{histogram}_count')}"
 
 
 def quantile(share: float, histogram: str, *matchers: str, by: Sequence[str] = ()) -> str:

@@ -18,14 +18,12 @@ may move behind the output projection, so norms are taken with b_V in place; out
 part of f. Norms of heads do not add up: ||sum over heads|| needs the vectors.
 """
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
 from model.analysis.arrays import Float32Array, Float64Array
 from model.config import Pooling
-from model.config_parts import Projection
 
 Similarity = Literal["cosine", "dot"]
 
@@ -36,7 +34,6 @@ def contributions(
     *,
     pooling: Pooling,
     similarity: Similarity = "cosine",
-    projections: Sequence[Projection] = (),
 ) -> Float32Array:
     """What each pair of tokens adds to the similarity of two texts.
 
@@ -45,16 +42,13 @@ def contributions(
         b: [m, D], of the other.
         pooling: how the model pools.
         similarity: of the pooled vectors.
-        projections: the model's dense layers after pooling.
 
     Returns:
         [n, m]; the sum of its cells, taken in float64, is the similarity within 1e-5.
 
     Raises:
-        ValueError: the model projects, a text has no tokens, the widths differ, or a cosine is undefined because a
-            pooled vector is 0.
+        ValueError: a text has no tokens, the widths differ, or a cosine is undefined because a pooled vector is 0.
     """
-    _refuse_projections(projections)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or not len(a) or not len(b):
         raise ValueError(
             f"hidden states have shapes {a.shape} and {b.shape}, expected [n, D] and [m, D], n and m above 0"
@@ -97,14 +91,6 @@ def _length(parts: Float64Array) -> float:
     if not length:
         raise ValueError("a text's pooled vector is 0, its cosine with anything is undefined: ask for the dot product")
     return length
-
-
-def _refuse_projections(projections: Sequence[Projection]) -> None:
-    if projections:
-        raise ValueError(
-            f"the model projects its pooled vector to {projections[-1].size} dimensions "
-            f"({projections[-1].activation}): their similarity is no sum over pairs of tokens"
-        )
 
 
 def norm_weighted(weights: Float32Array, value_norms: Float32Array) -> Float32Array:

@@ -100,15 +100,14 @@ def _through(weights: Float32Array, rows: Float64Array) -> Float64Array:
     return scaled @ mean + scaled
 
 
-def classical_scaling(distances: Float64Array, dimensions: int = 2) -> tuple[Float64Array, float]:
-    """A map of things whose distances from each other are known.
+def classical_scaling(distances: Float64Array) -> tuple[Float64Array, float]:
+    """A plane map of things whose distances from each other are known.
 
     Args:
         distances: [N, N], symmetric, 0 on the diagonal.
-        dimensions: of the map.
 
     Returns:
-        [N, dimensions], centred, each axis with its largest value above 0 so that equal distances give equal maps; and
+        [N, 2], centred, each axis with its largest value above 0 so that equal distances give equal maps; and
         Kruskal's stress-1: root of the squared errors of the map's distances over the squared distances, 0 where the
         map is exact.
     """
@@ -116,10 +115,10 @@ def classical_scaling(distances: Float64Array, dimensions: int = 2) -> tuple[Flo
     centring = np.eye(size) - 1 / max(size, 1)
     products = -0.5 * centring @ distances**2 @ centring
     values, vectors = np.linalg.eigh((products + products.T) / 2)
-    largest = np.argsort(values)[::-1][:dimensions]
-    points = np.zeros((size, dimensions))
+    largest = np.argsort(values)[::-1][:2]
+    points = np.zeros((size, 2))
     points[:, : len(largest)] = vectors[:, largest] * np.sqrt(np.maximum(values[largest], 0.0))
-    signs = np.sign(points[np.abs(points).argmax(axis=0), np.arange(dimensions)]) if size else np.ones(dimensions)
+    signs = np.sign(points[np.abs(points).argmax(axis=0), np.arange(2)]) if size else np.ones(2)
     points *= np.where(signs == 0, 1.0, signs)
     return points, _stress(distances, points)
 

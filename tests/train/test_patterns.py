@@ -7,13 +7,14 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from polyhead import Engine
 from polyhead.cli import main
 from train.experiments.patterns.network import Network, Row
 from train.experiments.patterns.offsets import last_weights, logits_with, look_at_offsets
 from train.experiments.patterns.servable import encoder_of, write_servable
-from train.experiments.patterns.tasks import KEYS, PLACES, TASKS, VALUES, input_ids_of, texts_of
+from train.experiments.patterns.tasks import KEYS, PLACES, TASKS, VALUES, Task, texts_of, vocabulary
 from train.experiments.patterns.training import train_row
 
 
@@ -194,3 +195,9 @@ def test_patterns_from_the_command_line(tmp_path: Path) -> None:
     (output / "trials" / "agreement-h2-k16-v16-l1.json").unlink()
     assert main(given) == 0  # one row is trained again, to equal figures
     assert json.loads((output / "patterns.json").read_bytes())["rows"][1]["values"] == record["rows"][1]["values"]
+
+
+def input_ids_of(task: Task, ids: Tensor) -> Tensor:
+    """Examples' token ids [N, S, F] as ids of words, [N, S]."""
+    words = vocabulary(task)
+    return torch.tensor([[words[word] for word in text.split()] for text in texts_of(task, ids)])

@@ -10,7 +10,6 @@ from transformers import AutoModel, BertConfig
 from model.analysis.arrays import Float32Array
 from model.analysis.contributions import contributions, norm_weighted, pooled_parts, token_shares, value_norms
 from model.config import Pooling
-from model.config_parts import Projection
 from model.tasks import POOLINGS
 from tests.model.analysis.maps import draw_maps
 from tests.networks import BERT_CONFIG
@@ -86,13 +85,6 @@ def test_shares_by_pooling() -> None:
     hidden = np.array([[5, 0, 2, 9], [1, 3, 2, 1]], dtype=np.float32)
     shares = {pooling: token_shares(hidden, pooling).tolist() for pooling in NAMES}
     assert shares == {"mean": [0.5, 0.5], "cls": [1, 0], "max": [0.75, 0.25], "last": [0, 1]}
-
-
-def test_refuses_a_model_that_projects() -> None:
-    with pytest.raises(
-        ValueError, match=r"projects its pooled vector to 512 dimensions \(tanh\): .* no sum over pairs"
-    ):
-        contributions(AXES, AXES, pooling="mean", projections=(Projection(size=512),))
 
 
 def test_refuses_a_cosine_with_nothing() -> None:

@@ -149,9 +149,3 @@ def texts_of(task: Task, ids: Tensor) -> list[str]:
     words = {tokens: word for word, tokens in task.words().items()}
     places = [[tuple(sorted(token for token in place if token)) for place in text] for text in ids.tolist()]
     return [" ".join(words[place] for place in text) for text in places]
-
-
-def input_ids_of(task: Task, ids: Tensor) -> Tensor:
-    """Examples' token ids [N, S, F] as ids of words, [N, S]."""
-    words = vocabulary(task)
-    return torch.tensor([[words[word] for word in text.split()] for text in texts_of(task, ids)])
