@@ -122,27 +122,8 @@ def read_checkpoint(
     """
     pipeline = read_pipeline(folder.path, task, pooling, allows_pickles=folder.allows_pickles)
     require_chosen(pipeline.transformer, adapter)
-    said, tensors, sha256 = {}, None, ""
-    if pipeline.is_table:  # its sizes are known from its weights alone
-        tensors, sha256 = read_weights(pipeline.transformer, allows_pickles=folder.allows_pickles)
-        said = describe_table(pipeline.transformer, tensors)
-    family, described, config = _read_config(said or _describe(pipeline.transformer), pipeline, compared=compared)
-    if tensors is None:  # a wrong size is refused before the weights take memory
-        tensors, sha256 = read_weights(pipeline.transformer, allows_pickles=folder.allows_pickles)
-    if folder.sha256 and sha256 != folder.sha256:
-        raise SourceError(f"the weights of {folder.id} have SHA-256 {sha256}, expected {folder.sha256}")
-    tensors = merge_adapter(
-        tensors,
-        described,
-        adapter,
-        network=pipeline.transformer,
-        prefixes=family.prefixes,
-        allows_pickles=folder.allows_pickles,
-    )
-    refuse_other_tasks(pipeline.found, task, tensors)
-    config, task_state = read_task_layers(pipeline, described, family, tensors, config)
-    own = {name: tensor for name, tensor in tensors.items() if name not in pipeline.inline}
-    encoder = build_encoder(config, {**family.read_state(own, described), **task_state})
+    encoder, described, sha256 = _read_network(folder, pipeline, task, adapter, compared=compared)
+    config = encoder.config
     words = _read_words(pipeline, described, config, instruction)
     files = _hash_rest(folder, pipeline) | hash_adapter(pipeline.transformer, adapter)
     return Checkpoint(
@@ -163,8 +144,30 @@ def read_checkpoint(
         pair_wording=words.pair_wording,
         further_outputs=read_token_outputs(pipeline, config.hidden_size)
         | read_query_weights(pipeline, config.vocab_size),
-        removed=described.get("removed", {}) if family is POLYHEAD else {},
+        removed=described.get("removed", {}) if described.get("model_type") in POLYHEAD.model_types else {},
     )
+
+
+def _read_network(
+    folder: Folder, pipeline: Pipeline, task: Task | None, adapter: str | None, *, compared: bool
+) -> tuple[Encoder, dict[str, Any], str]:
+    """The network with its task's layers, its settings as its family has them, and the SHA-256 of its weights."""
+    place, allows_pickles = pipeline.transformer, folder.allows_pickles
+    if pipeline.is_table:  # its sizes are known from its weights alone
+        tensors, sha256 = read_weights(place, allows_pickles=allows_pickles)
+        family, described, config = _read_config(describe_table(place, tensors), pipeline, compared=compared)
+    else:  # a wrong size is refused before the weights take memory
+        family, described, config = _read_config(_describe(place), pipeline, compared=compared)
+        tensors, sha256 = read_weights(place, allows_pickles=allows_pickles)
+    if folder.sha256 and sha256 != folder.sha256:
+        raise SourceError(f"the weights of {folder.id} have SHA-256 {sha256}, expected {folder.sha256}")
+    tensors = merge_adapter(
+        tensors, described, adapter, network=place, prefixes=family.prefixes, allows_pickles=allows_pickles
+    )
+    refuse_other_tasks(pipeline.found, task, tensors)
+    config, task_state = read_task_layers(pipeline, described, family, tensors, config)
+    own = {name: tensor for name, tensor in tensors.items() if name not in pipeline.inline}
+    return build_encoder(config, {**family.read_state(own, described), **task_state}), described, sha256
 
 
 class Words(NamedTuple):

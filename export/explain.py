@@ -13,11 +13,11 @@ import onnx_ir
 import torch
 from torch import Tensor, nn
 
-from export.graph import OPSET, fold_biases, quiet_exporter
+from export.graph import export_module, fold_biases
+from export.parity import Parity, Tolerance
 from export.reference import float64_reference
 from export.runtime import Session
 from export.texts import Inputs
-from export.verify import Parity, Tolerance
 from model.artifact import (
     EXPLAIN_GRAPH,
     GRAPH,
@@ -59,9 +59,7 @@ def write_explain_graph(encoder: Encoder, directory: Path) -> dict[str, Any]:
         ParityError: it differs from the PyTorch decomposition.
     """
     path = directory / EXPLAIN_GRAPH
-    model = trace_explain_graph(encoder)
-    share_weights(model, [file for name in (GRAPH, GRAPH_WEIGHTS) if (file := directory / name).is_file()])
-    onnx_ir.save(model, path)
+    save_beside(trace_explain_graph(encoder), path)
     return verify_explain_graph(path, encoder)
 
 
@@ -70,25 +68,14 @@ def trace_explain_graph(encoder: Encoder) -> onnx_ir.Model:
     folded, _ = fold_biases(encoder)
     traced = _Traced(folded.use("eager")).eval()
     example = explain_inputs(encoder.config, min(5, encoder.config.max_positions), 3)
-    dynamic: dict[str, dict[int, Any]] = {INPUT_IDS: {1: "sequence"}, SOURCES: {0: "tokens"}}
-    if TOKEN_TYPE_IDS in example:
-        dynamic[TOKEN_TYPE_IDS] = {1: "sequence"}
-    dynamic |= {name: {} for name in example if name == PLACE}
-    with quiet_exporter():
-        program = torch.onnx.export(
-            traced,
-            (),
-            kwargs={name: torch.from_numpy(array) for name, array in example.items()},
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=list(example),
-            output_names=list(OUTPUTS),
-            dynamic_shapes=dynamic,
-            verbose=False,
-        )
-    if program is None:
-        raise RuntimeError("torch.onnx.export returned no program")
-    return program.model
+    sizes = {INPUT_IDS: {1: "sequence"}, SOURCES: {0: "tokens"}, TOKEN_TYPE_IDS: {1: "sequence"}, PLACE: {}}
+    return export_module(traced, example, OUTPUTS, sizes)
+
+
+def save_beside(model: onnx_ir.Model, path: Path) -> None:
+    """Writes a graph into the folder of the encoder's, its large tensors as places in the encoder's files."""
+    share_weights(model, [file for name in (GRAPH, GRAPH_WEIGHTS) if (file := path.with_name(name)).is_file()])
+    onnx_ir.save(model, path)
 
 
 def share_weights(model: onnx_ir.Model, files: Sequence[Path]) -> int:
@@ -134,8 +121,7 @@ def verify_explain_graph(path: Path, encoder: Encoder) -> dict[str, Any]:
         found, expected = session.run(inputs), _reference(reference, inputs)
         for name, tensor in zip(OUTPUTS, (expected.output, expected.whole, expected.own_shares), strict=True):
             parity.record(name, found[name], tensor.numpy(), TOLERANCE)
-        parity.cases += 1
-        parity.longest = max(parity.longest, inputs[INPUT_IDS].shape[1])
+        parity.count(inputs[INPUT_IDS].shape[1])
     figures = {**parity.differences, "cases": parity.cases, "longest": parity.longest}
     return {**figures, "tolerance": TOLERANCE.largest}
 

@@ -9,7 +9,7 @@ import copy
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from export.functions import local_functions
-from export.texts import graph_inputs
+from export.texts import Inputs, graph_inputs
 from model.artifact import (
     ATTENTION_LAYERS,
     HEAD_GATES,
@@ -39,8 +39,16 @@ from model.encoder import Encoder
 from model.value_stream import FUNCTIONS_DOMAIN, FUNCTIONS_VERSION, is_linear, reduced_factor
 
 OPSET = 24
-POSITIONAL = 5  # inputs that every network has; the others are known by name
-BATCH, SEQUENCE, GATED = "batch", "sequence", "gated"
+BATCH, SEQUENCE = "batch", "sequence"
+DYNAMIC_SIZES: Mapping[str, Mapping[int, str]] = {
+    INPUT_IDS: {0: BATCH, 1: SEQUENCE},
+    LENGTHS: {0: BATCH},
+    ATTENTION_LAYERS: {},
+    NORM_LAYERS: {},
+    HEAD_GATES: {0: "gated"},  # B, or 0
+    TOKEN_TYPE_IDS: {0: BATCH, 1: SEQUENCE},
+    SEEN_LENGTHS: {0: BATCH},
+}
 
 
 def input_names(config: EncoderConfig) -> tuple[str, ...]:
@@ -67,33 +75,39 @@ def trace(encoder: Encoder) -> onnx_ir.Model:
     folded, _ = fold_biases(encoder)
     reduce_factors(folded)
     traced = _Traced(folded.use("onnx")).eval()
-    example = _example(encoder.config)
-    names = input_names(encoder.config)
-    dynamic = {INPUT_IDS: {0: BATCH, 1: SEQUENCE}, LENGTHS: {0: BATCH}, ATTENTION_LAYERS: {}, NORM_LAYERS: {}}
-    dynamic[HEAD_GATES] = {0: GATED}  # B, or 0
-    if TOKEN_TYPE_IDS in names:
-        dynamic[TOKEN_TYPE_IDS] = {0: BATCH, 1: SEQUENCE}
-    if SEEN_LENGTHS in names:
-        dynamic[SEEN_LENGTHS] = {0: BATCH}
+    return _finish(export_module(traced, _example(encoder.config), output_names(encoder.config), DYNAMIC_SIZES))
+
+
+def export_module(
+    module: nn.Module, example: Inputs, outputs: Sequence[str], sizes: Mapping[str, Mapping[int, str]]
+) -> onnx_ir.Model:
+    """A module as PyTorch's exporter writes it.
+
+    Args:
+        module: in evaluation mode; it takes the inputs by name.
+        example: inputs, in the order that the graph has them.
+        outputs: names, in order.
+        sizes: of each input that there may be, names of the dimensions that differ from call to call.
+    """
     with quiet_exporter():
         program = torch.onnx.export(
-            traced,
-            example[:POSITIONAL],
-            kwargs=dict(zip(names[POSITIONAL:], example[POSITIONAL:], strict=True)),
+            module,
+            (),
+            kwargs={name: torch.from_numpy(array) for name, array in example.items()},
             dynamo=True,
             opset_version=OPSET,
-            input_names=list(names),
-            output_names=list(output_names(encoder.config)),
-            dynamic_shapes=dynamic,
+            input_names=list(example),
+            output_names=list(outputs),
+            dynamic_shapes={name: dict(sizes[name]) for name in example},
             verbose=False,
         )
     if program is None:
         raise RuntimeError("torch.onnx.export returned no program")
-    return _finish(program.model)
+    return program.model
 
 
 class _Traced(nn.Module):
-    """The encoder with a flat tuple of outputs and positional inputs, in the order of the contract."""
+    """The encoder with a flat tuple of outputs, inputs and outputs in the order of the contract."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -122,12 +136,12 @@ class _Traced(nn.Module):
         return tuple(tensor.float() for tensor in tensors)  # the contract's outputs are, whatever the precision inside
 
 
-def _example(config: EncoderConfig) -> tuple[Tensor, ...]:
+def _example(config: EncoderConfig) -> Inputs:
     """A batch of 2 x 3: sizes of 1 would be taken for constants."""
     sequence = min(3, config.max_positions)
     inputs = graph_inputs(config, np.zeros((2, sequence), np.int64), np.array([sequence, 1]))
     inputs[HEAD_GATES] = np.ones((2, sum(config.num_heads)), np.float32)
-    return tuple(torch.from_numpy(inputs[name]).clone() for name in input_names(config))
+    return {name: inputs[name].copy() for name in input_names(config)}
 
 
 def _finish(model: onnx_ir.Model) -> onnx_ir.Model:

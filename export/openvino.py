@@ -23,14 +23,15 @@ from tqdm import tqdm
 
 from export.checkpoint import Checkpoint
 from export.errors import UnsupportedModel, VerificationError
-from export.explain import share_weights
+from export.explain import save_beside
+from export.parity import Parity
 from export.precision import OTHERWISE, TOLERANCES
 from export.quality import PrecisionQuality, split_by_text
 from export.reference import float64_reference
 from export.tasks.definition import Threshold
 from export.tasks.registry import EXPORTS
 from export.texts import HELD_OUT_TEXTS, Inputs, batch_inputs, run_encoder, task_batches
-from export.verify import SEED, Parity, grid, real_parts
+from export.verify import SEED, grid, real_parts
 from model.artifact import ATTENTION_LAYERS, GRAPH, GRAPH_WEIGHTS, HEAD_GATES, NORM_LAYERS, PLAIN_GRAPH
 from model.attention import FUSED_OP, LOCAL_ATTENTION_OP
 from model.config import EncoderConfig
@@ -74,8 +75,7 @@ def write_plain_graph(checkpoint: Checkpoint, directory: Path, precision: Precis
     """
     path, encoder = directory / PLAIN_GRAPH, checkpoint.encoder
     model = plain_graph(directory / GRAPH, encoder.config)
-    share_weights(model, [file for name in (GRAPH, GRAPH_WEIGHTS) if (file := directory / name).is_file()])
-    onnx_ir.save(model, path)
+    save_beside(model, path)
     session = PlainSession(path, encoder.config, precision)
     figures = verify_plain_graph(session, encoder)
     thresholds = EXPORTS[encoder.config.task].thresholds.get(precision)
@@ -187,8 +187,7 @@ def verify_plain_graph(session: PlainSession, encoder: Encoder) -> dict[str, Any
             if name == output:
                 own_part = None if rounded is None else rounded[real].numpy()
                 parity.record(output, found[real], expected[real].numpy(), tolerance, own_part)
-        parity.cases += 1
-        parity.longest = max(parity.longest, case.sequence)
+        parity.count(case.sequence)
     parity.judge(tolerance)
     figures = {output: parity.differences[output], "cases": parity.cases, "longest": parity.longest}
     return {**figures, "tolerance": tolerance.largest, "computed_in": session.computes_in, "version": session.version}

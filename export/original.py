@@ -22,7 +22,7 @@ from torch import Tensor
 
 from export.checkpoint import RENAMED, Checkpoint
 from export.errors import ParityError
-from export.pipeline import ROUTER, find_network
+from export.modules import ROUTER, find_network
 from export.sources import COLBERT_LAYER, read_json
 from export.tasks import yes_no
 from model.config_parts import MultiVectorSettings, Task

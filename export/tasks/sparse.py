@@ -16,7 +16,8 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families.family import require_settings
-from export.pipeline import ROUTER, Pipeline
+from export.modules import ROUTER
+from export.pipeline import Pipeline
 from export.sources import read_json
 from export.tasks.definition import Rows, TaskExport, TaskSource, Threshold
 from export.tokenizer import read_tokenizer

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.late_interaction import INLINE_DENSE, LateInteraction, read_expansion
-from export.pipeline import Dense, Pipeline
+from export.modules import Dense
+from export.pipeline import Pipeline
 from export.similarity import row_cosines
 from export.sources import COLBERT_LAYER, SPARSE_LAYER, pickles_refused, read_json
 from export.tasks.definition import Rows, TaskExport, TaskSource, Threshold

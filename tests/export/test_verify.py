@@ -10,9 +10,10 @@ import pytest
 from export.checkpoint import Checkpoint
 from export.errors import FusionError, ParityError, VerificationError
 from export.graph import input_names, output_names, trace
+from export.parity import Parity, Tolerance
 from export.precision import TOLERANCES
 from export.runtime import Session
-from export.verify import Parity, Tolerance, grid, one_of_a_kind
+from export.verify import grid, one_of_a_kind
 from export.verify import verify as verify_within
 from model.artifact import ATTENTION_LAYERS, INPUT_IDS, LENGTHS, TOKEN_TYPE_IDS
 from model.config import EncoderConfig
