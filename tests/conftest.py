@@ -148,12 +148,18 @@ def default_checkpoint() -> "Checkpoint":
 
 @pytest.fixture(scope="session")
 def default_artifact(request: pytest.FixtureRequest) -> Path:
-    """The default model, exported once and kept on disk; do not change it."""
+    """The default model, exported once and kept on disk; do not change it.
+
+    One batch verifies it: tests compare its answers with sentence-transformers, and the image's build goes over the
+    whole grid.
+    """
 
     def export(path: Path) -> None:
         from export.exporter import export_artifact
+        from tests.task_artifacts import quick_export
 
-        export_artifact(request.getfixturevalue("default_checkpoint"), path)
+        with quick_export():
+            export_artifact(request.getfixturevalue("default_checkpoint"), path)
 
     return kept("default", None, export)
 

@@ -62,6 +62,13 @@ def test_bfloat16_without_kernels_for_it_leaves_no_artifact(tiny_checkpoint: Che
 
 
 @pytest.mark.slow
+def test_the_default_model_passes_the_whole_grid(default_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    manifest = export_artifact(default_checkpoint, tmp_path / "fp32")
+    assert manifest.parity["longest"] == manifest.config.max_positions
+    assert manifest.parity["attentions"] < 1e-5
+
+
+@pytest.mark.slow
 def test_int8_of_the_default_model_passes_its_gate(
     default_checkpoint: Checkpoint, default_artifact: Path, tmp_path: Path
 ) -> None:
