@@ -40,7 +40,7 @@ def sustainable_rate(server: Server, requests: Sequence[Request], arguments: arg
 
 
 def offer(server: Server, requests: Sequence[Request], rate: float, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Offers so many requests a second and describes the outcome, as cells of the table.
+    """Offers a number of requests a second and describes the outcome, as cells of the table.
 
     Raises:
         CannotMeasure: it is too little to count anything.
