@@ -84,7 +84,7 @@ def export_module(
     """A module as PyTorch's exporter writes it.
 
     Args:
-        module: in evaluation mode; it takes the inputs by name.
+        module: in evaluation mode; the inputs are its keyword arguments.
         example: inputs, in the order that the graph has them.
         outputs: names, in order.
         sizes: of each input that there may be, names of the dimensions that differ from call to call.

@@ -1,4 +1,4 @@
-"""How far a graph's tensors are from PyTorch's: what is allowed, and the largest differences over all batches."""
+"""How far a graph's tensors are from PyTorch's: the tolerance, and the largest differences over all batches."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,7 +93,7 @@ class Parity:
             self.rounding[output] = max(self.rounding.get(output, 0.0), rounding)
 
     def count(self, sequence: int) -> None:
-        """Counts a batch that was compared, of rows of so many tokens."""
+        """Counts a compared batch, whose longest row has `sequence` tokens."""
         self.cases += 1
         self.longest = max(self.longest, sequence)
 

@@ -207,7 +207,7 @@ def test_identity_tells_networks_of_one_source_apart(directory: Path) -> None:
     prompted = replace(whole, defaults=replace(whole.defaults, default_prompt_name=None))
     assert len({identity(one) for one in (whole, pruned, shorter, prompted)}) == 4
     tabled = replace(whole, files={**whole.files, FURTHER_OUTPUTS: FileEntry(sha256="0" * 64, size=1)})
-    in_bf16 = replace(whole, engine=OPENVINO, precision="bf16")  # by OpenVINO, beside the same float32 graph
+    in_bf16 = replace(whole, engine=OPENVINO, precision="bf16")  # the graph is the same, in float32
     assert len({identity(one) for one in (whole, tabled, in_bf16, replace(in_bf16, precision="fp32"))}) == 4
     named = replace(whole, model="other", versions={}, parity={}, source=replace(whole.source, revision="def"))
     assert identity(named) == identity(whole)
