@@ -2,6 +2,7 @@ import asyncio
 import json
 import os
 from collections import Counter
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -242,10 +243,12 @@ class Answering:
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        while head := await reader.readuntil(b"\r\n\r\n"):
-            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-            self.texts[json.loads(await reader.readexactly(length))["inputs"]] += 1
-            writer.write(f"HTTP/1.1 {self._status}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        with closing(writer), suppress(asyncio.IncompleteReadError, ConnectionError):  # until the client is gone
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+                self.texts[json.loads(await reader.readexactly(length))["inputs"]] += 1
+                writer.write(f"HTTP/1.1 {self._status}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
 
 
 def ask(answering: Answering, vocabulary: Path, seconds: float) -> tuple[int, int, float]:
