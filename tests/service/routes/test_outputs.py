@@ -59,7 +59,9 @@ def served(embedder: TaskArtifact, tmp_path_factory: pytest.TempPathFactory) -> 
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "[SEP]"}))
     torch.manual_seed(3)
     for name, size in (("sparse", 1), ("colbert", SIZE)):
-        torch.save(torch.nn.Linear(HIDDEN, size).state_dict(), folder / f"{name}_linear.pt")
+        state = torch.nn.Linear(HIDDEN, size).state_dict()
+        state["bias"] += 1.5 * (name == "sparse")  # most words have a weight above 0, some have none
+        torch.save(state, folder / f"{name}_linear.pt")
     checkpoint = read_checkpoint(Folder(folder, "m3", allows_pickles=True), name="m3")
     with quick_export():
         export_artifact(checkpoint, directory / "artifact", explains=False)
