@@ -37,7 +37,7 @@ from model.attention import FUSED_OP, LOCAL_ATTENTION_OP
 from model.config import EncoderConfig
 from model.config_parts import OUTPUT_NAMES, Precision
 from model.encoder import Encoder
-from model.processor import openvino_settings
+from model.processor import compile_in_openvino
 from model.tasks import PER_TOKEN
 from model.value_stream import FUNCTIONS_DOMAIN
 
@@ -150,15 +150,11 @@ class PlainSession:
     def __init__(self, path: Path, config: EncoderConfig, precision: Precision, threads: int = 0) -> None:
         import openvino  # noqa: PLC0415 - an extra
 
-        core = openvino.Core()
-        capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        settings = openvino_settings(precision, capabilities, streams=1, threads=threads)
-        try:
-            self._compiled = core.compile_model(core.read_model(path), "CPU", settings)
-        except RuntimeError as error:
-            raise VerificationError(f"OpenVINO {openvino.__version__} refuses the graph: {error}") from error
         self.version = openvino.__version__
-        self.computes_in = str(settings["INFERENCE_PRECISION_HINT"])
+        try:
+            self._compiled, self.computes_in = compile_in_openvino(path, precision, streams=1, threads=threads)
+        except RuntimeError as error:
+            raise VerificationError(f"OpenVINO {self.version} refuses the graph: {error}") from error
         self._output = OUTPUT_NAMES[config.task]
         self._inputs = {entry.get_any_name() for entry in self._compiled.inputs}
         self._request = self._compiled.create_infer_request()

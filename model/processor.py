@@ -1,12 +1,13 @@
 """What this processor can do, and the settings with which engines compute on it what they compute on any other.
 
-Standard library only. The behaviour of ONNX Runtime's kernels was seen with onnxruntime 1.31 in emulation
-(`tests/e2e/test_processors.py`); the setting is described in its `onnxruntime_session_options_config_keys.h` and
-`avx2_weight_s8_to_u8.cc`.
+Standard library only, but for OpenVINO, which is imported to compile for it. The behaviour of ONNX Runtime's kernels
+was seen with onnxruntime 1.31 in emulation (`tests/e2e/test_processors.py`); the setting is described in its
+`onnxruntime_session_options_config_keys.h` and `avx2_weight_s8_to_u8.cc`.
 """
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -82,6 +83,40 @@ def openvino_settings(
         # Kernels compiled for a shape, by default 5,000 of each stream: gigabytes, since texts differ in length.
         "CPU_RUNTIME_CACHE_CAPACITY": 64,
     }
+
+
+def compile_in_openvino(path: Path, precision: str, *, streams: int, threads: int) -> tuple[Any, str]:
+    """Compiles an artifact's `plain.onnx`; returns OpenVINO's model and what it computes in, `bf16` or `f32`.
+
+    Args:
+        path: of the graph.
+        precision: of the artifact: `bf16`, or `fp32`.
+        streams: runs at the same time.
+        threads: of all of them together.
+
+    Raises:
+        ImportError: OpenVINO is not installed.
+        RuntimeError: OpenVINO refuses the graph.
+    """
+    import openvino  # noqa: PLC0415 - an extra
+
+    core = openvino.Core()
+    capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    settings = openvino_settings(precision, capabilities, streams=streams, threads=threads)
+    network = core.read_model(path)
+    _let_attention_fuse(network)
+    return core.compile_model(network, "CPU", settings), str(settings["INFERENCE_PRECISION_HINT"])
+
+
+def _let_attention_fuse(network: Any) -> None:
+    """Takes out what stands between the softmax and the product behind it, since OpenVINO fuses neighbours alone.
+
+    It reads ONNX's Attention with a 0 for the weights of a query that sees no key (`Select(IsNaN(w), 0, w)`). Such a
+    query is padding, and nothing reads what it finds.
+    """
+    for node in network.get_ordered_ops():
+        if node.get_type_name() == "Select" and node.input_value(0).get_node().get_type_name() == "IsNaN":
+            node.output(0).replace(node.input_value(2))
 
 
 def _features(cpuinfo: Path) -> frozenset[str] | None:

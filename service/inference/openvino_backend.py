@@ -11,12 +11,13 @@ A text's vector depends on its batch mates here, by 5e-7 at most in float32 and 
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
 from model.artifact import OPENVINO, PLAIN_GRAPH, Artifact, ArtifactError
-from model.processor import openvino_settings
+from model.processor import compile_in_openvino
 from service.inference.backend import Batch, BatchOutput, Cancellation
 from service.inference.onnx_backend import SPLITS, OnnxBackend, ProviderUnavailable, plan_feeds, warm_up_lengths
 from service.machine import lower_thread_priority
@@ -43,29 +44,25 @@ class OpenVinoBackend:
     """
 
     def __init__(self, artifact: Artifact, *, workers: int = 1, intra_op_threads: int = 1) -> None:
-        try:
-            import openvino  # noqa: PLC0415 - an extra, which only artifacts for it need
-        except ImportError:
-            raise ProviderUnavailable(
-                f"{artifact.directory} was exported for OpenVINO, which is not installed: "
-                "pip install 'polyhead[openvino]', or export it without --engine openvino"
-            ) from None
         manifest, path = artifact.manifest, artifact.path(PLAIN_GRAPH)
         self._artifact = artifact
         self._intra_op_threads = intra_op_threads
         self._output = manifest.task_output
         self._split = SPLITS[manifest.task]
-        core = openvino.Core()
-        capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        settings = openvino_settings(
-            manifest.precision, capabilities, streams=workers, threads=workers * intra_op_threads
-        )
+        threads = workers * intra_op_threads
         try:
             with ThreadPoolExecutor(1, initializer=lower_thread_priority, initargs=(_NICE,)) as thread:
-                self._compiled = thread.submit(core.compile_model, core.read_model(path), "CPU", settings).result()
+                compiling = thread.submit(
+                    compile_in_openvino, path, manifest.precision, streams=workers, threads=threads
+                )
+                self._compiled, self.computes_in = compiling.result()
+        except ImportError:
+            raise ProviderUnavailable(
+                f"{artifact.directory} was exported for OpenVINO, which is not installed: "
+                "pip install 'polyhead[openvino]', or export it without --engine openvino"
+            ) from None
         except RuntimeError as error:
-            raise ArtifactError(f"{path} does not load in OpenVINO {openvino.__version__}: {error}") from error
-        self.computes_in = str(settings["INFERENCE_PRECISION_HINT"])
+            raise ArtifactError(f"{path} does not load in OpenVINO {version('openvino')}: {error}") from error
         if manifest.precision == "bf16" and self.computes_in != "bf16":
             logger.warning("this processor has no bf16 (AMX or AVX512-BF16): computing in float32, at its speed")
         names = {entry.get_any_name() for entry in self._compiled.inputs}
