@@ -1,6 +1,5 @@
 """Every question: what it does on a real artifact, with settings too small for figures, and if it cannot measure."""
 
-import importlib
 import json
 import shutil
 import signal
@@ -97,36 +96,6 @@ def test_an_argument_without_sense_is_named(
 ) -> None:
     assert run(name, *words(name, tmp_path), option, value, monkeypatch=monkeypatch) == 2
     assert option in capsys.readouterr().err.splitlines()[-1]
-
-
-def question_of(name: str) -> str:
-    """The first line of a question's docstring."""
-    module, _, function = benchmarks.QUESTIONS[name].partition(":")
-    found = importlib.import_module(f"benchmarks.{module}")
-    described = found if function == "main" else getattr(found, function)
-    return (described.__doc__ or "none").splitlines()[0]
-
-
-@pytest.mark.parametrize("name", benchmarks.QUESTIONS)
-def test_help_asks_the_question_and_says_how_long_it_takes(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(name, "--help", monkeypatch=monkeypatch) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith(f"usage: python -m benchmarks {name} ")
-    assert question_of(name) in shown
-    assert "\nTakes " in shown
-
-
-@pytest.mark.parametrize("command", benchmarks.COMMANDS)
-def test_help_of_a_command_lists_its_questions(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "400")  # no line is broken
-    assert run(command, "--help", monkeypatch=monkeypatch) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    for name in (name for name in benchmarks.QUESTIONS if name.startswith(f"{command} ")):
-        assert f"{name.split()[1]} {question_of(name)}" in shown
 
 
 @pytest.mark.parametrize("name", ["gpu", "gpu nothing"])

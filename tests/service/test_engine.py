@@ -58,12 +58,6 @@ def test_it_answers_as_http_does(engine: Engine, served: Served) -> None:
             np.testing.assert_array_equal(maps, np.array(wanted, np.float32))
 
 
-def test_one_text_is_a_batch_of_one(engine: Engine) -> None:
-    encoded = engine.encode(TEXT)
-    np.testing.assert_allclose(encoded.embeddings, [expected_vector(ids_of(TEXT))], rtol=1e-6)
-    assert (encoded.attention, encoded.prompt) == (None, None)
-
-
 def test_more_texts_than_a_request_may_have(engine: Engine, backend: FakeBackend) -> None:
     texts = random_texts(5 * PORTION_TEXTS + 7)
     done: list[int] = []
@@ -395,14 +389,6 @@ def test_it_explains_as_http_does(engine: Engine, served: Served) -> None:
 def test_what_cannot_be_explained_is_said(engine: Engine, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ServiceError, match=message):
         engine.explain("cat " * 40, "dog", **options)
-
-
-def test_pairs_need_a_model_that_reads_them(engine: Engine) -> None:
-    with pytest.raises(Invalid, match=r"pairs: tests/fake reads one text at a time"):
-        engine.encode(pairs=[["cat", "dog"]])
-    for inputs, pairs in ((None, None), ("cat", [["cat", "dog"]])):
-        with pytest.raises(Invalid, match="give either inputs or pairs"):
-            engine.encode(inputs, pairs=pairs)
 
 
 def test_a_result_says_what_it_holds(engine: Engine) -> None:

@@ -10,7 +10,7 @@ import pytest
 from service.batching.batcher import Batcher
 from service.errors import DeadlineExceeded, NotReady, Overloaded
 from service.inference.backend import Batch, BatchOutput, Cancellation
-from tests.service.batching.test_batcher import begin, pooled
+from tests.service.batching.test_batcher import begin, pooled, worker_threads
 from tests.service.fake_backend import PATIENCE, job
 
 
@@ -78,7 +78,7 @@ async def test_a_run_goes_on_while_one_request_waits_for_it() -> None:
 
 
 async def test_closing_ends_the_runs_that_it_does_not_wait_for() -> None:
-    backend = EndableBackend()
+    backend, before = EndableBackend(), worker_threads()
     batcher = batcher_over(backend)
     task = await begin(batcher, job(1, 2, 3))
     assert await asyncio.to_thread(backend.started.acquire, timeout=PATIENCE)
@@ -86,7 +86,7 @@ async def test_closing_ends_the_runs_that_it_does_not_wait_for() -> None:
     with pytest.raises(NotReady):
         await task
     assert (backend.cancelled.is_set(), backend.is_closed) == (True, True)
-    assert not any(thread.name.startswith("polyhead-") for thread in threading.enumerate())
+    assert worker_threads() <= before
 
 
 def test_cancelling_late_or_twice_calls_once() -> None:

@@ -113,48 +113,6 @@ def test_what_is_no_json(served: Served, raw: bytes) -> None:
     assert CANARY not in response.text
 
 
-def test_messages_say_what_is_expected(served: Served) -> None:
-    def message(body: Any) -> str:
-        return str(error_of(served.encode(body))["message"])
-
-    assert message({"inputs": 7}) == (
-        "inputs: expected a text, a list of texts, a list of token ids or a list of lists of token ids"
-    )
-    assert message({"inputs": [2, 14]}) == "inputs[0]: a token id is out of range, expected 0 to 13"
-    assert message({"inputs": "cat", "dimensions": 9}) == "dimensions: expected 1 to 8, the size of the vectors"
-    assert message({"inputs": "cat", "attention": {"layers": [3]}}) == (
-        "attention.layers: the model has 3 layers, valid indices are -3 to 2"
-    )
-    assert message({"inputs": "cat", "attention": {"layers": [1, 0], "heads": [2]}}) == (
-        "attention.heads: layer 0 has 2 heads, valid indices are 0 to 1"
-    )
-    assert message({"inputs": "cat", "attention": {"heads": [0]}}) == "attention.heads: layer 2 has no heads"
-    assert message({"inputs": "cat", "attention": {"renormalise": True}}) == (
-        "attention.renormalise: whole rows sum to 1 as they are; it needs exclude_special"
-    )
-    assert message({"inputs": "cat", "output": "x", "normalize": 3}) == (
-        "normalize: Input should be a valid boolean; output: Input should be 'pooled' or 'tokens'"
-    )
-
-
-def test_an_unknown_field_is_called_that_and_the_nearest_one_named(served: Served) -> None:
-    def message(path: str, body: Any) -> str:
-        return str(error_of(served.client.post(path, json=body))["message"])
-
-    assert (
-        message("/encode", {"inputs": "cat", "dimension": 3}) == "dimension: no such field (did you mean dimensions?)"
-    )
-    assert message("/encode", {"input": "cat"}) == "input: no such field (did you mean inputs?)"
-    nested = {"exclude_special": True, "renormalize": True}
-    assert message("/encode", {"inputs": "cat", "attention": nested}) == (
-        "attention.renormalize: no such field (did you mean renormalise?)"
-    )
-    assert message("/explain", {"a": "cat", "b": "dog", "zzz": 1}) == "zzz: no such field"
-    assert message("/v1/embeddings", {"input": "cat", "dimenions": 1}) == (
-        "dimenions: no such field (did you mean dimensions?)"
-    )
-
-
 def test_a_long_unknown_field_is_named_in_short(served: Served) -> None:
     error = error_of(served.encode({"inputs": "cat", "z" * 5000: 1}))
     assert error["param"] == "z" * 64

@@ -16,7 +16,7 @@ from service.batching.jobs import Job
 from service.errors import NotReady
 from service.inference.backend import Backend, Batch, BatchOutput, Cancellation
 from service.inference.openvino_backend import load_backend
-from tests.service.batching.test_batcher import begin
+from tests.service.batching.test_batcher import begin, worker_threads
 from tests.service.fake_backend import PATIENCE
 from tests.task_artifacts import LONGEST, TaskArtifact, for_openvino
 
@@ -118,6 +118,7 @@ async def test_a_request_that_is_given_up_ends_its_run_and_no_other(backend: Hel
 
 
 async def test_an_end_that_cannot_wait_ends_the_engines_run(backend: HeldBackend) -> None:
+    before = worker_threads()
     with running(backend) as batcher:
         given_up = await begin(batcher, *jobs(LARGE * 4))
         assert await asyncio.to_thread(backend.begun.acquire, timeout=PATIENCE)
@@ -125,4 +126,4 @@ async def test_an_end_that_cannot_wait_ends_the_engines_run(backend: HeldBackend
         await asyncio.to_thread(batcher.close, 0.0)
         with pytest.raises(NotReady):
             await given_up
-    assert not any(thread.name.startswith("polyhead-worker") for thread in threading.enumerate())
+    assert worker_threads() <= before

@@ -114,20 +114,6 @@ def test_bytes_of_statistics(case: Any) -> None:
     assert selection.answer_bytes(axes) == sum(array.nbytes for array in defined) + 4 * heads * undefined
 
 
-@given(cases())
-def test_layers_are_resolved_once_each_in_the_order_asked_for(case: Any) -> None:
-    counts, request, _ = case
-    selection = select_attention(request, counts)
-    assert len(set(selection.layers)) == len(selection.layers)
-    assert selection.computed_layers == tuple(sorted(selection.layers))
-    assert selection.num_heads == sum(map(len, selection.heads_by_layer))
-    if request.reduce == "rollout":
-        assert selection.layers == tuple(range(len(counts)))
-    elif isinstance(request.layers, list):
-        asked = [layer % len(counts) for layer in request.layers]
-        assert selection.layers == tuple(sorted(set(asked), key=asked.index))
-
-
 HEADS = sum(NUM_HEADS)  # layers of 2, 3 and 0 heads
 
 

@@ -42,6 +42,9 @@ def test_every_format_is_sentence_transformers_own(client: Client, default_artif
         np.testing.assert_array_equal(found, expected, err_msg=form)
         openai = encode(asked, "/v1/embeddings", input=TEXTS, encoding_format=form)["data"]
         np.testing.assert_array_equal([entry["embedding"] for entry in openai], expected, err_msg=form)
+        cohere = encode(asked, "/v2/embed", texts=TEXTS, input_type="search_document", embedding_types=["float", form])
+        assert cohere["embeddings"]["float"] == vectors
+        np.testing.assert_array_equal(cohere["embeddings"][form], expected, err_msg=form)
         tensors = load(
             asked.post(
                 "/encode", json={"inputs": TEXTS, "encoding_format": form}, headers={"Accept": SAFETENSORS}

@@ -100,6 +100,36 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"attention": {"form": "decomposition", "exclude_special": True}}, "attention.exclude_special: "),
         ({"inputs": [2, 5, 3], "attention": {"form": "decomposition", "level": "word"}}, "attention.level: "),
     ],
+    "fake /encode 4": [
+        {"inputs": "the cats sat"},
+        ({"attention": {"form": "norms", "reduce": "rollout"}}, "attention.reduce: "),
+        ({"attention": {"form": "norms", "exclude_special": True, "renormalise": True}}, "attention.renormalise: "),
+        ({"inputs": 7}, "inputs: expected a text, a list of texts, a list of token ids or a list of lists of token"),
+        ({"inputs": [2, 14]}, "inputs[0]: a token id is out of range, expected 0 to 13"),
+        ({"dimensions": 9}, "dimensions: expected 1 to 8, the size of the vectors"),
+        ({"attention": {"layers": [3]}}, "attention.layers: the model has 3 layers, valid indices are -3 to 2"),
+        (
+            {"attention": {"layers": [1, 0], "heads": [2]}},
+            "attention.heads: layer 0 has 2 heads, valid indices are 0 to 1",
+        ),
+        ({"attention": {"heads": [0]}}, "attention.heads: layer 2 has no heads"),
+        ({"attention": {"renormalise": True}}, "attention.renormalise: whole rows sum to 1 as they are; it needs"),
+        (
+            {"output": "x", "normalize": 3},
+            "normalize: Input should be a valid boolean; output: Input should be 'pooled'",
+        ),
+        ({"dimension": 3}, "dimension: no such field (did you mean dimensions?)"),
+        ({"input": "cat"}, "input: no such field (did you mean inputs?)"),
+        (
+            {"attention": {"exclude_special": True, "renormalize": True}},
+            "attention.renormalize: no such field (did you",
+        ),
+    ],
+    "fake /explain 2": [{"a": "cat", "b": "dog"}, ({"zzz": 1}, "zzz: no such field")],
+    "fake /v1/embeddings 2": [
+        {"input": "cat"},
+        ({"dimenions": 1}, "dimenions: no such field (did you mean dimensions?)"),
+    ],
     "fake /encode 2": [
         {"inputs": "cat", "attention": {"form": "decomposition"}},
         ({"head_mask": [[0, 0, 0.0]]}, "head_mask: "),

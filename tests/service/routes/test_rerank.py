@@ -154,14 +154,6 @@ def test_classify_is_infinity_s(client: Client, classifier: TaskArtifact) -> Non
     assert sum(entry["score"] for entry in answer["data"][0]) == pytest.approx(1, abs=1e-5)
 
 
-def test_embed_sparse_is_tei_s(client: Client, sparse_encoder: TaskArtifact) -> None:
-    asked = client(sparse_encoder.artifact)
-    (found,) = post(asked, "/embed_sparse", inputs="the cat")
-    (words,) = post(asked, "/encode", inputs="the cat")["sparse"]
-    assert [entry["index"] for entry in found] == words["indices"]
-    assert [entry["value"] for entry in found] == pytest.approx(words["values"])
-
-
 def test_errors_have_the_shape_of_their_api(client: Client, reranker: TaskArtifact) -> None:
     asked = client(reranker.artifact)
     assert asked.post("/v2/rerank", json={"query": "a"}).json() == {"message": "documents: Field required"}

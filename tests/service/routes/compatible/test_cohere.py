@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from model.artifact import Artifact
 from tests.service.routes.conftest import Client
 
 TEXTS = ["The cat sat on the mat.", "It rained all day.", "A mat."]
@@ -15,20 +14,6 @@ def embed(client: Any, **body: Any) -> Any:
     response = client.post("/v2/embed", json={"texts": TEXTS, "model": "x", "input_type": "search_document", **body})
     assert response.status_code == 200, response.text
     return response.json()
-
-
-def test_every_form_is_sentence_transformers_own(client: Client, default_artifact: Path) -> None:
-    from sentence_transformers.util import quantize_embeddings  # noqa: PLC0415 - seconds to import
-
-    forms = ["float", "int8", "uint8", "binary", "ubinary"]
-    found = embed(client(default_artifact), embedding_types=forms)["embeddings"]
-    ranges = Artifact.open(default_artifact).manifest.vector_ranges
-    assert ranges is not None
-    vectors = np.array(found["float"], dtype=np.float32)
-    limits = np.array([ranges.minimum, ranges.maximum], dtype=np.float32)
-    for form in forms[1:]:
-        expected: Any = quantize_embeddings(vectors, precision=form, ranges=limits)  # type: ignore[arg-type]
-        np.testing.assert_array_equal(found[form], expected, err_msg=form)
 
 
 def test_only_what_was_asked_for_is_answered(client: Client, default_artifact: Path) -> None:
