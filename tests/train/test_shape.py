@@ -18,6 +18,7 @@ from model.artifact import read_manifest
 from model.encoder import Encoder
 from polyhead.info import describe
 from tests.networks import TINY, draw_weights, random_batches
+from tests.task_artifacts import quick_export
 from train import costs, removal, shape
 from train.costs import Costs
 from train.embedding import encoder_layers
@@ -146,7 +147,8 @@ def test_a_faster_network_is_written_exported_and_described(
     assert (resumed.encoder.config, resumed.like.removed) == (recipe.encoder.config, recipe.like.removed)
     healed = read_checkpoint(Folder(tmp_path / "healed", "healed"))
     assert healed.encoder.config == recipe.encoder.config
-    export_artifact(healed, tmp_path / "artifact", precision="int8", explains=False)
+    with quick_export():
+        export_artifact(healed, tmp_path / "artifact", precision="int8", explains=False)
     manifest = read_manifest(tmp_path / "artifact")
     assert manifest.removed_in_training == recipe.like.removed
     assert manifest.removed_in_training["speed"]["asked"] == 1.3
