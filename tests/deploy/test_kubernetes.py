@@ -28,7 +28,7 @@ from tests.deploy.cluster import (
 )
 from tests.deploy.tools import DEPLOY, most_memory, run
 from tests.hub import MODEL, serve_hub
-from tests.task_artifacts import TaskArtifact
+from tests.service.routes.test_tables import write_table
 
 SIZES = {"Mi": 2**20, "Gi": 2**30}
 
@@ -202,10 +202,11 @@ def test_every_deployment_is_a_job_that_the_rules_know(name: str) -> None:
     assert len(jobs) == len(of_kind(overlay(name), "Deployment"))
 
 
-def test_the_hubs_model_is_exported_before_it_is_served(
-    embedder: TaskArtifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The init container's own command makes what the service is told to serve, here from a hub of the test's."""
+def test_the_hubs_model_is_exported_before_it_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The init container's own command makes what the service is told to serve, here from a hub of the test's.
+
+    The model is a table of vectors: no export is quicker.
+    """
     text = overlay("hub")
     init, main = containers(text)
     (source,) = init["envFrom"]
@@ -216,7 +217,7 @@ def test_the_hubs_model_is_exported_before_it_is_served(
     served = settings(text)["POLYHEAD_MODEL"]
     assert served in command
     command = [part.replace("/model/", f"{tmp_path}/") for part in command]
-    with serve_hub(embedder.folder) as hub:
+    with serve_hub(write_table(tmp_path / "table", "sentence-transformers")) as hub:
         for name, value in hub.environment(tmp_path).items():
             monkeypatch.setenv(name, value)
         run(Path(sys.executable).with_name(command[0]), *command[1:])

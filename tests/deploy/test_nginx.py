@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,15 +116,16 @@ def test_nobody_is_ready() -> None:
         assert post([first, second]) == 503
 
 
-@pytest.fixture
-def models(tmp_path: Path) -> Iterator[Address]:
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
     """Two services with an artifact each, behind one nginx."""
+    folder = tmp_path_factory.mktemp("models")
     for name, model in SERVED.items():
-        directory = write_fake_artifact(tmp_path / name)
+        directory = write_fake_artifact(folder / name)
         manifest = read_manifest(directory)
         write_manifest(directory, replace(manifest, model=model))
     with ExitStack() as running:
-        flags = [("--model", str(tmp_path / name)) for name in SERVED]
+        flags = [("--model", str(folder / name)) for name in SERVED]
         servers = [running.enter_context(ServerProcess("tests.service.fake_server", *one)) for one in flags]
         ports = [server.wait_until_ready().address[1] for server in servers]
         proxy = running.enter_context(behind_nginx(ports, path=MODELS, ready="/bge/readyz"))

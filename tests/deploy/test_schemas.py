@@ -11,11 +11,7 @@ import pytest
 from tests.deploy.cluster import COMPONENTS, MODELS, OVERLAYS, Resource, component, overlay, resources
 from tests.deploy.tools import run, tool
 
-VERSIONS = (
-    "1.30",
-    "1.34",
-    "1.37",
-)  # the oldest that has preStop.sleep, has it permanently, and the newest with schemas
+VERSIONS = ("1.30", "1.37")  # the oldest that has preStop.sleep, and the newest with schemas
 CUSTOM = {"HTTPRoute", "ScaledObject", "PodMonitor", "PrometheusRule"}
 HERE = Path(__file__).parent / "resources"
 
