@@ -224,15 +224,3 @@ def test_the_hubs_model_is_exported_before_it_is_served(tmp_path: Path, monkeypa
     assert Artifact.open(tmp_path / Path(served).name).manifest.precision == given["PRECISION"]
     assert {mount["mountPath"] for mount in init["volumeMounts"]} == {"/model", "/cache"}
     assert main["volumeMounts"] == [{"name": "model", "mountPath": "/model", "readOnly": True}]
-
-
-def test_the_commands_of_the_readme_work_on_an_empty_cluster() -> None:
-    """The overlay's namespace is there before the Secret, and the Secret before the pods that wait for it."""
-    text = (DEPLOY / "README.md").read_text().partition("## Kubernetes")[2]
-    commands = [line for line in re.findall(r"^kubectl .*$", text, re.MULTILINE) if "dev" not in line]
-    assert [line.split("#")[0].split() for line in commands[:3]] == [
-        ["kubectl", "apply", "-f", "deploy/kubernetes/overlays/production/namespace.yaml"],
-        ["kubectl", "-n", "polyhead", "create", "secret", "generic", "polyhead-keys", "--from-file=keys=keys.txt"],
-        ["kubectl", "apply", "-k", "deploy/kubernetes/overlays/production"],
-    ]
-    assert one(overlay("production"), "Namespace")["metadata"]["name"] == "polyhead"

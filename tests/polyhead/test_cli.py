@@ -36,14 +36,6 @@ def test_every_command_explains_itself_in_one_style(name: str, capsys: pytest.Ca
         assert "python -m" not in shown
 
 
-@pytest.mark.parametrize("name", ["heal", "gates", "distil", "contrast", "classify", "sweep", "orders"])
-def test_training_explains_itself_in_the_same_style(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", name, "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith(f"Usage: polyhead train {name} [OPTIONS]")
-    assert "--output DIR" in shown
-
-
 @pytest.mark.parametrize(
     ("given", "nearest"),
     [

@@ -62,23 +62,6 @@ def test_it_says_how_texts_are_read(engine: Engine) -> None:
     assert engine.encode(["a " * 1000]).items[0]["tokens"] == engine.max_tokens
 
 
-def test_what_it_shows_are_its_calls(engine: Engine) -> None:
-    shown = {name for name in dir(engine) if not name.startswith("_")}
-    calls = {
-        "aencode",
-        "classify",
-        "close",
-        "encode",
-        "entities",
-        "explain",
-        "explain_score",
-        "load",
-        "rerank",
-        "score",
-    }
-    assert shown == calls | {"dimensions", "manifest", "max_tokens", "tokenize", "zero_shot"}
-
-
 def test_an_event_loop_goes_on_meanwhile(engine: Engine) -> None:
     async def both() -> None:
         found = await asyncio.gather(*(engine.aencode([text], dimensions=3) for text in (A, B)))

@@ -197,11 +197,6 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
         pass
 
 
-def test_says_in_one_line_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", "--model", str(tmp_path)]) == 1
-    assert "holds neither an artifact (manifest.json) nor a checkpoint" in capsys.readouterr().err
-
-
 def test_a_file_that_cannot_be_read_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -92,21 +92,6 @@ def test_expanded_queries_score_as_in_the_original(expanding_encoder: TaskArtifa
     assert max(item["tokens"] for item in of_documents.items) == 24
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"prompt": "x"}, "role: it chooses the prompt"),
-        ({"attention": {"layers": "last"}}, "end in tokens that are no text; leave attention out"),
-        ({"truncate": "start"}, 'leave truncate "start" out'),
-    ],
-)
-def test_what_does_not_go_with_a_role_is_refused(
-    expanding_encoder: TaskArtifact, options: dict[str, Any], message: str
-) -> None:
-    with Engine.load(expanding_encoder.artifact) as engine, pytest.raises(Invalid, match=message):
-        engine.encode(["a"], role="query", **options)
-
-
 def test_a_classifier_names_each_input_s_labels(classifier: TaskArtifact) -> None:
     from transformers import pipeline  # noqa: PLC0415 - seconds to import
 

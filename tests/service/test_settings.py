@@ -84,12 +84,6 @@ def test_host_names_are_taken() -> None:
     assert read_settings(["--model", "m", "--allowed-hosts", hosts]).allowed_hosts == hosts
 
 
-def test_unknown_flag_ends_with_2() -> None:
-    with pytest.raises(SystemExit) as ended:
-        read_settings(["--model", "m", "--prot", "1"])
-    assert ended.value.code == 2
-
-
 def test_misspelt_variables() -> None:
     names = ["POLYHEAD_MODEL", "POLYHEAD_PROT", "POLYHEAD_QZXW", "PATH", "POLYHEAD_MAX_TEXT"]
     assert misspelt_variables(names) == {

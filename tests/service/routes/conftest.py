@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -14,6 +15,13 @@ from service.services import Readiness
 from service.settings import read_settings
 
 Client = Callable[[Path], TestClient]
+
+
+def post(client: TestClient, path: str, **body: Any) -> Any:
+    """The answer to a body that is taken."""
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 @contextmanager

@@ -4,22 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from starlette.testclient import TestClient
 
 from tests.service.conftest import Serve
 from tests.service.fake_engine import MAX_LENGTH
-from tests.service.routes.conftest import Client
+from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import LONGEST, TaskArtifact
 
 TOLERANCE = 1e-5
 LONG = "the cat sat on the mat. a dog " * 25
 TEXTS = [LONG, "a dog", LONG[: len(LONG) // 2]]
-
-
-def encode(client: TestClient, **body: Any) -> Any:
-    response = client.post("/encode", json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def pooled_windows(folder: Path, text: str) -> tuple[Any, list[int]]:
@@ -39,7 +32,7 @@ def pooled_windows(folder: Path, text: str) -> tuple[Any, list[int]]:
 
 
 def test_a_long_text_is_the_mean_of_its_windows(client: Client, embedder: TaskArtifact) -> None:
-    answer = encode(client(embedder.artifact), inputs=TEXTS, long_texts="mean", normalize=False)
+    answer = post(client(embedder.artifact), "/encode", inputs=TEXTS, long_texts="mean", normalize=False)
     for text, found, item in zip(TEXTS, answer["embeddings"], answer["items"], strict=True):
         vectors, lengths = pooled_windows(embedder.folder, text)
         expected = (vectors * np.array(lengths)[:, np.newaxis]).sum(axis=0) / sum(lengths)
@@ -51,8 +44,8 @@ def test_a_long_text_is_the_mean_of_its_windows(client: Client, embedder: TaskAr
 
 def test_the_mean_is_cut_and_normalised_last(client: Client, embedder: TaskArtifact) -> None:
     asked = client(embedder.artifact)
-    (whole,) = encode(asked, inputs=LONG, long_texts="mean", normalize=False)["embeddings"]
-    (found,) = encode(asked, inputs=LONG, long_texts="mean", dimensions=8)["embeddings"]
+    (whole,) = post(asked, "/encode", inputs=LONG, long_texts="mean", normalize=False)["embeddings"]
+    (found,) = post(asked, "/encode", inputs=LONG, long_texts="mean", dimensions=8)["embeddings"]
     expected = np.array(whole[:8]) / np.linalg.norm(whole[:8])
     np.testing.assert_allclose(found, expected, atol=TOLERANCE, rtol=0)
 
@@ -61,11 +54,11 @@ def test_a_long_text_is_cut_at_its_start(client: Client, embedder: TaskArtifact)
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - seconds to import
 
     model = SentenceTransformer(str(embedder.folder), processor_kwargs={"truncation_side": "left"})
-    answer = encode(client(embedder.artifact), inputs=[LONG], truncate="start")
+    answer = post(client(embedder.artifact), "/encode", inputs=[LONG], truncate="start")
     np.testing.assert_allclose(answer["embeddings"], model.encode([LONG]), atol=TOLERANCE, rtol=0)
     (item,) = answer["items"]
     assert (item["tokens"], item["truncated"]) == (LONGEST, True)
-    ends = encode(client(embedder.artifact), inputs=[LONG])["embeddings"]
+    ends = post(client(embedder.artifact), "/encode", inputs=[LONG])["embeddings"]
     assert np.abs(np.array(ends) - answer["embeddings"]).max() > TOLERANCE
 
 

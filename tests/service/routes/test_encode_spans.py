@@ -6,20 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from starlette.testclient import TestClient
 
-from tests.service.routes.conftest import Client
+from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import TaskArtifact
 
 TOLERANCE = 1e-5
 TEXTS = ["The cat sat on the mat. It rained all day; nobody minded.", "Über allen Gipfeln ist Ruh."]
 SPANS = [[[0, 23], [24, 57], [4, 7]], [[0, 10], [0, 27]]]
-
-
-def encode(client: TestClient, **body: Any) -> Any:
-    response = client.post("/encode", json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def hidden_states(folder: Path, text: str) -> tuple[Any, list[tuple[int, int]]]:
@@ -50,8 +43,8 @@ def test_a_span_is_the_mean_of_its_tokens(client: Client, default_artifact: Path
 
     folder = find_folder(None).path
     asked = client(default_artifact)
-    found = encode(asked, inputs=TEXTS, spans=SPANS, prompt=prompt, normalize=False)
-    unit = encode(asked, inputs=TEXTS, spans=SPANS, prompt=prompt)["embeddings"]
+    found = post(asked, "/encode", inputs=TEXTS, spans=SPANS, prompt=prompt, normalize=False)
+    unit = post(asked, "/encode", inputs=TEXTS, spans=SPANS, prompt=prompt)["embeddings"]
     for text, spans, vectors, units in zip(TEXTS, SPANS, found["embeddings"], unit, strict=True):
         expected = expected_vectors(folder, prompt, text, spans)
         np.testing.assert_allclose(vectors, expected, atol=TOLERANCE, rtol=0)
@@ -64,7 +57,7 @@ def test_spans_side_by_side_share_no_token_and_leave_none_out(client: Client, em
     cuts = [0, 5, 11, len(text)]
     spans = [[start, end] for start, end in pairwise(cuts)]
     asked_for = {"inputs": text, "normalize": False, "attention": {"layers": "last"}}
-    answer = encode(asked, **asked_for, spans=[[*spans, [0, len(text)]]])
+    answer = post(asked, "/encode", **asked_for, spans=[[*spans, [0, len(text)]]])
     *parts, whole = np.array(answer["embeddings"][0])
     ends = [end for start, end in answer["attention"][0]["offsets"] if end > start]
     counts = [sum(start < end <= stop for end in ends) for start, stop in spans]
@@ -74,9 +67,9 @@ def test_spans_side_by_side_share_no_token_and_leave_none_out(client: Client, em
 
 def test_spans_of_what_was_kept_of_a_long_text(client: Client, embedder: TaskArtifact) -> None:
     asked, text, fits = client(embedder.artifact), "cat " * 100, "cat " * 31  # of two tokens each
-    kept = encode(asked, inputs=text, spans=[[[0, len(fits)]]], normalize=False)
+    kept = post(asked, "/encode", inputs=text, spans=[[[0, len(fits)]]], normalize=False)
     assert kept["items"][0]["truncated"]
-    shorter = encode(asked, inputs=fits, spans=[[[0, len(fits)]]], normalize=False)
+    shorter = post(asked, "/encode", inputs=fits, spans=[[[0, len(fits)]]], normalize=False)
     np.testing.assert_allclose(kept["embeddings"], shorter["embeddings"], atol=TOLERANCE, rtol=0)
-    end = encode(asked, inputs=text, spans=[[[400 - len(fits), 400]]], truncate="start", normalize=False)
+    end = post(asked, "/encode", inputs=text, spans=[[[400 - len(fits), 400]]], truncate="start", normalize=False)
     np.testing.assert_allclose(end["embeddings"], shorter["embeddings"], atol=TOLERANCE, rtol=0)

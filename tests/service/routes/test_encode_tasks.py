@@ -3,9 +3,8 @@
 from typing import Any
 
 import numpy as np
-from starlette.testclient import TestClient
 
-from tests.service.routes.conftest import Client
+from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import TaskArtifact
 
 TOLERANCE = 1e-5
@@ -13,17 +12,11 @@ TEXTS = ["the cat sat on the mat.", "a dog", "mat"]
 PAIRS = [["the cat", "the cat sat on the mat."], ["a dog", "mat"], ["the cat " * 40, "a dog " * 20]]
 
 
-def encode(client: TestClient, **body: Any) -> Any:
-    response = client.post("/encode", json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
-
-
 def test_a_reranker_scores_pairs_as_cross_encoder_does(client: Client, reranker: TaskArtifact) -> None:
     from sentence_transformers import CrossEncoder  # noqa: PLC0415 - seconds to import
 
     expected = CrossEncoder(str(reranker.folder)).predict([tuple(pair) for pair in PAIRS])
-    answer = encode(client(reranker.artifact), pairs=PAIRS)
+    answer = post(client(reranker.artifact), "/encode", pairs=PAIRS)
     np.testing.assert_allclose(np.array(answer["scores"])[:, 0], expected, atol=TOLERANCE, rtol=0)
     assert answer["labels"] == ["LABEL_0"]
     assert "embeddings" not in answer
@@ -34,7 +27,7 @@ def test_a_classifier_gives_a_score_a_label(client: Client, classifier: TaskArti
     from transformers import pipeline  # noqa: PLC0415 - seconds to import
 
     expected: Any = pipeline("text-classification", str(classifier.folder), top_k=None)(TEXTS)
-    answer = encode(client(classifier.artifact), inputs=TEXTS)
+    answer = post(client(classifier.artifact), "/encode", inputs=TEXTS)
     for found, scores in zip(answer["scores"], expected, strict=True):
         by_label = {entry["label"]: entry["score"] for entry in scores}
         np.testing.assert_allclose(found, [by_label[label] for label in answer["labels"]], atol=TOLERANCE, rtol=0)
@@ -44,7 +37,7 @@ def test_a_sparse_model_gives_weights_of_words(client: Client, sparse_encoder: T
     from sentence_transformers import SparseEncoder  # noqa: PLC0415 - seconds to import
 
     expected = SparseEncoder(str(sparse_encoder.folder)).encode(TEXTS, convert_to_sparse_tensor=False)
-    answer = encode(client(sparse_encoder.artifact), inputs=TEXTS)
+    answer = post(client(sparse_encoder.artifact), "/encode", inputs=TEXTS)
     for words, row in zip(answer["sparse"], np.asarray(expected), strict=True):
         found = np.zeros_like(row)
         found[words["indices"]] = words["values"]
@@ -59,7 +52,7 @@ def test_attention_across_a_pair_is_transformers_own(client: Client, reranker: T
     batch = AutoTokenizer.from_pretrained(reranker.folder)(*PAIRS[0], return_tensors="pt")
     with torch.no_grad():
         expected = network(**batch, output_attentions=True).attentions
-    (entry,) = encode(client(reranker.artifact), pairs=PAIRS[:1], attention={"layers": "all"})["attention"]
+    (entry,) = post(client(reranker.artifact), "/encode", pairs=PAIRS[:1], attention={"layers": "all"})["attention"]
     for layer, weights in enumerate(expected):
         np.testing.assert_allclose(entry["weights"][layer], weights[0].numpy(), atol=TOLERANCE, rtol=0)
     second = entry["tokens"].index("[SEP]") + 1
@@ -69,7 +62,7 @@ def test_attention_across_a_pair_is_transformers_own(client: Client, reranker: T
 
 def test_words_of_a_pair_are_those_of_its_texts(client: Client, reranker: TaskArtifact) -> None:
     asked = {"layers": "all", "level": "word", "exclude_special": True}
-    (entry,) = encode(client(reranker.artifact), pairs=PAIRS[:1], attention=asked)["attention"]
+    (entry,) = post(client(reranker.artifact), "/encode", pairs=PAIRS[:1], attention=asked)["attention"]
     assert entry["words"] == ["the", "cat", "the", "cat", "sat", "on", "the", "mat", "."]
     assert entry["segments"] == [0, 0, 1, 1, 1, 1, 1, 1, 1]
     assert entry["offsets"][2] == [0, 3]

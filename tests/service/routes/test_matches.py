@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from service.operations import score
-from tests.service.routes.conftest import Client
-from tests.service.routes.test_rerank import post
+from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import TaskArtifact
 
 TOLERANCE = 1e-5

@@ -30,8 +30,7 @@ from model.artifact import FURTHER_OUTPUTS, Artifact, ArtifactError
 from polyhead import Engine
 from service.errors import Invalid
 from service.inference.token_outputs import TokenOutputs
-from tests.service.routes.conftest import Client
-from tests.service.routes.test_rerank import post
+from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import LONGEST, SIZES, TaskArtifact, export_folder, quick_export
 
 HIDDEN, SIZE = int(SIZES["hidden_size"]), 12
@@ -181,19 +180,7 @@ def test_what_does_not_go_with_them_is_said(
     assert (response.status_code, message in response.text) == (422, True), response.text
 
 
-def test_a_model_with_one_output_has_no_other(
-    client: Client, embedder: TaskArtifact, sparse_encoder: TaskArtifact, served: TaskArtifact
-) -> None:
-    asked = client(embedder.artifact)
-    refused = asked.post("/encode", json={"inputs": "a", "outputs": ["dense", "sparse"]})
-    assert "outputs: drawn gives no sparse; it has dense" in refused.text
-    refused = asked.post("/rerank", json={"query": "a", "texts": ["b"], "weights": {"dense": 1}})
-    assert "weights: drawn has one output" in refused.text
-    refused = asked.post("/rerank", json={"query": "a", "texts": ["b"], "weights": {"dense": 0}})
-    assert "expected a weight above 0" in refused.text
-    assert asked.post("/embed_sparse", json={"inputs": "a"}).status_code == 404
-    refused = client(sparse_encoder.artifact).post("/encode", json={"inputs": "a", "outputs": ["sparse"]})
-    assert "it has none to choose from (its task is sparse)" in refused.text
+def test_the_engine_has_dense_vectors_alone(served: TaskArtifact) -> None:
     with Engine.load(served.artifact) as engine, pytest.raises(Invalid, match="outputs: only POST /encode"):
         engine.encode(["a"], outputs=["sparse"])  # type: ignore[call-overload]
 

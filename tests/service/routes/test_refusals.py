@@ -147,7 +147,28 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"similarity": "euclidean"}, "similarity: "),
         ({"c": "text"}, "c: "),
     ],
-    "embedder /rerank": [{}, ({"query": "a", "documents": ["b"], "matches": True}, "matches: ")],
+    "embedder /rerank": [
+        {"query": "a", "documents": ["b"]},
+        ({"matches": True}, "matches: "),
+        ({"weights": {"dense": 1}}, "weights: drawn has one output"),
+        ({"weights": {"dense": 0}}, "expected a weight above 0"),
+    ],
+    "embedder /embed_sparse": [{}, ({"inputs": "a"}, "", 404)],
+    "embedder /encode 4": [
+        {},
+        ({"inputs": "a", "outputs": ["dense", "sparse"]}, "outputs: drawn gives no sparse; it has"),
+    ],
+    "sparse_encoder /encode 3": [
+        {},
+        ({"inputs": "a", "outputs": ["sparse"]}, "it has none to choose from (its task is"),
+    ],
+    "fake /tokenize": [
+        {"inputs": "a"},
+        ({"inputs": [1, 2]}, ""),
+        ({"inputs": []}, ""),
+        ({"attention": None}, ""),
+        ({"inputs": "cat " * 40, "truncate": False}, "inputs[0]: 42 tokens", 413),
+    ],
     "embedder /score": [{}, ({"queries": "a", "documents": "b", "matches": True}, "matches: ")],
     "reranker /rerank": [
         {},
@@ -172,7 +193,9 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     ],
     "expanding_encoder /encode": [
         {},
-        ({"inputs": "a", "role": "query", "attention": {}}, "leave attention out"),
+        ({"inputs": "a", "role": "query", "attention": {}}, "end in tokens that are no text; leave attention out"),
+        ({"inputs": "a", "role": "query", "prompt": "x"}, "role: it chooses the prompt"),
+        ({"inputs": "a", "role": "query", "truncate": "start"}, 'leave truncate "start" out'),
         ({"inputs": "a", "pool_factor": 0.5}, "pool_factor: "),
         ({"inputs": "a", "pool_factor": 2, "role": "query"}, "pool_factor: it is for documents"),
         ({"inputs": "a", "pool_factor": 2, "normalize": False}, "pool_factor: it is for vectors"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.service.process import read_sample
-from tests.service.routes.conftest import Client
+from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import TaskArtifact
 
 TOLERANCE = 1e-5
@@ -21,12 +21,6 @@ def expected(reranker: TaskArtifact) -> Any:
     from sentence_transformers import CrossEncoder  # noqa: PLC0415 - seconds to import
 
     return CrossEncoder(str(reranker.folder)).predict([(QUERY, document) for document in DOCUMENTS])
-
-
-def post(client: Any, path: str, **body: Any) -> Any:
-    response = client.post(path, json=body)
-    assert response.status_code == 200, response.text
-    return response.json()
 
 
 def test_tei_s_form(client: Client, reranker: TaskArtifact, expected: Any) -> None:

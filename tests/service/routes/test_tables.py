@@ -16,8 +16,7 @@ from export.exporter import export_artifact
 from export.original import compare_with_original
 from export.sources import Folder
 from export.verify import Case
-from tests.service.routes.conftest import Client
-from tests.service.routes.test_rerank import post
+from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import TaskArtifact
 from tests.tokenizers import VOCABULARY, wordpiece
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from tests.service.routes.conftest import Client
-from tests.service.routes.test_rerank import post
+from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import TaskArtifact
 
 TEXTS = ["a", "The cat sat on the mat.", "a dog. ate. it...", "the newest mats " * 12]

@@ -49,16 +49,6 @@ def test_ids_and_offsets_are_those_of_transformers(parts: list[str]) -> None:
     assert item.truncated == (whole > MAX_LENGTH)
 
 
-@given(st.lists(words.map(" ".join), max_size=3))
-def test_ids_alone_are_the_same_ids(texts: list[str]) -> None:
-    alone, whole = ours.encode_now(texts, ids_only=True), ours.encode_now(texts)
-    assert [item.input_ids.tolist() for item in alone] == [item.input_ids.tolist() for item in whole]
-    assert [(item.full_length, item.truncated) for item in alone] == [
-        (item.full_length, item.truncated) for item in whole
-    ]
-    assert all(item.encoding is None and item.offsets is None for item in alone)
-
-
 class WatchedEncoding:
     """The library's result, countable."""
 
@@ -110,11 +100,6 @@ def test_what_is_cut_off_is_held_for_few_texts_at_once(*, ids_only: bool) -> Non
 def test_empty_text_has_its_special_tokens() -> None:
     (item,) = ours.encode_now([""])
     assert ours.tokens(item) == ["[CLS]", "[SEP]"]
-
-
-def test_very_long_text_knows_its_full_length() -> None:
-    (item,) = ours.encode_now(["cat " * 5000])
-    assert (len(item.input_ids), item.full_length, item.truncated) == (MAX_LENGTH, 5002, True)
 
 
 def test_what_is_kept_of_a_cut_text_is_what_the_library_says_of_it() -> None:
