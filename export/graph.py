@@ -6,6 +6,7 @@ bias, so each of the three would cost a pass over [B, S, H*K].
 """
 
 import copy
+import gc
 import logging
 import warnings
 from collections import Counter
@@ -89,7 +90,7 @@ def export_module(
         outputs: names, in order.
         sizes: of each input that there may be, names of the dimensions that differ from call to call.
     """
-    with quiet_exporter():
+    with quiet_exporter(), no_collection():
         program = torch.onnx.export(
             module,
             (),
@@ -191,6 +192,18 @@ def quiet_exporter() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Pauses the garbage collector, which would go again and again through the many objects that a trace keeps."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 KEYS_MATTER = ("rotary", "disentangled")  # positions with which a bias of keys changes the weights

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,14 +61,19 @@ def frozen_heap() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def kept_traces() -> Iterator[None]:
-    """Loads graphs that an earlier run traced, where the tests collected have anything to do with torch."""
+    """Loads graphs that an earlier run traced, where the tests collected have anything to do with torch.
+
+    The exporter's table of operators is made once a process; it makes it anew for every trace, in most of a second.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if "torch" in sys.modules:
             import torch
+            from torch.onnx._internal.exporter._registration import ONNXRegistry
 
             from tests.kept_traces import keeping
 
             patch.setattr(torch.onnx, "export", keeping(torch.onnx.export))
+            patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))
         yield
 
 

@@ -1,5 +1,6 @@
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx_ir
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from export.checkpoint import build_encoder
 from export.errors import ParityError
 from export.families.bert import BERT
-from export.graph import fold_biases, trace
+from export.graph import fold_biases, no_collection, trace
 from export.int8.quantize import quantize_encoder, see_ranges
 from export.precision import TOLERANCES
 from export.runtime import Session
@@ -56,6 +57,15 @@ def test_folding_changes_nothing(change: dict[str, Any]) -> None:
         expected = encoder.use("eager")(ids, lengths, head_gates=wanted)
         found = folded.use("eager")(ids, lengths, head_gates=wanted)
         torch.testing.assert_close(found.last_hidden_state, expected.last_hidden_state, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_garbage_collector_pauses_and_is_then_as_it_was(before: bool) -> None:
+    with patch("gc.isenabled", lambda: before), patch("gc.disable") as disable, patch("gc.enable") as enable:
+        with pytest.raises(RuntimeError, match="mid-trace"), no_collection():
+            disable.assert_called_once_with()
+            raise RuntimeError("mid-trace")
+        assert enable.called is before
 
 
 @pytest.mark.parametrize(
