@@ -72,6 +72,10 @@ def vary(**change: Any) -> EncoderConfig:
     return replace(TINY, **{"num_heads": (4, 4), **change})
 
 
+# Its matrices are large enough for `explain.onnx` to name their places in the encoder's file.
+ONE_LAYER = vary(num_heads=(2,), hidden_size=128, d_k=16, d_v=64, intermediate_size=128)
+
+
 def tiny_tokenizer() -> Tokenizer:
     """A WordPiece tokenizer of `WORDS`."""
     made = Tokenizer(WordPiece({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))  # noqa: S106 - a token of the vocabulary

@@ -14,7 +14,6 @@ from export.explain import (
     LEAST_SHARED_BYTES,
     explain_inputs,
     share_weights,
-    trace_explain_graph,
     verify_explain_graph,
     write_explain_graph,
 )
@@ -22,11 +21,10 @@ from export.exporter import write_graph
 from export.graph import trace
 from export.runtime import Session
 from model.artifact import EXPLAIN_GRAPH, INPUT_IDS, OWN_SHARES, PARTS, PLACE, SOURCES, TOKEN_TYPE_IDS, WHOLE
-from model.config import EncoderConfig
 from model.config_parts import ClassificationSettings
 from model.decomposition.decompose import decompose
 from model.encoder import Encoder
-from tests.networks import draw_weights, vary
+from tests.networks import ONE_LAYER, draw_weights, vary
 
 MODERN: dict[str, Any] = {
     "pre_norm": True,
@@ -44,20 +42,13 @@ MODERN: dict[str, Any] = {
     "pooling": "max",
 }
 CLASSIFIER: dict[str, Any] = {
-    "num_heads": (4, 0, 1),
+    "num_heads": (2, 0),
     "pooling": "cls",
     "task": "classification",
     "task_settings": ClassificationSettings(labels=("no", "yes"), dense_norm=True),
 }
-
-
-def written(config: EncoderConfig, directory: Path) -> tuple[Encoder, dict[str, Any]]:
-    encoder = draw_weights(Encoder(config))
-    write_graph(trace(encoder), directory)
-    return encoder, write_explain_graph(encoder, directory)
-
-
 TOKEN_CLASSIFIER: dict[str, Any] = {
+    "num_heads": (2,),
     "pooling": "mean",
     "task": "token_classification",
     "task_settings": ClassificationSettings(labels=("O", "B", "I"), dense_activation=None),
@@ -66,7 +57,8 @@ TOKEN_CLASSIFIER: dict[str, Any] = {
 
 @pytest.mark.parametrize("change", [MODERN, CLASSIFIER, TOKEN_CLASSIFIER], ids=["modern", "classifier", "tokens"])
 def test_the_graph_gives_the_parts_of_the_decomposition(change: dict[str, Any], tmp_path: Path) -> None:
-    encoder, figures = written(vary(**change), tmp_path)
+    encoder = draw_weights(Encoder(vary(**change)))
+    figures = write_explain_graph(encoder, tmp_path)
     assert max(figures[name] for name in (PARTS, WHOLE, OWN_SHARES)) < 1e-5
     session, reference = Session(tmp_path / EXPLAIN_GRAPH), encoder.double().use("eager")
     inputs = explain_inputs(encoder.config, 11, 4, seed=5)
@@ -85,10 +77,11 @@ def test_the_graph_gives_the_parts_of_the_decomposition(change: dict[str, Any], 
 
 @pytest.fixture(scope="module")
 def one_layer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Encoder, Path]:
-    """A network of one layer whose matrices are large enough to be shared, and where its graphs are."""
+    """A network whose matrices are large enough to be shared, and where its graphs are."""
     directory = tmp_path_factory.mktemp("graphs")
-    sizes = {"num_heads": (2,), "hidden_size": 128, "d_k": 16, "d_v": 64, "intermediate_size": 128}
-    encoder, _ = written(vary(**sizes), directory)
+    encoder = draw_weights(Encoder(ONE_LAYER))
+    write_graph(trace(encoder), directory)
+    write_explain_graph(encoder, directory)
     return encoder, directory
 
 
@@ -109,8 +102,11 @@ def test_a_graph_of_another_network_is_refused(one_layer: tuple[Encoder, Path]) 
         verify_explain_graph(directory / EXPLAIN_GRAPH, other)
 
 
-def test_weights_that_stand_nowhere_else_stay_in_the_graph(tmp_path: Path) -> None:
+def test_weights_that_stand_nowhere_else_stay_in_the_graph(one_layer: tuple[Encoder, Path], tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     file.write_bytes(b"nothing of it")
+    graph = onnx_ir.load(one_layer[1] / EXPLAIN_GRAPH)
+    before = {name: value.const_value for name, value in graph.graph.initializers.items()}
     with patch("export.explain.LEAST_SHARED_BYTES", 1):
-        assert share_weights(trace_explain_graph(draw_weights(Encoder(vary(num_heads=(1,))))), [file]) == 0
+        assert share_weights(graph, [file]) == 0
+    assert all(value.const_value is before[name] for name, value in graph.graph.initializers.items())

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir
@@ -9,6 +10,8 @@ from export.checkpoint import Checkpoint
 from export.errors import OutputExists, ParityError
 from export.exporter import export_artifact, require_free
 from model.artifact import EXPLAIN_GRAPH, GRAPH, GRAPH_WEIGHTS, MANIFEST, TOKENIZER, Artifact
+from model.encoder import Encoder
+from tests.networks import ONE_LAYER, draw_weights
 
 
 @pytest.fixture
@@ -19,13 +22,14 @@ def traced_before(tiny_graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_writes_an_artifact_that_opens(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
     output = tmp_path / "deep" / "tiny"
-    manifest = export_artifact(tiny_checkpoint, output)
+    checkpoint = replace(tiny_checkpoint, encoder=draw_weights(Encoder(ONE_LAYER)))
+    manifest = export_artifact(checkpoint, output)
     assert {path.name for path in output.iterdir()} == {GRAPH, EXPLAIN_GRAPH, TOKENIZER, MANIFEST}
     artifact = Artifact.open(output)
     assert artifact.manifest == manifest
-    assert manifest.config == tiny_checkpoint.encoder.config
+    assert manifest.config == ONE_LAYER
     assert manifest.pruning is None
-    assert manifest.fused_attention == {"ai.onnx.Attention": 3}
+    assert manifest.fused_attention == {"ai.onnx.Attention": 1}
     assert manifest.parity["attentions"] < 1e-5
     assert manifest.parity["explain"]["parts"] < 1e-5
     assert manifest.versions["torch"].startswith("2.13.0")
