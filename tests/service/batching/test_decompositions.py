@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from service.batching.decompositions import JUDGING_RUNS, RUN_ROWS, DecompositionQueue, source_runs
-from service.errors import DeadlineExceeded, NotReady, TooLarge
+from service.errors import DeadlineExceeded, NotReady, Overloaded, TooLarge
 from service.inference.backend import TokenParts, WholeText
 from tests.service.fake_engine import FakeDecomposer, hidden_states
 
@@ -70,6 +70,32 @@ def test_a_request_never_has_more_runs_at_work_than_threads_so_another_gets_its_
     asyncio.run(both())
     assert decomposer.sources.index([0, 1, 2]) <= 2  # behind the run that was at work, and perhaps one more
     assert len(decomposer.sources) > 10
+    queue.close()
+
+
+def test_what_would_wait_too_long_is_refused_and_a_large_request_holds_up_no_small_one() -> None:
+    decomposer = FakeDecomposer()
+    seconds: list[float] = []
+    queue = DecompositionQueue(lambda: decomposer, threads=1, max_delay=0.0, on_run=seconds.append)
+
+    async def overload() -> Overloaded:
+        await queue.submit([text(40)])
+        assert len(seconds) == 1
+        decomposer.gate.clear()
+        waiting = [asyncio.create_task(queue.submit([text(400)]))]
+        waiting += [asyncio.create_task(queue.submit([text(2)])) for _ in range(16)]
+        while len(decomposer.sources) < 2:
+            await asyncio.sleep(0)
+        assert queue.waiting_rows == 400**2 + 16 * 2**2
+        assert not any(task.done() for task in waiting)
+        with pytest.raises(Overloaded) as refused:
+            await queue.submit([text(2)])
+        decomposer.gate.set()
+        await asyncio.gather(*waiting)
+        assert queue.waiting_rows == 0
+        return refused.value
+
+    assert asyncio.run(overload()).retry_after
     queue.close()
 
 
