@@ -202,21 +202,6 @@ def test_nothing_is_sent_to_a_telemetry_collector(fake_artifact: Path) -> None:
     assert "telemetry" not in ended.stderr.lower()
 
 
-def test_service_loads_no_training_framework_no_tracing_and_fastapi_for_its_document_only() -> None:
-    script = (
-        "import sys, service.server\n"
-        "from service.observability.stages import open_tracing\n"
-        "assert open_tracing('', 1.0) is None\n"
-        "loaded = {'fastapi', 'torch', 'onnx', 'onnxscript', 'transformers', 'export'} & set(sys.modules)\n"
-        "names = ('opentelemetry.sdk', 'opentelemetry.exporter', 'opentelemetry.proto', 'requests', 'google')\n"
-        "loaded |= {name for name in sys.modules if name.startswith(names)}\n"
-        "assert not loaded, loaded\n"
-        "assert 'onnxruntime' in sys.modules\n"
-    )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)  # noqa: S603 - our own script
-    assert ended.returncode == 0, ended.stderr
-
-
 def test_the_parent_of_processes_loads_no_model_and_no_framework() -> None:
     script = (
         "import sys, service.__main__, service.processes.supervisor\n"

@@ -33,13 +33,6 @@ def test_probes_tell_loading_from_ready_from_draining(fake_artifact: Path, tmp_p
         assert server.wait() == 0
 
 
-def test_ctrl_c_ends_the_process_with_0(fake_artifact: Path) -> None:
-    """As SIGTERM does, by which every other test ends its server."""
-    with fake_server(fake_artifact).wait_until_ready() as server:
-        server.signal(signal.SIGINT)
-        assert server.wait() == 0
-
-
 def test_signal_while_loading_ends_the_process_with_0(fake_artifact: Path) -> None:
     with fake_server(fake_artifact, FAKE_LOAD_SECONDS="0.5") as server:
         assert server.address
@@ -47,7 +40,10 @@ def test_signal_while_loading_ends_the_process_with_0(fake_artifact: Path) -> No
 
 
 def test_running_requests_are_answered_before_the_end(fake_artifact: Path) -> None:
-    with fake_server(fake_artifact, FAKE_RUN_SECONDS="0.5").wait_until_ready() as server:
+    """By bytecode without docstrings, too."""
+    environment = {"FAKE_RUN_SECONDS": "0.5", "PYTHONOPTIMIZE": "2"}
+    with fake_server(fake_artifact, **environment).wait_until_ready() as server:
+        assert server.request("GET", "/openapi.json")[0] == 200
         statuses: list[int] = []
         bodies: list[Any] = [{"inputs": ["cat"] * count} for count in (1, 2, 3)]
         clients = [
@@ -89,14 +85,7 @@ def test_second_signal_ends_at_once(fake_artifact: Path, state: str, flags: list
         assert time.monotonic() - started < 25
 
 
-def test_bytecode_without_docstrings_serves(fake_artifact: Path) -> None:
-    with fake_server(fake_artifact, PYTHONOPTIMIZE="2").wait_until_ready() as server:
-        assert server.request("POST", "/encode", {"inputs": "cat"})[0] == 200
-        assert server.request("GET", "/openapi.json")[0] == 200
-        assert server.stop() == 0
-
-
-def test_a_unix_socket_in_place_of_a_port(fake_artifact: Path, tmp_path: Path) -> None:
+def test_a_unix_socket_in_place_of_a_port_and_ctrl_c_in_place_of_sigterm(fake_artifact: Path, tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with fake_server(fake_artifact, "--uds", str(path)) as server:
         server.wait_for_line(f"listening on unix:{path}")
@@ -104,5 +93,6 @@ def test_a_unix_socket_in_place_of_a_port(fake_artifact: Path, tmp_path: Path) -
             client.connect(str(path))
             client.sendall(b"GET /readyz HTTP/1.1\r\nHost: any\r\nConnection: close\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1.1 200 ")
-        assert server.stop() == 0
+        server.signal(signal.SIGINT)
+        assert server.wait() == 0
         assert not path.exists()
