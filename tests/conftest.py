@@ -196,7 +196,7 @@ def _drawn(name: str, make: str, **options: Any) -> Any:
 
 embedder = _drawn("embedder", "make_embedder")
 reranker = _drawn("reranker", "make_classifier", labels=("LABEL_0",))
-classifier = _drawn("classifier", "make_classifier", labels=("contradiction", "entailment", "neutral"))
+classifier = _drawn("classifier", "make_classifier", labels=("contradiction", "entailment", "neutral"), explains=False)
 token_classifier = _drawn("token_classifier", "make_token_classifier", labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC"))
 sparse_encoder = _drawn("sparse_encoder", "make_sparse")
 multi_vector_encoder = _drawn("multi_vector_encoder", "make_multi_vector")

@@ -64,7 +64,7 @@ def test_a_graph_that_computes_something_else_is_refused(
 def test_windows_of_long_texts_are_computed_without_a_branch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("model.attention.LONGEST_DENSE", 16)  # the grid has rows of up to 40 tokens
     rotary = {"positions": "none", "attention_positions": "rotary", "local_rope_theta": 100.0}
-    encoder = draw_weights(Encoder(vary(type_vocab_size=0, local_layers=(1,), window=3, **rotary)))
+    encoder = draw_weights(Encoder(vary(num_heads=(4,), type_vocab_size=0, local_layers=(0,), window=3, **rotary)))
     onnx_ir.save(trace(encoder), tmp_path / GRAPH)
     onnx_ir.save(plain_graph(tmp_path / GRAPH, encoder.config), tmp_path / PLAIN_GRAPH)
     found = verify_plain_graph(PlainSession(tmp_path / PLAIN_GRAPH, encoder.config, "fp32"), encoder)

@@ -73,9 +73,9 @@ def stanford(name: str, folder: Path, *, attend: bool) -> Path:
     return folder
 
 
-def pylate(name: str, folder: Path, *, attend: bool) -> Path:
+def pylate(name: str, folder: Path, *, attend: bool, **settings: Any) -> Path:
     """As GTE-ModernColBERT and mxbai-edge-colbert: a chain of dense layers with residuals and their settings."""
-    draw_folder(name, folder)
+    draw_folder(name, folder, **settings)
     modules = [("", "sentence_transformers.models.Transformer")]
     modules += [(f"{index}_Dense", "pylate.models.Dense.Dense") for index in (1, 2, 3)]
     entries = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(modules)]
@@ -193,7 +193,7 @@ def test_bge_m3_s_layer_for_tokens_is_read_from_its_own_file(tmp_path: Path) -> 
 
 
 def test_the_graph_takes_two_lengths_a_row_and_rows_do_not_depend_on_each_other(tmp_path: Path) -> None:
-    folder = pylate("modernbert", tmp_path / "folder", attend=False)
+    folder = pylate("modernbert", tmp_path / "folder", attend=False, num_hidden_layers=2)
     checkpoint = read(folder)
     (tmp_path / "graph").mkdir()
     write_graph(trace(checkpoint.encoder), tmp_path / "graph")
