@@ -19,7 +19,7 @@ from export.texts import read_texts, text_batches
 from export.verify import verify
 from model.config import EncoderConfig
 from model.encoder import Encoder
-from tests.networks import TINY, draw_weights, random_batches
+from tests.networks import TINY, draw_weights, random_batches, vary
 
 
 def quantized_pair(**change: object) -> tuple[Encoder, Encoder]:
@@ -85,10 +85,11 @@ def test_a_network_that_quantises_badly_makes_no_artifact(
 ) -> None:
     from export.exporter import export_artifact  # noqa: PLC0415
 
-    strict = replace(EMBEDDING, thresholds={"int8": (Threshold("cosine_worst", least=0.99999),)})
+    strict = replace(EMBEDDING, thresholds={"int8": (Threshold("cosine_worst", least=1.01),)})
     monkeypatch.setattr("export.precision.EXPORTS", {"embedding": strict})
+    encoder = draw_weights(Encoder(vary(num_heads=(2,))))
     with pytest.raises(QualityError):
-        export_artifact(tiny_checkpoint, tmp_path / "int8", precision="int8")
+        export_artifact(replace(tiny_checkpoint, encoder=encoder), tmp_path / "int8", precision="int8")
     assert not list(tmp_path.iterdir())
 
 
