@@ -14,7 +14,7 @@ import tempfile
 import time
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,18 +23,7 @@ import numpy as np
 from pydantic import BaseModel
 from starlette.types import ASGIApp
 
-from model.artifact import (
-    EXPLAIN_GRAPH,
-    FURTHER_OUTPUTS,
-    GRAPH,
-    TOKENIZER,
-    Defaults,
-    Manifest,
-    Source,
-    VectorRanges,
-    describe_files,
-    write_manifest,
-)
+from model.artifact import EXPLAIN_GRAPH, FURTHER_OUTPUTS, GRAPH, TOKENIZER, Manifest, VectorRanges, write_manifest
 from model.config import EncoderConfig
 from model.config_parts import ClassificationSettings, MultiVectorSettings, SparseSettings
 from service.app import ROUTES, create_app
@@ -46,7 +35,7 @@ from service.routes.predict import PredictRequest
 from service.routes.similarity import SimilarityRequest
 from service.services import Readiness
 from service.settings import read_settings
-from tests.service.fake_engine import load_fake_runner
+from tests.service.fake_engine import load_fake_runner, make_manifest
 
 LONGEST = 0.02
 """Seconds that no request within the limits may hold the loop for, on a quiet machine."""
@@ -139,7 +128,7 @@ def app_for(name: str) -> ASGIApp:
         (directory / graph).write_bytes(b"no graph: arrays of its shapes stand in")
     if name == "several_outputs":
         write_token_outputs(directory / FURTHER_OUTPUTS)
-    manifest = make_manifest(name, directory)
+    manifest = describe_model(name, directory)
     write_manifest(directory, manifest)
     store = ("--admin-port", str(ADMIN_PORT), "--model-store", str(directory))
     settings = read_settings(["--model", str(directory), "--workers", "1", *store])
@@ -166,33 +155,26 @@ def write_token_outputs(path: Path) -> None:
     )
 
 
-def make_manifest(name: str, directory: Path) -> Manifest:
+def describe_model(name: str, directory: Path) -> Manifest:
+    """The fake engine's manifest, in the sizes of the default model and for another task."""
     task: Any = TASK_NAMES.get(name, name)
     sizes = tuple(float(n) for n in range(HIDDEN_SIZE))
-    return Manifest(
+    config = EncoderConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN_SIZE,
+        num_heads=(HEADS,) * LAYERS,
+        d_k=32,
+        d_v=32,
+        intermediate_size=16,
+        max_positions=MAX_LENGTH,
+        task=task,
+        **({} if TASKS[name] is None else {"task_settings": TASKS[name]}),
+    )
+    return replace(
+        make_manifest(directory),
         model=MODEL,
-        source=Source(id=MODEL, revision=None, sha256="0" * 64),
-        config=EncoderConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=HIDDEN_SIZE,
-            num_heads=(HEADS,) * LAYERS,
-            d_k=32,
-            d_v=32,
-            intermediate_size=16,
-            max_positions=MAX_LENGTH,
-            task=task,
-            **({} if TASKS[name] is None else {"task_settings": TASKS[name]}),
-        ),
-        precision="fp32",
-        opset=24,
-        inputs=("input_ids", "lengths", "attention_layers", "norm_layers", "head_gates"),
-        outputs=("pooled", "last_hidden_state"),
-        defaults=Defaults(pooling="mean", normalize=True, prompts={}, default_prompt_name=None),
+        config=config,
         max_sequence_length=MAX_LENGTH,
-        fused_attention={"Attention": LAYERS},
-        parity={},
-        files=describe_files(directory),
-        versions={},
         pairs=task == "classification",
         token_outputs={"sparse": 1, "multi_vector": VECTOR_SIZE} if name == "several_outputs" else {},
         vector_ranges=VectorRanges(minimum=tuple(-n - 1 for n in sizes), maximum=sizes) if name == "embedder" else None,
