@@ -96,7 +96,8 @@ def GatedContext(context, packed, head_gates, null_context, num_heads: int, firs
 
     context: [B*S, H*V]; packed: int64 [T]; head_gates: float32 [B, sum of all layers' heads], or no rows for no gates;
     null_context: [H, V], the context that adds nothing. Returns [T, H*V]. Without gates it is one Gather, which
-    packing needs anyway. A head whose gate is 1 keeps its bits, so that texts with and without gates can share a batch.
+    packing needs anyway. A head whose gate is 1 keeps its bits, so that texts with and without gates can share a batch;
+    ONNX Runtime's Where drops the sign of a zero, which no sum behind it shows.
     """
     rows = op.Shape(head_gates, start=0, end=1)
     given = op.Greater(rows, op.Constant(value_ints=[0]))
