@@ -109,10 +109,10 @@ def compile_in_openvino(path: Path, precision: str, *, streams: int, threads: in
 
 
 def _let_attention_fuse(network: Any) -> None:
-    """Takes out what stands between the softmax and the product behind it, since OpenVINO fuses neighbours alone.
+    """Removes the step between the softmax and the product behind it: OpenVINO fuses only steps that are neighbours.
 
     It reads ONNX's Attention with a 0 for the weights of a query that sees no key (`Select(IsNaN(w), 0, w)`). Such a
-    query is padding, and nothing reads what it finds.
+    query is padding, and nothing reads its result.
     """
     for node in network.get_ordered_ops():
         if node.get_type_name() == "Select" and node.input_value(0).get_node().get_type_name() == "IsNaN":

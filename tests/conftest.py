@@ -63,7 +63,7 @@ def frozen_heap() -> None:
 def kept_traces() -> Iterator[None]:
     """Loads graphs that an earlier run traced, where the tests collected have anything to do with torch.
 
-    The exporter's table of operators is made once a process; it makes it anew for every trace, in most of a second.
+    The exporter's table of operators is made once a process, and not for every trace, which takes most of a second.
     """
     with pytest.MonkeyPatch.context() as patch:
         if "torch" in sys.modules:
