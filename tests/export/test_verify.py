@@ -116,7 +116,7 @@ def scale_weights(model: onnx_ir.Model) -> None:
 
 
 def swap_switches(model: onnx_ir.Model) -> None:
-    """Lets attention answer to the switch of norms, and norms to that of attention."""
+    """Lets attention answer to the switch of norms, and norms to the switch of attention."""
     inputs = {value.name: value for value in model.graph.inputs}
     attention, norms = inputs["attention_layers"], inputs["norm_layers"]
     places = [model.graph.inputs.index(value) for value in (attention, norms)]

@@ -39,7 +39,7 @@ def running(backend: FakeBackend, **settings: Any) -> Iterator[Batcher]:
 
 
 def worker_threads() -> set[threading.Thread]:
-    """Of this process; those of other tests' services may be among them."""
+    """Workers of this process, which may belong to services of other tests."""
     return {thread for thread in threading.enumerate() if thread.name.startswith("polyhead-")}
 
 
@@ -369,6 +369,15 @@ async def test_a_deadline_passes_while_every_worker_is_busy() -> None:
         assert backend.runs == [[(1,)], [(6,)]]
 
 
+async def test_a_deadline_that_passed_is_refused_at_once() -> None:
+    backend = FakeBackend()
+    with running(backend) as batcher:
+        with pytest.raises(DeadlineExceeded):
+            await batcher.submit([job(5)], deadline=time.monotonic() - 1)
+        await batcher.submit([job(6)])
+        assert backend.runs == [[(6,)]]
+
+
 async def test_a_worker_skips_expired_work_even_where_the_event_loop_stands_still() -> None:
     backend = FakeBackend()
     with running(backend) as batcher:
@@ -424,6 +433,21 @@ async def test_a_failed_text_takes_the_rest_of_its_request_out_of_the_queue() ->
         assert batcher.queued_tokens == 0
         await batcher.submit([job(7)])
         assert backend.runs == [[(4,)], [(5,)], [(7,)]]
+
+
+class ForgetfulBackend(FakeBackend):
+    """Returns nothing for its first run."""
+
+    def run(self, batch: Batch) -> BatchOutput:
+        output = super().run(batch)
+        return BatchOutput(output.output[:0], None, {}) if len(self.runs) == 1 else output
+
+
+async def test_an_output_that_lacks_rows_is_a_failure_not_a_dead_worker() -> None:
+    with running(ForgetfulBackend()) as batcher:
+        with pytest.raises(InferenceFailed):
+            await batcher.submit([job(5)])
+        assert pooled(await batcher.submit([job(6)])) == [[6, 1]]
 
 
 def test_an_event_loop_that_is_gone_does_not_stop_the_worker() -> None:
