@@ -75,6 +75,7 @@ class Checkpoint:
         further_outputs: arrays outside the graph, by name: layers on the last hidden state for an embedder's further
             outputs, or a sparse model's weights of words in queries; empty for none.
         removed: what training left out of the network that it began with; empty for nothing.
+        examples: texts that the network knows the words of, for whoever looks at it first; empty if it names none.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Checkpoint:
     pair_wording: PairWording | None = None
     further_outputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     removed: Mapping[str, Any] = field(default_factory=dict)
+    examples: tuple[str, ...] = ()
 
 
 def read_checkpoint(
@@ -126,6 +128,7 @@ def read_checkpoint(
     config = encoder.config
     words = _read_words(pipeline, described, config, instruction)
     files = _hash_rest(folder, pipeline) | hash_adapter(pipeline.transformer, adapter)
+    own = described if described.get("model_type") in POLYHEAD.model_types else {}
     return Checkpoint(
         name=name or folder.id,
         source=Source(id=folder.id, revision=folder.revision, sha256=sha256, adapter=adapter, files=files),
@@ -144,8 +147,16 @@ def read_checkpoint(
         pair_wording=words.pair_wording,
         further_outputs=read_token_outputs(pipeline, config.hidden_size)
         | read_query_weights(pipeline, config.vocab_size),
-        removed=described.get("removed", {}) if described.get("model_type") in POLYHEAD.model_types else {},
+        removed=own.get("removed", {}),
+        examples=_read_examples(own),
     )
+
+
+def _read_examples(described: Mapping[str, Any]) -> tuple[str, ...]:
+    examples = described.get("examples", [])
+    if not isinstance(examples, list) or not all(isinstance(text, str) for text in examples):
+        raise SourceError(f"config.json gives examples of {examples!r:.100}: expected a list of texts")
+    return tuple(examples)
 
 
 def _read_network(

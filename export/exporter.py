@@ -237,6 +237,7 @@ def _describe(checkpoint: Checkpoint, **made: Any) -> Manifest:
         defaults=checkpoint.defaults,
         max_sequence_length=checkpoint.max_sequence_length,
         removed_in_training=checkpoint.removed or None,
+        examples=checkpoint.examples,
         pairs=checkpoint.pairs,
         pair_wording=checkpoint.pair_wording,
         token_outputs={"sparse": 2, "multi_vector": len(further["vector_bias"])} if "vector_bias" in further else {},

@@ -166,6 +166,7 @@ class Manifest:
         pruning: which heads were removed, by what, and what it cost; None where none were.
         removed_in_training: what training left out: heads as [layer, head], a number of neurons for each layer that
             stayed, layers, and how much faster that made the network; None for nothing.
+        examples: texts that the model knows the words of, for the viewer to begin with; empty if it names none.
         pairs: whether the model takes pairs of texts, made as `tokenizer.json` makes them.
         pair_wording: what is put around the two texts before `tokenizer.json` reads them; None for nothing.
         vector_ranges: what 8-bit vectors are scaled by; None if the task has no such vectors, or they were not
@@ -194,6 +195,7 @@ class Manifest:
     versions: Mapping[str, str]
     pruning: Mapping[str, Any] | None = None
     removed_in_training: Mapping[str, Any] | None = None
+    examples: tuple[str, ...] = ()
     pairs: bool = False
     pair_wording: PairWording | None = None
     vector_ranges: VectorRanges | None = None
@@ -232,6 +234,7 @@ class Manifest:
             "config": self.config.to_dict(),
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
+            "examples": list(self.examples),
         }
 
     @classmethod
@@ -254,6 +257,7 @@ class Manifest:
                     "config": EncoderConfig.from_dict(data["config"]),
                     "inputs": tuple(data["inputs"]),
                     "outputs": tuple(data["outputs"]),
+                    "examples": tuple(data.get("examples", ())),
                     "defaults": Defaults(**data["defaults"]),
                     "pair_wording": _read_wording(data.get("pair_wording")),
                     "vector_ranges": _read_ranges(data.get("vector_ranges")),

@@ -32,7 +32,7 @@ def write_network(folder: Path, encoder: Encoder, like: Checkpoint) -> None:
     Args:
         folder: to write into; made if it is missing.
         encoder: the network. Its head dropout is training's and is not written.
-        like: gives tokenizer, longest text, normalisation, prompts, and what was left out.
+        like: gives tokenizer, longest text, normalisation, prompts, examples, and what was left out.
     """
     config = replace(encoder.config, head_dropout=0.0)
     inputs = ["input_ids", "attention_mask", *(["token_type_ids"] if config.type_vocab_size > 1 else [])]
@@ -41,6 +41,7 @@ def write_network(folder: Path, encoder: Encoder, like: Checkpoint) -> None:
             "model_type": "polyhead",
             **config.to_dict(),
             **({"removed": like.removed} if like.removed else {}),
+            **({"examples": like.examples} if like.examples else {}),
         },
         "tokenizer_config.json": {"model_max_length": like.max_sequence_length, "model_input_names": inputs},
     }

@@ -14,11 +14,12 @@ from torch import Tensor
 from export.families.family import Family, share_layers
 from model.config import EncoderConfig, Pooling
 
+BESIDE = ("model_type", "removed", "examples")  # what config.json says beside the `EncoderConfig`
 OLDER = re.compile(r"^(task_layers\.)?projection\.")  # its name before there were several, or before tasks
 
 
 def _read_polyhead_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    named = {name: value for name, value in config.items() if name not in ("model_type", "removed")}
+    named = {name: value for name, value in config.items() if name not in BESIDE}
     return EncoderConfig.from_dict({"pooling": pooling, **named})
 
 

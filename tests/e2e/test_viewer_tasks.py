@@ -11,11 +11,16 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+from export.checkpoint import read_checkpoint
+from export.exporter import export_artifact
+from export.sources import Folder
 from tests.e2e.conftest import OpenViewer
 from tests.e2e.test_viewer import ask
 from tests.e2e.viewer_page import ViewerPage
 from tests.service.process import ServerProcess
-from tests.task_artifacts import TaskArtifact
+from tests.task_artifacts import TaskArtifact, quick_export
+from train.experiments.patterns.network import Network, Row
+from train.experiments.patterns.servable import write_servable
 
 LONG_PROMPT = "Represent this sentence for searching relevant passages: "
 QUERY, DOCUMENT = "the cat", "the cat sat on the mat."
@@ -50,6 +55,32 @@ def prompted(default_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -
     (directory / "manifest.json").unlink()
     (directory / "manifest.json").write_text(json.dumps(manifest))
     return SimpleNamespace(artifact=directory)
+
+
+@pytest.fixture(scope="module")
+def own_words(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A network of `train patterns`, which knows no word but those of its task."""
+    directory = tmp_path_factory.mktemp("patterns")
+    write_servable(directory / "one-key", Network(Row("one key", 2, 16, 16), [0]), 0)
+    with quick_export():
+        export_artifact(
+            read_checkpoint(Folder(directory / "one-key", "one-key")), directory / "artifact", explains=False
+        )
+    return SimpleNamespace(artifact=directory / "artifact")
+
+
+@pytest.mark.parametrize("viewer_server", ["own_words"], indirect=True)
+def test_a_first_visit_opens_on_a_text_that_the_model_can_read(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer(is_first_visit=True)
+    viewer.wait_until_filled()
+    assert "[UNK]" not in viewer.labels()
+    assert viewer.labels() == viewer.page.input_value("#a").split()
+    viewer.type("")
+    examples = viewer.page.locator("#examples button")
+    expect(examples).to_have_count(3)
+    examples.last.click()
+    viewer.wait_until_filled()
+    assert viewer.labels() == examples.last.inner_text().split()
 
 
 @pytest.mark.parametrize("viewer_server", ["prompted"], indirect=True)

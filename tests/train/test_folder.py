@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from export.checkpoint import Checkpoint, read_checkpoint
+from export.errors import SourceError
 from export.sources import Folder
 from model.artifact import Defaults
 from model.config_parts import ClassificationSettings, MultiVectorSettings, Projection, SparseSettings
@@ -38,7 +40,7 @@ def test_a_network_comes_back_to_the_bit(network: str, tiny_checkpoint: Checkpoi
     defaults = Defaults(
         pooling=encoder.config.pooling, normalize=True, prompts={"query": "find: "}, default_prompt_name="query"
     )
-    like = replace(tiny_checkpoint, max_sequence_length=31, defaults=defaults)
+    like = replace(tiny_checkpoint, max_sequence_length=31, defaults=defaults, examples=("the cat",))
     write_network(tmp_path / "made", encoder, like)
     back = read_checkpoint(Folder(tmp_path / "made", "made"))
     assert back.encoder.config == NETWORKS[network]  # the head dropout is training's
@@ -47,11 +49,21 @@ def test_a_network_comes_back_to_the_bit(network: str, tiny_checkpoint: Checkpoi
     assert all(torch.equal(tensor, state[name]) for name, tensor in back.encoder.state_dict().items())
     assert back.tokenizer.to_str() == like.tokenizer.to_str()
     assert back.max_sequence_length == 31
+    assert back.examples == ("the cat",)
     if encoder.config.task == "embedding":
         assert back.defaults == defaults
     assert back.pairs == (encoder.config.task == "classification")
     if back.pairs:
         assert back.tokenizer.encode("the cat", "sat").type_ids == like.tokenizer.encode("the cat", "sat").type_ids
+
+
+def test_examples_that_are_no_texts_are_refused(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    write_network(tmp_path / "made", tiny_checkpoint.encoder, tiny_checkpoint)
+    described = json.loads((tmp_path / "made" / "config.json").read_bytes())
+    for examples in ("the cat", [1]):
+        (tmp_path / "made" / "config.json").write_text(json.dumps({**described, "examples": examples}))
+        with pytest.raises(SourceError, match="gives examples of .*: expected a list of texts"):
+            read_checkpoint(Folder(tmp_path / "made", "made"))
 
 
 def test_a_model_without_normalisation_stays_one(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:

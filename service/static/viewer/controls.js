@@ -1,7 +1,6 @@
 // What a reader types and chooses, and the address that follows it.
 
 import { byId, element } from "./dom.js";
-import { EXAMPLES } from "./examples.js";
 import { fromHash, toHash } from "./link.js";
 import { NO_PROMPT } from "./source.js";
 
@@ -97,17 +96,17 @@ export function bindPrompts(state, { prompts, default_prompt_name: byDefault }) 
 }
 
 /** Texts to begin with, in the list and, while there is no text, as buttons. */
-export function bindExamples(state, model) {
-  const take = (example) => takeExample(state, example, model());
+export function bindExamples(state, examples, model) {
+  const take = (example) => takeExample(state, example, model);
   const select = byId("example");
-  EXAMPLES.forEach((example, value) => {
+  examples.forEach((example, value) => {
     select.append(element("option", { value, textContent: example.name }));
     const button = element("button", { type: "button", textContent: example.name });
     button.addEventListener("click", () => take(example));
     byId("examples").append(button);
   });
   select.addEventListener("change", () => {
-    take(EXAMPLES[Number(select.value)]);
+    take(examples[Number(select.value)]);
     select.value = "";
   });
 }

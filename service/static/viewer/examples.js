@@ -1,6 +1,6 @@
 // Texts to begin with. `places`: by model, the head that answers the example's question best.
 
-export const EXAMPLES = [
+const EXAMPLES = [
   {
     name: "What does “it” look at?",
     a: "The trophy does not fit into the suitcase because it is too large.",
@@ -20,3 +20,8 @@ export const EXAMPLES = [
   },
   { name: "Right to left", a: "القط جلس على الحصيرة لأنها كانت دافئة." },
 ];
+
+/** The model's own texts if it names any, since it may know no word of others. `info` is what `GET /info` answers. */
+export function examplesOf({ manifest }) {
+  return manifest.examples.length ? manifest.examples.map((a) => ({ name: a, a })) : EXAMPLES;
+}

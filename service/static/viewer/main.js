@@ -4,7 +4,7 @@ import { ApiError, getDocument, getInfo, hasKey, listenForWaiting, useKey } from
 import { bindChoices, bindExamples, bindTexts, takeExample, writeLink } from "./controls.js";
 import { byId } from "./dom.js";
 import { fromHash } from "./link.js";
-import { EXAMPLES } from "./examples.js";
+import { examplesOf } from "./examples.js";
 import { jsonFile } from "./keep.js";
 import { Notices, describeFailure } from "./notices.js";
 import { Page } from "./page.js";
@@ -18,7 +18,6 @@ let page = null;
 bindTheme(byId("theme"), () => page?.redraw());
 bindChoices(state);
 bindTexts(state);
-bindExamples(state, () => page?.model);
 bindKeyForm();
 listenForWaiting((seconds) => {
   if (seconds) notices.show("busy", `The server is busy; the page asks again in ${seconds} s.`, { kind: "note" });
@@ -42,7 +41,9 @@ async function start() {
   }
   notices.clear("start");
   byId("key-form").hidden = true;
-  if (isFirstVisit && !state.text.trim() && !location.hash) takeExample(state, EXAMPLES[0], info.model);
+  const examples = examplesOf(info);
+  bindExamples(state, examples, info.model);
+  if (isFirstVisit && !state.text.trim() && !location.hash) takeExample(state, examples[0], info.model);
   page = new Page({ state, info, notices });
   hideLinksOfOtherPort();
 }

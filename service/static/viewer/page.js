@@ -38,7 +38,6 @@ export class Page {
   #headCounts;
   #hasPrompt;
   #notices;
-  model;
   #grid;
   #effect;
   #explorer;
@@ -48,7 +47,6 @@ export class Page {
   /** @param {{state: State, info: object, notices: Notices}} parts `info` is what `GET /info` answers */
   constructor({ state, info, notices }) {
     this.#state = state;
-    this.model = info.model;
     this.#headCounts = info.manifest.config.num_heads;
     this.#notices = notices;
     const causal = info.manifest.config.causal ? " · causal: a token sees itself and those before it" : "";

@@ -19,10 +19,11 @@ from model.config import EncoderConfig
 from model.config_parts import ClassificationSettings
 from model.encoder import Encoder
 from train.experiments.patterns.network import Network, Row
-from train.experiments.patterns.tasks import PLACES, TASKS, Task, vocabulary
+from train.experiments.patterns.tasks import PLACES, TASKS, Task, texts_of, vocabulary
 from train.folder import write_network
 from train.gates import fold_gates
 
+EXAMPLES = 3  # texts of the task, which the viewer begins with
 UNKNOWN = "[UNK]"  # id 0: adds nothing to its place
 EPSILON = torch.finfo(torch.float32).eps  # the default of `torch.nn.functional.rms_norm`
 
@@ -110,6 +111,7 @@ def write_servable(folder: Path, network: Network, seed: int) -> None:
     encoder, task = encoder_of(network, seed), TASKS[network.row.task]
     tokenizer = Tokenizer(WordLevel({UNKNOWN: 0, **vocabulary(task)}, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = WhitespaceSplit()
+    ids, _ = task.make(EXAMPLES, torch.Generator().manual_seed(0))
     write_network(
         folder,
         encoder,
@@ -120,6 +122,7 @@ def write_servable(folder: Path, network: Network, seed: int) -> None:
             tokenizer=tokenizer,
             defaults=Defaults(pooling="last", normalize=False, prompts={}, default_prompt_name=None),
             max_sequence_length=PLACES + 1,
+            examples=tuple(texts_of(task, ids)),
         ),
     )
 
