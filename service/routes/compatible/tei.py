@@ -12,6 +12,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, RootModel, SkipValidation
 from starlette.requests import Request
 from starlette.responses import Response
@@ -120,12 +121,18 @@ async def answer_embed_sparse(request: Request, body: SparseRequest) -> Response
     )
 
 
-def _sparse_values(encoded: EncodeResult) -> list[list[dict[str, float]]]:
+def _sparse_values(encoded: EncodeResult) -> list[memoryview]:
+    """The words of each text as JSON: as hundreds of thousands of objects they would hold up every other thread."""
     return [
-        [
-            {"index": index, "value": value}
-            for index, value in zip(words["indices"].tolist(), words["values"].tolist(), strict=True)
-        ]
+        memoryview(
+            orjson.dumps(
+                [
+                    {"index": index, "value": value}
+                    for index, value in zip(words["indices"].tolist(), words["values"], strict=True)
+                ],
+                option=orjson.OPT_SERIALIZE_NUMPY,
+            )
+        )
         for words in encoded.answer["sparse"]
     ]
 
