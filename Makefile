@@ -12,13 +12,15 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 # A file's tests stay together: they share what is made once a file. Files come in the
 # order of their folders: many short ones stand last, so no process is left with a long one.
 PARALLEL := -n $(shell expr 1 + $$(getconf _NPROCESSORS_ONLN)) --maxprocesses 5 --dist loadfile --no-loadscope-reorder
-# Each has a target of its own, with what it installs.
-APART := clients deploy
+# What `make test` leaves out: what builds upon encoder, export and service, and the whole way through them.
+APART := benchmarks deploy e2e examples published train
+FOLDERS := $(APART)
+QUICK := not slow and not alone and not exhaustive
 export ORT_DISABLE_TELEMETRY := 1
 # The tests start a hundred processes: compiled modules are kept.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-clients test-deploy test-slow test-alone test-exhaustive test-all lint docs format export tools locks container-check bulk-check litellm-check play clean
+.PHONY: help serve test test-apart test-clients test-slow test-alone test-exhaustive test-all lint docs format export tools locks container-check bulk-check litellm-check play clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-18s%s\n", $$1, $$2}' $(MAKEFILE_LIST) | sort
@@ -27,17 +29,17 @@ serve: $(BIN)/.serve $(if $(MODEL),,$(ARTIFACT)/manifest.json) ## install, serve
 	@echo "==> serving $(or $(MODEL),$(ARTIFACT)) at http://$${POLYHEAD_HOST:-127.0.0.1}:$${POLYHEAD_PORT:-8000}: / shows heads, /docs describes the API; stop with Ctrl-C"
 	@exec $(BIN)/polyhead serve $(or $(MODEL),$(ARTIFACT))
 
-test: $(BIN)/.test ## install, run the tests (clients, deploy/, long-running and timed ones have targets of their own)
+test: $(BIN)/.test ## install, run the tests of the encoder, the export, the service and the command line
 	@echo "==> running the tests (a model is exported first, and kept)"
-	@$(BIN)/python -m pytest $(PARALLEL) $(APART:%=--ignore=tests/%) -m "not slow and not alone and not exhaustive"
+	@$(BIN)/python -m pytest $(PARALLEL) $(patsubst %,--ignore=tests/%,$(APART) clients) -m "$(QUICK)"
+
+test-apart: $(BIN)/.dev tools ## install what they need, run the tests in the other folders (FOLDERS="train e2e" for some)
+	@echo "==> running the tests in $(FOLDERS)"
+	@$(BIN)/python -m pytest $(PARALLEL) $(FOLDERS:%=tests/%) -m "$(QUICK)"
 
 test-clients: $(BIN)/.clients ## install other projects' clients, run their tests
 	@echo "==> running the tests of clients"
 	@$(BIN)/python -m pytest tests/clients
-
-test-deploy: $(BIN)/.dev tools ## install what checks deploy/, run its tests
-	@echo "==> running the tests of deploy/"
-	@$(BIN)/python -m pytest $(PARALLEL) tests/deploy -m "not slow and not alone and not exhaustive"
 
 test-slow: $(BIN)/.dev tools ## run the long-running tests that need no machine for themselves
 	@$(BIN)/python -m pytest --ignore=tests/clients -m "slow and not alone and not exhaustive" -p no:cacheprovider $(PARALLEL)
@@ -49,7 +51,7 @@ test-exhaustive: $(BIN)/.dev tools ## run what faster tests show already, for ev
 	@$(BIN)/python -m pytest --ignore=tests/clients -m "exhaustive and not alone" -p no:cacheprovider $(PARALLEL)
 	@$(BIN)/python -m pytest --ignore=tests/clients -m "exhaustive and alone"
 
-test-all: test test-deploy test-clients test-slow bulk-check litellm-check test-alone test-exhaustive ## run every test
+test-all: test test-apart test-clients test-slow bulk-check litellm-check test-alone test-exhaustive ## run every test
 
 docs: $(BIN)/.docs ## build the documentation as a site in build/site; any warning or broken link fails
 	@rm -rf build/pages && mkdir -p build/pages/deploy

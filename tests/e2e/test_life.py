@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 
-from model.artifact import identity, read_manifest
+from model.artifact import MANIFEST, identity, read_manifest
+from polyhead.cli import main
+from polyhead.models import cached_artifacts
+from service.settings import Settings
 from tests.service.process import ServerProcess, wait_until
+from tests.service.routes.test_tables import write_table
 
 CANARY = "xylophonist-4711"
 TEXTS = ("a short one", "one that is a good deal longer than the short one, so that batches mix their lengths", "")
@@ -44,6 +48,30 @@ class Client:
             self.failures.append(repr(error))
         finally:
             connection.close()
+
+
+def test_a_checkpoint_is_exported_and_the_next_start_takes_it_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[Settings] = []
+
+    def run(settings: Settings, **_: Any) -> int:
+        served.append(settings)
+        return 0
+
+    monkeypatch.setattr("service.__main__.run", run)
+    monkeypatch.setenv("POLYHEAD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("POLYHEAD_MODEL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    folder = write_table(tmp_path / "table", "sentence-transformers")  # the quickest export there is
+    assert main(["serve", str(folder), "--port", "0"]) == 0
+    (artifact,) = cached_artifacts()
+    assert served[0].model == artifact
+    assert artifact.parent == tmp_path / "cache"
+    assert read_manifest(artifact).precision == "fp32"
+    made = (artifact / MANIFEST).stat().st_mtime_ns
+    assert main(["serve", "--port", "0", str(folder)]) == 0
+    assert (cached_artifacts(), (artifact / MANIFEST).stat().st_mtime_ns) == ([artifact], made)
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

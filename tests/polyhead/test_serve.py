@@ -13,14 +13,12 @@ import pytest
 from export.cli import parser as export_parser
 from export.errors import SourceError
 from export.sources import Folder
-from model.artifact import MANIFEST, read_manifest
 from polyhead import models
 from polyhead.cli import main
 from polyhead.models import DEFAULT_ARTIFACT, Tuned, Wanted, cached_artifacts, default_artifact, exported, keep_tuned
 from service.machine import usable_cores
 from service.settings import Settings, misspelt_variables
 from tests.service.fake_engine import write_fake_artifact
-from tests.service.routes.test_tables import write_table
 from tests.task_artifacts import TaskArtifact
 
 ROOT = Path(__file__).parents[2]
@@ -77,20 +75,6 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str | N
 
     monkeypatch.setattr(models, "find_folder", find)
     return seen
-
-
-def test_a_checkpoint_is_exported_and_the_next_start_takes_it_from_the_cache(
-    served: list[Settings], cache: Path, tmp_path: Path
-) -> None:
-    folder = write_table(tmp_path / "table", "sentence-transformers")  # the quickest export there is
-    assert main(["serve", str(folder), "--port", "0"]) == 0
-    (artifact,) = cached_artifacts()
-    assert served[0].model == artifact
-    assert artifact.parent == cache
-    assert read_manifest(artifact).precision == "fp32"
-    made = (artifact / MANIFEST).stat().st_mtime_ns
-    assert main(["serve", "--port", "0", str(folder)]) == 0
-    assert (cached_artifacts(), (artifact / MANIFEST).stat().st_mtime_ns) == ([artifact], made)
 
 
 def test_serving_loads_no_pytorch() -> None:

@@ -406,6 +406,7 @@ ADMIN_ROUTES = frozenset((route.method, route.path) for route in ROUTES if not r
 def field_cases() -> Iterator[Case]:
     """Every field of every body, filled with every value; fields of a nested model once for all routes that have it."""
     routes = {f"{route.method} {route.path}": route for route in ROUTES}
+    named = list(values())  # some are long
     seen: set[tuple[type[BaseModel], str]] = set()
     for body in BODIES:
         model = body.body_model or routes[body.route].body_model
@@ -415,7 +416,7 @@ def field_cases() -> Iterator[Case]:
                 continue
             seen.add((owner, str(path[-1])))
             place = ".".join(map(str, (body.name, *path) if body.name else path))
-            for name, value in values():
+            for name, value in named:
                 yield Case(
                     body.route,
                     f"{place}: {name}",

@@ -159,19 +159,24 @@ async def test_freed_memory_of_long_texts_is_returned_once_no_more_wait(monkeypa
 @pytest.mark.parametrize("ids_only", [False, True])
 def test_a_long_text_leaves_other_threads_the_interpreter(*, ids_only: bool) -> None:
     tokenizer = Tokenizer(wordpiece(), 256, threads=1)
-    spent: list[float] = []
 
-    def tokenize() -> None:
-        before = time.thread_time()
-        tokenizer.encode_now(["\u4e2d" * 131_072], ids_only=ids_only)
-        spent.append(time.thread_time() - before)
+    def share() -> float:
+        """The processor time of this thread, as a share of what the tokenizer's took meanwhile."""
+        spent: list[float] = []
 
-    thread, before = threading.Thread(target=tokenize), time.thread_time()
-    thread.start()
-    while thread.is_alive():
-        pass
-    own = time.thread_time() - before
-    assert own > 0.3 * spent[0], f"{own:.3f} s for this thread beside {spent[0]:.3f} s of the tokenizer"
+        def tokenize() -> None:
+            before = time.thread_time()
+            tokenizer.encode_now(["\u4e2d" * 131_072], ids_only=ids_only)
+            spent.append(time.thread_time() - before)
+
+        thread, before = threading.Thread(target=tokenize), time.thread_time()
+        thread.start()
+        while thread.is_alive():
+            pass
+        return (time.thread_time() - before) / spent[0]
+
+    # About 1, and below 0.1 if the interpreter is held; a busy machine lets this thread wait at times.
+    assert any(share() > 0.3 for _ in range(10))
 
 
 def test_texts_come_to_the_library_in_calls_of_few_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
