@@ -70,7 +70,11 @@ def write_network(encoder: Encoder, folder: Path) -> None:
 
 
 def write_reranker(shape: str, folder: Path) -> None:
-    """Writes a checkpoint's folder; raises `FileExistsError` if it exists."""
+    """Writes a checkpoint's folder; raises `FileExistsError` if it exists.
+
+    Both token types have one vector. Infinity's ONNX engine gives every token the first type, and would put the
+    documents in another order.
+    """
     from transformers import BertConfig, BertForSequenceClassification  # noqa: PLC0415 - of the extra `test`
 
     layers, heads, hidden = SHAPES[shape]
@@ -86,7 +90,10 @@ def write_reranker(shape: str, folder: Path) -> None:
         id2label={0: "score"},
     )
     folder.mkdir(parents=True)
-    BertForSequenceClassification(config).save_pretrained(folder)
+    network = BertForSequenceClassification(config)
+    types = network.bert.embeddings.token_type_embeddings.weight
+    types.data[1:] = types.data[0]
+    network.save_pretrained(folder)
     for name in (TOKENIZER, "tokenizer_config.json"):
         shutil.copy(find_folder(None).path / name, folder / name)
 

@@ -30,6 +30,7 @@ from model.artifact import OPENVINO, TOKENIZER, Artifact, Manifest
 from model.processor import vector_instructions
 from polyhead.models import Tuned, Wanted, exported, is_artifact, keep_tuned, name_to_export
 from polyhead.output import OutputError, say, write
+from service.settings import Settings
 
 Aim = Literal["throughput", "latency"]
 BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
@@ -70,8 +71,13 @@ class Layout:
 
     def __str__(self) -> str:
         """For people."""
-        batch = "" if self.max_batch_tokens is None else f", batches of {self.max_batch_tokens} tokens"
-        return f"{self.processes} processes, {self.workers} workers, {self.intra_op_threads} threads{batch}"
+        parts = (
+            (self.processes, "process", "es"),
+            (self.workers, "worker", "s"),
+            (self.intra_op_threads, "thread", "s"),
+        )
+        cores = ", ".join(f"{number} {name}{'' if number == 1 else plural}" for number, name, plural in parts)
+        return cores if self.max_batch_tokens is None else f"{cores}, batches of {self.max_batch_tokens} tokens"
 
     @property
     def variables(self) -> dict[str, str]:
@@ -230,7 +236,7 @@ def held_memory(pid: int) -> float | None:
 
 
 def report(measured: Sequence[Measurement], manifests: Mapping[Path, Manifest]) -> str:
-    """The table, and the form and settings for either aim. A dash under "batch" is the server's own size."""
+    """The table, and the form and settings for either aim."""
     heads = ("processes", "workers", "threads", "batch", "texts/s", "tokens/s", "p50 ms", "p95 ms", "MB")
     lines = [f"{'precision':>9}{'engine':>12}" + "".join(f"{head:>10}" for head in heads) + "  fidelity"]
     for one in measured:
@@ -242,6 +248,9 @@ def report(measured: Sequence[Measurement], manifests: Mapping[Path, Manifest]) 
             f"{one.texts_per_second:>10.0f}{one.tokens_per_second:>10.0f}"
             f"{1e3 * one.latency_p50:>10.2f}{1e3 * one.latency_p95:>10.2f}{memory:>10}  {fidelity(manifest)}"
         )
+    if any(one.layout.max_batch_tokens for one in measured):
+        own = Settings.model_fields["max_batch_tokens"].default
+        lines.append(f"a dash under batch is the server's own size: POLYHEAD_MAX_BATCH_TOKENS, {own} if it is not set")
     for aim, best in (("throughput", most_throughput(measured)), ("latency", least_latency(measured))):
         settings = " ".join(f"{name}={value}" for name, value in best.layout.variables.items())
         lines.append(f"for {aim}: {settings} polyhead serve {best.artifact}")
@@ -273,9 +282,10 @@ def most_throughput(measured: Sequence[Measurement]) -> Measurement:
 
 
 def least_latency(measured: Sequence[Measurement]) -> Measurement:
-    """The shortest wait of a request that comes alone; likewise."""
-    best = min(one.latency_p50 for one in measured)
-    return _simplest(one for one in measured if one.latency_p50 <= best * (1 + NOISE))
+    """The shortest wait of a request that comes alone; likewise. It is a batch by itself, so the size has no part."""
+    found = [one for one in measured if one.layout.max_batch_tokens is None]
+    best = min(one.latency_p50 for one in found)
+    return _simplest(one for one in found if one.latency_p50 <= best * (1 + NOISE))
 
 
 def _simplest(found: Iterable[Measurement]) -> Measurement:
