@@ -9,7 +9,6 @@ import asyncio
 import atexit
 import concurrent.futures
 import functools
-import gc
 import logging
 import os
 import signal
@@ -28,7 +27,7 @@ from service.http.connection import ADMIN_CONNECTIONS, REFUSED_CONNECTIONS, Conn
 from service.http.protocol import BoundedProtocol
 from service.http.uvicorn_parts import HttpServer
 from service.listeners import FAILED, StartFailure, address_of, listening
-from service.machine import core_limit, make_room, memory_limit
+from service.machine import core_limit, keep_collections_short, make_room, memory_limit
 from service.models import ServedModel
 from service.observability.stages import BatchRecord, TracingUnavailable, open_tracing
 from service.runner import Runner
@@ -263,8 +262,7 @@ class Server(HttpServer):
         except ModelNotFound as error:
             self._end_unready(f"--default {self.settings.default}: {error.message}")
             return
-        gc.collect()
-        gc.freeze()  # the loaded model stays: no collection needs to look at it again
+        keep_collections_short()
         self.readiness.start()
         self.on_ready()
 

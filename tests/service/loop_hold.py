@@ -28,6 +28,7 @@ from model.config import EncoderConfig
 from model.config_parts import ClassificationSettings, MultiVectorSettings, SparseSettings
 from service.app import ROUTES, create_app
 from service.inference.backend import Batch, BatchOutput, Cancellation, Float32Array, Int64Array, TokenParts, WholeText
+from service.machine import keep_collections_short
 from service.requests.scoring import RerankRequest
 from service.routes.compatible.inference_protocol import InferenceRequest
 from service.routes.compatible.tei import EmbedRequest
@@ -144,8 +145,7 @@ def app_for(name: str) -> ASGIApp:
         load_fake_runner(settings, None, ShapesBackend(manifest), decomposer=ShapesDecomposer(), max_length=MAX_LENGTH),
     )
     readiness.start()
-    gc.collect()
-    gc.freeze()  # as the server does once its models are loaded
+    keep_collections_short()
     return app
 
 

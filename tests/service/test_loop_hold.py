@@ -15,9 +15,11 @@ REFUSED_OR_ANSWERED = {200, 400, 404, 405, 406, 413, 415, 422, 429, 503}
 
 @pytest.fixture(scope="module", autouse=True)
 def _without_garbage() -> Iterator[None]:
+    thresholds = gc.get_threshold()
     gc.freeze()
     yield
     gc.unfreeze()
+    gc.set_threshold(*thresholds)
 
 
 def test_every_route_is_measured() -> None:
