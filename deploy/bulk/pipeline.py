@@ -76,12 +76,13 @@ class EncodeShards:
         """Names of the shard's chunks, or what is wrong with its file; its figures go to the tally."""
         (shard,) = batch["shard"]
         try:
-            names = list(self._encode(shard))
+            told = dict(self._encode(shard))
         except WrongCorpus as error:
             return {"name": [""], "wrong": [str(error)]}
-        return {"name": names, "wrong": [""] * len(names)}
+        ray.get(list(told.values()))  # or the run could end, and its figures be read, before the tally has them
+        return {"name": list(told), "wrong": [""] * len(told)}
 
-    def _encode(self, shard: Shard) -> Iterator[str]:
+    def _encode(self, shard: Shard) -> Iterator[tuple[str, ray.ObjectRef]]:
         for number, chunk in enumerate(chunks(shard.source, self._columns)):
             if number % shard.of != shard.number:
                 continue
@@ -95,8 +96,7 @@ class EncodeShards:
                 report.without_text = rows[self._columns.text].null_count if failures is None else 0
                 report.encoded = before - report.without_text - len(failed)
                 report.failed_ids = rows[self._columns.id].take(pa.array(failed, pa.int64())).to_pylist()
-            self._tally.add.remote(chunk.name, report)
-            yield chunk.name
+            yield chunk.name, self._tally.add.remote(chunk.name, report)
 
 
 def encode_corpus(

@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,10 @@ import pyarrow.parquet as pq
 
 from deploy.bulk import show
 from deploy.bulk.__main__ import main
-from deploy.bulk.corpus import Source
+from deploy.bulk.corpus import Columns, Source, find_sources
 from deploy.bulk.encoder import TextEncoder
 from deploy.bulk.output import AnotherRun, Output, Record
-from deploy.bulk.pipeline import make_shards
+from deploy.bulk.pipeline import ChunkReport, EncodeShards, Shard, make_shards
 from deploy.bulk.show import Cluster
 from model.artifact import GRAPH, TOKENIZER, describe_files, read_manifest, write_manifest
 from tests.deploy.tools import DEPLOY, ROOT
@@ -252,6 +253,29 @@ def test_a_killed_run_is_gone_on_with_and_outlives_its_node_with_one_core_left(
     assert said.startswith(f"{output} holds 8800 rows; ")
     assert int(said.split()[4]) <= 8800 - sum(done)  # what the killed run finished is not encoded again
     check(pq.read_table(output).to_pylist(), pq.read_table(long_corpus).to_pylist(), embedder.artifact)
+
+
+def test_a_shard_is_done_when_the_tally_has_its_figures(
+    tmp_path: Path, embedder: TaskArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command reads the tally when all shards are done; a report that is on its way then would be lost."""
+    told: list[str] = []
+    waited: list[str] = []
+
+    def add(name: str, report: ChunkReport) -> str:
+        assert report.encoded == 2
+        told.append(name)
+        return f"receipt of {name}"
+
+    monkeypatch.setattr("deploy.bulk.pipeline.ray.get", waited.extend)
+    (tmp_path / "a.txt").write_text("a text\nanother\n")
+    (source,) = find_sources([(tmp_path / "a.txt").as_uri()])
+    tally = SimpleNamespace(add=SimpleNamespace(remote=add))
+    output = (tmp_path / "output").as_uri()
+    encode = EncodeShards(TextEncoder.load, str(embedder.artifact), output, Columns(), tally)
+    assert encode({"shard": [Shard(source, 0, 1)]})["name"] == told
+    assert waited == [f"receipt of {name}" for name in told]
+    assert len(waited) == 1
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_running_requests_are_answered_before_the_end(fake_artifact: Path) -> No
 
 
 def test_requests_beyond_the_shutdown_limit_are_told_so(fake_artifact: Path) -> None:
-    with fake_server(fake_artifact, "--shutdown-timeout", "0.2", FAKE_RUN_SECONDS="2").wait_until_ready() as server:
+    with fake_server(fake_artifact, "--shutdown-timeout", "0.2", FAKE_RUN_SECONDS="30").wait_until_ready() as server:
         answers: list[tuple[int, dict[str, str], bytes]] = []
         client = threading.Thread(target=lambda: answers.append(server.request("POST", "/encode", {"inputs": "cat"})))
         client.start()
