@@ -227,7 +227,7 @@ def trim_heap() -> None:
 
 
 def keep_collections_short() -> None:
-    """Leaves what is loaded by now out of collections of garbage, and makes those of all objects rare."""
+    """Takes all present objects out of garbage collections, and makes full collections rare."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*gc.get_threshold()[:2], RARE_COLLECTIONS)

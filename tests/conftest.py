@@ -39,11 +39,16 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 COROUTINE_LIMIT = 60.0  # seconds after which a test is broken, not slow
 
-gc.disable()  # while tests are imported, where it finds nothing and takes a sixth of the time
+gc.disable()  # until tests are imported: it finds nothing then, and is a sixth of that time
 
 
-def pytest_collection_finish() -> None:
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Lets the garbage collector run again, in the processes that run tests and in the one that hands them out."""
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

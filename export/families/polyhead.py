@@ -14,7 +14,7 @@ from torch import Tensor
 from export.families.family import Family, share_layers
 from model.config import EncoderConfig, Pooling
 
-BESIDE = ("model_type", "removed", "examples")  # what config.json says beside the `EncoderConfig`
+BESIDE = ("model_type", "removed", "examples")  # keys of config.json that are no field of `EncoderConfig`
 OLDER = re.compile(r"^(task_layers\.)?projection\.")  # its name before there were several, or before tasks
 
 

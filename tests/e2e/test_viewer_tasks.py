@@ -59,7 +59,7 @@ def prompted(default_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def own_words(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """A network of `train patterns`, which knows no word but those of its task."""
+    """A network of `train patterns`, which knows the words of its task alone."""
     directory = tmp_path_factory.mktemp("patterns")
     write_servable(directory / "one-key", Network(Row("one key", 2, 16, 16), [0]), 0)
     with quick_export():
