@@ -51,6 +51,7 @@ def widened_by_layer(encoder: Encoder) -> Encoder:
         made = Encoder(encoder.config)
     made.embeddings = _widened_embeddings(encoder)
     made.positions = widen(encoder.positions)
+    made.layer_signals = encoder.layer_signals and widen(encoder.layer_signals)
     made.layers = WidenedLayers(encoder.layers)
     made.final_norm = widen(encoder.final_norm)
     made.task_layers = widen(encoder.task_layers)

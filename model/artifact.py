@@ -383,21 +383,21 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def identity(manifest: Manifest) -> str:
-    """SHA-256 of everything that an answer depends on; equal for two artifacts that give the same vectors.
+    """SHA-256 of everything that an answer depends on; equal for two artifacts that give the same answers.
 
     Whole, pruned and distilled networks have one source, and so has one that cuts texts earlier: only the graph, the
-    tokenizer and what the manifest says about texts tell them apart. Reports and the explaining graph change no vector.
-    OpenVINO rounds by itself, so artifacts for it have the same graph in every precision.
+    tokenizer and what the manifest says about texts and the task tell them apart. Reports and the explaining graph
+    change no answer. OpenVINO rounds by itself, so artifacts for it have the same graph in every precision.
     """
     answering = (GRAPH, GRAPH_WEIGHTS, TOKENIZER, FURTHER_OUTPUTS)
     files = {name: manifest.files[name].sha256 for name in answering if name in manifest.files}
-    said = ["defaults", "max_sequence_length", "pairs", "pair_wording", "vector_ranges"]
-    if manifest.engine == OPENVINO:
-        said += ["engine", "precision"]
     given = manifest.to_dict()
-    return hashlib.sha256(
-        json.dumps([files, {name: given[name] for name in said}], sort_keys=True).encode()
-    ).hexdigest()
+    said = {name: given[name] for name in ("defaults", "max_sequence_length", "pairs", "pair_wording", "vector_ranges")}
+    if manifest.engine == OPENVINO:
+        said |= {name: given[name] for name in ("engine", "precision")}
+    if (task := given["config"]["task_settings"]) is not None:  # labels, activation, skipped tokens: not in the graph
+        said["task_settings"] = task
+    return hashlib.sha256(json.dumps([files, said], sort_keys=True).encode()).hexdigest()
 
 
 def hash_file(path: Path) -> str:

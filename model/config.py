@@ -401,6 +401,21 @@ def _check_positions(config: EncoderConfig) -> None:
             f"relative_distance is {config.relative_distance}: expected more than {config.relative_buckets // 4}, the "
             "distances that have a bucket of their own"
         )
+    if config.rope_scaling and config.rope_divisor != 1:
+        raise ConfigError("rope_divisor and rope_scaling: set one of them")
+    _check_disentangled(config)
+    if list(config.local_layers) != sorted(set(config.local_layers) & set(range(config.num_layers))):
+        raise ConfigError(
+            f"local_layers is {list(config.local_layers)}: expected ascending layers of {config.num_layers}"
+        )
+    if (config.window is not None) != bool(config.local_layers):
+        raise ConfigError("window and local_layers belong together: give both or neither")
+    if config.window is not None:
+        require("window", config.window, minimum=0)
+
+
+def _check_disentangled(config: EncoderConfig) -> None:
+    """Disentangled positions have their terms and an even table, and nothing beside them."""
     if (config.attention_positions == "disentangled") != bool(config.position_scores):
         raise ConfigError("position_scores and disentangled attention_positions belong together: give both or neither")
     if config.position_scores:
@@ -410,14 +425,8 @@ def _check_positions(config: EncoderConfig) -> None:
             raise ConfigError(
                 "disentangled positions need an even number of relative_buckets, and keys that one query head reads"
             )
-    if list(config.local_layers) != sorted(set(config.local_layers) & set(range(config.num_layers))):
-        raise ConfigError(
-            f"local_layers is {list(config.local_layers)}: expected ascending layers of {config.num_layers}"
-        )
-    if (config.window is not None) != bool(config.local_layers):
-        raise ConfigError("window and local_layers belong together: give both or neither")
-    if config.window is not None:
-        require("window", config.window, minimum=0)
+        if config.causal or config.local_layers:
+            raise ConfigError("disentangled positions hide no keys: they go with neither causal nor local_layers")
 
 
 def _check_kept_heads(config: EncoderConfig) -> None:

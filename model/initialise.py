@@ -40,18 +40,13 @@ def _draw(module: nn.Module, generator: torch.Generator) -> None:
         if parameter.ndim > 1:
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * DEVIATION)
         else:
-            parameter.fill_(1.0 if name == "weight" else 0.0)  # a norm's factor; a bias
+            parameter.fill_(1.0 if name in ("weight", "layer_scalar") else 0.0)  # a factor; a bias
 
 
-def _added_to_the_stream(encoder: Encoder) -> list[Tensor]:
-    """The weights of the last product of each attention and feed-forward."""
-    added: list[Tensor] = []
-    for module in encoder.modules():
-        if isinstance(module, MultiHeadAttention) and module.num_heads:
-            added.append(module.output.weight)
-        elif isinstance(module, FeedForward):
-            added.append(module.down.weight)
-    return added
+def _added_to_the_stream(encoder: Encoder) -> set[Tensor]:
+    """The weights of the last product of each attention and feed-forward; those that layers share once."""
+    attentions = {m.output.weight for m in encoder.modules() if isinstance(m, MultiHeadAttention) and m.num_heads}
+    return attentions | {m.down.weight for m in encoder.modules() if isinstance(m, FeedForward)}
 
 
 def make_untrained(config: EncoderConfig, seed: int = 0) -> Encoder:

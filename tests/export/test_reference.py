@@ -71,9 +71,11 @@ def test_a_sparse_task_reads_the_token_embeddings_in_float64(*, tied: bool) -> N
     require_same_bits(draw_weights(Encoder(made)))
 
 
-def test_shared_layers_are_widened_too() -> None:
-    config = EncoderConfig.from_dict({**TINY.to_dict(), "num_heads": [2, 2, 2], "shared_layers": [0, 1, 0]})
-    require_same_bits(draw_weights(Encoder(config)))
+@pytest.mark.parametrize(
+    "change", [{"num_heads": [2, 2, 2], "shared_layers": [0, 1, 0]}, {"layer_signal_size": 4}], ids=str
+)
+def test_shared_layers_and_signals_are_widened_too(change: dict[str, Any]) -> None:
+    require_same_bits(draw_weights(Encoder(EncoderConfig.from_dict({**TINY.to_dict(), **change}))))
 
 
 @given(config=configs())

@@ -28,6 +28,7 @@ from model.artifact import (
     read_manifest,
     write_manifest,
 )
+from model.config_parts import ClassificationSettings
 from tests.networks import TINY
 
 
@@ -209,6 +210,15 @@ def test_identity_tells_networks_of_one_source_apart(directory: Path) -> None:
     tabled = replace(whole, files={**whole.files, FURTHER_OUTPUTS: FileEntry(sha256="0" * 64, size=1)})
     in_bf16 = replace(whole, engine=OPENVINO, precision="bf16")  # the graph is the same, in float32
     assert len({identity(one) for one in (whole, tabled, in_bf16, replace(in_bf16, precision="fp32"))}) == 4
+    scored = [
+        replace(whole, config=replace(TINY, task="classification", task_settings=settings))
+        for settings in (
+            ClassificationSettings(labels=("no", "yes")),
+            ClassificationSettings(labels=("yes", "no")),
+            ClassificationSettings(labels=("no", "yes"), activation="softmax"),
+        )
+    ]
+    assert len({identity(one) for one in (whole, *scored)}) == 4
     named = replace(whole, model="other", versions={}, parity={}, source=replace(whole.source, revision="def"))
     assert identity(named) == identity(whole)
     (directory / "heads.json").write_bytes(b"{}")

@@ -26,6 +26,8 @@ CONFIG = EncoderConfig(
     type_vocab_size=2,
     projections=(Projection(size=7),),
 )
+DISENTANGLED = {"attention_positions": "disentangled", "position_scores": ["content_to_position"]}
+SCALED = {"kind": "yarn", "factor": 2.0, "original_positions": 8}
 
 
 def test_survives_a_round_trip_through_json_types() -> None:
@@ -65,6 +67,9 @@ def test_derives_depth_and_embedding_size() -> None:
         ({"shared_layers": [0, 0, 1]}, r"shared_layers is \[0, 0, 1\]: expected 3 layers, of each the first alike"),
         ({"shared_layers": [0, 0, 0]}, "layers of one weight need the same heads"),
         ({"projections": [{"width": 3}]}, "incomplete encoder configuration"),
+        ({**DISENTANGLED, "causal": True}, "they go with neither causal nor local_layers"),
+        ({**DISENTANGLED, "local_layers": [0], "window": 1}, "they go with neither causal nor local_layers"),
+        ({"rope_scaling": SCALED, "rope_divisor": 2.0}, "rope_divisor and rope_scaling: set one of them"),
     ],
 )
 def test_refuses_a_configuration_that_describes_no_network(change: dict[str, object], message: str) -> None:

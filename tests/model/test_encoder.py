@@ -13,7 +13,7 @@ from model.config import EncoderConfig, Pooling
 from model.config_parts import Projection
 from model.encoder import Encoder
 from model.initialise import initialise
-from model.layers import Dropout
+from model.layers import Dropout, SignalReader
 from model.tasks import POOLINGS
 from tests.networks import BERT_CONFIG, TINY, draw_weights
 
@@ -138,16 +138,18 @@ def test_weights_are_drawn_as_bert_draws_them() -> None:
         assert own[shape][1] == pytest.approx(expected[shape][1], rel=0.05)
 
 
-def test_biases_are_0_and_norms_1() -> None:
-    encoder = initialise(Encoder(LARGE), 0)
-    norms = {id(p) for m in encoder.modules() if isinstance(m, nn.LayerNorm) for p in [m.weight]}
+def test_biases_are_0_and_factors_1() -> None:
+    encoder = initialise(Encoder(replace(LARGE, layer_signal_size=8)), 0)
+    factors = {id(m.weight) for m in encoder.modules() if isinstance(m, nn.LayerNorm)}
+    factors |= {id(m.layer_scalar) for m in encoder.modules() if isinstance(m, SignalReader)}
     for parameter in encoder.parameters():
         if parameter.ndim == 1:
-            assert torch.equal(parameter, torch.full_like(parameter, float(id(parameter) in norms)))
+            assert torch.equal(parameter, torch.full_like(parameter, float(id(parameter) in factors)))
 
 
-def test_a_pre_norm_network_scales_what_is_added() -> None:
-    plain, scaled = (initialise(Encoder(replace(LARGE, pre_norm=p)), 0) for p in (False, True))
+@pytest.mark.parametrize("shared", [(), (0, 0)])
+def test_a_pre_norm_network_scales_what_is_added(shared: tuple[int, ...]) -> None:
+    plain, scaled = (initialise(Encoder(replace(LARGE, pre_norm=p, shared_layers=shared)), 0) for p in (False, True))
     for name, parameter in plain.named_parameters():
         is_added = name.endswith(("attention.output.weight", "down.weight"))
         factor = 1 / math.sqrt(2 * 2) if is_added else 1.0
