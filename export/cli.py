@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from export.command import run_command, wait_asleep
+from export.errors import UnsupportedModel
 from export.pruning.cli import add_options, check_options, prune_as_asked
 from export.sources import ALLOW_PICKLES, DEFAULT_MODEL
 from model.artifact import LAST_HIDDEN_STATE, ONNX_RUNTIME, OPENVINO, Manifest
@@ -155,6 +156,7 @@ def _export(options: argparse.Namespace, serve: str) -> None:
     from export.checkpoint import read_checkpoint  # noqa: PLC0415
     from export.exporter import export_artifact, require_free  # noqa: PLC0415
     from export.original import compare_with_original, describe, is_installed, not_compared  # noqa: PLC0415
+    from export.quality import WITH_RANGES  # noqa: PLC0415
     from export.sources import find_folder  # noqa: PLC0415
 
     require_free(options.output, force=options.force)
@@ -170,6 +172,8 @@ def _export(options: argparse.Namespace, serve: str) -> None:
     }
     read = partial(read_checkpoint, folder, name=options.name, max_length=options.max_length, **choices)
     checkpoint = read(compared=compares)
+    if options.calibration and options.precision != "int8" and checkpoint.encoder.config.task not in WITH_RANGES:
+        raise UnsupportedModel("--calibration: of this task nothing is calibrated but --precision int8")
     sys.stderr.write(_pickle_note(checkpoint) + _length_note(checkpoint))
     if options.normalize is None:
         sys.stderr.write(_normalize_note(checkpoint))

@@ -28,6 +28,7 @@ from model.config_parts import OUTPUT_NAMES
 from model.encoder import Encoder, EncoderOutput
 from model.tasks import PER_TOKEN
 
+WITH_RANGES = ("embedding", "multi_vector")  # tasks whose vectors may be asked for in 8 bits
 SMALLEST_LENGTH = 1e-12  # torch.nn.functional.normalize's eps: a vector of 0 stays 0
 
 
@@ -158,7 +159,7 @@ def measure_ranges(path: Path, checkpoint: Checkpoint, calibration: Path | None 
         SourceError: the calibration text cannot be used.
     """
     config = checkpoint.encoder.config
-    if config.task not in ("embedding", "multi_vector"):
+    if config.task not in WITH_RANGES:
         return None
     try:
         batches = text_batches(calibration or TEXTS, checkpoint.tokenizer, checkpoint.max_sequence_length)

@@ -72,7 +72,7 @@ def read_texts(path: Path) -> list[str]:
         SourceError: the file cannot be read, or holds fewer than 16 texts: ranges from so few would clip.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines would cut at U+2028 inside a text too
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would cut at U+2028 inside a text too
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

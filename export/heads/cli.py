@@ -9,7 +9,7 @@ from typing import Any
 
 from export.command import count, run_command, wait_asleep
 from export.errors import SourceError
-from export.sources import DEFAULT_MODEL
+from export.sources import ALLOW_PICKLES, DEFAULT_MODEL
 from model.artifact import HEADS, HEADS_PAGE
 
 PROGRAM = "python -m export heads"
@@ -64,6 +64,7 @@ def parser(program: str = PROGRAM, default: Path | None = None) -> argparse.Argu
     made.add_argument("--sentences", type=count, metavar="N", help="first N parses (default: all)")
     made.add_argument("--weights", metavar="MODEL", help="an artifact's weights, where its manifest names a folder")
     made.add_argument("--revision", help="branch, tag or commit on the hub")
+    made.add_argument(ALLOW_PICKLES, action="store_true", help="read weights that are not there as safetensors too")
     made.add_argument("--debug", action="store_true", help="show the traceback of a failure")
     return made
 
@@ -71,7 +72,10 @@ def parser(program: str = PROGRAM, default: Path | None = None) -> argparse.Argu
 def main(arguments: Sequence[str], program: str = PROGRAM, default: Path | None = None) -> int:
     """Runs the command line and returns the exit code."""
     wait_asleep()
-    options = parser(program, default).parse_args(arguments)
+    made = parser(program, default)
+    options = made.parse_args(arguments)
+    if options.sentences and not options.conllu:
+        made.error("--sentences goes with --conllu")
     return run_command(
         lambda: _report(options), name="head report", left_behind="nothing was written", debug=options.debug
     )
@@ -82,7 +86,12 @@ def _report(options: argparse.Namespace) -> None:
     from export.heads.report import ReportRequest, make_report, write_report  # noqa: PLC0415
     from export.heads.subject import find_subject  # noqa: PLC0415
 
-    subject = find_subject(options.model, weights=options.weights, revision=options.revision)
+    subject = find_subject(
+        options.model,
+        weights=options.weights,
+        revision=options.revision,
+        allows_pickles=options.allow_pickled_weights,
+    )
     request = ReportRequest(
         corpus=options.corpus,
         texts=options.texts,

@@ -76,21 +76,22 @@ def sample_corpus(path: Path, count: int, seed: int = 0) -> Sample:
 def _lines(path: Path, digest: "hashlib._Hash") -> Iterator[str]:
     """The texts of a file, cut to `LONGEST_TEXT`; what is read is hashed."""
     with path.open("rb") as file:
-        begins = True
+        begins, place = True, 0
         while piece := file.readline(4 * LONGEST_TEXT):
             digest.update(piece)
-            if begins and (text := _decode(piece).strip()):
+            if begins and (text := _decode(piece, place).removeprefix("\ufeff").strip()):
                 yield text[:LONGEST_TEXT]
-            begins = piece.endswith(b"\n")
+            begins, place = piece.endswith(b"\n"), place + len(piece)
 
 
-def _decode(piece: bytes) -> str:
-    """UTF-8 text; the piece of a very long line may end inside a character."""
+def _decode(piece: bytes, place: int) -> str:
+    """UTF-8 text from a byte of the file on; the piece of a very long line may end inside a character."""
     try:
         return piece.decode()
     except UnicodeDecodeError as error:
         if error.end == len(piece) and error.start > len(piece) - 4 and not piece.endswith(b"\n"):
             return piece[: error.start].decode()
+        error.start += place
         raise
 
 
@@ -123,7 +124,7 @@ def read_parses(path: Path, most: int | None = None) -> list[Sentence]:
     """
     sentences: list[Sentence] = []
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for tokens in conllu.parse_incr(file):
                 sentences.append(_sentence(tokens))
                 if most is not None and len(sentences) == most:
@@ -220,7 +221,7 @@ def read_pairs(path: Path) -> Pairs:
     """
     rows: list[tuple[str, str, float]] = []
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             for row in csv.reader(file, strict=True):
                 left, right, rating = row
                 rows.append((left, right, _rating(rating)))

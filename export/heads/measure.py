@@ -120,6 +120,6 @@ def each_text(
 
 
 def spread(texts: Sequence[TokenizedText], most: int) -> set[int]:
-    """Places of at most `count` texts, evenly over the sample."""
+    """Places of at most `most` texts, evenly over the sample."""
     chosen = min(most, len(texts))
     return {texts[index * len(texts) // chosen].place for index in range(chosen)}

@@ -5,6 +5,7 @@ they came from, and must have the hash that it says.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from export.checkpoint import Checkpoint, read_checkpoint
@@ -35,13 +36,16 @@ class Subject:
         return None if record is None else [list(place) for place in record["removed"]]
 
 
-def find_subject(model: str | None, *, weights: str | None = None, revision: str | None = None) -> Subject:
+def find_subject(
+    model: str | None, *, weights: str | None = None, revision: str | None = None, allows_pickles: bool = False
+) -> Subject:
     """Finds the network.
 
     Args:
         model: an artifact, a folder, a Hugging Face id, or None for the default model.
         weights: folder or id of an artifact's weights, where its manifest does not lead to them.
         revision: on the hub.
+        allows_pickles: as `find_folder`.
 
     Raises:
         SourceError: the artifact is broken, or its weights cannot be found, or are others; or a revision of an
@@ -50,7 +54,7 @@ def find_subject(model: str | None, *, weights: str | None = None, revision: str
     if model is None or not (Path(model) / MANIFEST).is_file():
         if weights:
             raise SourceError(f"--weights names the weights of an artifact, and {model or DEFAULT_MODEL} is none")
-        checkpoint = read_checkpoint(find_folder(model, revision))
+        checkpoint = read_checkpoint(find_folder(model, revision, allows_pickles=allows_pickles))
         return Subject(checkpoint, None, checkpoint)
     if revision is not None:
         raise SourceError(f"--revision {revision} is of a model on the hub, and {model} is an artifact")
@@ -58,32 +62,33 @@ def find_subject(model: str | None, *, weights: str | None = None, revision: str
         artifact = Artifact.open(Path(model))
     except ArtifactError as error:
         raise SourceError(str(error)) from error
-    folder = _folder_of(artifact.manifest, weights)
-    whole = read_checkpoint(folder, name=artifact.manifest.model, adapter=artifact.manifest.source.adapter)
-    checkpoint = _as_pruned(artifact.manifest, whole)
-    _check_same(artifact.manifest, checkpoint)
+    manifest = artifact.manifest
+    folder = find_folder(*_origin(manifest, weights), allows_pickles=allows_pickles)
+    whole = checkpoint = _read_as_exported(folder, manifest)
+    if manifest.pruning is not None:
+        checkpoint = replace(whole, encoder=apply_removal(whole.encoder, manifest.pruning["removed"]))
+    _check_same(manifest, checkpoint)
     return Subject(checkpoint, artifact, whole)
 
 
-def _folder_of(manifest: Manifest, weights: str | None) -> Folder:
+def _origin(manifest: Manifest, weights: str | None) -> tuple[str | None, str | None]:
+    """Where an artifact's weights are: a folder or an id, None for the default model, and a revision."""
     source = manifest.source
-    if weights:
-        return find_folder(weights)
-    if source.id == DEFAULT_MODEL:
-        return find_folder(None)
+    if weights or source.id == DEFAULT_MODEL:
+        return weights, None
     if source.revision is None or "/" not in source.id:
         raise SourceError(
             f"the artifact was made from {source.id}, a folder: the report needs its weights (gradients cannot be had "
             "from the graph). Name the folder with --weights"
         )
-    return find_folder(source.id, source.revision)
+    return source.id, source.revision
 
 
-def _as_pruned(manifest: Manifest, checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint without the heads that the artifact lost."""
-    if manifest.pruning is None:
-        return checkpoint
-    return replace(checkpoint, encoder=apply_removal(checkpoint.encoder, manifest.pruning["removed"]))
+def _read_as_exported(folder: Folder, manifest: Manifest) -> Checkpoint:
+    """The checkpoint, read with the choices of the export; most folders say how to pool, and refuse to be told."""
+    read = partial(read_checkpoint, folder, name=manifest.model, adapter=manifest.source.adapter, task=manifest.task)
+    found = read()
+    return found if found.encoder.config.pooling == manifest.config.pooling else read(pooling=manifest.config.pooling)
 
 
 def _check_same(manifest: Manifest, checkpoint: Checkpoint) -> None:

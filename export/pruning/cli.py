@@ -44,8 +44,6 @@ def check_options(made: argparse.ArgumentParser, options: argparse.Namespace) ->
         for name in ("pairs", "prune_by", "no_curve"):
             if getattr(options, name):
                 made.error(f"--{name.replace('_', '-')} goes with --prune-heads or --prune-to-quality")
-        if options.calibration and options.precision != "int8":
-            made.error("--calibration goes with --precision int8, --prune-heads or --prune-to-quality")
     if options.prune_by == "loss_gradient" and not options.pairs:
         made.error("--prune-by loss_gradient needs --pairs: the loss needs rated pairs")
 

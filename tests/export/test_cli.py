@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForSequenceClassification
 
 import export.exporter
 import export.original
@@ -21,15 +22,26 @@ def not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_exports_a_folder(bert_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = tmp_path / "artifact"
-    assert main([str(bert_folder), "--output", str(output), "--name", "mine", "--no-explain"]) == 0
+    output, texts = tmp_path / "artifact", tmp_path / "texts"
+    texts.write_text("the cat sat on the mat\n" * 16)
+    flags = ["--name", "mine", "--no-explain", "--calibration", str(texts)]
+    assert main([str(bert_folder), "--output", str(output), *flags]) == 0
     manifest = Artifact.open(output).manifest
     assert manifest.model == "mine"
+    assert manifest.vector_ranges is not None
+    assert manifest.vector_ranges.minimum == pytest.approx(manifest.vector_ranges.maximum, abs=1e-6)  # of one text
     assert EXPLAIN_GRAPH not in manifest.files
     printed = capsys.readouterr().err
     assert "verifying" in printed
     assert f"wrote {output}: mine, embedding, fp32, 3 fused attention nodes\n" in printed
     assert printed.endswith(f"serve it: python -m service --model {output}\n")
+
+
+def test_text_to_calibrate_what_has_no_ranges_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = next(model for model in MODELS if model.name == "bert")
+    folder = save(draw(model, auto=AutoModelForSequenceClassification), model, tmp_path / "bert")
+    assert main([str(folder), "--output", str(tmp_path / "x"), "--calibration", "texts"]) == 1
+    assert "UnsupportedModel: --calibration: of this task nothing is calibrated but" in capsys.readouterr().err
 
 
 def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 from export.checkpoint import Checkpoint, read_checkpoint
 from export.cli import main
 from export.exporter import export_artifact
+from export.heads.subject import find_subject
 from export.sources import Folder
 from model.artifact import HEADS, HEADS_PAGE, Artifact
 from service.app import create_app
@@ -122,6 +123,18 @@ def test_a_mistake_is_one_line_and_changes_nothing(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("choice", [{"pooling": "cls"}, {"task": "embedding"}], ids=str)
+def test_an_artifacts_weights_are_read_with_the_choices_of_its_export(
+    bert_folder: Path, tmp_path: Path, choice: dict[str, Any]
+) -> None:
+    described = json.loads((bert_folder / "config.json").read_bytes())
+    kind = "BertForSequenceClassification" if "task" in choice else "BertModel"
+    (bert_folder / "config.json").write_text(json.dumps({**described, "architectures": [kind]}))
+    exported = read_checkpoint(Folder(bert_folder, "bert"), **choice)
+    found = find_subject(str(write_artifact(tmp_path / "artifact", exported)), weights=str(bert_folder))
+    assert found.checkpoint.encoder.config == exported.encoder.config
+
+
 def test_other_weights_are_refused(bert_folder: Path, artifact: Path, corpus: Path, capsys: Any) -> None:
     weights = bert_folder / "model.safetensors"
     content = bytearray(weights.read_bytes())
@@ -131,12 +144,18 @@ def test_other_weights_are_refused(bert_folder: Path, artifact: Path, corpus: Pa
     assert "the artifact was made from" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("count", ["0", "-1", "some"])
-def test_a_wrong_count_is_a_wrong_command_line(count: str, capsys: Any) -> None:
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        *((f"--texts={count}", f"expected a whole number above 0, got {count!r}") for count in ("0", "-1", "some")),
+        ("--sentences=9", "--sentences goes with --conllu"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2(option: str, message: str, capsys: Any) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["heads", "x", "--corpus", "y", f"--texts={count}"])
+        main(["heads", "x", "--corpus", "y", option])
     assert caught.value.code == 2
-    assert f"--texts: expected a whole number above 0, got {count!r}" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from export.heads.corpus import (
     tokenize_pairs,
 )
 from export.heads.relations import align
-from export.texts import TokenizedText
+from export.texts import TokenizedText, read_texts
 
 
 def write(path: Path, lines: list[str]) -> Path:
@@ -51,13 +51,24 @@ def test_a_line_of_any_length_is_cut_not_loaded(tmp_path: Path) -> None:
     assert sample.texts[0] == "é" * LONGEST_TEXT
 
 
+def test_a_mark_of_the_encoding_is_no_text(tmp_path: Path) -> None:
+    """Windows programs begin UTF-8 files with one."""
+    path = tmp_path / "marked"
+    path.write_text("first\n" * 16, encoding="utf-8-sig")
+    assert {*sample_corpus(path, 100).texts, *read_texts(path)} == {"first"}
+    path.write_text('"one, two",b,1\n' + "a,b,2\n" * 8, encoding="utf-8-sig")
+    assert read_pairs(path).left[0] == "one, two"
+    path.write_text(SENTENCE * 8, encoding="utf-8-sig")
+    assert read_parses(path)[0].text == "Zum Haus, we don't."
+
+
 def test_refuses_what_is_no_corpus(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="holds 2 texts, one a line: at least 8"):
         sample_corpus(write(tmp_path / "c.txt", ["a", "b"]), 10)
     with pytest.raises(SourceError, match="none cannot be read: No such file"):
         sample_corpus(tmp_path / "none", 10)
-    (tmp_path / "latin").write_bytes("é\n".encode("latin-1") * 9)
-    with pytest.raises(SourceError, match=r"latin is no UTF-8 text: .* \(byte 1\)"):
+    (tmp_path / "latin").write_bytes(b"a\n" * 9 + "é\n".encode("latin-1"))
+    with pytest.raises(SourceError, match=r"latin is no UTF-8 text: .* \(byte 19\)"):
         sample_corpus(tmp_path / "latin", 10)
 
 

@@ -151,7 +151,6 @@ def test_the_curve_goes_into_the_artifact_and_the_report_knows_what_is_gone(
         (["--prune-heads", "0"], "expected a share above 0 and at most 1"),
         (["--prune-heads", "some"], "--prune-heads: expected a share above 0 and at most 1, got 'some'"),
         (["--prune-to-quality", "half"], "--prune-to-quality: expected points from 0 to 100, got 'half'"),
-        (["--calibration", "texts.txt"], "--calibration goes with --precision int8, --prune-heads or"),
         (["--prune-heads", "30"], "expected a share above 0 and at most 1"),
         (["--prune-to-quality", "-1"], "expected points from 0 to 100"),
         (["--prune-heads", "0.3", "--prune-to-quality", "1"], "not allowed with"),
