@@ -240,7 +240,7 @@ def _inputs(checkpoint: Checkpoint) -> Iterator[tuple[list[int], list[int], str]
     tokenizer, longest = checkpoint.tokenizer, min(LONGEST, checkpoint.max_sequence_length)
     for text, pair in PAIRS:
         if checkpoint.pair_wording is not None:
-            encoding = tokenizer.encode(*checkpoint.pair_wording.wrap((text[:200], pair[:200])))
+            encoding = tokenizer.encode(*checkpoint.pair_wording.wrap([(text[:200], pair[:200])])[0])
         elif checkpoint.pairs:
             encoding = tokenizer.encode(text[:200], pair[:200])
         else:

@@ -126,7 +126,7 @@ def task_batches(path: Path, checkpoint: "Checkpoint", *, with_weights: bool = F
     heads = sum(checkpoint.encoder.config.num_heads) if with_weights else 0
     if checkpoint.pairs:
         pairs, wording = make_pairs(read_texts(path)), checkpoint.pair_wording
-        worded = pairs if wording is None else [wording.wrap(pair) for pair in pairs]
+        worded = pairs if wording is None else wording.wrap(pairs)
         return pair_batches(worded, checkpoint.tokenizer, longest, heads)
     return text_batches(path, checkpoint.tokenizer, longest, heads)
 

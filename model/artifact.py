@@ -123,10 +123,13 @@ class PairWording:
     before: tuple[str, str]
     after: tuple[str, str]
 
-    def wrap(self, texts: Sequence[str]) -> tuple[str, str]:
-        """The texts of a pair with their words around them."""
-        first, second = texts
-        return self.before[0] + first + self.after[0], self.before[1] + second + self.after[1]
+    def wrap(self, pairs: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+        """Pairs of texts with their words around them; a text of several pairs is wrapped once."""
+        firsts, seconds = (
+            {text: before + text + after for text in {pair[side] for pair in pairs}}
+            for side, (before, after) in enumerate(zip(self.before, self.after, strict=True))
+        )
+        return [(firsts[first], seconds[second]) for first, second in pairs]
 
     def spans(self, texts: Sequence[str]) -> list[tuple[int, int]]:
         """Where each text of a pair is in what `wrap` makes of it, [start, end) in characters."""

@@ -30,6 +30,7 @@ from service.inference.backend import Float32Array, Int64Array, TokenParts
 from service.requests.attention import AttentionPlan
 from service.requests.plan import EncodePlan
 from service.requests.schemas import EncodeRequest
+from service.requests.spans import SpanTokens
 from service.runner import Runner
 from service.tokenization.rows import TokenizedInput, offsets_behind, stitch
 
@@ -41,7 +42,7 @@ def build_answer(
     attention: AttentionPlan | None,
     runner: Runner,
     *,
-    span_tokens: Sequence[Sequence[Int64Array]] | None = None,
+    span_tokens: Sequence[SpanTokens] | None = None,
     parts: Sequence[TokenParts] | None = None,
 ) -> dict[str, Any]:
     """An answer, one entry an input, arrays still arrays.
@@ -52,7 +53,7 @@ def build_answer(
         results: of each input, or of all windows of all inputs.
         attention: what to answer of it, or None.
         runner: what ran.
-        span_tokens: places of each span's tokens, by input, or None.
+        span_tokens: of each input's spans, or None.
         parts: what each token gives to its input's vector, or None.
 
     Raises:
@@ -90,7 +91,7 @@ def _main_output(
     tokenized: Sequence[TokenizedInput],
     results: Sequence[JobResult],
     runner: Runner,
-    span_tokens: Sequence[Sequence[Int64Array]] | None,
+    span_tokens: Sequence[SpanTokens] | None,
 ) -> dict[str, Any]:
     if span_tokens is not None:
         return span_output(plan.request, results, span_tokens)
@@ -169,9 +170,7 @@ def task_output(request: EncodeRequest, results: Sequence[JobResult], manifest: 
     return _OUTPUTS[manifest.task](request, results, manifest)
 
 
-def span_output(
-    request: EncodeRequest, results: Sequence[JobResult], spans: Sequence[Sequence[Int64Array]]
-) -> dict[str, Any]:
+def span_output(request: EncodeRequest, results: Sequence[JobResult], spans: Sequence[SpanTokens]) -> dict[str, Any]:
     """The answer's fields where spans are asked for: their vectors, by input.
 
     Raises:

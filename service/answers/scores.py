@@ -59,11 +59,11 @@ def similarities(queries: Vectors, documents: Vectors, ids: TokenIds, manifest: 
         return np.empty(0, dtype=np.float32)
     if manifest.task == "embedding":
         return compare("nd,nd->n", np.asarray(queries), np.asarray(documents), manifest)
-    kept = [
-        [vectors[counted(tokens, role, manifest)] for vectors, tokens in zip(texts, ids_of_texts, strict=True)]
-        for texts, ids_of_texts, role in zip((queries, documents), ids, ("query", "document"), strict=True)
+    scores = [
+        max_sim(query[counted(query_ids, "query", manifest)], document[counted(document_ids, "document", manifest)])
+        for query, document, query_ids, document_ids in zip(queries, documents, *ids, strict=True)
     ]
-    return np.array([max_sim(*both) for both in zip(*kept, strict=True)], dtype=np.float32)
+    return np.array(scores, dtype=np.float32)
 
 
 def hybrid_scores(

@@ -6,6 +6,7 @@ These have read the whole text, unlike those of a part that is embedded by itsel
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,18 @@ from service.tokenization.rows import TokenizedInput
 
 PARAM = "spans"
 HIDDEN_BYTES = 4  # of a number of the last hidden state
+
+
+class SpanTokens(NamedTuple):
+    """Tokens of a text's spans, which may be thousands that hold the whole text each.
+
+    Attributes:
+        places: [m], of all tokens that a span can have.
+        ranges: [2, spans], start and end in `places` of each span's tokens.
+    """
+
+    places: Int64Array
+    ranges: Int64Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +58,8 @@ class SpanPlan:
         """Of the hidden states that are computed for the spans, for texts of these lengths in tokens."""
         return HIDDEN_BYTES * self.hidden_size * sum(lengths)
 
-    def find_tokens(self, tokenized: Sequence[TokenizedInput], prompt_characters: int) -> list[list[Int64Array]]:
-        """Places of each span's tokens, by input.
+    def find_tokens(self, tokenized: Sequence[TokenizedInput], prompt_characters: int) -> list[SpanTokens]:
+        """The tokens of each input's spans.
 
         A token is of the span that its last character is in, so spans that share no character share no token.
 
@@ -97,25 +110,24 @@ def _refuse_model(manifest: Manifest) -> None:
         )
 
 
-def _find_tokens(spans: Sequence[Span], item: TokenizedInput, shift: int, index: int) -> list[Int64Array]:
+def _find_tokens(spans: Sequence[Span], item: TokenizedInput, shift: int, index: int) -> SpanTokens:
     if item.encoding is None:
         raise TypeError("spans want texts that are tokenised with their offsets")
     starts, ends = np.array(item.encoding.offsets, dtype=np.int64).T
     is_ordinary = (np.array(item.encoding.special_tokens_mask) == 0) & (ends > starts)
     places = np.flatnonzero(is_ordinary)
-    last, found = ends[places] - 1, []
-    for place, (start, end) in enumerate(spans):
-        tokens = places[(last >= start + shift) & (last < end + shift)]
-        kept = (int(starts[places[0]]), int(last[-1]) + 1) if len(places) else (0, 0)
-        if item.truncated and _reaches_out(item.text or "", (start + shift, end + shift), kept):
+    kept = (int(starts[places[0]]), int(ends[places[-1]])) if len(places) else (0, 0)
+    characters = np.array(spans, dtype=np.int64) + shift
+    ranges = np.searchsorted(ends[places] - 1, characters.T)
+    for place, (span, is_empty) in enumerate(zip(characters.tolist(), ranges[0] == ranges[1], strict=True)):
+        if item.truncated and _reaches_out(item.text or "", span, kept):
             raise _invalid(index, place, "reaches into what was cut off; send the text in parts, or shorter")
-        if not len(tokens):
+        if is_empty:
             raise _invalid(index, place, "no token ends in it; give a longer span")
-        found.append(tokens)
-    return found
+    return SpanTokens(places, ranges)
 
 
-def _reaches_out(text: str, span: tuple[int, int], kept: tuple[int, int]) -> bool:
+def _reaches_out(text: str, span: Sequence[int], kept: tuple[int, int]) -> bool:
     """Whether a span has more than white space outside of what was kept of its text."""
     (start, end), (first, behind) = span, kept
     return bool(text[start : min(end, first)].strip() or text[max(start, behind) : end].strip())

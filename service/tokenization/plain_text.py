@@ -94,7 +94,7 @@ class PlainText:
             truncated=len(row) < full_length,
             full_length=full_length,
             encoding=None,
-            text=text,
+            sources=(text,),
         )
 
     def ids(self, text: str) -> list[int] | None:

@@ -58,8 +58,7 @@ class TokenizedInput:
         full_length: tokens before it was cut.
         encoding: the library's own result, or what is kept of it, for tokens and offsets; None for an input given as
             token ids, and where nothing but ids was asked for.
-        text: the tokenised text; None for an input given as token ids. A pair's two texts stand one behind the other,
-            the second from `second_start` on.
+        sources: the tokenised text, or both of a pair; empty for an input given as token ids.
         type_ids: [n], token types; None where all are 0.
         second_start: of a pair, where the second text begins in `text`.
         segments: [n], the text of a pair that each token is of, 0 or 1, None for special tokens; None for one text.
@@ -74,10 +73,9 @@ class TokenizedInput:
     truncated: bool
     full_length: int
     encoding: Encoding | KeptEncoding | None
-    text: str | None = None
+    sources: tuple[str, ...] = ()
     type_ids: Int64Array | None = None
     segments: Sequence[int | None] | None = None
-    second_start: int = 0
     windows: tuple["TokenizedInput", ...] = ()
     window_starts: tuple[int, ...] = ()
     added: tuple[int, int] = (0, 0)
@@ -90,6 +88,19 @@ class TokenizedInput:
         None for an input given as token ids, which has no text, and where nothing but ids was asked for.
         """
         return None if self.encoding is None else self.encoding.offsets
+
+    @property
+    def text(self) -> str | None:
+        """The tokenised text; a pair's two stand one behind the other, joined anew with every call.
+
+        A thousand documents share one query: kept joined, they would take its memory as often.
+        """
+        return SEPARATOR.join(self.sources) if self.sources else None
+
+    @property
+    def second_start(self) -> int:
+        """Of a pair, where the second text begins in `text`."""
+        return len(self.sources[0]) + len(SEPARATOR) if len(self.sources) > 1 else 0
 
 
 def text_offsets(item: TokenizedInput) -> list[Offset]:
@@ -128,8 +139,14 @@ class PlainTokens:
         return cls(list(chain.from_iterable(part.ids for part in parts)), () if ids_only else parts)
 
     def every(self, name: str, kept: slice) -> list[Any]:
-        """One attribute of the kept tokens, as `Encoding` has it."""
-        return list(chain.from_iterable(getattr(part, name) for part in self.encodings))[kept]
+        """One attribute of the kept tokens, as `Encoding` has it; what is cut off is not read, as it may be long."""
+        start, end, _ = kept.indices(len(self.ids))
+        found, place = list[Any](), 0
+        for part in self.encodings:
+            if place < end and start < place + len(part):
+                found += getattr(part, name)[max(0, start - place) : end - place]
+            place += len(part)
+        return found
 
     def is_own(self, kept: slice) -> list[bool]:
         """Of each kept token, whether it holds any of the text's own characters."""
@@ -204,15 +221,13 @@ class RowTemplate:
         """How many special tokens a row has."""
         return sum(len(part.ids) for part in self.added)
 
-    def join(
-        self, texts: Sequence[PlainTokens], kept: Sequence[slice], sources: Sequence[str] | None = None
-    ) -> TokenizedInput:
+    def join(self, texts: Sequence[PlainTokens], kept: Sequence[slice], sources: Sequence[str] = ()) -> TokenizedInput:
         """The row of these texts, of which these tokens are kept.
 
         Args:
             texts: their tokens.
             kept: of each text.
-            sources: the texts themselves; None for token ids.
+            sources: the texts themselves; none for token ids.
         """
         parts = [text.ids[place] for text, place in zip(texts, kept, strict=True)]
         ids = self._around([part.ids for part in self.added], parts)
@@ -227,8 +242,7 @@ class RowTemplate:
             full_length=full_length,
             encoding=self._encoding(texts, kept) if all(text.encodings for text in texts) else None,
             type_ids=np.array(types, dtype=np.int64) if any(types) else None,
-            text=None if sources is None else SEPARATOR.join(sources),
-            second_start=0 if sources is None or len(sources) == 1 else len(sources[0]) + len(SEPARATOR),
+            sources=tuple(sources),
             segments=self._segments(texts, kept) if len(parts) > 1 else None,
         )
 

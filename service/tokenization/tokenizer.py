@@ -160,7 +160,7 @@ class Tokenizer:
             NoRoom: only the second text may be cut, and the first leaves no room for it.
         """
         wording = self._wording if rows and len(rows[0]) > 1 else None
-        worded = rows if wording is None else [wording.wrap(row) for row in rows]
+        worded = rows if wording is None else wording.wrap(rows)
         distinct = list(dict.fromkeys(text for row in worded for text in row))
         parts = _parts(distinct, partial(self._plain_tokens, ids_only=ids_only))
         join = partial(self._rows, rows, worded, wording, truncation, from_start=from_start, most=most)
@@ -261,7 +261,7 @@ class Tokenizer:
             truncated=bool(rest),
             full_length=len(encoding) + sum(len(part) - self.num_special_tokens for part in rest),
             encoding=kept,
-            text=text,
+            sources=(text,),
         )
 
     def _windows(self, texts: Sequence[str], overlap: int, found: list[dict[str, PlainTokens]]) -> list[TokenizedInput]:

@@ -105,7 +105,7 @@ def test_the_tokenizer_library_makes_the_same_rows_of_worded_texts(tmp_path: Pat
     assert checkpoint.pair_wording is not None
     assert checkpoint.pairs
     for pair, row in zip(PAIRS[:-1], rows(checkpoint, PAIRS[:-1]), strict=True):
-        assert checkpoint.tokenizer.encode(*checkpoint.pair_wording.wrap(pair)).ids == row.input_ids.tolist()
+        assert checkpoint.tokenizer.encode(*checkpoint.pair_wording.wrap([pair])[0]).ids == row.input_ids.tolist()
 
 
 def test_tokens_stand_where_their_text_has_them(tmp_path: Path) -> None:

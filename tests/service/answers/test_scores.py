@@ -1,5 +1,6 @@
 """Scores by vectors against plain loops, and what a multi-vector model leaves out of them."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -35,6 +36,17 @@ def test_max_sim_leaves_out_what_the_model_skips(
             ]
             expected += max(kept)
         assert score == pytest.approx(expected, rel=1e-5)
+
+
+def test_max_sim_holds_a_long_query_once(multi_vector_encoder: TaskArtifact) -> None:
+    manifest = Artifact.open(multi_vector_encoder.artifact).manifest
+    query, count = np.zeros((1000, 16), np.float32), 100
+    ids = [np.arange(1000)] * count, [np.arange(2)] * count
+    tracemalloc.start()
+    similarities([query] * count, [query[:2]] * count, ids, manifest)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < count * query.nbytes / 2
 
 
 def test_an_embedder_s_score_is_the_cosine(embedder: TaskArtifact, generator: np.random.Generator) -> None:

@@ -1,16 +1,22 @@
 """Spans and windows of what has none: other poolings, a dense layer behind the mean, and pairs."""
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from model.artifact import Artifact, Manifest
 from model.config_parts import Projection
+from service.answers.vectors import span_vectors
+from service.batching.jobs import JobResult
 from service.errors import Invalid
 from service.requests.plan import plan_encoding
 from service.requests.schemas import EncodeRequest
+from service.requests.spans import SpanPlan
 from service.tokenization.inputs import Inputs
+from service.tokenization.rows import KeptEncoding, TokenizedInput
 from tests.task_artifacts import TaskArtifact
 
 TEXT = "the cat sat"
@@ -55,3 +61,22 @@ def test_pairs_have_neither_spans_nor_windows(
     with pytest.raises(Invalid) as raised:
         plan_encoding(request, pairs, manifest(reranker))
     assert raised.value.message == message
+
+
+def test_a_thousand_long_spans_cost_what_short_ones_do(generator: np.random.Generator) -> None:
+    size, vectors = 500, generator.standard_normal((500, 4), np.float32)
+    special = [place % 100 == 0 for place in range(size)]
+    encoding = KeptEncoding(
+        ["a"] * size, [(place, place + 1) for place in range(size)], list(range(size)), list(map(int, special))
+    )
+    item = TokenizedInput(np.arange(size), False, size, encoding, ("a" * size,))
+    spans = [[place % 200, size - place // 200] for place in range(2000)]
+    tracemalloc.start()
+    (tokens,) = SpanPlan([spans], 4).find_tokens([item], 0)
+    found = span_vectors(JobResult(vectors[0], vectors, {}, 0.0, 0.0), tokens)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    for (start, end), vector in zip(spans, found, strict=True):
+        inside = [vectors[place] for place in range(start, end) if not special[place]]
+        np.testing.assert_allclose(vector, np.mean(inside, axis=0, dtype=np.float64), rtol=0, atol=1e-6)
+    assert peak < 8 * sum(end - start for start, end in spans) / 4

@@ -1,7 +1,8 @@
 """Rows of one text or two: equal to what the tokenizers library makes of the texts together, and cut as it cuts."""
 
 import asyncio
-from typing import Any
+import tracemalloc
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
+from model.artifact import PairWording
 from service.errors import Invalid
-from service.tokenization.rows import NoRoom, PairTruncation
+from service.tokenization.rows import NoRoom, PairTruncation, PlainTokens
 from service.tokenization.tokenizer import Tokenizer
 from tests.service.fake_engine import CLS, SEP, make_tokenizer
 
@@ -101,3 +103,34 @@ def test_a_tokenizer_without_a_template_of_pairs_says_so() -> None:
     )
     with pytest.raises(Invalid, match="has no template for pairs"):
         rows(tokenizer, "a", "cat")
+
+
+@pytest.mark.parametrize("wording", [None, PairWording(before=("Query: ", ""), after=("", "."))])
+def test_a_long_query_of_many_documents_is_held_once(wording: PairWording | None) -> None:
+    query, count = "the cat " * 20_000, 200
+    ours = Tokenizer(make_tokenizer(), LONGEST, threads=1, pair_wording=wording)
+    tracemalloc.start()
+    try:
+        found = asyncio.run(ours.encode_rows([(query, f"mat {place}") for place in range(count)], ids_only=True))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        ours.close()
+    assert found[7].text == f"{query}\nmat 7"
+    assert peak < count * len(query) / 2
+
+
+@pytest.mark.parametrize(
+    ("kept", "read"), [(slice(2), [0]), (slice(7, None), [2]), (slice(3, 7), [1, 2]), (slice(None), [0, 1, 2])]
+)
+def test_of_a_long_text_only_what_is_kept_is_read(kept: slice, read: list[int]) -> None:
+    class Part(list[str]):
+        @property
+        def tokens(self) -> list[str]:
+            reads.append(parts.index(self))
+            return self
+
+    reads: list[int] = []
+    parts = [Part("abc"), Part("def"), Part("ghi")]
+    assert PlainTokens(range(9), cast("Any", tuple(parts))).every("tokens", kept) == list("abcdefghi"[kept])
+    assert reads == read
