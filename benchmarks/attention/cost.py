@@ -85,7 +85,7 @@ class Caller:
 
     async def _ask(self, request: Request) -> float:
         sent = time.perf_counter()
-        response = await self._connection.context(request.data)
+        response = await self._connection.send(request.data)
         if response.status != 200:
             raise WrongAnswer(f"status {response.status} where the same request got 200 before; see the server's log")
         return time.perf_counter() - sent

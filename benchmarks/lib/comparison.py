@@ -83,9 +83,9 @@ def fetch_body(server: Server, request: Request) -> bytes:
         WrongAnswer: the status is not 200.
     """
 
-    async def context() -> bytes:
+    async def exchange() -> bytes:
         connection = Connection(server.address, keep_body=True)
-        response = await connection.context(request.data)
+        response = await connection.send(request.data)
         connection.close()
         if response.status == DROPPED:
             raise WrongAnswer(f"no answer from {server.address.host}:{server.address.port}")
@@ -93,7 +93,7 @@ def fetch_body(server: Server, request: Request) -> bytes:
             raise WrongAnswer(f"status {response.status}: {response.body[:500]!r}")
         return response.body
 
-    return asyncio.run(context())
+    return asyncio.run(exchange())
 
 
 def check_vectors(got: ArrayLike, expected: NDArray[np.float32]) -> None:

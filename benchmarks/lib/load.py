@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
         self._ends = False  # the server said `Connection: close`
         self._closed = False
 
-    async def context(self, data: bytes) -> Response:
+    async def send(self, data: bytes) -> Response:
         """Sends one request and waits for the end of its answer; status `DROPPED` where none came.
 
         Raises:
@@ -296,7 +296,7 @@ async def closed_loop(
     async def drive(connection: Connection) -> None:
         while len(through) < connections:
             sent, request = time.perf_counter(), next(source)
-            response = await connection.context(request.data)
+            response = await connection.send(request.data)
             now = time.perf_counter()
             if (inside := min(now, end) - max(sent, start)) > 0:
                 tally.add(request, response, now - sent, inside / (now - sent))
@@ -342,7 +342,7 @@ async def open_loop(
 
     async def drive(connection: Connection, scheduled: float, request: Request) -> None:
         while True:
-            response = await connection.context(request.data)
+            response = await connection.send(request.data)
             now = time.perf_counter() - start
             if scheduled >= warmup:
                 run.due.add(request, response, now - scheduled)

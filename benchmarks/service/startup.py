@@ -64,7 +64,7 @@ async def send_each(address: Address, requests: Iterable[Request]) -> None:
 
     async def drive(connection: Connection) -> None:
         for request in waiting:
-            response = await connection.context(request.data)
+            response = await connection.send(request.data)
             if response.status != request.expects:
                 raise CannotMeasure(f"a request was answered {response.status}, expected {request.expects}")
         connection.close()

@@ -31,12 +31,12 @@ def test_keeps_one_connection_and_reads_answers_in_any_pieces(serve: Serve, in_l
             connection = Connection(address, keep_body=True)
             for text in ("first", "a second one, longer", ""):
                 request = post("/", {"text": text}, texts=1, tokens=1)
-                response = await connection.context(request.data)
+                response = await connection.send(request.data)
                 assert response.status == 200
                 assert json.loads(response.body) == {"text": text}
             connection.close()
             assert len(peers) == 1
-            assert (await connection.context(request.data)).status == DROPPED
+            assert (await connection.send(request.data)).status == DROPPED
 
     in_loop(run())
 
@@ -60,7 +60,7 @@ def test_connects_again_after_connection_close_and_after_a_dropped_request(serve
     async def run() -> None:
         async with serve(handle) as address:
             connection = Connection(address)
-            statuses = [(await connection.context(b"GET / HTTP/1.1\r\n\r\n")).status for _ in range(3)]
+            statuses = [(await connection.send(b"GET / HTTP/1.1\r\n\r\n")).status for _ in range(3)]
             assert statuses == [413, DROPPED, 200]
             connection.close()
 
