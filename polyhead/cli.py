@@ -101,7 +101,9 @@ def encode(
     pairs: Annotated[
         bool, typer.Option("--pairs", help="read two texts together: arguments two by two, lines with a tab between")
     ] = False,
-    pair_field: Annotated[str, typer.Option(help="the same of a pair's second text")] = "text_pair",
+    pair_field: Annotated[
+        str | None, typer.Option(help="the same of a pair's second text, with --pairs [default: text_pair]")
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="file to write: .npy, .parquet or .jsonl [default: JSON lines]"),
@@ -127,7 +129,10 @@ def encode(
     with one_line_failures("polyhead encode"):
         from polyhead.encode import encode as run  # noqa: PLC0415 - imported when it is wanted
 
-        chosen = _source(context, texts, source, kind, (field, pair_field if pairs else None, id_field))
+        if pair_field and not pairs:
+            context.fail("--pair-field: only with --pairs")
+        second = (pair_field or "text_pair") if pairs else None
+        chosen = _source(context, texts, source, kind, (field, second, id_field))
         options = {
             "dimensions": dimensions,
             "normalize": False if no_normalize else None,

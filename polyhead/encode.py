@@ -124,8 +124,8 @@ def read_source(
         texts, path = [], STANDARD_INPUT
     if texts and (path or STANDARD_INPUT in texts):
         complain("give texts, or --input FILE, or - for standard input: not both")
-    if texts and fields.id is not None:
-        complain("--id: texts of the command line have no ids")
+    if texts and (kind or fields.are_chosen):
+        complain("--field, --pair-field, --id and --format are for files: texts of the command line have none of these")
     if fields.pair is not None and len(texts) % 2:
         complain(f"--pairs: {len(texts)} texts are no pairs: give two for each")
     if not (texts or path) and (sys.stdin is None or sys.stdin.isatty()):  # None: it was closed

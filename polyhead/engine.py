@@ -373,8 +373,8 @@ class Engine:
             return True
         atexit.unregister(self.close)
         self._calls.refuse_more()
-        if self._origin is not None:
-            _opened.pop(self._origin, None)
+        if self._origin is not None and _opened.get(self._origin) is self:
+            del _opened[self._origin]
         done = self._runner.close(timeout)
         self._calls.stop()
         trim_heap()  # glibc keeps some of each model's memory: a thousand loads would come to half a gigabyte

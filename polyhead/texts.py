@@ -13,11 +13,11 @@ from threading import Semaphore, Thread
 from typing import Any, NamedTuple
 
 STANDARD_INPUT = "-"
+TEXT, TEXT_PAIR = "text", "text_pair"  # names of a text and a pair's second one, unless others are given
 PAIR_SEPARATOR = "\t"  # between the two texts of a line
 DELIMITERS = {".csv": ",", ".tsv": "\t"}  # of tables whose first line names the columns
-
-FORMATS = ("lines", "jsonl", "csv", "tsv")
 MOST_CELL_CHARACTERS = 1 << 30
+ID_BITS = 63  # of the whole numbers that Parquet's signed ones hold
 
 
 class Row(NamedTuple):
@@ -37,9 +37,14 @@ class Fields:
         id: carried along to the output; None for none.
     """
 
-    text: str = "text"
+    text: str = TEXT
     pair: str | None = None
     id: str | None = None
+
+    @property
+    def are_chosen(self) -> bool:
+        """Whether ids or other names than the usual are wanted, for which lines of text have no place."""
+        return self.id is not None or self.text != TEXT or self.pair not in (None, TEXT_PAIR)
 
     @property
     def flags(self) -> dict[str, str]:
@@ -58,7 +63,7 @@ def read_texts(source: str, fields: Fields, kind: str | None = None) -> Iterator
     Args:
         source: path of the file; all but `.parquet` may be compressed, `.gz` behind the ending.
         fields: what the file calls the texts.
-        kind: one of `FORMATS`, instead of the ending's; of standard input, which has none, lines.
+        kind: lines, jsonl, csv or tsv, instead of the ending's; of standard input, which has none, lines.
 
     Raises:
         InputError: the file cannot be read, or holds something else.
@@ -77,8 +82,8 @@ def read_texts(source: str, fields: Fields, kind: str | None = None) -> Iterator
                 yield from _fields(file, name, fields)
             elif ending in DELIMITERS:
                 yield from _cells(file, name, fields, DELIMITERS[ending])
-            elif fields.id is not None:
-                raise InputError(f"{name} is read as lines of text, which have no ids: name its --format")
+            elif fields.are_chosen:
+                raise InputError(f"{name} is read as lines of text, which have no ids and no fields: name its --format")
             else:
                 yield from _rows(file, name, is_paired=fields.pair is not None)
     except (OSError, EOFError, zlib.error) as error:
@@ -139,8 +144,18 @@ def _row(record: Any, fields: Fields, place: str) -> Row:
     text = _text_of(record, fields.text, place, "--field")
     if fields.id is not None and fields.id not in record:
         raise InputError(f"{place}: has {', '.join(sorted(record))}; expected the id as {fields.id!r}")
-    found = None if fields.id is None else record[fields.id]
+    found = None if fields.id is None else _id_of(record, fields.id, place)
     return Row(text if fields.pair is None else (text, _text_of(record, fields.pair, place, "--pair-field")), found)
+
+
+def _id_of(record: Any, field: str, place: str) -> str | int | float:
+    """An id that JSON and Parquet hold; dates and the like as text."""
+    found = record[field]
+    if found is None or isinstance(found, bool | bytes | list | dict):
+        raise InputError(f"{place}: {field!r} holds {type(found).__name__}, expected an id")
+    if isinstance(found, int) and found.bit_length() > ID_BITS:
+        raise InputError(f"{place}: {field!r} holds {found}, expected an id of at most {ID_BITS} bits, or a text")
+    return found if isinstance(found, str | int | float) else str(found)
 
 
 def _text_of(record: Any, field: str, place: str, flag: str) -> str:
@@ -162,7 +177,9 @@ def _require_columns(name: str, columns: Sequence[str], fields: Fields) -> None:
     for wanted, flag in fields.flags.items():
         if wanted not in columns:
             what = "ids" if flag == "--id" else "texts"
-            raise InputError(f"{name} has columns {', '.join(columns)}; name the one with the {what} with {flag}")
+            raise InputError(
+                f"{name} has columns {', '.join(columns) or '(none)'}; name the one with the {what} with {flag}"
+            )
 
 
 def _cells(file: Any, name: str, fields: Fields, delimiter: str) -> Iterator[Row]:
@@ -172,8 +189,9 @@ def _cells(file: Any, name: str, fields: Fields, delimiter: str) -> Iterator[Row
         columns = records.fieldnames or ()
         _require_columns(name, columns, fields)
         for record in records:
-            if any(record[wanted] is None for wanted in fields.flags):
-                raise InputError(f"{name}, line {records.line_num}: expected {len(columns)} cells")
+            if None in record or None in record.values():
+                cells = f"expected {len(columns)} cells; a cell that has the separator in it stands in quotes"
+                raise InputError(f"{name}, line {records.line_num}: {cells}")
             yield _row(record, fields, f"{name}, line {records.line_num}")
     except csv.Error as error:
         raise InputError(f"{name}, line {records.line_num}: no table of its ending: {error}") from error

@@ -50,7 +50,7 @@ MEDIAN_TOKENS, LENGTH_SPREAD = 25.0, 0.75
 
 
 class NotMeasured(OutputError):
-    """The server ended before it was ready, or answered something else than 200; the message says what it said."""
+    """The server ended too early, or answered something else than 200; the message says what it said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +422,8 @@ async def _keep_asking(
             writer.write(text.request)
             await _answer(reader)
             done.append((text.tokens, time.perf_counter() - started))
+    except (EOFError, ConnectionError) as error:
+        raise NotMeasured("the server ended while it was measured, which happens where memory is short") from error
     finally:
         writer.close()
     return done

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from polyhead import Encoded
 from polyhead.output import OutputError, write
-from polyhead.texts import Row
+from polyhead.texts import TEXT, TEXT_PAIR, Row
 
 Vectors = NDArray[np.float32]
 Write = Callable[[Sequence[Row], Encoded], None]
 
-PAIR_COLUMNS = ("text", "text_pair")  # of the two texts of a pair
 _COLUMNS = {
     "embeddings": "embedding",
     "scores": "scores",
@@ -35,7 +34,7 @@ def open_output(target: str | None) -> AbstractContextManager[Write]:
         target: path that ends in `.npy`, `.parquet` or `.jsonl`; None is JSON lines on standard output.
 
     Raises:
-        OutputError: another ending, or no such folder.
+        OutputError: another ending, a folder, or none to write into.
     """
     if target is None:
         return _on_standard_output()
@@ -43,6 +42,8 @@ def open_output(target: str | None) -> AbstractContextManager[Write]:
     ending = path.suffix.lower()
     if ending not in WRITERS:
         raise OutputError(f"{target}: expected a file that ends in {', '.join(WRITERS)}")
+    if path.is_dir():
+        raise OutputError(f"{target} is a folder")
     if not path.parent.is_dir():
         raise OutputError(f"{target}: there is no folder {path.parent}")
     return _whole(path, WRITERS[ending])
@@ -76,16 +77,13 @@ def _to_lines(file: IO[bytes]) -> Iterator[Write]:
 
 def _lines(rows: Sequence[Row], encoded: Encoded) -> Iterator[bytes]:
     for row, item, value in zip(rows, encoded.items, encoded.values, strict=True):
-        line = {**_id_of(row), **_texts_of(row), "truncated": item["truncated"], **_named(value, encoded)}
+        named = {} if row.id is None else {"id": row.id}
+        line = {**named, **_texts_of(row), "truncated": item["truncated"], **_named(value, encoded)}
         yield orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
 
 
-def _id_of(row: Row) -> dict[str, Any]:
-    return {} if row.id is None else {"id": row.id}
-
-
 def _texts_of(row: Row) -> dict[str, str]:
-    return {"text": row.text} if isinstance(row.text, str) else dict(zip(PAIR_COLUMNS, row.text, strict=True))
+    return {TEXT: row.text} if isinstance(row.text, str) else {TEXT: row.text[0], TEXT_PAIR: row.text[1]}
 
 
 def _named(value: Any, encoded: Encoded) -> dict[str, Any]:

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,6 +106,32 @@ def test_ids_are_carried_along(name: str, capsys: pytest.CaptureFixture[str]) ->
     assert re.search(r"expected the id as 'missing'|name the one with the ids with --id", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (None, "'key' holds NoneType, expected an id"),
+        ([1], "'key' holds list, expected an id"),
+        (True, "'key' holds bool, expected an id"),
+        (1 << 63, "'key' holds 9223372036854775808, expected an id of at most 63 bits, or a text"),
+        (b"cat", "'key' holds bytes, expected an id"),
+        (Decimal("1.50"), None),
+        (date(2026, 1, 2), None),
+    ],
+)
+def test_an_id_is_a_number_or_a_text(key: Any, message: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "in.jsonl" if isinstance(key, int | None) else "in.parquet"
+    if name == "in.jsonl":
+        Path(name).write_text(json.dumps({"text": "cat", "key": key}))
+    else:
+        parquet.write_table(Table.from_pydict({"text": ["cat"], "key": [key]}), name)
+    for out in ("out.jsonl", "out.parquet"):
+        assert main(["encode", "--input", name, "--id", "key", "--output", out]) == (1 if message else 0)
+        assert (message or "wrote 1 x") in capsys.readouterr().err
+    if message is None:
+        assert json.loads(Path("out.jsonl").read_text())["id"] == str(key)
+        assert parquet.read_table("out.parquet")["id"].to_pylist() == [str(key)]
+
+
 def test_standard_input_may_be_lines_of_json(
     monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -169,6 +197,10 @@ BAD_FILES: list[tuple[bytes, str, str, str]] = [  # content, name, flags besides
     (b"cat\n", "in.txt", "--dimensions 99", "dimensions: expected 1 to 8"),
     (b"cat " * 40, "in.txt", "--no-truncate", "42 tokens, the model takes 16"),
     (b"cat\n", "in.txt", "--prompt-name query", "no named prompts"),
+    (b"", "in.csv", "", "in.csv has columns (none); name the one with the texts"),
+    (b"text\ncat, dog\n", "in.csv", "", "in.csv, line 2: expected 1 cells; a cell that has the separator in it"),
+    (b"text,key\ncat\n", "in.csv", "", "in.csv, line 2: expected 2 cells"),
+    (b'{"body": "cat"}\n', "in.txt", "--field body", "lines of text, which have no ids and no fields"),
 ]
 
 
@@ -185,18 +217,22 @@ def test_what_goes_wrong_is_said_and_leaves_no_file(
 @pytest.mark.parametrize(
     ("given", "code", "message"),
     [
+        ("cat --output folder.npy", 1, "folder.npy is a folder"),
+        ("--input in.txt --pair-field key", 2, "--pair-field: only with --pairs"),
+        *((f"cat {flag}", 2, "texts of the command line have none") for flag in ("--field key", "--format csv")),
         ("--input missing.txt", 1, "cannot read missing.txt: No such file"),
         ("--input in.parquet", 1, "has columns body; name the one with the texts with --field"),
         ("cat --output out.csv", 1, "expected a file that ends in .npy, .parquet, .jsonl"),
         ("cat --output nowhere/out.npy", 1, "there is no folder nowhere"),
         ("cat --input in.txt", 2, "not both"),
         ("--input in.txt --id key", 1, "lines of text, which have no ids"),
-        ("cat --id key", 2, "--id: texts of the command line have no ids"),
+        ("cat --id key", 2, "texts of the command line have none of these"),
     ],
 )
 def test_what_cannot_be_given_is_said(given: str, code: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     parquet.write_table(Table.from_pydict({"body": TEXTS}), "in.parquet")
     Path("in.txt").write_text("cat")
+    Path("folder.npy").mkdir()
     assert main(["encode", *given.split()]) == code
     assert message in capsys.readouterr().err
 

@@ -85,7 +85,8 @@ def test_another_process_loads_it_by_its_folder(engine: Engine) -> None:
 
 
 def test_a_copy_in_this_process_is_the_engine_itself(embedder: TaskArtifact) -> None:
-    engine = Engine.load(embedder.artifact, workers=2)
+    earlier, engine = (Engine.load(embedder.artifact, workers=2) for _ in range(2))
+    earlier.close()
     assert deepcopy(engine) is engine
     sent = pickle.dumps(engine)
     engine.close()

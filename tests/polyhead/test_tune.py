@@ -2,6 +2,7 @@ import asyncio
 import json
 import os
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -247,7 +248,7 @@ class Answering:
                 writer.write(f"HTTP/1.1 {self._status}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
 
 
-def ask(answering: Answering, vocabulary: Path, seconds: float) -> tuple[int, int, float]:
+def ask(answering: Callable[..., Awaitable[None]], vocabulary: Path, seconds: float) -> tuple[int, int, float]:
     """Texts, requests that came alone, and the share of the client."""
     texts = natural_texts(vocabulary, 16, longest=64)
 
@@ -268,6 +269,15 @@ def test_many_requests_are_under_way_and_each_is_counted(vocabulary: Path) -> No
     assert answering.connections == 2 * CONNECTIONS + 1
     assert sum(answering.texts.values()) >= together + alone + CONNECTIONS
     assert len(answering.texts) > 10
+
+
+def test_a_server_that_ends_ends_the_measurement(vocabulary: Path) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.close()
+
+    with pytest.raises(NotMeasured, match="the server ended while it was measured"):
+        ask(hang_up, vocabulary, 0.1)
 
 
 def test_an_answer_that_is_no_200_ends_the_measurement(vocabulary: Path) -> None:
