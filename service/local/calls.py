@@ -352,8 +352,7 @@ async def explain_logits(runner: Runner, plan: ExplainPlan) -> ExplainedScore:
 async def _tokenize(runner: Runner, plan: ExplainPlan) -> list[TokenizedInput]:
     """The texts, of any length that the model takes."""
     texts = await runner.tokenize(plan.inputs, truncate=plan.request.truncate or True)
-    longest = runner.tokenizer.max_sequence_length
-    plan.check_texts(texts, max_length=longest, max_explained=longest)
+    plan.check_texts(texts, max_explained=runner.tokenizer.max_sequence_length)
     return texts
 
 

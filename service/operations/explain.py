@@ -36,8 +36,7 @@ async def explain(services: Services, context: RequestContext, request: ExplainR
     refuse_long_texts(plan.inputs, settings.max_text_characters, names=plan.names)
     with timed(metrics, "tokenize"):
         texts = await runner.tokenize(plan.inputs, truncate=plan.request.truncate or True, deadline=deadline)
-    longest = runner.tokenizer.max_sequence_length
-    plan.check_texts(texts, max_length=longest, max_explained=settings.max_explained_tokens)
+    plan.check_texts(texts, max_explained=settings.max_explained_tokens)
     check_tokens([len(text.input_ids) for text in texts], settings.max_request_tokens, names=plan.names)
     sizes = (
         _network_sizes(texts, runner, settings)

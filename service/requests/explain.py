@@ -169,7 +169,7 @@ class ExplainPlan:
             raise Invalid(f"at: no token of the text is at character {at}: {cut}", param="at")
         return found
 
-    def check_texts(self, texts: Sequence[TokenizedInput], *, max_length: int, max_explained: int) -> None:
+    def check_texts(self, texts: Sequence[TokenizedInput], *, max_explained: int) -> None:
         """Refuses texts that cannot be explained.
 
         Raises:
@@ -178,7 +178,7 @@ class ExplainPlan:
         """
         refuse_empty(texts, names=self.names)
         if not self.request.truncate:
-            refuse_truncated(texts, names=self.names, max_length=max_length)
+            refuse_truncated(texts, names=self.names)
         if self.request.through == "network":
             lengths, cure = [len(text.input_ids) for text in texts], 'send a shorter text, or ask for through "pooling"'
             check_explained(lengths, max_explained, names=self.names, cure=cure)

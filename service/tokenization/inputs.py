@@ -213,7 +213,7 @@ async def tokenize(
         name, field = names.of(error.index)
         raise TooLarge(f"{name}: {error}", param=field) from None
     if not truncate:
-        refuse_truncated(tokenized, names=names, max_length=longest)
+        refuse_truncated(tokenized, names=names)
     return tokenized
 
 
@@ -319,17 +319,18 @@ def refuse_long_texts(inputs: Inputs, limit: int, *, names: InputNames = INPUTS)
             )
 
 
-def refuse_truncated(tokenized: Sequence[TokenizedInput], *, names: InputNames = INPUTS, max_length: int) -> None:
+def refuse_truncated(tokenized: Sequence[TokenizedInput], *, names: InputNames = INPUTS) -> None:
     """What `truncate: false` asks for.
 
     Raises:
-        TooLarge: a text is longer than the model takes; the message holds its length.
+        TooLarge: a text is longer than the model takes in its role; the message holds both lengths.
     """
     for index, item in enumerate(tokenized):
         if item.truncated:
             name, field = names.of(index)
             raise TooLarge(
-                f"{name}: {item.full_length} tokens, the model takes {max_length}; shorten the text or allow truncate",
+                f"{name}: {item.full_length} tokens, the model takes {len(item.input_ids)}; shorten the text or allow "
+                "truncate",
                 param=field,
             )
 

@@ -49,6 +49,9 @@ def test_safetensors_hold_few_bits_and_tokens(client: Client, expanding_encoder:
     from sentence_transformers.util import quantize_embeddings  # noqa: PLC0415 - seconds to import
 
     asked, body = client(expanding_encoder.artifact), {"inputs": TEXTS, "role": "document"}
+    for role, longest in (("query", 12), ("document", 24)):
+        refused = asked.post("/encode", json={"inputs": "cat " * 40, "role": role, "truncate": False})
+        assert f"tokens, the model takes {longest}; shorten" in refused.text
     whole, _ = tensors(asked, **body, return_tokens=True)
     listed = post(asked, "/encode", **body, return_tokens=True)["tokens"]
     ranges = asked.get("/info").json()["manifest"]["vector_ranges"]
