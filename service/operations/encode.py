@@ -117,6 +117,7 @@ async def run(
             deadline=deadline,
             most_tokens=most_tokens,
             overlap=plan.overlap,
+            check_lengths=partial(check_tokens, limit=settings.max_request_tokens, names=names),
         )
     if role is not None:
         tokenized = role.expand(tokenized)

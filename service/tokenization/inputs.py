@@ -3,7 +3,7 @@
 Texts, token ids, or pairs of either. Messages name places, never values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypedDict, Unpack
@@ -175,6 +175,7 @@ class TokenizeOptions(TypedDict, total=False):
         most_tokens: of each text of a row, without special tokens; what is more is cut off (default: no limit).
         overlap: tokens that neighbouring windows share, of texts that are read in windows so that nothing is cut off;
             None for texts that are not (the default).
+        check_lengths: refuses rows of pairs by their tokens, before they are made (default: none are refused).
     """
 
     truncate: Truncate
@@ -184,6 +185,7 @@ class TokenizeOptions(TypedDict, total=False):
     deadline: float | None
     most_tokens: Sequence[int | None] | None
     overlap: int | None
+    check_lengths: Callable[[Sequence[int]], None]
 
 
 async def tokenize(
@@ -247,7 +249,13 @@ async def _tokenize_rows(
         if inputs.texts is not None and not from_start and most is None:
             return await tokenizer.encode(inputs.texts, ids_only=ids_only, deadline=deadline)
         return await tokenizer.encode_rows(
-            rows, truncation=truncation, from_start=from_start, most=most, ids_only=ids_only, deadline=deadline
+            rows,
+            truncation=truncation,
+            from_start=from_start,
+            most=most,
+            check_lengths=options.get("check_lengths"),
+            ids_only=ids_only,
+            deadline=deadline,
         )
     except TypeError:  # what the library says of half a surrogate pair, which no JSON brings here
         for index, row in enumerate(rows):

@@ -221,6 +221,11 @@ class RowTemplate:
         """How many special tokens a row has."""
         return sum(len(part.ids) for part in self.added)
 
+    def length(self, lengths: Sequence[int], kept: Sequence[slice]) -> int:
+        """How many tokens a row of texts of these lengths has, of which these are kept."""
+        parts = zip(lengths, kept, strict=True)
+        return self.num_added + sum(len(range(*place.indices(length))) for length, place in parts)
+
     def join(self, texts: Sequence[PlainTokens], kept: Sequence[slice], sources: Sequence[str] = ()) -> TokenizedInput:
         """The row of these texts, of which these tokens are kept.
 

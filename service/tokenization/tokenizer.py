@@ -142,6 +142,7 @@ class Tokenizer:
         truncation: PairTruncation = "longest_first",
         from_start: bool = False,
         most: Sequence[int | None] | None = None,
+        check_lengths: Callable[[Sequence[int]], None] | None = None,
         ids_only: bool = False,
         deadline: float | None = None,
     ) -> list[TokenizedInput]:
@@ -152,6 +153,7 @@ class Tokenizer:
             truncation: which text of a pair is cut.
             from_start: whether a text's start is cut off, not its end.
             most: tokens that each text of a row may have, special tokens left out; None for no limit.
+            check_lengths: given each row's tokens before rows are made, to refuse them: a long text may be in all rows.
             ids_only: as for `encode`.
             deadline: as for `encode`.
 
@@ -159,13 +161,16 @@ class Tokenizer:
             Invalid: the tokenizer has no template for pairs.
             NoRoom: only the second text may be cut, and the first leaves no room for it.
         """
-        wording = self._wording if rows and len(rows[0]) > 1 else None
+        size = len(rows[0]) if rows else 1
+        template, wording = self._template(size), self._wording if size > 1 else None
         worded = rows if wording is None else wording.wrap(rows)
         distinct = list(dict.fromkeys(text for row in worded for text in row))
         parts = _parts(distinct, partial(self._plain_tokens, ids_only=ids_only))
-        join = partial(self._rows, rows, worded, wording, truncation, from_start=from_start, most=most)
+        how: RowTruncation = "as_one" if wording is not None and truncation == "longest_first" else truncation
+        cut_row = partial(self._cut, template=template, truncation=how, most=most, from_start=from_start)
+        make = partial(self._rows, template=template, wording=wording, cut_row=cut_row, check_lengths=check_lengths)
         joined = sum(map(_characters, worded))
-        return await self._queue.run(parts, join, deadline, joined=joined)
+        return await self._queue.run(parts, partial(make, rows, worded), deadline, joined=joined)
 
     async def read_ids(
         self, ids: int, read: Callable[[], list[TokenizedInput]], deadline: float | None
@@ -275,24 +280,25 @@ class Tokenizer:
         self,
         rows: Sequence[Sequence[str]],
         worded: Sequence[Sequence[str]],
-        wording: PairWording | None,
-        truncation: PairTruncation,
         found: list[dict[str, PlainTokens]],
         *,
-        from_start: bool,
-        most: Sequence[int | None] | None,
+        template: RowTemplate,
+        wording: PairWording | None,
+        cut_row: Callable[[int, Sequence[int]], list[slice]],
+        check_lengths: Callable[[Sequence[int]], None] | None,
     ) -> list[TokenizedInput]:
         """Rows of one text or of two. With words of the model's around a pair, it is cut as one text would be."""
         plain = {text: tokens for part in found for text, tokens in part.items()}
-        how: RowTruncation = "as_one" if wording is not None and truncation == "longest_first" else truncation
+        lengths = [[len(plain[text].ids) for text in texts] for texts in worded]
+        kept = [cut_row(index, own) for index, own in enumerate(lengths)]
+        if check_lengths is not None:
+            check_lengths([template.length(*both) for both in zip(lengths, kept, strict=True)])
         made = []
-        for index, (row, texts) in enumerate(zip(rows, worded, strict=True)):
+        for row, texts, places in zip(rows, worded, kept, strict=True):
             tokens = [plain[text] for text in texts]
             if wording is not None:
                 tokens = [replace(own, span=span) for own, span in zip(tokens, wording.spans(row), strict=True)]
-            template, lengths = self._template(len(row)), [len(own.ids) for own in tokens]
-            kept = self._cut(index, lengths, template, how, most=most, from_start=from_start)
-            made.append(template.join(tokens, kept, row))
+            made.append(template.join(tokens, places, row))
         return made
 
     def _plain_tokens(self, texts: Sequence[str], *, ids_only: bool) -> dict[str, PlainTokens]:

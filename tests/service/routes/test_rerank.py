@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.tokenization.rows import RowTemplate
 from tests.service.process import read_sample
 from tests.service.routes.conftest import Client, post
 from tests.task_artifacts import TaskArtifact
@@ -232,3 +233,12 @@ def test_infinity_s_clients_are_told_what_the_model_does(
     served: TaskArtifact = request.getfixturevalue(model)
     (described,) = client(served.artifact).get("/models").json()["data"]
     assert described["capabilities"] == capabilities
+
+
+def test_too_many_tokens_are_refused_before_rows_are_made(
+    client: Client, reranker: TaskArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(RowTemplate, "join")
+    refused = client(reranker.artifact).post("/rerank", json={"query": "cat " * 100, "texts": ["a"] * 2000})
+    assert refused.status_code == 413
+    assert refused.json()["error"] == "texts: 128000 tokens, at most 65536 a request are taken; send fewer inputs"

@@ -2,6 +2,7 @@
 
 import asyncio
 import tracemalloc
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -11,7 +12,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
 from model.artifact import PairWording
-from service.errors import Invalid
+from service.errors import Invalid, TooLarge
 from service.tokenization.rows import NoRoom, PairTruncation, PlainTokens
 from service.tokenization.tokenizer import Tokenizer
 from tests.service.fake_engine import CLS, SEP, make_tokenizer
@@ -134,3 +135,18 @@ def test_of_a_long_text_only_what_is_kept_is_read(kept: slice, read: list[int]) 
     parts = [Part("abc"), Part("def"), Part("ghi")]
     assert PlainTokens(range(9), cast("Any", tuple(parts))).every("tokens", kept) == list("abcdefghi"[kept])
     assert reads == read
+
+
+def test_rows_are_refused_by_their_lengths_before_they_are_made() -> None:
+    def check(lengths: Sequence[int]) -> None:
+        checked.append(lengths)
+        raise TooLarge("enough")
+
+    checked: list[Sequence[int]] = []
+    pairs = [["the cat " * 9, "sat"], ["the", "a mat"], ["the cat " * 9, "sat on a mat"]]
+    ours = Tokenizer(make_tokenizer(), LONGEST, threads=1)
+    with pytest.raises(TooLarge, match="enough"):
+        asyncio.run(ours.encode_rows(pairs, most=(None, 2), check_lengths=check))
+    made = asyncio.run(ours.encode_rows(pairs, most=(None, 2)))
+    ours.close()
+    assert checked == [[len(row.input_ids) for row in made]]
