@@ -250,10 +250,7 @@ def _run_encoders(case: Case, encoders: tuple[Encoder, Encoder | None], inputs: 
 
 
 def _check_independence(
-    session: Session,
-    inputs: Inputs,
-    found: dict[str, NDArray[np.float32]],
-    config: EncoderConfig,
+    session: Session, inputs: Inputs, found: dict[str, NDArray[np.float32]], config: EncoderConfig
 ) -> None:
     """Without attention and norms: the same bits in the task's output, and nothing in what was not asked for."""
     none = np.zeros(config.num_layers, np.bool_)

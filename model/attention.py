@@ -226,11 +226,7 @@ class Heads(Protocol):
 
 
 def attend(
-    heads: Heads,
-    projected: tuple[Tensor, Tensor, Tensor],
-    tokens: Packing,
-    request: LayerRequest,
-    terms: PositionTerms,
+    heads: Heads, projected: tuple[Tensor, Tensor, Tensor], tokens: Packing, request: LayerRequest, terms: PositionTerms
 ) -> tuple[Tensor, HeadOutputs]:
     """Attention within each text of a packed batch, between the projections.
 

@@ -113,12 +113,7 @@ class EncoderLayer(nn.Module):
         self.signal = SignalReader(config) if config.layer_signal_size else None
 
     def forward(
-        self,
-        hidden: Tensor,
-        tokens: Packing,
-        request: LayerRequest,
-        terms: PositionTerms,
-        signal: Tensor | None = None,
+        self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms, signal: Tensor | None = None
     ) -> tuple[Tensor, HeadOutputs]:
         """[T, D], and the layer's signal [T, P] if there is one -> [T, D] and what this layer's heads show."""
         if self.pre_norm:

@@ -172,10 +172,7 @@ class MultiVectorLayers(nn.Module):
         settings = config.task_settings
         assert isinstance(settings, MultiVectorSettings)  # noqa: S101 - the configuration checked it
         last = Projection(
-            size=settings.size,
-            bias=settings.bias,
-            activation=settings.dense_activation,
-            residual=settings.residual,
+            size=settings.size, bias=settings.bias, activation=settings.dense_activation, residual=settings.residual
         )
         layers = (*settings.hidden_layers, last)
         sizes = (config.hidden_size, *(layer.size for layer in settings.hidden_layers))

@@ -64,11 +64,7 @@ def _read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
         )
     read = read_bert(config, pooling)
     size, terms = read.hidden_size, _terms(config)
-    for name, expected in (
-        ("embedding_size", size),
-        ("pooler_hidden_size", size),
-        ("attention_head_size", read.d_k),
-    ):
+    for name, expected in (("embedding_size", size), ("pooler_hidden_size", size), ("attention_head_size", read.d_k)):
         if config.get(name, expected) != expected:
             raise UnsupportedModel(f"{name} {config[name]!r}: {expected} is supported")
     read = replace(

@@ -72,14 +72,7 @@ WHOLE_ROTATION: Mapping[str, tuple[object, ...]] = {"partial_rotary_factor": (No
 def _read_gte_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
     read = read_bert({**config, "position_embedding_type": "absolute"}, pooling)
     rope = _gte_read_rope(config, read.d_k)
-    return replace(
-        read,
-        gated=True,
-        up_bias=False,
-        positions="none",
-        attention_positions="rotary",
-        **rope.settings(),
-    )
+    return replace(read, gated=True, up_bias=False, positions="none", attention_positions="rotary", **rope.settings())
 
 
 def _gte_read_rope(config: Mapping[str, Any], d_k: int) -> Rope:

@@ -87,10 +87,7 @@ def _report(options: argparse.Namespace) -> None:
     from export.heads.subject import find_subject  # noqa: PLC0415
 
     subject = find_subject(
-        options.model,
-        weights=options.weights,
-        revision=options.revision,
-        allows_pickles=options.allow_pickled_weights,
+        options.model, weights=options.weights, revision=options.revision, allows_pickles=options.allow_pickled_weights
     )
     request = ReportRequest(
         corpus=options.corpus,

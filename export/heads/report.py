@@ -33,13 +33,7 @@ from export.heads.statistics import ALIKE, mean_divergences
 from export.texts import tokenize
 from model.analysis.arrays import Float64Array
 from model.analysis.statistics import DIRECTIONS
-from model.artifact import (
-    HEADS,
-    HEADS_PAGE,
-    hash_file,
-    install_files,
-    write_whole,
-)
+from model.artifact import HEADS, HEADS_PAGE, hash_file, install_files, write_whole
 from model.config import EncoderConfig
 
 SCHEMA_VERSION = 1

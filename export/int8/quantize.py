@@ -156,13 +156,7 @@ def _quantize_attention(
     value = _linear(attention.value.weight / context.size[:, None], value_bias, entry)
     output = _linear(attention.output.weight, attention.output.bias - residual, context)
     return QuantizedAttention(
-        query,
-        key,
-        value,
-        output,
-        null_context=context.offset,
-        num_heads=attention.num_heads,
-        scale=attention.scale,
+        query, key, value, output, null_context=context.offset, num_heads=attention.num_heads, scale=attention.scale
     )
 
 

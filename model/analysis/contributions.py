@@ -29,11 +29,7 @@ Similarity = Literal["cosine", "dot"]
 
 
 def contributions(
-    a: Float32Array,
-    b: Float32Array,
-    *,
-    pooling: Pooling,
-    similarity: Similarity = "cosine",
+    a: Float32Array, b: Float32Array, *, pooling: Pooling, similarity: Similarity = "cosine"
 ) -> Float32Array:
     """What each pair of tokens adds to the similarity of two texts.
 
