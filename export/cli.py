@@ -231,6 +231,7 @@ def _summary(output: Path, manifest: Manifest, serve: str) -> str:
     parity = ", ".join(f"{name} {manifest.parity[name]:.1e}" for name in names)
     quality = manifest.parity.get("quality")
     fused = sum(manifest.fused_attention.values())
+    rounding = ", more where PyTorch's own rounding is more" if "rounding" in manifest.parity else ""
     judged = ""
     if quality:
         figures = ", ".join(f"{name} {value:.5f}" for name, value in quality.items() if isinstance(value, float))
@@ -248,6 +249,6 @@ def _summary(output: Path, manifest: Manifest, serve: str) -> str:
     return (
         f"wrote {output}: {manifest.model}, {manifest.task}, {manifest.precision}, {fused} fused attention nodes\n"
         f"largest difference over {manifest.parity['cases']} batches: {parity} "
-        f"(allowed {manifest.parity['tolerance']:.0e})\n"
+        f"(allowed {manifest.parity['tolerance']:.0e}{rounding})\n"
         f"{judged}serve it: {serve} --model {output}\n"
     )

@@ -33,7 +33,7 @@ from model.artifact import (
     attentions_name,
     value_norms_name,
 )
-from model.attention import FUSED_DOMAIN, FUSED_OP, MultiHeadAttention
+from model.attention import FUSED_OP, MultiHeadAttention
 from model.config import EncoderConfig
 from model.config_parts import OUTPUT_NAMES
 from model.encoder import Encoder
@@ -175,7 +175,7 @@ def fused_attention(model: onnx_ir.Model) -> dict[str, int]:
     kinds = Counter(
         f"{node.domain or 'ai.onnx'}.{node.op_type}"
         for node in model.graph.all_nodes()
-        if node.op_type == FUSED_OP and node.domain in (FUSED_DOMAIN, "ai.onnx")
+        if node.op_type == FUSED_OP and node.domain in ("", "ai.onnx")
     )
     return dict(kinds)
 

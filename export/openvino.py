@@ -44,7 +44,6 @@ from model.value_stream import FUNCTIONS_DOMAIN
 INSTALL = "pip install 'polyhead[openvino]'"
 BRANCHES = ("If", "Scan")
 _FOLDED, _FOLDED_WEIGHTS = "folded.onnx", "folded.data"
-_LARGE = 1 << 30  # bytes of weights; a protobuf holds 2 GiB at most
 
 
 def is_installed() -> bool:

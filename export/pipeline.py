@@ -75,7 +75,7 @@ STATED: Mapping[str, Task] = {  # the module of modules.json that only one task 
     STATIC_TABLE: "embedding",
     "MultiVectorMask": "multi_vector",
 }
-OTHER_TASKS = ("classifier.", "qa_outputs.")  # beginnings of tensor names that no embedding has
+OTHER_TASKS = ("classifier.", "qa_outputs.", "score.")  # beginnings of tensor names that no embedding has
 
 
 class Found(NamedTuple):

@@ -70,7 +70,7 @@ def read_tokenizer(folder: Path, *, do_lower_case: bool = False) -> Tokenizer:
     """
     path = folder / "tokenizer.json"
     try:
-        tokenizer = _load(path) if path.is_file() else build_tokenizer(folder)
+        tokenizer = load_tokenizer(path) if path.is_file() else build_tokenizer(folder)
         _refuse_left_truncation(tokenizer, folder)
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -92,7 +92,12 @@ def _require_readable(text: str, tokenizer: Tokenizer, folder: Path) -> None:
         raise SourceError(f"{folder}: the tokenizer fails on a text such as {text!r}: {error}") from error
 
 
-def _load(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a file, as it stands.
+
+    Raises:
+        SourceError: it is missing, or holds something else.
+    """
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the Rust side raises bare Exception

@@ -29,7 +29,6 @@ from model.value_stream import (
 )
 
 Implementation = Literal["eager", "sdpa", "onnx"]
-FUSED_DOMAIN = ""
 FUSED_OP = "Attention"
 FUSED_OP_VERSION = 24
 WEIGHTS_OP = "AttentionWeights"
@@ -350,7 +349,7 @@ def _fused(inputs: AttentionInputs) -> Tensor:
     query, _, value, lengths, _, num_heads, scale, bias, *_ = inputs
     shared = inputs.num_key_value_heads or num_heads
     context: Tensor = torch.onnx.ops.symbolic(
-        f"{FUSED_DOMAIN}::{FUSED_OP}" if FUSED_DOMAIN else FUSED_OP,
+        FUSED_OP,
         [query, inputs.key, value, bias, None, None, lengths],
         {"q_num_heads": num_heads, "kv_num_heads": shared, "scale": scale},
         dtype=query.dtype,

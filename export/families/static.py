@@ -16,6 +16,7 @@ from torch import Tensor
 
 from export.errors import UnsupportedModel
 from export.families.family import REQUIRED, Family
+from export.tokenizer import load_tokenizer
 from model.config import EncoderConfig, Pooling
 
 KIND = "static_table"
@@ -26,7 +27,7 @@ TABLE = "embeddings.token.weight"
 def describe_table(folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """What a config.json would say, from the weights and tokenizer.json."""
     table = _table(tensors)
-    cut = (Tokenizer.from_file(str(folder / "tokenizer.json")).truncation or {}).get("max_length", LONGEST)
+    cut = (load_tokenizer(folder / "tokenizer.json").truncation or {}).get("max_length", LONGEST)
     sizes = {"vocab_size": len(table), "hidden_size": table.shape[1], "max_position_embeddings": min(cut, LONGEST)}
     return {"model_type": KIND, **sizes}
 

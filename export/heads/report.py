@@ -87,7 +87,10 @@ def make_report(
     pairs = _choose_pairs(checkpoint, request, longest) if request.pairs else None
     texts = tokenize(sample.texts, checkpoint.tokenizer, longest)
     if len(texts) < FEWEST_TEXTS:
-        raise SourceError(f"{request.corpus}: {len(texts)} texts hold a token that the model knows how to read")
+        raise SourceError(
+            f"{request.corpus}: {len(texts)} of {len(sample.texts)} texts drawn hold a token that the model can read; "
+            f"at least {FEWEST_TEXTS} are needed (--texts)"
+        )
     chosen = spread(texts, request.importance_texts)
     weighed = [text for text in texts if text.place in chosen]
     behaviour, config = measure_behaviour(encoder, texts), encoder.config
@@ -213,7 +216,7 @@ def _redundancy(behaviour: Behaviour, config: EncoderConfig) -> dict[str, Any]:
         "leaf_order": found.order,
         "group_divergence": ALIKE,
         "map_stress": rounded(found.stress),
-        **{name: {key: _or_none(value) for key, value in values.items()} for name, values in means.items()},
+        **{name: {key: value and rounded(value) for key, value in values.items()} for name, values in means.items()},
     }
 
 
@@ -273,10 +276,6 @@ def _share(accuracy: Accuracy, place: tuple[int, ...]) -> dict[str, Any]:
 
 def _rounded_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: rounded(value) if isinstance(value, float) else value for name, value in values.items()}
-
-
-def _or_none(value: float | None) -> float | None:
-    return None if value is None else rounded(value)
 
 
 def write_report(report: Mapping[str, Any], destination: Path, *, into_artifact: bool) -> None:

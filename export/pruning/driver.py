@@ -178,7 +178,7 @@ def _curve(
     encoder, heads = checkpoint.encoder, len(order)
     removals = sorted({*counts(heads), len(record["removed"])})
     points = draw_curve(encoder, material.judge, order, random_orders(heads, RANDOM_ORDERS), removals)
-    latency = time_steps(checkpoint, order, [*removals, heads], material.judge.texts, precision)
+    latency = time_steps(checkpoint, order, sorted({*removals, heads}), material.judge.texts, precision)
     return {
         "schema_version": SCHEMA_VERSION,
         "model": checkpoint.name,

@@ -175,6 +175,11 @@ def test_refuses_a_missing_or_broken_tokenizer(bert_folder: Path) -> None:
     (bert_folder / "tokenizer.json").unlink()
     with pytest.raises(ExportError, match="tokenizer.json is missing"):
         read_checkpoint(Folder(bert_folder, "bert"))
+    table = [{"type": "sentence_transformers.models.StaticEmbedding", "path": ""}]
+    (bert_folder / "modules.json").write_text(json.dumps(table))
+    save_file({"embedding.weight": torch.ones(3, 2)}, bert_folder / "model.safetensors")
+    with pytest.raises(SourceError, match="tokenizer.json is not a tokenizer: No such file"):
+        read_checkpoint(Folder(bert_folder, "bert"))
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,7 @@ def test_reports_on_a_folder_into_a_directory(bert_folder: Path, corpus: Path, t
         (["{folder}", "--corpus", "{corpus}", "--weights", "{folder}"], "names the weights of an artifact"),
         (["{artifact}", "--corpus", "{corpus}", "--revision", "v1"], "is of a model on the hub, and {artifact} is an"),
         (["{folder}", "--corpus", "./none.txt", "--output", "{out}"], "none.txt cannot be read: No such file"),
+        (["{folder}", "--corpus", "{corpus}", "--texts", "3", "--output", "{out}"], "3 of 3 texts drawn hold a token"),
         (["{folder}", "--corpus", "{corpus}", "--pairs", "{corpus}", "--output", "{out}"], "expected text,text,rating"),
     ],
 )

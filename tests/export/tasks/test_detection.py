@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification
 
 from export.checkpoint import Checkpoint, read_checkpoint, require_embedding
 from export.errors import ExportError, UnsupportedModel
 from export.pipeline import find_task
 from export.sources import Folder
 from model.config_parts import Task
+from tests.family_models import MODELS, draw, save
 from tests.networks import BERT_CONFIG
 
 TRANSFORMER = "sentence_transformers.base.modules.transformer.Transformer"
@@ -79,6 +81,15 @@ def test_without_an_architecture_the_weights_tell(cross_encoder: Path) -> None:
         read(describe(cross_encoder, architectures=["BertModel"]))
     found = read(describe(cross_encoder, id2label={"0": "score"}), "classification").encoder.config.task_settings
     assert getattr(found, "labels", None) == ("score",)
+
+
+def test_the_score_of_a_language_model_tells_too(tmp_path: Path) -> None:
+    model = next(model for model in MODELS if model.name == "qwen3")
+    folder = save(draw(model, auto=AutoModelForSequenceClassification), model, tmp_path)
+    described = json.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_text(json.dumps({**described, "architectures": None}))
+    with pytest.raises(UnsupportedModel, match=r"hold score\.weight, which no embedding uses"):
+        read(folder)
 
 
 def test_a_task_that_is_none_of_ours_is_refused(bert_folder: Path) -> None:
