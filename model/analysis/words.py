@@ -8,6 +8,7 @@ punctuation.
 """
 
 import itertools
+import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -24,6 +25,8 @@ _IDEOGRAPHS = (
     *((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F)),
     *((0x2B740, 0x2B81F), (0x2B920, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)),
 )
+
+_SPACE = re.compile(r"[^\S\x0b\x0c\x1c-\x1f\x85]")  # none of the control characters but tab and ends of lines
 
 
 def find_words(text: str, offsets: Sequence[Span], word_ids: Sequence[int | None]) -> list[Span]:
@@ -56,12 +59,8 @@ def _begins_word(text: str, before: tuple[Span, int | None], after: tuple[Span, 
         return previous_id != token_id or token[0] < token[1]
     if token[0] < previous[1]:
         return False
-    between = text[previous[1] - 1 : token[0] + 1]
-    return any(map(_is_space, between)) or _stands_alone(last) or _stands_alone(first)
-
-
-def _is_space(character: str) -> bool:
-    return character in "\t\n\r" or (character.isspace() and unicodedata.category(character) != "Cc")
+    is_apart = _SPACE.search(text, previous[1] - 1, token[0] + 1) is not None  # what is between may be long
+    return is_apart or _stands_alone(last) or _stands_alone(first)
 
 
 def _stands_alone(character: str) -> bool:

@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -211,3 +212,16 @@ def test_every_ascii_character_as_berts_pre_tokenizer_splits_it() -> None:
         character = chr(code)
         alone = [piece for piece, _ in split.pre_tokenize_str(f"a{character}a")] == ["a", character, "a"]
         assert is_punctuation(character) == alone, code
+
+
+@pytest.mark.parametrize(("gap", "words"), [("\ufffd", [(0, 2)]), ("\x0b", [(0, 2)]), (" ", [(0, 1), (1, 2)])])
+def test_what_no_token_holds_costs_no_call_a_character(gap: str, words: list[tuple[int, int]]) -> None:
+    events: list[str] = []
+    text, places = f"a{gap * 1000}b", [(0, 1), (1001, 1002)]
+    sys.setprofile(lambda _frame, event, _argument: events.append(event))
+    try:
+        found = find_words(text, places, [0, 1])
+    finally:
+        sys.setprofile(None)
+    assert found == words
+    assert len(events) < len(text)
