@@ -75,12 +75,11 @@ def make_handler(route: Route, services: Services) -> Handler:
             if not chooses:
                 return await route.endpoint(request, body)
             chosen = choose_model(request, getattr(body, "model", None))
-            if not chosen.models.are_several:
-                return await route.endpoint(request, body)
-            if route.is_queued:
-                _refuse_early(chosen, context)
-            with chosen.model.bodies.share() as part:  # so that the bodies of one model leave room for the others'
-                part.take(share.held)
+            with chosen.model.bodies.share() as part:
+                if chosen.models.are_several:
+                    if route.is_queued:
+                        _refuse_early(chosen, context)
+                    part.take(share.held)  # so that the bodies of one model leave room for the others'
                 return await route.endpoint(request, body)
 
     return handle

@@ -204,8 +204,10 @@ def test_bodies_of_one_model_leave_room_for_the_others(started: Both) -> None:
     assert one.answers.limit == two.answers.limit == started.settings.max_held_answer_bytes // 2
     one.bodies.held = one.bodies.limit
     body = {"inputs": TEXT, "model": "one"}
-    answer = started.client.post("/encode", json=body)
-    assert answer.json()["error"]["code"] == "too_many_bytes_held"
+    tensor = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": [TEXT]}]}
+    for path, asked in (("/encode", body), ("/v2/models/one/infer", tensor)):
+        answer = started.client.post(path, json=asked)
+        assert (answer.status_code, "too many request bodies are held" in answer.text) == (429, True)
     assert started.client.post("/encode", json={**body, "model": "two"}).status_code == 200
     one.bodies.held = 0
     assert started.client.post("/encode", json=body).status_code == 200

@@ -295,8 +295,10 @@ async def answer_infer(request: Request) -> Response:
     services, headers = services_of(request), context_of(request.scope).headers
     require_task(request, "embedding")
     _check_media(headers)
-    with services.body_budget.share() as share:
+    with services.body_budget.share() as share, services.model.bodies.share() as part:
         raw = await read_body(request.receive, headers, services.settings.max_body_bytes, share)
+        if services.models.are_several:
+            part.take(share.held)
         inference, texts = await read_request(raw, headers.get(HEADER_LENGTH), services.settings)
         encoded = await run_for(request, inference.to_encode(texts), names=InputNames(DATA))
     with timed(services.model.metrics, "serialize"):

@@ -123,10 +123,20 @@ def test_the_first_request_of_all_is_refused_once_its_first_runs_show_that_it_ca
     queue.close()
 
 
-def test_a_deadline_that_passed_and_a_closed_queue_are_refused() -> None:
-    queue = DecompositionQueue(FakeDecomposer, threads=1)
+def test_a_deadline_that_passed_is_refused_and_closing_refuses_what_waits_and_what_comes() -> None:
+    decomposer = FakeDecomposer()
+    queue = DecompositionQueue(lambda: decomposer, threads=1)
     with pytest.raises(DeadlineExceeded):
         submit(queue, text(3), deadline=time.monotonic() - 1)
-    queue.close()
+
+    async def close() -> list[Any]:
+        decomposer.gate.clear()
+        waiting = [asyncio.create_task(queue.submit([text(3)])) for _ in range(3)]
+        while not decomposer.sources:
+            await asyncio.sleep(0)
+        await asyncio.to_thread(queue.close)
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert list(map(type, asyncio.run(close()))) == [NotReady] * 3
     with pytest.raises(NotReady):
         submit(queue, text(3))
