@@ -65,7 +65,8 @@ class Classify(Recipe):
         self.kind = settings.kind
         self.score = "spearman" if settings.kind == "scores" else "accuracy"
         self.device = torch.device(run_settings.device)
-        targets = _Targets(settings.kind, rows.learned, settings.rows)
+        known = rows.learned if settings.kind == "scores" else rows.labelled
+        targets = _Targets(settings.kind, known, settings.rows)
         config = classifier_config(self.like.encoder.config, targets.labels, settings.kind)
         same_layers = range(config.num_layers)
         student = make_student(config, self.like.encoder, same_layers, seed=run_settings.seed, parts=True)

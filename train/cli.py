@@ -1,6 +1,7 @@
 """`polyhead train COMMAND`: the training commands, each a recipe for one loop."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -81,6 +82,8 @@ def _run(run: Run, options: argparse.Namespace) -> None:
 
     require_free(options.artifact, force=False)
     run(options)
+    if os.environ.get("RANK", "0") != "0":  # of the processes of `torchrun` the first one writes
+        return
     export_artifact(read_checkpoint(find_folder(str(options.output))), options.artifact)
     sys.stderr.write(f"wrote {options.artifact}; serve it: polyhead serve --model {options.artifact}\n")
 

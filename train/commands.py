@@ -75,8 +75,13 @@ def heal(options: argparse.Namespace) -> None:
     What is left learns to give the whole network's vectors again, from texts without labels.
     """
     from train.distillation import Weights
+    from train.errors import RunError
     from train.heal import Heal, HealSettings
 
+    if options.pairs and options.lose is None:
+        raise RunError("--pairs is for --prune-to-quality")
+    if options.faster is None and (tuple(options.only), options.cost_precision) != (KINDS, "fp32"):
+        raise RunError("--only and --cost-precision are for --faster")
     settings = settings_of(HealSettings, options, weights=settings_of(Weights, options))
     run_recipe(options, lambda run: Heal(settings, run))
 

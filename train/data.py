@@ -38,11 +38,19 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows in two parts, and the files for the record."""
+    """Rows in two parts, and the files for the record.
+
+    Attributes:
+        learned: to learn from.
+        held_out: to judge by.
+        described: the files.
+        labelled: what has every label: all rows of the file to learn from, as a rare label's may all be held out.
+    """
 
     learned: list[Row]
     held_out: list[Row]
     described: Mapping[str, Any]
+    labelled: list[Row]
 
 
 def read_texts(paths: Sequence[Path]) -> tuple[list[str], list[DataFile]]:
@@ -103,7 +111,7 @@ def read_parts(path: Path, held_out: Path | None, columns: Sequence[str], *, opt
         described: dict[str, Any] = {"rows": file._asdict(), "held_out": judged_file._asdict()}
         if left_out := len(rows) - len(learned):
             described["left_out"] = f"{left_out} rows whose first text is held out"
-        return Rows(learned, judged, described)
+        return Rows(learned, judged, described, learned)
     count = min(MOST_HELD_OUT, max(2, round(HELD_OUT_SHARE * len(rows))))
     rows_of = Counter(row.fields[0] for row in shuffled)
     anchors, held = set(), 0
@@ -115,7 +123,7 @@ def read_parts(path: Path, held_out: Path | None, columns: Sequence[str], *, opt
     learned = [row for row in shuffled if row.fields[0] not in anchors]
     if not learned:
         raise DataError(f"{path}: every row begins with the same text: give rows to judge by with --held-out")
-    return Rows(learned, judged, {"rows": file._asdict(), "held_out": f"{len(judged)} of the rows"})
+    return Rows(learned, judged, {"rows": file._asdict(), "held_out": f"{len(judged)} of the rows"}, rows)
 
 
 def require_examples(count: int, paths: Sequence[Path], what: str) -> None:
@@ -172,6 +180,9 @@ def _json_rows(path: Path, digest: Any, columns: Sequence[str], optional: Sequen
             has = ", ".join(map(str, found)) if isinstance(found, dict) else type(found).__name__
             raise DataError(f"{place}: has {has or 'nothing'}; expected an object with {', '.join(columns)}")
         named = [*columns, *(name for name in optional if name in found)]
+        for name in named:
+            if isinstance(found[name], bool) or not isinstance(found[name], str | int | float):
+                raise DataError(f"{place}: {name} is {json.dumps(found[name])[:40]}, expected a text or a number")
         yield _row(tuple(str(found[name]) for name in named), place, columns, optional)
 
 

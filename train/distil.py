@@ -74,7 +74,8 @@ def student_config(teacher: EncoderConfig, changes: Mapping[str, Any]) -> Encode
     Raises:
         RunError: they describe no network, or one that does not read the teacher's tokens into vectors of its size.
     """
-    heads = tuple(changes.get("num_heads", teacher.num_heads))
+    given = changes.get("num_heads")
+    heads = tuple(given) if isinstance(given, list) else teacher.num_heads  # what is no list is refused below
     fields = _fields_of_layers(teacher, heads) if heads and heads != teacher.num_heads else {}
     if "intermediate_size" in changes:
         fields["intermediate_sizes"] = []

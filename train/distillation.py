@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from export.checkpoint import Checkpoint
 from model.encoder import Encoder
 from train.batching import TokenBatch, as_running_text, ordinary_tokens, substitute, tokenize_texts
-from train.data import DataFile, read_texts
+from train.data import DataFile, read_texts, require_examples
 from train.embedding import cosine_figures, embed_ids, encoder_layers, layer_outputs, run
 from train.loop import Recipe
 from train.parallel import ALONE, generator_of
@@ -89,7 +89,7 @@ def read_material(paths: Sequence[Path], held_out: Path | None) -> Texts:
     """Reads the files; without `held_out` a part of the texts is for judging.
 
     Raises:
-        DataError: a file cannot be used.
+        DataError: a file cannot be used, or fewer than 8 texts are left to learn from.
     """
     texts, files = read_texts(paths)
     texts = list(dict.fromkeys(texts))  # a text that comes twice would be on both sides
@@ -97,13 +97,16 @@ def read_material(paths: Sequence[Path], held_out: Path | None) -> Texts:
     shuffled = [texts[place] for place in order]
     if held_out is None:
         count = min(MOST_HELD_OUT, max(2, round(HELD_OUT_SHARE * len(texts))))
+        learned, judged = shuffled[count:], shuffled[:count]
         described = {"texts": _listed(files), "held_out": f"{count} of the texts"}
-        return Texts(learned=shuffled[count:], held_out=shuffled[:count], described=described)
-    judged, judged_files = read_texts([held_out])
-    judged = list(dict.fromkeys(judged))[:MOST_HELD_OUT]
-    kept_apart = set(judged)
-    described = {"texts": _listed(files), "held_out": _listed(judged_files)}
-    return Texts(learned=[text for text in shuffled if text not in kept_apart], held_out=judged, described=described)
+    else:
+        judged, judged_files = read_texts([held_out])
+        judged = list(dict.fromkeys(judged))[:MOST_HELD_OUT]
+        kept_apart = set(judged)
+        learned = [text for text in shuffled if text not in kept_apart]
+        described = {"texts": _listed(files), "held_out": _listed(judged_files)}
+    require_examples(len(learned), paths, "different texts, without those that are held out")
+    return Texts(learned=learned, held_out=judged, described=described)
 
 
 class Distillation(Recipe):

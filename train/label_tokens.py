@@ -60,7 +60,7 @@ class LabelTokens(Recipe):
         rows = read_parts(settings.rows, settings.held_out, COLUMNS)
         self.like = find_subject(settings.model).checkpoint
         self.device = torch.device(run_settings.device)
-        labels = sorted({label for row in rows.learned for label in row.fields[1].split()})
+        labels = sorted({label for row in rows.labelled for label in row.fields[1].split()})
         if not 2 <= len(labels) <= MOST_LABELS:
             raise DataError(f"{settings.rows}: {len(labels)} different labels; expected 2 to {MOST_LABELS}")
         layers = ClassificationSettings(labels=tuple(labels), activation="softmax", dense_activation=None)

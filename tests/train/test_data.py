@@ -57,6 +57,11 @@ FAULTS = {
     "not JSON": ("a.jsonl", '{"anchor": "a", "positive": "b"}\n{', "a.jsonl, line 2: not JSON"),
     "other fields": ("a.jsonl", '{"query": "a", "positive": "b"}', "line 1: has query, positive; expected an object"),
     "no object": ("a.jsonl", "[1]", "line 1: has list; expected an object with anchor, positive"),
+    "a null": (
+        "a.jsonl",
+        '{"anchor": "a", "positive": 2}\n{"anchor": null, "positive": "b"}',
+        "line 2: anchor is null, expected a text or a number",
+    ),
     "another ending": ("a.json", "{}", "a.json: expected a name that ends in .csv, .tsv or .jsonl"),
 }
 

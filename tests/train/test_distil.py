@@ -24,7 +24,7 @@ from train.distillation import (
     similarity_loss,
 )
 from train.embedding import cosine_figures
-from train.errors import RunError
+from train.errors import DataError, RunError
 from train.settings import RunSettings
 
 
@@ -70,6 +70,7 @@ def test_fields_of_a_layer_each_are_those_of_the_layers_that_the_student_stands_
     ("changes", "message"),
     [
         ({"num_heads": []}, "cannot be built: num_heads is empty"),
+        ({"num_heads": 4}, "cannot be built: incomplete encoder configuration"),
         ({"nonsense": 1}, "cannot be built: unknown fields nonsense"),
         ({"vocab_size": 7}, "the student's vocab_size is 7, the teacher's 48"),
         ({"hidden_size": 16}, "the student's embedding_size is 16, the teacher's 32"),
@@ -109,6 +110,11 @@ def test_no_text_is_both_learned_from_and_judged_by(text_file: Path, tmp_path: P
     given = read_material([twice], judged)
     assert not {*given.learned} & {*given.held_out}
     assert len(given.held_out) == 11
+    for all_held_out in (text_file, tmp_path / "alike.txt"):
+        if all_held_out != text_file:
+            all_held_out.write_text("the same\n" * 20)
+        with pytest.raises(DataError, match="0 different texts, without those that are held out; at least 8"):
+            read_material([all_held_out], all_held_out)
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:

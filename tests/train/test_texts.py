@@ -74,7 +74,7 @@ def test_texts_are_gathered_once_each_without_a_benchmarks_sentences(
     )
     benchmark = tmp_path / "rated.csv"
     benchmark.write_text("A man plays the flute.,A dog runs.,1.2\n")
-    counts = gather(tmp_path / "texts.txt", list(SOURCES), [benchmark], tmp_path)
+    counts = gather(tmp_path / "texts.txt", [*SOURCES, "talk"], [benchmark], tmp_path)
     found = (tmp_path / "texts.txt").read_text().splitlines()
     assert found == [
         "that which exists",
@@ -99,6 +99,12 @@ def test_reviews_come_with_their_ratings(tmp_path: Path, monkeypatch: pytest.Mon
     inner = packed("h/movieReviewSnippets_GroundTruth.txt", b"1\t2.25\tA splash.\r\n2\t-0.6\tToo tepid. Far\n")
     write(tmp_path, monkeypatch, "opinions", {"vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz": inner})
     assert read_reviews(tmp_path) == [("A splash.", 2.25), ("Too tepid. Far", -0.6)]
+
+
+@pytest.mark.parametrize("name", ["texts.json", "nowhere/texts.txt"])
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_downloaded(name: str, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="expected a file in a folder that is there, whose name does not end in .json"):
+        gather(tmp_path / name, ["talk"], [], tmp_path)
 
 
 def test_another_file_than_the_pinned_one_is_not_read(tmp_path: Path) -> None:

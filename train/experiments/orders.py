@@ -1,7 +1,8 @@
 """Compares ways to choose the heads that go: learned gates, orders of importance, chance; each healed alike."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -121,6 +122,8 @@ class Orders:
             "way": way,
             "share": share,
             "run": run.record(),
+            "distillation": asdict(self.settings.weights),
+            "pairs": hashlib.sha256(self.settings.pairs.read_bytes()).hexdigest(),
             "fitting_texts": self.settings.fitting_texts,
             "gates": [self.settings.gate_steps, self.settings.gate_rate, self.settings.gate_learning_rate],
         }

@@ -14,7 +14,8 @@ import pytest
 
 from model.artifact import write_manifest
 from service.processes import supervisor as shares
-from service.processes.children import HUNG_LOOKS, SILENT_LOOKS, ChildProcess, Children, Distributor
+from service.processes.channel import Link, line_of
+from service.processes.children import HUNG_LOOKS, RETRY_SECONDS, SILENT_LOOKS, ChildProcess, Children, Distributor
 from service.processes.supervisor import (
     MOST_DEATHS,
     STEADY_SECONDS,
@@ -263,6 +264,37 @@ def test_a_place_that_is_replaced_is_not_restarted_too(monkeypatch: pytest.Monke
     children = run_supervisor(monkeypatch, 1, begin)
     assert len(children) == 2
     assert "end" in children[1].orders
+
+
+def test_a_process_that_leaves_gets_no_connections_whatever_it_still_says() -> None:
+    async def test() -> list[bool]:
+        (ours, theirs), (control, their_control) = socket.socketpair(), socket.socketpair()
+        with ours, theirs, their_control:
+            child = ChildProcess(0, Mock(), ours, await Link.open(control))
+            their_control.sendall(line_of("hello") + line_of("ready"))
+            messages, takes = child.messages(), []
+            await anext(messages)
+            takes.append(child.takes_connections)
+            child.order("leave")
+            await anext(messages)
+            return [*takes, child.takes_connections]
+
+    assert asyncio.run(test()) == [True, False]
+
+
+def test_connections_that_no_process_takes_are_tried_again_together() -> None:
+    async def test() -> int:
+        full, tried = Mock(takes_connections=True, is_late=False, state="ready", load=0, given=0), 5
+        full.give.return_value = False
+        distributor = Distributor([])
+        distributor._children = [full]
+        for _ in range(100):
+            distributor._keep_or_hand_on(Mock())
+        full.give.reset_mock()
+        await asyncio.sleep(tried * RETRY_SECONDS)
+        return int(full.give.call_count)
+
+    assert 1 <= asyncio.run(test()) <= 5
 
 
 def test_new_connections_go_to_processes_that_answer() -> None:
