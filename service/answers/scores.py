@@ -192,12 +192,6 @@ def entailment_scores(logits: Float32Array, *, entailment: int, multi_label: boo
     return shares
 
 
-def label_cosines(texts: Float32Array, labels: Float32Array) -> Float32Array:
-    """[texts, labels] of vectors of length 1."""
-    cosines: Float32Array = (texts @ labels.T).clip(-1, 1)
-    return cosines
-
-
 def sorted_labels(scores: Float32Array, labels: Sequence[str]) -> Iterator[Labelled]:
     """Each row's labels, best first."""
     for row in scores:
@@ -209,7 +203,7 @@ def zero_shot_labels(plan: ZeroShotPlan, found: Float32Array) -> Iterator[Labell
     """Labels of each text, best first, from the logits or the vectors that the plan's request is answered with."""
     wanted, texts = plan.wanted, len(plan.wanted.texts)
     if plan.method == "cosine":
-        return sorted_labels(label_cosines(found[:texts], found[texts:]), wanted.labels)
+        return sorted_labels((found[:texts] @ found[texts:].T).clip(-1, 1), wanted.labels)
     logits = found.reshape(texts, len(wanted.labels), -1)
     scores = entailment_scores(logits, entailment=plan.entailment, multi_label=wanted.multi_label)
     return sorted_labels(scores, wanted.labels)

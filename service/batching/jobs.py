@@ -67,10 +67,6 @@ def collate(jobs: Sequence[Job], cancellation: Cancellation | None = None) -> Ba
     layers = jobs[0].attention_layers
     tokens, norms = any(job.wants_tokens for job in jobs), any(job.wants_norms for job in jobs)
     wanted = (layers, tokens, norms, _gates(jobs), cancellation)
-    if len(jobs) == 1:
-        row = jobs[0].input_ids
-        lengths = np.array([len(row)], dtype=np.int64)
-        return Batch(row[np.newaxis], lengths, *wanted, _types(jobs, len(row)), _seen(jobs))
     lengths = np.array([len(job.input_ids) for job in jobs], dtype=np.int64)
     input_ids = np.zeros((len(jobs), int(lengths.max())), dtype=np.int64)
     for row, job in zip(input_ids, jobs, strict=True):
@@ -116,17 +112,17 @@ def separate(
     return [
         JobResult(
             output.output[row],
-            _tokens(output, row, len(job.input_ids)) if job.wants_tokens else None,
-            {layer: _attention(output, layer, row, len(job.input_ids)) for layer in job.attention_layers},
+            _tokens(output, row, size) if job.wants_tokens else None,
+            {layer: _of_text(output.attentions[layer], row, size, size) for layer in job.attention_layers},
             queue_seconds[row],
             inference_seconds,
             {
-                layer: _norms(output, layer, row, len(job.input_ids))
+                layer: _of_text(output.value_norms[layer], row, size)
                 for layer in job.attention_layers
                 if job.wants_norms
             },
         )
-        for row, job in enumerate(jobs)
+        for row, (job, size) in enumerate((job, len(job.input_ids)) for job in jobs)
     ]
 
 
@@ -136,18 +132,12 @@ def _tokens(output: BatchOutput, row: int, length: int) -> Float32Array:
     return output.last_hidden_state[row, :length]
 
 
-def _attention(output: BatchOutput, layer: int, row: int, length: int) -> Float32Array:
-    weights = output.attentions[layer]
-    if not weights.shape[1]:  # a layer without heads has no rows in a graph's output either
-        return np.zeros((0, length, length), dtype=np.float32)
-    return np.ascontiguousarray(weights[row, :, :length, :length])
-
-
-def _norms(output: BatchOutput, layer: int, row: int, length: int) -> Float32Array:
-    norms = output.value_norms[layer]
-    if not norms.shape[1]:
-        return np.zeros((0, length), dtype=np.float32)
-    return np.ascontiguousarray(norms[row, :, :length])
+def _of_text(arrays: Float32Array, row: int, *sizes: int) -> Float32Array:
+    """One text's part [H, sizes] of a layer's padded arrays [B, H, ...]."""
+    if not arrays.shape[1]:  # a layer without heads has no rows in a graph's output either
+        return np.zeros((0, *sizes), dtype=np.float32)
+    place: tuple[slice, ...] = (slice(None), *map(slice, sizes))
+    return np.ascontiguousarray(arrays[row][place])
 
 
 class PendingRequest(QueuedRequest):

@@ -4,6 +4,7 @@ Strict: no value is coerced, no field is unknown. What depends on the model (lay
 elsewhere.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
@@ -12,79 +13,37 @@ from service.tokenization.inputs import Truncate
 from service.tokenization.rows import PairTruncation
 from service.wire import AnswerModel, OpenAnswerModel, RequestModel
 
-Inputs = Annotated[
-    Any,
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string"},
-                {"type": "array", "items": {"type": "string"}, "minItems": 1},
-                {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-                {
-                    "type": "array",
-                    "items": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-                    "minItems": 1,
-                },
-            ]
-        }
-    ),
-]
 
-Texts = Annotated[
-    Any,
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
-]
+def list_schema(items: Mapping[str, Any], least: int = 1, most: int | None = None) -> dict[str, Any]:
+    """The JSON schema of a list."""
+    return {"type": "array", "items": items, "minItems": least} | ({} if most is None else {"maxItems": most})
 
+
+def one_of(*schemas: Mapping[str, Any]) -> WithJsonSchema:
+    """Says in the document what a value may be that is checked by hand."""
+    return WithJsonSchema({"anyOf": list(schemas)})
+
+
+TEXT: Mapping[str, Any] = {"type": "string"}
+_NULL = {"type": "null"}
+_INDEX = {"type": "integer", "minimum": 0}
+_GATE = {"type": "number", "minimum": 0, "maximum": 1}
+_GATES = {
+    "type": "array",
+    "prefixItems": [{"type": "integer"}, {"type": "integer"}, _GATE],
+    "minItems": 3,
+    "maxItems": 3,
+}
+
+Inputs = Annotated[Any, one_of(TEXT, list_schema(TEXT), list_schema(_INDEX), list_schema(list_schema(_INDEX)))]
+Texts = Annotated[Any, one_of(TEXT, list_schema(TEXT))]
 Pairs = Annotated[
     Any,
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {
-                    "type": "array",
-                    "items": {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2},
-                    "minItems": 1,
-                },
-                {
-                    "type": "array",
-                    "items": {
-                        "type": "array",
-                        "items": {"type": "array", "items": {"type": "integer", "minimum": 0}},
-                        "minItems": 2,
-                        "maxItems": 2,
-                    },
-                    "minItems": 1,
-                },
-                {"type": "null"},
-            ]
-        }
+    one_of(
+        list_schema(list_schema(TEXT, 2, 2)), list_schema(list_schema({"type": "array", "items": _INDEX}, 2, 2)), _NULL
     ),
 ]
-
-HeadMask = Annotated[
-    Any,
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {
-                    "type": "array",
-                    "items": {
-                        "type": "array",
-                        "prefixItems": [
-                            {"type": "integer"},
-                            {"type": "integer"},
-                            {"type": "number", "minimum": 0, "maximum": 1},
-                        ],
-                        "minItems": 3,
-                        "maxItems": 3,
-                    },
-                },
-                {"type": "null"},
-            ]
-        }
-    ),
-]
-
+HeadMask = Annotated[Any, one_of({"type": "array", "items": _GATES}, _NULL)]
 TextList = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 """Validation of a list ends at its first wrong element: 70,000 of them held the event loop for 0.2 seconds."""
 LabelList = Annotated[list[str], Field(max_length=1024, fail_fast=True)]
@@ -93,26 +52,11 @@ Spans = Annotated[list[Annotated[list[Span], Field(min_length=1, fail_fast=True)
 MAX_PROMPT_CHARACTERS = 1024  # it stands before every text of a request: what is short to send may be long to tokenise
 
 PromptText = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
-
 Output = Literal["dense", "sparse", "multi_vector"]
-
 Aggregation = Literal["none", "simple", "first", "average", "max"]
-
 EncodingFormat = Literal["float", "base64", "float16", "int8", "uint8", "binary", "ubinary"]
-
-Choice = Annotated[
-    Any,
-    WithJsonSchema(
-        {"anyOf": [{"enum": ["all"]}, {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}]}
-    ),
-]
-
-LayerChoice = Annotated[
-    Any,
-    WithJsonSchema(
-        {"anyOf": [{"enum": ["all", "last"]}, {"type": "array", "items": {"type": "integer"}, "minItems": 1}]}
-    ),
-]
+Choice = Annotated[Any, one_of({"enum": ["all"]}, list_schema(_INDEX))]
+LayerChoice = Annotated[Any, one_of({"enum": ["all", "last"]}, list_schema({"type": "integer"}))]
 
 
 class AttentionRequest(RequestModel):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import ConfigDict, Field, WithJsonSchema
+from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,6 +20,7 @@ from service.inference.backend import Float32Array
 from service.operations.encode import EncodeResult, offload
 from service.requests.attention import ARRAY_FLOATS
 from service.requests.schemas import (
+    TEXT,
     Aggregation,
     EncodeRequest,
     Entity,
@@ -28,6 +29,8 @@ from service.requests.schemas import (
     ModelChoice,
     TeiTruncation,
     TextList,
+    list_schema,
+    one_of,
 )
 from service.requests.zero_shot import ZeroShotAnswer, ZeroShotPlan, ZeroShotRequest
 from service.routes.adapter import embeddings_document, json_response, labels_tokens, require_task, run_for
@@ -35,15 +38,8 @@ from service.services import services_of
 from service.tokenization.inputs import InputNames
 from service.wire import OURS, TEI, AnswerModel, RequestModel
 
-_TEXT = {"type": "string"}
-_ONE = {"type": "array", "items": _TEXT, "minItems": 1, "maxItems": 1}
-_PAIR = {"type": "array", "items": _TEXT, "minItems": 2, "maxItems": 2}
-PredictInputs = Annotated[
-    Any,
-    WithJsonSchema(
-        {"anyOf": [_TEXT, _PAIR, *({"type": "array", "items": item, "minItems": 1} for item in (_ONE, _PAIR))]}
-    ),
-]
+_PAIR = list_schema(TEXT, 2, 2)
+PredictInputs = Annotated[Any, one_of(TEXT, _PAIR, list_schema(list_schema(TEXT, 1, 1)), list_schema(_PAIR))]
 SHAPES = 'expected a text, a pair ["a", "b"], or a list of single texts [["a"], ...] or of pairs [["a", "b"], ...]'
 
 
