@@ -201,15 +201,13 @@ def _read_words(
     pipeline: Pipeline, described: Mapping[str, Any], config: EncoderConfig, instruction: str | None
 ) -> Words:
     """The tokenizer, and how it reads pairs."""
-    network, stated, is_classifier = (
-        pipeline.transformer,
-        pipeline.max_sequence_length,
-        config.task == "classification",
-    )
-    tokenizer = (
-        plain_tokenizer(network) if pipeline.is_table else read_tokenizer(network, do_lower_case=pipeline.do_lower_case)
-    )
-    tokenizer = keep_markers_whole(tokenizer, pipeline.late.markers)
+    network, stated, is_classifier = pipeline.transformer, pipeline.max_sequence_length, config.task == "classification"
+    if pipeline.is_table:
+        tokenizer = plain_tokenizer(network)
+    else:
+        tokenizer = keep_markers_whole(
+            read_tokenizer(network, do_lower_case=pipeline.do_lower_case), pipeline.late.markers
+        )
     if is_classifier and yes_no.is_language_model(described):
         question = yes_no.question_of(described)
         yes_no.require_same_question(question, pipeline, tokenizer, instruction)

@@ -214,10 +214,9 @@ def fold_biases(encoder: Encoder) -> tuple[Encoder, int]:
 
     q (k + b_k) = q k + q b_k: the same for every key of a query, so the softmax cancels b_k; not so where rotary
     positions turn b_k by another angle at every key, where keys are normed, or where they meet queries of distances,
-    and it stays there. And since the
-    weights of a query sum to 1, sum_j a_j (v_j + b_v) = sum_j a_j v_j + b_v: b_v moves behind the output projection
-    as W_o b_v; not so where values are more than weighed (`model.value_stream`), and it stays there. What stays
-    behind is where a head's context is 0: at -b_v now, which is then its `null_context`.
+    and it stays there. And since the weights of a query sum to 1, sum_j a_j (v_j + b_v) = sum_j a_j v_j + b_v: b_v
+    moves behind the output projection as W_o b_v; not so where values are more than weighed (`model.value_stream`), and
+    it stays there. What stays behind is where a head's context is 0: at -b_v now, which is then its `null_context`.
     """
     folded = copy.deepcopy(encoder)
     attentions = [module for module in folded.modules() if isinstance(module, MultiHeadAttention) and module.num_heads]
@@ -240,9 +239,11 @@ def _move_value_bias(attention: MultiHeadAttention) -> bool:
     """Whether there was one."""
     if attention.value.bias is None:
         return False
-    attention.output.bias = nn.Parameter(_moved_bias(attention), requires_grad=False)
-    bias = attention.value.bias.detach()
-    attention.null_context = -attention.per_query_head(bias)  # without its bias a value of 0 is this
+    bias, output = attention.per_query_head(attention.value.bias.detach()), attention.output
+    moved = output.weight.double() @ bias.double()  # in float64, so that folding adds no rounding of its own
+    moved = moved if output.bias is None else output.bias.double() + moved
+    output.bias = nn.Parameter(moved.to(output.weight.dtype), requires_grad=False)
+    attention.null_context = -bias  # without its bias a value of 0 is this
     attention.value.bias = None  # type: ignore[assignment]  # nn.Linear takes None for no bias
     return True
 
@@ -254,10 +255,3 @@ def reduce_factors(encoder: Encoder) -> int:
     for attention in with_heads:
         attention.value_factor = reduced_factor(attention.output_factor())
     return len(with_heads)
-
-
-def _moved_bias(attention: MultiHeadAttention) -> torch.Tensor:
-    """b_o + W_o b_v in float64, so that folding adds no rounding of its own."""
-    moved = attention.output.weight.double() @ attention.per_query_head(attention.value.bias).double()
-    own = attention.output.bias
-    return (moved if own is None else own.double() + moved).to(attention.output.weight.dtype)

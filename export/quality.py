@@ -23,7 +23,7 @@ from export.tasks.registry import EXPORTS
 from export.tasks.vectors import measure_token_outputs
 from export.texts import TEXTS, TextBatch, batch_inputs, run_encoder, text_batches
 from model.analysis.arrays import Float64Array
-from model.artifact import LAST_HIDDEN_STATE, VectorRanges, attentions_name, value_norms_name
+from model.artifact import INPUT_IDS, LAST_HIDDEN_STATE, VectorRanges, attentions_name, value_norms_name
 from model.config_parts import OUTPUT_NAMES
 from model.encoder import Encoder, EncoderOutput
 from model.tasks import PER_TOKEN
@@ -104,7 +104,7 @@ def measure_quality(
             own, reference = found[LAST_HIDDEN_STATE][row, :length], expected.last_hidden_state[row, :length].numpy()
             hidden.append(row_cosines(own, reference))
             if token_layers:
-                states.append((own, reference, inputs["input_ids"][row, :length]))
+                states.append((own, reference, inputs[INPUT_IDS][row, :length]))
             norms += _norm_sums(found, expected, row, length)
     queries = sum(int(batch.lengths.sum()) for batch in batches)
     figures = {

@@ -49,7 +49,7 @@ def read_file(file: Path) -> dict[str, Tensor]:
         tensors = load_file(file) if file.suffix == ".safetensors" else _load_pickle(file)
     except (SafetensorError, OSError) as error:
         raise SourceError(f"{file} cannot be read: {error}") from error
-    return {name: _as_float32(tensor) for name, tensor in tensors.items()}
+    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
 
 def _load_pickle(file: Path) -> dict[str, Tensor]:
@@ -89,7 +89,3 @@ def _read_index(path: Path) -> list[str]:
         return sorted({str(name) for name in json.loads(path.read_bytes())["weight_map"].values()})
     except (OSError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise SourceError(f"{path} is malformed: {error!r:.200}") from error
-
-
-def _as_float32(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor

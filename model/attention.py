@@ -112,15 +112,10 @@ class MultiHeadAttention(nn.Module):
                 self.key_norm = nn.LayerNorm(len(self.groups) * d_k, eps=norm_eps)
             elif norm_eps is not None:
                 self.query_norm, self.key_norm = (nn.RMSNorm(d_k, eps=norm_eps) for _ in range(2))
-        else:
-            self._add_output_bias(torch.zeros(hidden_size), is_trained=output_bias)
-
-    def _add_output_bias(self, zeros: Tensor, *, is_trained: bool) -> None:
-        """What a layer without heads adds; no parameter where the family has none, so that training leaves it 0."""
-        if is_trained:
-            self.output_bias = nn.Parameter(zeros)
-        else:
-            self.register_buffer("output_bias", zeros)
+        elif output_bias:
+            self.output_bias = nn.Parameter(torch.zeros(hidden_size))
+        else:  # no parameter where the family has none, so that training leaves it 0
+            self.register_buffer("output_bias", torch.zeros(hidden_size))
 
     def forward(
         self, hidden: Tensor, tokens: Packing, request: LayerRequest, terms: PositionTerms = NO_TERMS

@@ -50,20 +50,6 @@ _ZERO_FOR_NONE = (
     *("local_head_size", "layer_signal_size"),
 )
 
-_FLAGS = (
-    *("gated", "up_bias", "down_bias", "attention_bias", "output_bias"),
-    *("norm_bias", "pre_norm", "embedding_norm", "first_attention_norm", "sandwich_norm", "final_norm"),
-    *(
-        "query_key_norm",
-        "query_key_layer_norm",
-        "attention_residual_norm",
-        "value_norm",
-        "causal",
-        "learned_value_residual",
-        "output_gate",
-    ),
-)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderConfig:
@@ -209,8 +195,9 @@ class EncoderConfig:
         _check_heads(self)
         for name, kind in _CHOICES.items():
             require_choice(name, getattr(self, name), get_args(kind))
-        for name in _FLAGS:
-            require_flag(name, getattr(self, name))
+        for field in fields(self):
+            if field.type is bool:
+                require_flag(field.name, getattr(self, field.name))
         for name in ("norm_eps", "rope_theta", "rope_divisor"):
             require_positive(name, getattr(self, name))
         for name in ("local_rope_theta", "score_scale"):
@@ -309,7 +296,7 @@ class EncoderConfig:
             values = _read_parts(data)
             values["task_settings"] = read_settings(values.get("task"), values.get("task_settings"))
             return cls(**values)
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise ConfigError(f"incomplete encoder configuration: {error}") from error
 
 

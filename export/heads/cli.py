@@ -98,17 +98,12 @@ def _report(options: argparse.Namespace) -> None:
         parses=options.conllu,
         sentences=options.sentences,
     )
-    destination = _destination(options, in_artifact=subject.artifact is not None)
+    if options.output is None and subject.artifact is None:
+        raise SourceError(f"{options.model} is no artifact to write the report into: say where with --output DIR")
+    destination: Path = options.output or Path(options.model)
     report = make_report(subject.checkpoint, request, subject.pruned)
     write_report(report, destination, into_artifact=options.output is None)
     sys.stderr.write(_summary(report, destination))
-
-
-def _destination(options: argparse.Namespace, *, in_artifact: bool) -> Path:
-    if options.output is None and not in_artifact:
-        raise SourceError(f"{options.model} is no artifact to write the report into: say where with --output DIR")
-    output: Path = options.output or Path(options.model)
-    return output
 
 
 def _summary(report: dict[str, Any], destination: Path) -> str:

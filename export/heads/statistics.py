@@ -1,6 +1,6 @@
 """The statistics of every head over a corpus, a text at a time.
 
-`STATISTICS` of `model.analysis.statistics`, the patterns of `model.analysis.statistics`, and three of what heads move:
+The statistics and patterns of `model.analysis.statistics`, and three of what heads move:
 
     output_norm          mean_i of ||sum_j a_ij f(x_j)||: length of what the head adds to a token
     special_norm_share   share of sum_ij a_ij ||f(x_j)|| that comes from special tokens (Kobayashi et al. 2020)
@@ -72,7 +72,10 @@ class Capture:
         layers = [cast(MultiHeadAttention, layer.attention) for layer in encoder.layers]
         self._attentions = [attention for attention in layers if attention.num_heads]
         self._all_layers = torch.ones(len(layers), dtype=torch.bool)
-        self._factors = [_output_factor(attention) for attention in self._attentions]
+        self._factors = [  # [H, V, V] in float64: they give contexts as long as the vectors that the heads add
+            reduced_factor(output_rows(attention.output.weight.detach().double(), attention.num_heads))
+            for attention in self._attentions
+        ]
 
     def run(self, batch: TextBatch) -> Iterator[HeadsOfText]:
         """The heads of every text of a batch, in its order; one text's arrays at a time are new."""
@@ -101,11 +104,6 @@ def _keep(kept: list[Tensor], place: int) -> Callable[[nn.Module, tuple[Tensor, 
         kept[place] = inputs[0]
 
     return hook
-
-
-def _output_factor(attention: MultiHeadAttention) -> Tensor:
-    """[H, V, V] in float64: gives contexts as long as the vectors that the heads add."""
-    return reduced_factor(output_rows(attention.output.weight.detach().double(), attention.num_heads))
 
 
 def _output_norms(contexts: list[Tensor], factors: list[Tensor]) -> Float32Array:

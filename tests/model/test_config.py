@@ -67,6 +67,7 @@ def test_derives_depth_and_embedding_size() -> None:
         ({"shared_layers": [0, 0, 1]}, r"shared_layers is \[0, 0, 1\]: expected 3 layers, of each the first alike"),
         ({"shared_layers": [0, 0, 0]}, "layers of one weight need the same heads"),
         ({"projections": [{"width": 3}]}, "incomplete encoder configuration"),
+        ({"task": "sparse", "task_settings": [1]}, "incomplete encoder configuration"),
         ({**DISENTANGLED, "causal": True}, "they go with neither causal nor local_layers"),
         ({**DISENTANGLED, "local_layers": [0], "window": 1}, "they go with neither causal nor local_layers"),
         ({"rope_scaling": SCALED, "rope_divisor": 2.0}, "rope_divisor and rope_scaling: set one of them"),
