@@ -20,13 +20,12 @@ except ImportError as error:
     sys.exit(f"python -m deploy.bulk: {error.name} is missing: install the bulk extra, pip install '.[cpu,bulk]'")
 
 from deploy.bulk.corpus import Columns, WrongCorpus, check_source, find_sources
-from deploy.bulk.encoder import MAX_BATCH_TOKENS, TextEncoder
+from deploy.bulk.encoder import MAX_BATCH_TOKENS, TextEncoder, check_choices
 from deploy.bulk.output import AnotherRun, Output, Record
 from deploy.bulk.pipeline import Load, Summary, encode_corpus, quiet, shown, start_tally
 from model.artifact import Artifact, ArtifactError
 from service.errors import ServiceError
 from service.machine import usable_cores
-from service.requests.plan import choose_prompt
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
@@ -54,7 +53,7 @@ def _run(options: argparse.Namespace, load: Load) -> Summary:
     output, columns = Output(_uri(options.output)), Columns(options.id_column, options.text_column)
     choices = {"prompt_name": options.prompt_name, "dimensions": options.dimensions, "normalize": options.normalize}
     manifest = Artifact.open(options.model).manifest
-    choose_prompt(manifest.defaults, name=options.prompt_name, text=None)
+    check_choices(manifest, dimensions=options.dimensions, prompt_name=options.prompt_name)
     sources = find_sources([_uri(place) for place in options.input])
     check_source(sources[0], columns)  # what is wrong with all is said before Ray starts
     with output.locked():

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from deploy.bulk.corpus import EMBEDDING
+from model.artifact import Manifest
 from polyhead import Engine
 from service.errors import InferenceFailed
 from service.inference.backend import Float32Array
@@ -17,6 +18,21 @@ from service.settings import Settings
 
 TEXTS = 1024  # given to the engine at once: enough to find texts of equal length
 MAX_BATCH_TOKENS = 512  # the service's own default, for the same reason: docs/performance.md
+
+
+def check_choices(manifest: Manifest, *, dimensions: int | None, prompt_name: str | None) -> None:
+    """Refuses what `TextEncoder.load` could not encode with.
+
+    Raises:
+        ServiceError: the model has no such prompt.
+        ValueError: it is no embedder, or has not that many dimensions.
+    """
+    if manifest.task != "embedding":
+        raise ValueError(f"{manifest.model} is for {manifest.task.replace('_', '-')}: only an embedder gives vectors")
+    choose_prompt(manifest.defaults, name=prompt_name, text=None)
+    size = manifest.config.embedding_size
+    if dimensions is not None and not 1 <= dimensions <= size:
+        raise ValueError(f"dimensions is {dimensions}: this model has {size}")
 
 
 class TextEncoder:
@@ -59,8 +75,6 @@ class TextEncoder:
 
         Raises:
             ArtifactError: the directory is no artifact, or not the one its manifest describes.
-            ServiceError: the model has no such prompt.
-            ValueError: the model has not that many dimensions.
         """
         settings = Settings.model_construct(
             model=directory,
@@ -71,15 +85,8 @@ class TextEncoder:
             max_queue_delay=math.inf,
         )
         engine = Engine(Runner.load(directory, settings))
-        size = engine.manifest.config.embedding_size
-        try:
-            choose_prompt(engine.manifest.defaults, name=prompt_name, text=None)
-            if dimensions is not None and not 1 <= dimensions <= size:
-                raise ValueError(f"dimensions is {dimensions}: this model has {size}")
-            return cls(engine, dimensions=dimensions or size, normalize=normalize, prompt_name=prompt_name)
-        except BaseException:
-            engine.close()
-            raise
+        size = dimensions or engine.dimensions
+        return cls(engine, dimensions=size, normalize=normalize, prompt_name=prompt_name)
 
     def encode(self, texts: Sequence[str]) -> Float32Array:
         """Vectors [N, dimensions] of N texts, in their order.

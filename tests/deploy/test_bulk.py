@@ -311,6 +311,7 @@ def test_says_what_is_wrong_before_ray_starts(
         ("--text-column", "body"): "no column body; it has id, text, extra",
         ("--text-column", "extra"): "column extra holds int64, not texts",
         ("--prompt-name", "query"): "no named prompts",
+        ("--dimensions", "99999"): "dimensions is 99999: this model has",
         ("--dimensions", "10"): "was begun with dimensions None; name another --output",
     }.items():
         assert main(command(embedder.artifact, corpus, output, *more)[3:]) == 1

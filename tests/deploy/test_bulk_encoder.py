@@ -7,17 +7,20 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from deploy.bulk.encoder import TextEncoder
+from deploy.bulk.encoder import TextEncoder, check_choices
+from model.artifact import Manifest
 from service.errors import InferenceFailed, ServiceError
 from service.inference.backend import Float32Array
 from service.settings import Settings
 from tests.deploy.tools import ROOT
-from tests.service.fake_engine import FakeBackend, load_fake_engine, write_fake_artifact
+from tests.service.fake_engine import HIDDEN_SIZE, FakeBackend, load_fake_engine, make_manifest, write_fake_artifact
 from tests.service.process import ServerProcess
 from tests.texts import varied_texts
 
@@ -29,12 +32,16 @@ def encoder(tmp_path: Path) -> Iterator[TextEncoder]:
         yield made
 
 
-def test_dimensions_and_prompts_that_the_model_has_not(default_artifact: Path) -> None:
-    for dimensions in (0, 385):
-        with pytest.raises(ValueError, match=f"dimensions is {dimensions}: this model has 384"):
-            TextEncoder.load(default_artifact, dimensions=dimensions)
+def test_what_the_model_has_not(tmp_path: Path) -> None:
+    manifest = make_manifest(write_fake_artifact(tmp_path / "artifact"))
+    for dimensions in (0, HIDDEN_SIZE + 1):
+        with pytest.raises(ValueError, match=f"dimensions is {dimensions}: this model has {HIDDEN_SIZE}"):
+            check_choices(manifest, dimensions=dimensions, prompt_name=None)
     with pytest.raises(ServiceError, match="no named prompts"):
-        TextEncoder.load(default_artifact, prompt_name="query")
+        check_choices(manifest, dimensions=HIDDEN_SIZE, prompt_name="query")
+    classifier = SimpleNamespace(task="token_classification", model="tagger")
+    with pytest.raises(ValueError, match="tagger is for token-classification: only an embedder gives vectors"):
+        check_choices(cast(Manifest, classifier), dimensions=None, prompt_name=None)
 
 
 def test_a_text_that_fails_costs_its_own_row_and_is_tried_again(
