@@ -94,7 +94,8 @@ def _main_output(
     span_tokens: Sequence[SpanTokens] | None,
 ) -> dict[str, Any]:
     if span_tokens is not None:
-        return span_output(plan.request, results, span_tokens)
+        pairs = zip(results, span_tokens, strict=True)
+        return {"embeddings": [_vectors(plan.request, span_vectors(result, tokens)) for result, tokens in pairs]}
     if plan.request.outputs is not None:
         return _chosen_outputs(plan.request, tokenized, results, runner)
     output = task_output(plan.request, results, runner.manifest)
@@ -168,16 +169,6 @@ def task_output(request: EncodeRequest, results: Sequence[JobResult], manifest: 
     if request.output == "tokens":
         return {"embeddings": [_vectors(request, token_vectors(result)) for result in results]}
     return _OUTPUTS[manifest.task](request, results, manifest)
-
-
-def span_output(request: EncodeRequest, results: Sequence[JobResult], spans: Sequence[SpanTokens]) -> dict[str, Any]:
-    """The answer's fields where spans are asked for: their vectors, by input.
-
-    Raises:
-        InferenceFailed: a number is not finite.
-    """
-    pairs = zip(results, spans, strict=True)
-    return {"embeddings": [_vectors(request, span_vectors(result, tokens)) for result, tokens in pairs]}
 
 
 def activate(logits: Float32Array, activation: ScoreActivation) -> Float32Array:

@@ -43,17 +43,11 @@ DTYPES: Mapping[str, str] = MappingProxyType(
 )
 
 _ALIGNMENT = 8
-
 BLOCK = 32_768  # numbers, or characters
-
 _TOO_LARGE = np.uint32(0x477FF000)  # 65,520 as float32: from here on float16 has infinity only
-
 _SMALLEST_NORMAL = np.uint32(0x38800000)  # 2**-14
-
 _REBIAS = np.uint32(2**32 - 0x38000000 + 0xFFF)  # the exponent's bias from 127 to 15, and just under half a step
-
 _HALF = np.float32(0.5)  # its last bit is worth 2**-24, float16's smallest number: adding it rounds to such steps
-
 _HALF_BITS = np.uint32(0x3F000000)
 
 

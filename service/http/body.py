@@ -18,12 +18,10 @@ from service.http.response import JSON, quality
 from service.wire import explain_validation
 
 M = TypeVar("M", bound=BaseModel)
-
 CHECKED_BYTES = 16_384  # a smaller body cannot hold enough values to matter
 SPARE = 4096  # values that a request may have besides its inputs: names, options, head masks, spans
 PER_TEXT = 3  # lists and objects, or names, of one input: a pair of two lists, an object with a list of an object
 WINDOW_BYTES = 32_768  # read before the event loop is free again: a few milliseconds, whatever the bytes are
-
 _STRING = re.compile(rb'"[^"]*+"?')  # one that has no end in its window reaches to the window's
 
 

@@ -41,7 +41,6 @@ MOST_PIPELINED = 128  # requests that may wait behind the one that is being answ
 FIRST_PAUSE = 0.1  # seconds
 PAUSE_GROWTH = 4
 LEAST_RETRY_AFTER = 1  # seconds; the header has whole ones
-
 _CHUNK_MARK_BYTES = 12  # around a chunk: its length and two ends of lines
 
 Reading = Literal["nothing yet", "head", "body", "between requests"]

@@ -18,7 +18,7 @@ from service.batching.jobs import JobResult
 from service.context import RequestContext
 from service.errors import Invalid, TooLarge
 from service.observability.metrics import ModelMetrics
-from service.observability.stages import Stage, StageTimer
+from service.observability.stages import StageTimer
 from service.requests.attention import ARRAY_FLOATS, FLOAT_BYTES, count_block_floats
 from service.requests.decomposition import check_explained
 from service.requests.plan import EncodePlan, Sizes, check_sizes, plan_encoding
@@ -40,7 +40,6 @@ from service.wire import Piece
 
 # Up to here building an answer is quicker than handing it to a thread; megabytes would hold up the event loop.
 INLINE_FLOATS = 2**18
-
 T = TypeVar("T")
 
 
@@ -67,7 +66,7 @@ async def encode(
     """
     _check_encoding(request, as_safetensors=as_safetensors)
     encoded = await run(services, context, request, as_safetensors=as_safetensors)
-    with timed(services.model.metrics, "serialize"):
+    with StageTimer(services.model.metrics, "serialize"):
         return await _write(encoded.answer, request, encoded.sizes, as_safetensors=as_safetensors)
 
 
@@ -107,7 +106,7 @@ async def run(
     if is_quantized(request.encoding_format):
         refuse_format(plan, runner.manifest)
     refuse_long_texts(plan.inputs, settings.max_text_characters, names=names)
-    with timed(metrics, "tokenize"):
+    with StageTimer(metrics, "tokenize"):
         tokenized = await runner.tokenize(
             plan.inputs,
             truncate=request.truncate,
@@ -173,7 +172,7 @@ async def run_plan(
         decomposed = await runner.decompose(tokenized, deadline=deadline)
     observe_results(metrics, results, decomposed)
     parts = None if decomposed is None else decomposed.texts
-    with timed(metrics, "postprocess"):
+    with StageTimer(metrics, "postprocess"):
         build = partial(build_answer, plan, tokenized, results, attention, runner, span_tokens=span_tokens, parts=parts)
         answer = await offload(build, sizes.built_from)
         if adds_blocks and attention is not None:
@@ -209,11 +208,6 @@ def check_tokens(lengths: Sequence[int], limit: int, *, names: InputNames = INPU
         raise TooLarge(
             f"{names.all}: {tokens} tokens, at most {limit} a request are taken; send fewer inputs", param=names.field
         )
-
-
-def timed(metrics: ModelMetrics, stage: Stage) -> StageTimer:
-    """Counts the time of a stage, failed or not, and notes it in the request's trace."""
-    return StageTimer(metrics, stage)
 
 
 async def offload(build: Callable[[], T], floats: int) -> T:

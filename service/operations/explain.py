@@ -12,7 +12,8 @@ from service.answers.packing import serialize
 from service.context import RequestContext
 from service.errors import TooLarge
 from service.observability.metrics import ModelMetrics
-from service.operations.encode import check_tokens, count, observe_results, offload, timed
+from service.observability.stages import StageTimer
+from service.operations.encode import check_tokens, count, observe_results, offload
 from service.requests.attention import FLOAT_BYTES, AttentionSelection, plan_axes
 from service.requests.explain import SIDES, ExplainPlan, ExplainRequest, plan_explaining
 from service.requests.plan import Sizes
@@ -34,7 +35,7 @@ async def explain(services: Services, context: RequestContext, request: ExplainR
     deadline = context.deadline(settings.request_timeout)
     plan = plan_explaining(request, runner.manifest)
     refuse_long_texts(plan.inputs, settings.max_text_characters, names=plan.names)
-    with timed(metrics, "tokenize"):
+    with StageTimer(metrics, "tokenize"):
         texts = await runner.tokenize(plan.inputs, truncate=plan.request.truncate or True, deadline=deadline)
     plan.check_texts(texts, max_explained=settings.max_explained_tokens)
     check_tokens([len(text.input_ids) for text in texts], settings.max_request_tokens, names=plan.names)
@@ -45,9 +46,9 @@ async def explain(services: Services, context: RequestContext, request: ExplainR
     )
     context.hold_answer(services.model.answers, sizes.held_bytes("float", as_safetensors=False))
     build = await _run(plan, texts, runner, metrics, deadline)
-    with timed(metrics, "postprocess"):
+    with StageTimer(metrics, "postprocess"):
         answer = await offload(build, sizes.built_from)
-    with timed(metrics, "serialize"):
+    with StageTimer(metrics, "serialize"):
         body = await serialize(answer, floats=sizes.floats)
     count(metrics, context, texts, attention_bytes=sizes.attention_bytes or None)
     return body

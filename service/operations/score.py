@@ -14,7 +14,8 @@ from service.answers.scores import MatchedText, best, counted, find_matches, hyb
 from service.context import RequestContext
 from service.errors import TooLarge
 from service.inference.backend import Float32Array
-from service.operations.encode import EncodeResult, offload, run, run_plan, timed
+from service.observability.stages import StageTimer
+from service.operations.encode import EncodeResult, offload, run, run_plan
 from service.requests.attention import ARRAY_FLOATS
 from service.requests.plan import plan_encoding
 from service.requests.scoring import ScoredTexts, Scoring, reads_pairs, texts_to_compare
@@ -92,7 +93,7 @@ async def _compare_vectors(services: Services, context: RequestContext, wanted: 
     """Scores by vectors: each query and each document is read once."""
     tokenizer = services.runner().tokenizer
     parts = texts_to_compare(wanted, manifest, tokenizer.num_special_tokens)
-    with timed(services.model.metrics, "tokenize"):
+    with StageTimer(services.model.metrics, "tokenize"):
         queries, documents = [await _tokenize(services, context, wanted, part) for part in parts]
     names = InputNames(wanted.names.listed, singles=(wanted.query_name,))
     place_of = {query: place for place, query in enumerate(wanted.each_query_once())}

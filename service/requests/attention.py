@@ -21,9 +21,7 @@ from service.tokenization.rows import TokenizedInput, text_offsets
 from service.tokenization.tokenizer import Tokenizer
 
 FLOAT_BYTES = 4
-
 ARRAY_FLOATS = 1024  # making an array costs as much as reading this many floats, however small it is
-
 EXPECTED = "expected a list of [layer, head, gate]"
 
 

@@ -30,7 +30,6 @@ from service.tokenization.rows import TokenizedInput
 from service.wire import AnswerModel
 
 SIDES = ("a", "b")
-
 NAMES = InputNames(listed="", singles=SIDES)
 
 

@@ -23,7 +23,7 @@ from service.requests.attention import (
     select_attention,
 )
 from service.requests.decomposition import DecompositionPlan, plan_decomposition
-from service.requests.schemas import EncodeRequest, Spans
+from service.requests.schemas import EncodeRequest
 from service.requests.spans import SpanPlan, read_spans
 from service.settings import Settings
 from service.tokenization.inputs import Inputs
@@ -32,21 +32,13 @@ from service.tokenization.tokenizer import Tokenizer
 
 # Held of each number of an answer until it is read: float32 as computed and as selected or normalised, and as text.
 TENSOR_BYTES = 4 + 4
-
 BASE64_BYTES = TENSOR_BYTES + 6
-
 JSON_BYTES = TENSOR_BYTES + 13
-
 ARRAYS_OF_PARTS = 16  # made of each text's parts on the way to its norms and cosines, about
-
 ENTITY_FLOATS = 64  # numbers that take as much space and time as one entity, about
-
 POOLED_TOKENS = 2048  # of a document whose tokens share vectors: time and memory grow with the square
-
 TOKEN_NUMBERS = 4  # for each token besides its vector: id, offsets, row
-
 FEWER_BITS = frozenset({"int8", "uint8", "binary", "ubinary"})
-
 SPARSE_WORDS = 4096  # with a weight, at the most: trained models give a text a few hundred
 
 
@@ -169,11 +161,15 @@ def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
     if request.long_texts is not None:
         check_long_texts(request, inputs, manifest)
     token_numbers = _check_outputs(request, manifest)
-    spans = None if request.spans is None else _plan_spans(request.spans, request, inputs, manifest)
+    if request.spans is not None and request.output == "tokens":
+        raise Invalid('spans: output "tokens" answers every token; leave one of the two out', param="spans")
+    spans = None if request.spans is None else read_spans(request.spans, inputs, manifest)
     decomposition = plan_decomposition(request, manifest)
     selection = _select(request, inputs, manifest)
     head_gates = read_head_mask(request.head_mask, manifest)
-    dimensions = check_dimensions(request.dimensions, _output_size(request, manifest))
+    config = manifest.config
+    size = config.output_size if request.output == "pooled" else config.hidden_size
+    dimensions = check_dimensions(request.dimensions, size)
     prompt, prompted = with_prompt(manifest.defaults, inputs, name=request.prompt_name, text=request.prompt)
     plan = EncodePlan(
         request,
@@ -187,7 +183,7 @@ def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
         decomposition,
         overlap=_plan_overlap(request, manifest),
         token_numbers=token_numbers,
-        hidden_size=manifest.config.hidden_size,
+        hidden_size=config.hidden_size,
         by_table=manifest.query_table and request.role == "query",
     )
     _check_token_options(plan, manifest)
@@ -262,16 +258,6 @@ def _select(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> Atten
                 param="attention.form",
             )
     return select_attention(request.attention, manifest.config.num_heads, causal=manifest.config.causal)
-
-
-def _plan_spans(spans: Spans, request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> SpanPlan:
-    if request.output == "tokens":
-        raise Invalid('spans: output "tokens" answers every token; leave one of the two out', param="spans")
-    return read_spans(spans, inputs, manifest)
-
-
-def _output_size(request: EncodeRequest, manifest: Manifest) -> int:
-    return manifest.config.output_size if request.output == "pooled" else manifest.config.hidden_size
 
 
 def _refuse_other_tasks(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> None:

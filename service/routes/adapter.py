@@ -12,7 +12,8 @@ from service.context import context_of
 from service.errors import WrongTask
 from service.http.response import JSON, compress, respond
 from service.http.route import answer_document
-from service.operations.encode import EncodeResult, run, timed
+from service.observability.stages import StageTimer
+from service.operations.encode import EncodeResult, run
 from service.requests.schemas import EncodeRequest, Output
 from service.services import choose_model, services_of
 from service.tokenization.inputs import INPUTS, InputNames
@@ -46,7 +47,7 @@ async def json_response(
     request: Request, answer: Any, encoded: EncodeResult, *, has_attention: bool = False
 ) -> Response:
     """An answer made from `encoded`, arrays still arrays, as JSON; compressed where it holds attention."""
-    with timed(services_of(request).model.metrics, "serialize"):
+    with StageTimer(services_of(request).model.metrics, "serialize"):
         pieces: Sequence[Piece] = await serialize_in_pieces(answer, floats=encoded.sizes.built_from)
     headers = truncation_header(request)
     if has_attention:

@@ -12,7 +12,8 @@ from service.context import context_of
 from service.errors import DeadlineExceeded, Invalid
 from service.http.response import JSON, SAFETENSORS, compress, prefers_safetensors, respond
 from service.http.route import Route, answer_document
-from service.operations.encode import check_tokens, encode, timed
+from service.observability.stages import StageTimer
+from service.operations.encode import check_tokens, encode
 from service.operations.explain import explain
 from service.requests.explain import ExplainAnswer, ExplainedScores, ExplainRequest
 from service.requests.plan import with_prompt
@@ -105,7 +106,7 @@ async def answer_tokenize(request: Request, body: TokenizeRequest) -> Response:
     prompt, inputs = with_prompt(runner.manifest.defaults, inputs, name=body.prompt_name, text=body.prompt)
     refuse_long_texts(inputs, services.settings.max_text_characters)
     deadline = context.deadline(services.settings.request_timeout)
-    with timed(services.model.metrics, "tokenize"):
+    with StageTimer(services.model.metrics, "tokenize"):
         tokenized = await runner.tokenize(inputs, truncate=body.truncate, deadline=deadline)
     lengths = [len(item.input_ids) for item in tokenized]
     check_tokens(lengths, services.settings.max_request_tokens)

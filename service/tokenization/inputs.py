@@ -15,7 +15,6 @@ from service.tokenization.rows import NoRoom, PairTruncation, TokenizedInput
 from service.tokenization.tokenizer import Tokenizer
 
 EXPECTED = "expected a text, a list of texts, a list of token ids or a list of lists of token ids"
-
 PAIRS_EXPECTED = "expected a list of pairs, each of two texts or of two lists of token ids"
 
 TokenIds = Sequence[int]

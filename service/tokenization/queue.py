@@ -23,7 +23,6 @@ T = TypeVar("T")
 # Up to here a thread hand-off costs more than it frees the event loop for: about a millisecond of tokenising.
 INLINE_CHARACTERS = 4096
 CLOSED = "closed: no more texts are tokenised"
-
 _ONE_PART = BatchLimits(max_tokens=1, max_padding=0.0, max_pairs=1)  # whatever its size, a part runs alone
 # glibc keeps what the library freed, up to 800 bytes a character. It is returned after this many characters, if none
 # wait, or after this many seconds. A trim takes some milliseconds.

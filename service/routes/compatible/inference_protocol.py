@@ -22,7 +22,8 @@ from service.http.response import JSON, respond
 from service.http.route import Route, answer_document
 from service.inference.backend import Float32Array
 from service.machine import own_version
-from service.operations.encode import EncodeResult, offload, timed
+from service.observability.stages import StageTimer
+from service.operations.encode import EncodeResult, offload
 from service.requests.schemas import EncodeRequest, PromptOptions
 from service.routes.adapter import check_model, require_task, run_for, truncation_header
 from service.services import services_of
@@ -31,15 +32,10 @@ from service.tokenization.inputs import InputNames
 from service.wire import INFERENCE_PROTOCOL, AnswerModel, RequestModel
 
 TAG = "Open Inference Protocol"
-
 MODEL_VERSION = "1"
-
 HEADER_LENGTH = b"inference-header-content-length"
-
 OUTPUT = "embeddings"
-
 DATA = "inputs.0.data"  # the name of the texts, for errors
-
 BINARY = "application/octet-stream"  # JSON followed by binary tensors
 
 BINARY_LAYOUT = """\
@@ -301,7 +297,7 @@ async def answer_infer(request: Request) -> Response:
             part.take(share.held)
         inference, texts = await read_request(raw, headers.get(HEADER_LENGTH), services.settings)
         encoded = await run_for(request, inference.to_encode(texts), names=InputNames(DATA))
-    with timed(services.model.metrics, "serialize"):
+    with StageTimer(services.model.metrics, "serialize"):
         body, header_length = await write_answer(inference, encoded, name, MODEL_VERSION)
     extra = truncation_header(request)
     if header_length is None:
