@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     return run_command(
         lambda: _export(options, _serve_command(program)),
         name="export",
-        left_behind="nothing was left behind",
+        left_behind=lambda: "nothing was left behind",
         debug=options.debug,
     )
 

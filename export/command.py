@@ -66,13 +66,13 @@ def endings_interrupt() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def run_command(command: Callable[[], None], *, name: str, left_behind: str, debug: bool) -> int:
+def run_command(command: Callable[[], None], *, name: str, left_behind: Callable[[], str], debug: bool) -> int:
     """Runs a command and returns its exit code.
 
     Args:
         command: what to run.
         name: for messages.
-        left_behind: what an interrupted command leaves behind, for messages.
+        left_behind: says what an interrupted command left behind, for messages.
         debug: whether a failure shows its traceback.
     """
     try:
@@ -84,6 +84,6 @@ def run_command(command: Callable[[], None], *, name: str, left_behind: str, deb
         sys.stderr.write(f"{name} failed: {one_line(error)}\n")
         return FAILED
     except KeyboardInterrupt:
-        sys.stderr.write(f"{name} interrupted: {left_behind}\n")
+        sys.stderr.write(f"{name} interrupted: {left_behind()}\n")
         return INTERRUPTED
     return 0

@@ -62,13 +62,19 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
     wait_asleep()
     options = parser(program).parse_args(arguments)
     _, run = {**COMMANDS, **EXPERIMENTS}[options.command]
-    again = " with --resume" if options.command in COMMANDS else ""
-    saved = f"saved results are in {options.output}; to go on, give the same command{again}"
-    if options.command == "texts":
-        saved = "nothing was written"
     return run_command(
-        lambda: _run(run, options), name=f"{program} {options.command}", left_behind=saved, debug=options.debug
+        lambda: _run(run, options),
+        name=f"{program} {options.command}",
+        left_behind=lambda: _left_behind(options),
+        debug=options.debug,
     )
+
+
+def _left_behind(options: argparse.Namespace) -> str:
+    if options.command == "texts" or not options.output.exists():
+        return "nothing was written"
+    again = " with --resume" if options.command in COMMANDS else ""
+    return f"saved results are in {options.output}; to go on, give the same command{again}"
 
 
 def _run(run: Run, options: argparse.Namespace) -> None:

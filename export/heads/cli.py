@@ -77,7 +77,10 @@ def main(arguments: Sequence[str], program: str = PROGRAM, default: Path | None 
     if options.sentences and not options.conllu:
         made.error("--sentences goes with --conllu")
     return run_command(
-        lambda: _report(options), name="head report", left_behind="nothing was written", debug=options.debug
+        lambda: _report(options),
+        name="head report",
+        left_behind=lambda: "nothing was written",
+        debug=options.debug,
     )
 
 

@@ -70,8 +70,7 @@ async def _run(
     parts = found.texts
     if runner.manifest.task == "embedding":
         return lambda: similarity_answer(compare_through_network(plan, texts, parts, runner), request, texts, axes)
-    explained = explain_score(texts[0], parts[0], runner, place)
-    return lambda: score_answer(explained, request, texts[0], axes[0], runner)
+    return lambda: score_answer(explain_score(texts[0], parts[0], runner, place), request, texts[0], axes[0], runner)
 
 
 def _pooling_sizes(

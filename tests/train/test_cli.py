@@ -1,5 +1,6 @@
 """The commands as a person gives them: help, what was written, and failures in one line."""
 
+import argparse
 import re
 from pathlib import Path
 
@@ -95,6 +96,22 @@ def test_a_command_has_its_own_learning_rate(name: str, rate: float) -> None:
 def test_wrong_flags_are_named(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "heal", "--texts", "x", "--output", "y", *given]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("is_saved", "message"), [(False, "nothing was written"), (True, "to go on, give the same command with --resume")]
+)
+def test_an_interruption_says_what_there_is_to_go_on_from(
+    is_saved: bool, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def heal(options: argparse.Namespace) -> None:
+        if is_saved:
+            options.output.mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(COMMANDS, "heal", (COMMANDS["heal"][0], heal))
+    assert main(["train", "heal", "--remove", "0.4", "--texts", "x", "--output", str(tmp_path / "run")]) == 130
+    assert capsys.readouterr().err.endswith(f"{message}\n")
 
 
 @pytest.mark.parametrize(
