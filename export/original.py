@@ -142,28 +142,18 @@ def compare_with_original(checkpoint: Checkpoint, folder: Path) -> dict[str, Any
             original = _load(checkpoint, folder)
         except Exception as error:  # the library does not know the network, or its code is the model's own
             return not_compared(f"the libraries do not load it: {' '.join(str(error).split())[:200]}")
-        found = Differences()
+        found, notes = Differences(), dict[str, str]()
         if original.network is None:
-            notes = _compare_answers(checkpoint, original, found)
-            return {
-                "compared": True,
-                **_versions(),
-                "texts": len(TEXTS),
-                "tolerance": TOLERANCE,
-                **found.figures,
-                **notes,
-            }
-        notes = _compare_tokens(checkpoint, original)
-        for text in _inputs(checkpoint):
-            _compare_network(checkpoint, original.network, text, found)
-            found.texts += 1
+            found.texts = len(TEXTS)
+        else:
+            notes = _compare_tokens(checkpoint, original)
+            for text in _inputs(checkpoint):
+                _compare_network(checkpoint, original.network, text, found)
+                found.texts += 1
         if original.whole is not None and ("tokens" not in notes or checkpoint.encoder.config.task in CLASSIFIERS):
             notes |= _compare_answers(checkpoint, original, found)
-    return {"compared": True, **_versions(), "texts": found.texts, "tolerance": TOLERANCE, **found.figures, **notes}
-
-
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in LIBRARIES}
+    versions = {name: version(name) for name in LIBRARIES}
+    return {"compared": True, **versions, "texts": found.texts, "tolerance": TOLERANCE, **found.figures, **notes}
 
 
 def _foreign(checkpoint: Checkpoint, folder: Path) -> str:

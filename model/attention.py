@@ -8,7 +8,7 @@ D hidden, H heads, G key and value heads, K = d_k, V = d_v.
 import math
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -324,56 +324,38 @@ def onnx_attention(inputs: AttentionInputs) -> tuple[Tensor, Tensor | None]:
     3-D inputs, whose input 3, `attn_mask`, is the bias and whose input 6, `nonpad_kv_seqlen`, is the right-padding. The
     weights are a computation of their own, so that asking for them cannot change the context.
     """
-    query, key, _, lengths, wanted, num_heads, scale, bias, shared, window = inputs
+    query, key, value, lengths, wanted, num_heads, scale, bias, shared, window = inputs
     shared = shared or num_heads
     batch, sequence, _ = query.shape
-    context = _fused(inputs) if window is None else _fused_in_blocks(inputs, window)
+    settings: dict[str, Any] = {"num_heads": num_heads, "num_key_value_heads": shared, "scale": scale}
+    fused: dict[str, Any] = {"dtype": query.dtype, "shape": (batch, sequence, value.shape[-1] // shared * num_heads)}
+    context: Tensor
+    if window is None:
+        context = torch.onnx.ops.symbolic(
+            FUSED_OP,
+            [query, key, value, bias, None, None, lengths],
+            {"q_num_heads": num_heads, "kv_num_heads": shared, "scale": scale},
+            version=FUSED_OP_VERSION,
+            **fused,
+        )
+    else:  # a local function, which cuts long rows into blocks of queries
+        blocks = {"half": HALF_BLOCK, "behind": window.behind, "ahead": window.ahead, "longest_dense": LONGEST_DENSE}
+        context = torch.onnx.ops.symbolic(
+            f"{FUNCTIONS_DOMAIN}::{LOCAL_ATTENTION_OP}",
+            [query, key, value, lengths, bias],
+            {**settings, **blocks, "lowest": torch.finfo(query.dtype).min},
+            version=FUNCTIONS_VERSION,
+            **fused,
+        )
     weights = torch.onnx.ops.symbolic(
         f"{FUNCTIONS_DOMAIN}::{WEIGHTS_OP if bias is None else BIASED_WEIGHTS_OP}",
         [query, key, lengths, wanted, *([] if bias is None else [bias])],
-        {"num_heads": num_heads, "num_key_value_heads": shared, "scale": scale},
+        settings,
         dtype=query.dtype,
         shape=(batch, num_heads, sequence, sequence),
         version=FUNCTIONS_VERSION,
     )
     return context, weights
-
-
-def _fused(inputs: AttentionInputs) -> Tensor:
-    """The operator, with all keys at once."""
-    query, _, value, lengths, _, num_heads, scale, bias, *_ = inputs
-    shared = inputs.num_key_value_heads or num_heads
-    context: Tensor = torch.onnx.ops.symbolic(
-        FUSED_OP,
-        [query, inputs.key, value, bias, None, None, lengths],
-        {"q_num_heads": num_heads, "kv_num_heads": shared, "scale": scale},
-        dtype=query.dtype,
-        shape=(*query.shape[:2], value.shape[-1] // shared * num_heads),
-        version=FUSED_OP_VERSION,
-    )
-    return context
-
-
-def _fused_in_blocks(inputs: AttentionInputs, window: Window) -> Tensor:
-    """The operator in a local function, which cuts long rows into blocks of queries."""
-    query, _, value, lengths, _, num_heads, scale, bias, *_ = inputs
-    shared = inputs.num_key_value_heads or num_heads
-    settings: dict[str, int | float] = {
-        "half": HALF_BLOCK,
-        "behind": window.behind,
-        "ahead": window.ahead,
-        "lowest": torch.finfo(query.dtype).min,
-        "longest_dense": LONGEST_DENSE,
-    }
-    context: Tensor = torch.onnx.ops.symbolic(
-        f"{FUNCTIONS_DOMAIN}::{LOCAL_ATTENTION_OP}",
-        [query, inputs.key, value, lengths, bias],
-        {"num_heads": num_heads, "num_key_value_heads": shared, "scale": scale, **settings},
-        dtype=query.dtype,
-        shape=(*query.shape[:2], value.shape[-1] // shared * num_heads),
-        version=FUNCTIONS_VERSION,
-    )
-    return context
 
 
 IMPLEMENTATIONS: Mapping[Implementation, AttentionImplementation] = MappingProxyType(

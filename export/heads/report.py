@@ -84,7 +84,7 @@ def make_report(
         raise SourceError(f"{checkpoint.name} has no heads left to report on")
     sample = sample_corpus(request.corpus, request.texts)
     parses = read_parses(request.parses, request.sentences) if request.parses else None
-    pairs = _choose_pairs(checkpoint, request, longest) if request.pairs else None
+    pairs = _choose_pairs(checkpoint, request.pairs, request.importance_texts, longest) if request.pairs else None
     texts = tokenize(sample.texts, checkpoint.tokenizer, longest)
     if len(texts) < FEWEST_TEXTS:
         raise SourceError(
@@ -128,14 +128,12 @@ def make_report(
     }
 
 
-def _choose_pairs(checkpoint: Checkpoint, request: ReportRequest, longest: int) -> TokenizedPairs:
+def _choose_pairs(checkpoint: Checkpoint, path: Path, most: int, longest: int) -> TokenizedPairs:
     """Pairs drawn from the whole file."""
-    if request.pairs is None:
-        raise ValueError("no pairs were asked for")
-    pairs = read_pairs(request.pairs)
-    places = sorted(shuffle_places(len(pairs.left))[: request.importance_texts])
+    pairs = read_pairs(path)
+    places = sorted(shuffle_places(len(pairs.left))[:most])
     chosen = tokenize_pairs(pairs.choose(places), checkpoint.tokenizer, longest)
-    return require_ratings(chosen, request.pairs, "to measure importance on")
+    return require_ratings(chosen, path, "to measure importance on")
 
 
 def _describe(path: Path, **counts: int) -> dict[str, Any]:

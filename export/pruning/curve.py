@@ -5,7 +5,7 @@ embedding with the whole network's, x 100, mean over texts. Either way a point i
 where the loss is 0.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -116,9 +116,9 @@ def draw_curve(
     points = []
     with tqdm(total=len(removals) * (1 + len(randoms)), desc="curve", unit="network", leave=False) as bar:
         for removed in removals:
-            quality = _judge(encoder, judge, order[:removed], bar.update)
-            random = tuple(_judge(encoder, judge, drawn[:removed], bar.update).points for drawn in randoms)
-            points.append(Point(removed, quality, random))
+            quality, *others = (_judge(encoder, judge, drawn[:removed]) for drawn in (order, *randoms))
+            points.append(Point(removed, quality, tuple(other.points for other in others)))
+            bar.update(1 + len(randoms))
     return points
 
 
@@ -145,9 +145,5 @@ def most_within(encoder: Encoder, judge: Judge, order: Sequence[int], allowed: f
     return kept
 
 
-def _judge(
-    encoder: Encoder, judge: Judge, removed: Sequence[int], done: Callable[[int], object] = lambda _: None
-) -> PruningQuality:
-    quality = judge.judge(remove_heads(encoder, removed)) if removed else judge.judge_whole()
-    done(1)
-    return quality
+def _judge(encoder: Encoder, judge: Judge, removed: Sequence[int]) -> PruningQuality:
+    return judge.judge(remove_heads(encoder, removed)) if removed else judge.judge_whole()
