@@ -180,7 +180,7 @@ class HostAndPortPolicy:
         found = _HOST.fullmatch(host or b"")
         if found is None:
             return False
-        name = found[1].decode("ascii").lower()
+        name = found[1].decode("ascii").lower().removesuffix(".")  # of the root, which the same name may end in
         return name in self._names or any(name.endswith(end) and name != end for end in self._endings)
 
 

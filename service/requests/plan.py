@@ -274,6 +274,11 @@ def _refuse_other_tasks(request: EncodeRequest, inputs: Inputs, manifest: Manife
         raise Invalid(
             f"dimensions: {manifest.model} returns no vectors to cut (its task is {manifest.task})", param="dimensions"
         )
+    has_scores = manifest.task in {"classification", "token_classification"} and request.output == "pooled"
+    if request.raw_scores and not has_scores:
+        raise Invalid("raw_scores: the answer has no scores; leave it out", param="raw_scores")
+    if request.pair_truncation != "longest_first" and not inputs.is_paired:
+        raise Invalid("pair_truncation: it is for pairs; leave it out", param="pair_truncation")
 
 
 def _check_entities(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> None:

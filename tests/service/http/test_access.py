@@ -209,7 +209,16 @@ def test_metrics_and_documentation_are_on_the_admin_port_alone(fake_artifact: Pa
 
 
 @pytest.mark.parametrize(
-    "host", ["api.example.com", "API.Example.com:8000", "a.b.internal", "a.internal:80", "[::1]:80"]
+    "host",
+    [
+        "api.example.com",
+        "API.Example.com:8000",
+        "a.b.internal",
+        "api.example.com.:80",
+        "a.internal.",
+        "a.internal:80",
+        "[::1]:80",
+    ],
 )
 def test_hosts_that_are_served(host: str) -> None:
     HostAndPortPolicy(None, ["api.example.com", "*.internal", "[::1]"]).check(route_of("/encode"), None, host.encode())

@@ -41,6 +41,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"encoding_format": "binary"}, "encoding_format: binary is for vectors, and drawn gives none (its task is"),
         ({"spans": [[[0, 5]]]}, "spans: drawn returns no vector of a text (its task is classification)"),
         ({"long_texts": "mean"}, "long_texts: drawn returns no vector of a text to average"),
+        ({"raw_scores": True, "output": "tokens"}, "raw_scores: the answer has no scores"),
     ],
     "sparse_encoder /encode": [
         {"inputs": "a cat"},
@@ -92,6 +93,8 @@ REFUSED: Mapping[str, Sequence[Any]] = {
     "sparse_encoder /encode 2": [{}, ({"pairs": [["a", "b"]]}, "pairs: drawn reads one text at a time")],
     "fake /encode": [
         {"inputs": "cat"},
+        ({"raw_scores": True}, "raw_scores: the answer has no scores"),
+        ({"pair_truncation": "only_first"}, "pair_truncation: it is for pairs"),
         ({"attention": {"form": "decomposition", "layers": "all"}}, "attention.layers: "),
         ({"attention": {"form": "decomposition", "heads": [0]}}, "attention.heads: "),
         ({"attention": {"form": "decomposition", "queries": "cls"}}, "attention.queries: "),
