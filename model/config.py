@@ -340,14 +340,9 @@ def _check_heads(config: EncoderConfig) -> None:
         require(f"num_heads[{layer}]", heads, minimum=0)
         if heads > config.hidden_size:
             raise ConfigError(f"num_heads[{layer}] is {heads}: at most hidden_size = {config.hidden_size} heads")
-    if config.num_key_value_heads and len(config.num_key_value_heads) != config.num_layers:
-        raise ConfigError(
-            f"num_key_value_heads has {len(config.num_key_value_heads)} layers, num_heads {config.num_layers}"
-        )
-    if config.intermediate_sizes and len(config.intermediate_sizes) != config.num_layers:
-        raise ConfigError(
-            f"intermediate_sizes has {len(config.intermediate_sizes)} layers, num_heads {config.num_layers}"
-        )
+    for name in ("num_key_value_heads", "intermediate_sizes"):
+        if (layers := len(getattr(config, name))) not in (0, config.num_layers):
+            raise ConfigError(f"{name} has {layers} layers, num_heads {config.num_layers}")
     for layer, size in enumerate(config.intermediate_sizes):
         require(f"intermediate_sizes[{layer}]", size, minimum=1)
     if config.query_groups and len(config.query_groups) != len(config.num_key_value_heads):
@@ -462,11 +457,8 @@ def _check_shared_layers(config: EncoderConfig) -> None:
         raise ConfigError(
             f"shared_layers is {list(firsts)}: expected {config.num_layers} layers, of each the first alike"
         )
-    if any(
-        (config.num_heads[layer], config.groups(layer), config.inner_size(layer))
-        != (config.num_heads[first], config.groups(first), config.inner_size(first))
-        for layer, first in enumerate(firsts)
-    ):
+    shapes = [(config.groups(layer), config.inner_size(layer)) for layer in range(config.num_layers)]
+    if any(shapes[layer] != shapes[first] for layer, first in enumerate(firsts)):
         raise ConfigError("shared_layers: layers of one weight need the same heads and intermediate sizes")
     if config.value_residual or not config.first_attention_norm:
         raise ConfigError(

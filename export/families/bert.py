@@ -164,11 +164,8 @@ DISTILBERT = Family(
         "position_embedding_type": "absolute",
     },
     requires={**CAUSAL, "is_decoder": (False,), "add_cross_attention": (False,)},
-    unread=(
-        "sinusoidal_pos_embds",
-        *("qa_dropout", "tie_weights_"),
-        "seq_classif_dropout",
-    ),  # the first only makes the table, which is stored
+    # The last only makes the table, which is stored.
+    unread=("qa_dropout", "tie_weights_", "seq_classif_dropout", "sinusoidal_pos_embds"),
     aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
     names=DISTILBERT_NAMES,
     prefixes=("distilbert.", "model."),

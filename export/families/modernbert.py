@@ -46,10 +46,8 @@ def _read_dense(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_config(config: Mapping[str, Any], pooling: Pooling) -> EncoderConfig:
-    half, whole = (
-        config["sliding_window"],
-        config.get("local_attention", 128 if config["sliding_window"] is None else None),
-    )
+    half = config["sliding_window"]
+    whole = config.get("local_attention", 128 if half is None else None)
     if half is not None and whole not in (None, 2 * half):  # one sets the other in its code
         raise UnsupportedModel(f"config.json says sliding_window {half} and local_attention {whole}: which is right?")
     sees = whole // 2 if half is None else half

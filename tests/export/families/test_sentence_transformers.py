@@ -25,9 +25,8 @@ TEXTS = [
 LONGEST = 128
 PROMPT = "Instruct: find what answers\nQuery:"
 IDENTITY = "torch.nn.modules.linear.Identity"
-CASES: dict[
-    str, dict[str, Any]
-] = {  # as Qwen3-Embedding, EmbeddingGemma, sentence-t5 and EuroBERT-based models are stored
+# As Qwen3-Embedding, EmbeddingGemma, sentence-t5 and EuroBERT-based models are stored.
+CASES: dict[str, dict[str, Any]] = {
     "qwen3": {
         "pooling": "lasttoken",
         "tokenizer": {"tokenizer_class": "Qwen2Tokenizer", "padding_side": "left", "pad_token": "<|endoftext|>"},
