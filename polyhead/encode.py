@@ -74,7 +74,7 @@ def encode(source: Source, model: Path, output: str | None, options: Mapping[str
         options = _for_task(options, engine.manifest.task)
         name = "inputs" if source.fields.pair is None else "pairs"
         count = cut = size = 0
-        with _progress(source, is_quiet=is_quiet) as progress:
+        with _progress(source, output, is_quiet=is_quiet) as progress:
             for portion in as_they_come(source.rows(), PORTION):
                 given: dict[str, Any] = {name: [row.text for row in portion], "progress": progress}
                 encoded = engine.encode(**given, **options)
@@ -102,9 +102,10 @@ def _for_task(options: Mapping[str, Any], task: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _progress(source: Source, *, is_quiet: bool) -> Iterator[Callable[[int], object] | None]:
-    """A bar on the terminal, if somebody is there to see it and waits for a file."""
+def _progress(source: Source, output: str | None, *, is_quiet: bool) -> Iterator[Callable[[int], object] | None]:
+    """A bar on the terminal, if somebody is there to see it and waits for a file or a pipe."""
     is_seen = not is_quiet and not source.texts and sys.stderr is not None and sys.stderr.isatty()
+    is_seen = is_seen and (output is not None or not sys.stdout.isatty())  # else it would stand among the lines
     try:
         from tqdm import tqdm  # noqa: PLC0415 - an extra; without it there is no bar
     except ImportError:

@@ -165,7 +165,8 @@ def tune(
         manifest = manifests[best.artifact]
         engine = OPENVINO if manifest.engine == OPENVINO else None
         keep_tuned(model, Tuned.here(cores, manifest.precision, engine, *astuple(best.layout)))
-        say(f"`polyhead serve {model}` takes these settings for {kept} on this machine from now on")
+        where = f"{cores} core{'' if cores == 1 else 's'} of this machine"
+        say(f"`polyhead serve {model}` takes these settings for {kept} from now on, if it may use {where}")
 
 
 def forms(model: Path) -> list[Path]:

@@ -19,13 +19,6 @@ from polyhead.texts import TEXT, TEXT_PAIR, Row
 Vectors = NDArray[np.float32]
 Write = Callable[[Sequence[Row], Encoded], None]
 
-_COLUMNS = {
-    "embeddings": "embedding",
-    "scores": "scores",
-    "sparse": "sparse",
-    "entities": "entities",
-}  # what a row of each is called
-
 
 def open_output(target: str | None) -> AbstractContextManager[Write]:
     """A function that writes a portion of texts and vectors [n, D]; call it any number of times.
@@ -88,7 +81,12 @@ def _texts_of(row: Row) -> dict[str, str]:
 
 def _named(value: Any, encoded: Encoded) -> dict[str, Any]:
     is_scored = encoded.kind == "scores"
-    return {_COLUMNS[encoded.kind]: dict(zip(encoded.labels, value, strict=True)) if is_scored else value}
+    return {_column(encoded): dict(zip(encoded.labels, value, strict=True)) if is_scored else value}
+
+
+def _column(encoded: Encoded) -> str:
+    """What a row of the results is called."""
+    return "embedding" if encoded.kind == "embeddings" else encoded.kind
 
 
 def _one_array(encoded: Encoded) -> Vectors:
@@ -148,7 +146,7 @@ def _to_parquet(file: IO[bytes]) -> Iterator[Write]:
         truncated = pyarrow.array([item["truncated"] for item in encoded.items], pyarrow.bool_())
         texts = {name: pyarrow.array([row[name] for row in named], pyarrow.string()) for name in named[0]}
         ids = {} if rows[0].id is None else {"id": _ids(rows, opened[0].schema if opened else None)}
-        table = pyarrow.table({**ids, **texts, "truncated": truncated, _COLUMNS[encoded.kind]: column})
+        table = pyarrow.table({**ids, **texts, "truncated": truncated, _column(encoded): column})
         if not opened:
             opened.append(parquet.ParquetWriter(file, table.schema))
         opened[0].write_table(table)

@@ -244,6 +244,24 @@ def test_a_progress_bar_knows_how_many_texts_a_file_has() -> None:
     assert [count_texts(name) for name in ("in.parquet", "in.txt", "bad.parquet", "-")] == [3, 2, None, None]
 
 
+@pytest.mark.parametrize(("flags", "is_shown"), [([], False), (["--output", "out.npy"], True)])
+def test_a_progress_bar_stays_out_of_lines_on_the_terminal(
+    flags: list[str], is_shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        buffer = io.BytesIO()
+
+        def isatty(self) -> bool:
+            return True
+
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    Path("in.txt").write_text("cat")
+    assert main(["encode", "--input", "in.txt", *flags]) == 0
+    assert ("texts/s" in shown.getvalue()) == is_shown
+
+
 def test_a_full_disk_behind_standard_output_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -159,6 +159,7 @@ def test_the_choice_among_a_models_forms_is_kept_for_this_machine(
     ]
     printed = capsys.readouterr()
     assert "left out --precision int8: cosine_mean is too low" in printed.err
+    assert printed.err.endswith("for throughput from now on, if it may use 1 core of this machine\n")
     assert len(printed.out.splitlines()) == 1 + 3 + 2
     monkeypatch.setattr("polyhead.models.usable_cores", lambda: 2)
     assert tuned_for(Path("owner/model")) is None
