@@ -1,25 +1,30 @@
 """In which order the heads and the feed-forward neurons of each layer are best removed.
 
-Within a layer the next unit to go is the one whose loss the others can make good best (`eliminate`). Between layers a
-squared error of the residual stream is weighed by how far it moves the embedding, which is measured at some points of
-each order. What is measured is one layer without units, the others whole: errors of several layers may not add up.
+Within a layer the next unit to go is the one whose loss the others can make good best (`eliminate`). Layers are compared
+by how far the embedding drifts without their units, which is measured at some points of each order. What is measured is
+one layer without units, the others whole: errors of several layers may not add up.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from export.heads.importance import LayersBelow, drift, embed
 from export.texts import TokenizedText, batches
+from model.analysis.arrays import Float64Array
 from model.encoder import Encoder
 from train.reconstruct import LayerRunner, LeastSquares, has_bias, token_weights
 
 TOGETHER = 16  # neurons that leave before the rest is fitted again
+POINTS = 12  # of a part's units, at which the drift without them is measured
 UnitKind = Literal["heads", "neurons"]
 
 
@@ -96,22 +101,27 @@ class Removal:
     costs: list[float]
     drifts: dict[int, float]
 
+    def rising_drifts(self) -> Float64Array:
+        """The drift without the first n units, [units + 1]: what was measured, and between that as the errors rise."""
+        errors = np.concatenate([[0.0], np.cumsum(self.costs)])
+        measured = np.maximum.accumulate(list(self.drifts.values()))
+        found: Float64Array = np.interp(errors, [0.0, *errors[list(self.drifts)]], [0.0, *measured])
+        return found
+
 
 def removals(
     encoder: Encoder,
     texts: Sequence[TokenizedText],
     judged: Sequence[TokenizedText],
     kinds: Sequence[UnitKind],
-    points: int,
 ) -> Iterator[Removal]:
-    """Orders the units of every layer on the texts' tokens, and measures the drift at some points of each order.
+    """Orders the units of every layer on the texts' tokens, and measures the drift at `POINTS` points of each order.
 
     Args:
         encoder: the network; its weights are others while a drift is measured.
         texts: whose contexts and inner values the orders are from.
         judged: whose embeddings drift.
         kinds: heads, neurons.
-        points: how many drifts are measured, evenly over an order; the last is without all units.
     """
     whole, together = embed(encoder, judged), list(batches(texts, 0))
     runner = LayerRunner(encoder, together)
@@ -132,7 +142,7 @@ def removals(
                 blocks=count,
                 size=size,
                 together=at_once,
-                points=sorted({max(1, count * point // points) for point in range(1, points + 1)}),
+                points=sorted({max(1, count * point // POINTS) for point in range(1, POINTS + 1)}),
             )
             drifts = {}
             for gone, rows in found.fitted.items():
@@ -145,23 +155,14 @@ def removals(
 def order_by_reconstruction(encoder: Encoder, texts: Sequence[TokenizedText]) -> list[int]:
     """Heads in the order in which they are best removed, counted from the first layer's first.
 
-    Between layers a squared error of the residual stream is weighed by how far it moves the embedding: the drift
-    without the first half of the layer's order, the rest fitted, over the error that this leaves.
+    Layers are compared by how much farther the embedding drifts with each head that goes, the rest of the layer fitted.
     """
-    queues: dict[int, list[tuple[float, int]]] = {}
-    for found in removals(encoder, texts, texts, ["heads"], points=2):
-        half, drifted = next(iter(found.drifts.items()))
-        weight = drifted / max(sum(found.costs[:half]), 1e-30)
+    ranked: list[tuple[float, int]] = []
+    for found in removals(encoder, texts, texts, ["heads"]):
         first = encoder.config.head_span(found.layer).start
-        units = zip(found.order, found.costs, strict=True)
-        queues[found.layer] = [(weight * cost, first + head) for head, cost in units]
-    merged: list[int] = []
-    while queues:
-        layer = min(queues, key=lambda index: queues[index][0])
-        merged.append(queues[layer].pop(0)[1])
-        if not queues[layer]:
-            del queues[layer]
-    return merged
+        added = accumulate(np.diff(found.rising_drifts()), max)
+        ranked += zip(added, (first + head for head in found.order), strict=True)
+    return [head for _, head in sorted(ranked, key=itemgetter(0))]  # stable: a layer's own order stays
 
 
 def _gram_matrices(

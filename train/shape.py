@@ -32,7 +32,6 @@ PER_LAYER = ("num_heads", "num_key_value_heads", "query_groups", "kept_heads", "
 BLOCK = 32  # neurons that go together: what a vector unit multiplies at once, or two of them
 JUDGED = 100  # texts that a trial is judged on, at most a quarter of all
 FITTED = 250  # texts that a trial is fitted on
-POINTS = 3  # of a part's units, at which the drift without them is measured
 STEPS = 1000  # that the knapsack divides the time into
 
 
@@ -165,7 +164,7 @@ class ShapeChoice:
         self.judged = texts[-judged:]
         self.fitted: list[TextBatch] = list(batches(texts[: min(FITTED, len(texts) - judged)], 0))
         self.expected = embed(encoder, self.judged)
-        found = removals(encoder, texts[:-judged], self.judged, ("heads", "neurons"), POINTS)
+        found = removals(encoder, texts[:-judged], self.judged, ("heads", "neurons"))
         self.removals: dict[tuple[str, int], Removal] = {(removal.kind, removal.layer): removal for removal in found}
 
     def choose(self, faster: float, only: Sequence[Kind] = KINDS) -> tuple[Shape, float]:
@@ -196,22 +195,13 @@ class ShapeChoice:
 
     def _options(self, layer: int, only: Sequence[Kind]) -> tuple[Float64Array, Float64Array]:
         """Seconds and error of a layer that loses each number of heads and of neurons: both [heads + 1, blocks + 1]."""
-        heads_lost, neurons_lost = (self._drifts(kind, layer) if kind in only else np.zeros(1) for kind in KINDS[:2])
+        found = (self.removals.get((kind, layer)) if kind in only else None for kind in KINDS[:2])
+        heads_lost, neurons_lost = (np.zeros(1) if removal is None else removal.rising_drifts() for removal in found)
         neurons_lost = neurons_lost[:-1:BLOCK] if len(neurons_lost) > 1 else neurons_lost  # some neurons stay
         heads = self.config.num_heads[layer] - np.arange(len(heads_lost), dtype=float)
         neurons = self.config.inner_size(layer) - BLOCK * np.arange(len(neurons_lost), dtype=float)
         errors = heads_lost[:, None] + neurons_lost[None]
         return self.costs.of_layer(*np.meshgrid(heads, neurons, indexing="ij")), errors
-
-    def _drifts(self, kind: Kind, layer: int) -> Float64Array:
-        """The drift of the embedding without the first n units of a part, from none to all."""
-        if (kind, layer) not in self.removals:
-            return np.zeros(1)
-        removal = self.removals[kind, layer]
-        summed = np.concatenate([[0.0], np.cumsum(removal.costs)])
-        rising = np.maximum.accumulate(list(removal.drifts.values()))
-        found = np.interp(summed, [0.0, *summed[list(removal.drifts)]], [0.0, *rising])
-        return np.asarray(found, dtype=np.float64)
 
     def _shape(self, layers: Sequence[int], chosen: Sequence[tuple[int, int]]) -> Shape:
         heads, neurons = list(self.whole.heads), list(self.whole.neurons)

@@ -14,7 +14,7 @@ from export.texts import TextBatch, TokenizedText
 from model.encoder import Encoder
 from tests.networks import TINY, draw_weights, random_batches, vary
 from train.reconstruct import LayerRunner, LeastSquares, reconstruct, require_fittable
-from train.removal import eliminate, order_by_reconstruction
+from train.removal import Removal, eliminate, order_by_reconstruction
 
 EVEN = replace(TINY, num_heads=(4, 4, 4))
 NETWORKS = {
@@ -78,6 +78,21 @@ def test_heads_that_others_can_stand_for_go_first(texts: list[TokenizedText]) ->
     first = set(order[:2])
     assert len(first & {1, 3}) == 1
     assert len(first & {4, 6}) == 1
+
+
+def test_layers_are_compared_by_how_much_each_head_adds_to_the_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = Encoder(replace(TINY, num_heads=(2, 2)))
+    found = [
+        Removal(kind="heads", layer=0, order=[1, 0], costs=[1.0, 1.0], drifts={1: 0.02, 2: 0.05}),
+        Removal(kind="heads", layer=1, order=[0, 1], costs=[9.0, 9.0], drifts={1: 0.01, 2: 0.06}),
+    ]
+    monkeypatch.setattr("train.removal.removals", lambda *_: iter(found))
+    assert order_by_reconstruction(encoder, []) == [2, 1, 0, 3]
+
+
+def test_a_drift_that_was_not_measured_rises_with_the_error() -> None:
+    found = Removal(kind="neurons", layer=0, order=[2, 0, 1], costs=[1.0, 3.0, 4.0], drifts={1: 0.1, 3: 0.8})
+    np.testing.assert_allclose(found.rising_drifts(), [0, 0.1, 0.4, 0.8])
 
 
 def draw(rows: int, *columns: int) -> list[torch.Tensor]:
