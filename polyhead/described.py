@@ -26,7 +26,7 @@ class Described(TyperCommand):
     def __init__(self, name: str, short: str, parser: Parser, run: Run) -> None:
         super().__init__(name, short_help=short, rich_markup_mode=None)
         self._parser, self._run = parser, run
-        self._described = False
+        self._described = self._takes_beginnings = False
 
     def describe(self) -> None:
         """Reads the flags once."""
@@ -35,7 +35,7 @@ class Described(TyperCommand):
         self._described = True
         parser = self._parser()
         self.help, self.epilog = _unwrapped(parser.description), _unwrapped(parser.epilog)
-        self.params = _params(parser)
+        self.params, self._takes_beginnings = _params(parser), parser.allow_abbrev
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The flags, and `--help`."""
@@ -50,7 +50,8 @@ class Described(TyperCommand):
         known = [name for param in self.get_params(ctx) for name in param.opts if name.startswith("--")]
         for word in own:
             flag = word.partition("=")[0]
-            if flag.startswith("--") and not any(name.startswith(flag) for name in known) and args[0] != "heads":
+            is_known = flag in known or (self._takes_beginnings and any(name.startswith(flag) for name in known))
+            if flag.startswith("--") and not is_known and args[0] != "heads":
                 nearest = difflib.get_close_matches(flag, known, 1)
                 ctx.fail(f"No such option: {flag}" + (f" Did you mean {nearest[0]}?" if nearest else ""))
         ctx.args = list(args)

@@ -40,6 +40,7 @@ def test_every_command_explains_itself_in_one_style(name: str, capsys: pytest.Ca
     ("given", "nearest"),
     [
         (["serve", "--prot", "1"], "--port"),
+        (["serve", "--precis", "int8"], "--precision"),  # the beginning of a flag, which only other commands take
         (["export", "--precison", "int8"], "--precision"),
         (["encode", "--dimension", "3", "cat"], "--dimensions"),
         (["train", "heal", "--epoch=s", "--epohcs", "2"], "--epochs"),
