@@ -91,7 +91,15 @@ def test_embeddings_equal_the_equations(served: Served) -> None:
         np.testing.assert_allclose(found, pooled / pooled.norm(), atol=TOLERANCE, rtol=0)
 
 
-def test_attention_equals_the_equations_a_layer_with_its_own_heads(served: Served) -> None:
+@pytest.fixture
+def with_heads(served: Served) -> Served:
+    if not sum(served.encoder.config.num_heads):
+        pytest.skip("it has no attention to answer, and refuses to")
+    return served
+
+
+def test_attention_equals_the_equations_a_layer_with_its_own_heads(with_heads: Served) -> None:
+    served = with_heads
     answer = served.encode(attention={"layers": "all"})
     heads = served.encoder.config.num_heads
     for text, entry in zip(TEXTS, answer["attention"], strict=True):
@@ -102,8 +110,8 @@ def test_attention_equals_the_equations_a_layer_with_its_own_heads(served: Serve
                 np.testing.assert_allclose(found, reference, atol=TOLERANCE, rtol=0)
 
 
-def test_asking_for_attention_changes_no_bit(served: Served) -> None:
-    assert served.encode(attention={"layers": "all"})["embeddings"] == served.encode()["embeddings"]
+def test_asking_for_attention_changes_no_bit(with_heads: Served) -> None:
+    assert with_heads.encode(attention={"layers": "all"})["embeddings"] == with_heads.encode()["embeddings"]
 
 
 def test_info_names_the_shape(served: Served) -> None:
@@ -113,11 +121,17 @@ def test_info_names_the_shape(served: Served) -> None:
     assert EncoderConfig.from_dict(found) == served.encoder.config
 
 
-def test_norms_are_refused_where_a_gate_follows_them(served: Served) -> None:
-    body = {"inputs": TEXTS, "attention": {"form": "norms"}}
+@pytest.mark.parametrize("form", ["weights", "norms"])
+def test_attention_is_refused_where_it_would_be_wrong(served: Served, form: str) -> None:
+    config = served.encoder.config
+    body = {"inputs": TEXTS, "attention": {"form": form}}
     status, _, answer = served.server.request("POST", "/encode", body)
-    if not served.encoder.config.output_gate:
+    if not sum(config.num_heads):
+        expected = "the model has no heads"
+    elif config.output_gate and form == "norms":
+        expected = "would leave out the gates"
+    else:
         assert status == 200
         return
     assert status == 422
-    assert "would leave out the gates" in json.loads(answer)["error"]["message"]
+    assert expected in json.loads(answer)["error"]["message"]
