@@ -8,14 +8,14 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
 from model.artifact import write_manifest
 from service.processes import supervisor as shares
 from service.processes.channel import Link, line_of
-from service.processes.children import HUNG_LOOKS, RETRY_SECONDS, SILENT_LOOKS, ChildProcess, Children, Distributor
+from service.processes.children import HUNG_LOOKS, SILENT_LOOKS, ChildProcess, Children, Distributor
 from service.processes.supervisor import (
     MOST_DEATHS,
     STEADY_SECONDS,
@@ -284,17 +284,16 @@ def test_a_process_that_leaves_gets_no_connections_whatever_it_still_says() -> N
 
 def test_connections_that_no_process_takes_are_tried_again_together() -> None:
     async def test() -> int:
-        full, tried = Mock(takes_connections=True, is_late=False, state="ready", load=0, given=0), 5
+        full = Mock(takes_connections=True, is_late=False, state="ready", load=0, given=0)
         full.give.return_value = False
         distributor = Distributor([])
         distributor._children = [full]
-        for _ in range(100):
-            distributor._keep_or_hand_on(Mock())
-        full.give.reset_mock()
-        await asyncio.sleep(tried * RETRY_SECONDS)
-        return int(full.give.call_count)
+        with patch.object(asyncio.get_running_loop(), "call_later") as later:
+            for _ in range(100):
+                distributor._keep_or_hand_on(Mock())
+        return int(later.call_count)
 
-    assert 1 <= asyncio.run(test()) <= 5
+    assert asyncio.run(test()) == 1
 
 
 def test_new_connections_go_to_processes_that_answer() -> None:
