@@ -159,12 +159,14 @@ def decompose(
         place: int64 [1], of a token classifier: the token whose logits are the output.
 
     Raises:
-        ValueError: the task has no output that can be decomposed.
+        ValueError: the task has no output that can be decomposed, or layers have a part that cannot.
     """
     if encoder.config.task not in DECOMPOSABLE:
         raise ValueError(
             f"the output of task {encoder.config.task} is not decomposed: expected one of {', '.join(DECOMPOSABLE)}"
         )
+    if not encoder.config.is_decomposable:
+        raise ValueError("layers with a third norm, normed values or signals are not decomposed")
     if tokens is None:
         tokens = torch.arange(input_ids.shape[1], device=input_ids.device)
     frozen, sources = freeze(encoder, input_ids, token_type_ids), Sources(tokens, with_biases)
