@@ -1,8 +1,8 @@
 """In which order the heads and the feed-forward neurons of each layer are best removed.
 
-Within a layer the next unit to go is the one whose loss the others can make good best (`eliminate`). Layers are compared
-by how far the embedding drifts without their units, which is measured at some points of each order. What is measured is
-one layer without units, the others whole: errors of several layers may not add up.
+Within a layer the next unit to go is the one whose loss the others can make good best (`eliminate`). Layers are
+compared by how far the embedding drifts without their units, which is measured at some points of each order. What is
+measured is one layer without units, the others whole: errors of several layers may not add up.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
