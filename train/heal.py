@@ -83,7 +83,7 @@ class Heal(Distillation):
             material,
             settings.weights,
             run,
-            described={**removed, "fitting_texts": settings.fitting_texts},
+            described={**removed, "asked": _asked(settings), "fitting_texts": settings.fitting_texts},
             layers=last_matched(shape.layers, config.num_layers),
         )
         self.like = replace(subject.whole, removed=_for_manifest(removed))
@@ -93,6 +93,13 @@ def fit(student: Encoder, whole: Checkpoint, texts: Sequence[str], layers: Seque
     """The closed-form fit of a network without some heads, neurons or layers; `layers` are those that stay."""
     tokens = tokenize(texts, whole.tokenizer, min(LONGEST, whole.max_sequence_length))
     reconstruct(student, whole.encoder, list(batches(tokens, 0)), layers)
+
+
+def _asked(settings: HealSettings) -> dict[str, Any]:
+    """What was asked to be removed, as JSON types. On `--resume` the checkpoint says what was removed for it."""
+    files = {name: path and path.name for name, path in (("heads", settings.heads), ("pairs", settings.pairs))}
+    values = {name: getattr(settings, name) for name in ("remove", "lose", "faster", "cost_precision")}
+    return {**values, **files, "only": list(settings.only)}
 
 
 def _for_manifest(removed: Mapping[str, Any]) -> dict[str, Any]:

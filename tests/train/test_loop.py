@@ -132,9 +132,12 @@ def test_a_run_goes_on_only_as_it_began(settings: HealSettings, run: RunSettings
     for changed in (replace(run, seed=1), replace(run, learning_rate=1e-3)):
         with pytest.raises(RunError, match="run with other settings: (seed|learning_rate) was"):
             loop.train(Heal(settings, replace(changed, resume=True)), replace(changed, resume=True))
-    other = replace(settings, weights=Weights(hidden_weight=0.7))
-    with pytest.raises(RunError, match="run with other data: distillation was"):
-        loop.train(Heal(other, replace(run, resume=True)), replace(run, resume=True))
+    for other, name in (
+        (replace(settings, weights=Weights(hidden_weight=0.7)), "distillation"),
+        (replace(settings, remove=0.75), "asked"),
+    ):
+        with pytest.raises(RunError, match=f"run with other data: {name} was"):
+            loop.train(Heal(other, replace(run, resume=True)), replace(run, resume=True))
     with pytest.raises(RunError, match="holds a checkpoint: go on with --resume"):
         loop.train(Heal(settings, run), run)
 
