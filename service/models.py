@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
-from model.artifact import identity
+from model.artifact import ArtifactError, Manifest, identity, read_manifest
 from service.batching.executor import CoreShare, CoreShares
 from service.context import ByteBudget
 from service.errors import ModelNotFound, NotReady, Overloaded
@@ -203,9 +203,7 @@ class Models:
         Raises:
             ValueError: another one has its name.
         """
-        name = model.alias or runner.manifest.model
-        if any(other is not model and other.loaded is not None and other.name == name for other in self):
-            raise ValueError(f"another model is called {name}: name this one, as NAME={model.directory}")
+        self._check_name(model, runner.manifest)
         labels = model.start(runner, load_seconds)
         if model not in self._served:
             self._served.append(model)
@@ -213,11 +211,20 @@ class Models:
         self.update()
         return labels
 
+    def _check_name(self, model: ServedModel, manifest: Manifest) -> None:
+        name = model.alias or manifest.model
+        if any(other is not model and other.loaded is not None and other.name == name for other in self):
+            raise ValueError(f"another model is called {name}: name this one, as NAME={model.directory}")
+
     async def add(self, directory: Path, alias: str) -> str:
         """Loads one more model and has it answer, while the others do; returns why it cannot, empty if it can."""
         async with self._changing:
             model = ServedModel(directory, alias, self._settings, self._metrics)
             model.answers.on_full = self._served[0].answers.on_full
+            try:
+                self._check_name(model, await asyncio.to_thread(read_manifest, directory))
+            except (ArtifactError, OSError, ValueError) as error:
+                return str(error)
             if failure := await self._make_room(model):
                 return failure
             await self.load(model)

@@ -305,6 +305,23 @@ def test_one_more_model_than_fits_unloads_the_least_recently_used(operated: Both
     assert [model.name for model in models] == ["one", "three"]
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [({"artifact": "third", "name": "one"}, "another model is called one"), ({"artifact": "broken"}, "manifest.json")],
+)
+def test_no_room_is_made_for_what_cannot_be_loaded(operated: Both, body: dict[str, str], message: str) -> None:
+    models = operated.services.models
+    store = operated.settings.model_store
+    assert store is not None
+    (store / "broken").mkdir()
+    most = 2 * models.find("one").num_bytes
+    (store / "broken" / "graph").write_bytes(bytes(models.find("one").num_bytes))
+    models._settings = operated.settings.model_copy(update={"max_model_bytes": most, "default": "one"})
+    answer = operated.client.post("/admin/models", json=body)
+    assert (answer.status_code, message in answer.text) == (422, True), answer.text
+    assert [model.name for model in models] == ["one", "two"]
+
+
 def test_a_model_that_leaves_answers_what_it_was_asked(operated: Both) -> None:
     backend, app = operated.backends["one"], operated.client.app
     backend.gate.clear()
