@@ -12,11 +12,12 @@ from starlette.responses import Response
 from service.answers.packing import as_base64
 from service.answers.vectors import check_format, quantize
 from service.context import context_of
-from service.errors import WrongTask
+from service.errors import TooLarge, WrongTask
 from service.http.route import Route
 from service.operations.encode import offload
 from service.operations.score import score
-from service.requests.plan import check_dimensions
+from service.requests.attention import FLOAT_BYTES
+from service.requests.plan import BASE64_BYTES, JSON_BYTES, TENSOR_BYTES, check_dimensions
 from service.requests.roles import prompt_of_kind
 from service.requests.schemas import EncodeRequest, ModelChoice, TextList
 from service.requests.scoring import Documents, Scoring, plain_texts
@@ -29,6 +30,15 @@ from service.wire import COHERE, AnswerModel
 TAG = "Cohere"
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 DOCUMENT_TOKENS = 4096  # Cohere's default
+FORM_BYTES: Mapping[EmbeddingType, float] = MappingProxyType(
+    {
+        "float": JSON_BYTES - TENSOR_BYTES,
+        "base64": BASE64_BYTES - TENSOR_BYTES,
+        **dict.fromkeys(("int8", "uint8"), 1 + 5),
+        **dict.fromkeys(("binary", "ubinary"), (1 + 5) / 8),
+    }
+)
+"""Held of each dimension for a form, besides the vector as computed: as an array, and as text."""
 CUTS: Mapping[str, Truncate] = MappingProxyType({"NONE": False, "START": "start", "END": True})
 
 
@@ -107,13 +117,14 @@ async def answer_embed(request: Request, body: CohereEmbedRequest) -> Response:
     for form in forms:
         normalize = runner.manifest.defaults.unit_length
         check_format(form, runner.manifest, dimensions=dimensions, normalize=normalize, param="embedding_types")
+    form_bytes = _form_bytes(forms, len(body.texts) * dimensions, services_of(request).settings.max_embedding_bytes)
     wanted = EncodeRequest(
         inputs=body.texts,
         prompt_name=prompt_of_kind(body.input_type, runner.manifest),
         dimensions=body.output_dimension,
         truncate=CUTS[body.truncate or "END"],
     )
-    encoded = await run_for(request, wanted, names=InputNames(listed="texts"))
+    encoded = await run_for(request, wanted, names=InputNames(listed="texts"), beside_bytes=form_bytes)
     vectors = encoded.answer["embeddings"]
     embeddings = await offload(partial(_in_forms, vectors, forms, runner), encoded.sizes.floats * len(forms))
     answer = {
@@ -137,6 +148,21 @@ async def answer_rerank(request: Request, body: CohereRerankRequest) -> Response
         "meta": _meta(search_units=1),
     }
     return await json_response(request, answer, scored.encoded)
+
+
+def _form_bytes(forms: list[EmbeddingType], numbers: int, most: int) -> int:
+    """What the forms hold of so many numbers, beside what one form of floats does.
+
+    Raises:
+        TooLarge: as float32, all forms together have more bytes than `most`.
+    """
+    if (size := FLOAT_BYTES * numbers * len(forms)) > most:
+        raise TooLarge(
+            f"embedding_types: the answer would hold {size} bytes of embeddings, at most {most} are allowed; send "
+            "fewer texts, or ask for fewer forms or dimensions",
+            param="embedding_types",
+        )
+    return int(numbers * max(0, sum(FORM_BYTES[form] for form in forms) - FORM_BYTES["float"]))
 
 
 def _in_forms(vectors: Any, forms: list[EmbeddingType], runner: Runner) -> dict[str, Any]:
