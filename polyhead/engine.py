@@ -316,7 +316,7 @@ class Engine:
             **options: those of `encode` that go with texts.
         """
         encoded = self._encode(*read_classify_call(inputs, pairs, options, self.manifest), progress)
-        return labelled(encoded.scores, encoded.labels)
+        return [labelled(scores, encoded.labels) for scores in encoded.scores]
 
     def entities(
         self,

@@ -106,7 +106,7 @@ class Settings(BaseSettings):
     max_queue_delay: float = Field(0.5, ge=0, allow_inf_nan=False)
     """seconds a request may wait to be tokenised and run, beside 16 times its own work; beyond, it is answered 429"""
     max_embedding_bytes: int = Field(64 * MIB, ge=1)
-    """most bytes of embeddings in one answer, as float32"""
+    """most bytes of embeddings in one answer, as float32, or of labels with their scores"""
     max_attention_bytes: int = Field(32 * MIB, ge=1)
     """most bytes of attention weights in one answer, as float32"""
     max_attention_work_bytes: int = Field(256 * MIB, ge=1)

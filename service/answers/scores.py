@@ -164,9 +164,9 @@ def best(scores: Float32Array, most: int | None) -> list[int]:
     return order
 
 
-def labelled(scores: Float32Array, labels: Sequence[str]) -> list[list[dict[str, Any]]]:
-    """Every label with its score, best first, of each row of scores [N, labels]."""
-    return [[{"score": float(row[at]), "label": labels[at]} for at in best(row, None)] for row in scores]
+def labelled(scores: Float32Array, labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Every label with its score, best first, by scores [labels]."""
+    return [{"score": float(scores[at]), "label": labels[at]} for at in best(scores, None)]
 
 
 Labelled = tuple[list[str], list[float]]

@@ -188,31 +188,28 @@ class ZeroShotPlan:
     entailment: int = 0
 
     @property
-    def label_bytes(self) -> int:
-        """What the answer's labels take: every text's list has them all."""
-        of_one = sum(len(label.encode()) + LABEL_BYTES for label in self.wanted.labels)
-        return len(self.wanted.texts) * of_one
-
-    def check_size(self, most: int) -> None:
-        """Refuses an answer of more bytes than allowed.
-
-        Raises:
-            TooLarge: naming both numbers.
-        """
-        if (size := self.label_bytes) > most:
-            raise TooLarge(
-                f"candidate_labels: the answer would hold {size} bytes of labels and scores, at most {most} are "
-                "allowed; send fewer texts or labels",
-                param="candidate_labels",
-            )
-
-    @property
     def names(self) -> InputNames:
         """What errors call the inputs of the request: by the text that each is of."""
         texts, labels = len(self.wanted.texts), len(self.wanted.labels)
         if self.method == "cosine":
             return InputNames(listed="inputs and candidate_labels")
         return InputNames(listed="inputs", places=[place // labels for place in range(texts * labels)])
+
+
+def label_bytes(labels: Sequence[str], texts: int, most: int, *, param: str) -> int:
+    """What the labels of an answer take: every text's list has them all.
+
+    Raises:
+        TooLarge: more bytes than `most`.
+    """
+    size = texts * sum(len(label.encode()) + LABEL_BYTES for label in labels)
+    if size > most:
+        raise TooLarge(
+            f"{param}: the answer would hold {size} bytes of labels and scores, at most {most} are allowed; send fewer "
+            "texts a request",
+            param=param,
+        )
+    return size
 
 
 def entailment_label(manifest: Manifest) -> int | None:

@@ -5,6 +5,7 @@
 Of a token classifier `POST /predict` answers entities, in the shape of the pipeline of `transformers`.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -32,10 +33,10 @@ from service.requests.schemas import (
     list_schema,
     one_of,
 )
-from service.requests.zero_shot import ZeroShotAnswer, ZeroShotPlan, ZeroShotRequest
+from service.requests.zero_shot import ZeroShotAnswer, ZeroShotPlan, ZeroShotRequest, label_bytes
 from service.routes.adapter import embeddings_document, json_response, labels_tokens, require_task, run_for
 from service.services import services_of
-from service.tokenization.inputs import InputNames
+from service.tokenization.inputs import INPUTS, InputNames
 from service.wire import OURS, TEI, AnswerModel, RequestModel
 
 _PAIR = list_schema(TEXT, 2, 2)
@@ -119,7 +120,6 @@ async def answer_predict(request: Request, body: PredictRequest) -> Response:
     """Labels, best first: of one input, or one list an input; or entities."""
     if body.level == "tokens" or (body.level is None and labels_tokens(request)):
         return await _answer_entities(request, body)
-    require_task(request, "classification")
     inputs, pairs, is_batch = _read(body.inputs)
     wanted = EncodeRequest(
         inputs=inputs,
@@ -127,8 +127,7 @@ async def answer_predict(request: Request, body: PredictRequest) -> Response:
         raw_scores=body.raw_scores,
         truncate=body.truncation(),
     )
-    encoded = await run_for(request, wanted)
-    found = await predictions(encoded)
+    encoded, found = await _classify(request, wanted, len(inputs or pairs or ()), INPUTS)
     return await json_response(request, found if is_batch else found[0], encoded)
 
 
@@ -149,24 +148,35 @@ async def _answer_entities(request: Request, body: PredictRequest) -> Response:
 
 async def answer_classify(request: Request, body: ClassifyRequest) -> Response:
     """One list of labels a text."""
-    require_task(request, "classification")
     inputs = [body.input] if isinstance(body.input, str) else body.input
     wanted = EncodeRequest(inputs=inputs, raw_scores=body.raw_scores)
-    encoded = await run_for(request, wanted, names=InputNames(listed="input"))
+    encoded, predictions = await _classify(request, wanted, len(inputs), InputNames(listed="input"))
     tokens = encoded.answer["usage"]["tokens"]
     answer = {
         "object": "classify",
-        "data": await predictions(encoded),
+        "data": predictions,
         "model": encoded.answer["model"],
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
     return await json_response(request, answer, encoded)
 
 
-async def predictions(encoded: EncodeResult) -> list[list[dict[str, Any]]]:
-    """Every label with its score, best first, of each input."""
-    scores, labels = encoded.answer["scores"], encoded.answer["labels"]
-    return await offload(partial(labelled, scores, labels), ARRAY_FLOATS * len(scores))
+async def _classify(
+    request: Request, wanted: EncodeRequest, count: int, names: InputNames
+) -> tuple[EncodeResult, list[memoryview]]:
+    """What is asked for of `count` inputs, and every label with its score, best first, of each."""
+    require_task(request, "classification")
+    services = services_of(request)
+    labels, most = services.runner().manifest.labels, services.settings.max_embedding_bytes
+    size = label_bytes(labels, count, most, param=names.field)
+    encoded = await run_for(request, wanted, names=names, beside_bytes=size)
+    write = partial(_write_predictions, encoded.answer["scores"], labels)
+    return encoded, await offload(write, max(encoded.sizes.built_from, ARRAY_FLOATS * count))
+
+
+def _write_predictions(scores: Float32Array, labels: Sequence[str]) -> list[memoryview]:
+    """Each input's labels as JSON: objects of all of them would take several times the memory."""
+    return [memoryview(orjson.dumps(labelled(row, labels))) for row in scores]
 
 
 def _read_texts(inputs: Any) -> tuple[list[str], bool]:
@@ -214,8 +224,13 @@ async def answer_zero_shot(request: Request, body: ZeroShotRequest) -> Response:
     services = services_of(request)
     most = services.settings.max_texts
     plan = body.resolve(most).plan(services.runner().manifest, most)
-    plan.check_size(services.settings.max_embedding_bytes)
-    encoded = await run_for(request, plan.request, names=plan.names, beside_bytes=plan.label_bytes)
+    size = label_bytes(
+        plan.wanted.labels,
+        len(plan.wanted.texts),
+        services.settings.max_embedding_bytes,
+        param="candidate_labels",
+    )
+    encoded = await run_for(request, plan.request, names=plan.names, beside_bytes=size)
     found = encoded.answer["embeddings" if plan.method == "cosine" else "scores"]
     cost = max(encoded.sizes.built_from, ARRAY_FLOATS * len(plan.wanted.texts))
     write = partial(_write_results, plan, found, as_objects=body.parameters is not None)

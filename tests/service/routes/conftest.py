@@ -25,9 +25,9 @@ def post(client: TestClient, path: str, **body: Any) -> Any:
 
 
 @contextmanager
-def serving(artifact: Path) -> Iterator[TestClient]:
-    """The app on an artifact, ready."""
-    settings = read_settings(["--model", str(artifact), "--workers", "1"])
+def serving(artifact: Path, *flags: str) -> Iterator[TestClient]:
+    """The app on an artifact, with flags, ready."""
+    settings = read_settings(["--model", str(artifact), "--workers", "1", *flags])
     readiness = Readiness()
     app, services = create_app(settings, readiness)
     runner = Runner.load(artifact, settings, on_batch=services.model.observe_batch)

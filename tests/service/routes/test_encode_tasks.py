@@ -3,8 +3,10 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
-from tests.service.routes.conftest import Client, post
+from service.context import RequestContext
+from tests.service.routes.conftest import Client, post, serving
 from tests.task_artifacts import TaskArtifact
 
 TOLERANCE = 1e-5
@@ -66,3 +68,19 @@ def test_words_of_a_pair_are_those_of_its_texts(client: Client, reranker: TaskAr
     assert entry["words"] == ["the", "cat", "the", "cat", "sat", "on", "the", "mat", "."]
     assert entry["segments"] == [0, 0, 1, 1, 1, 1, 1, 1, 1]
     assert entry["offsets"][2] == [0, 3]
+
+
+@pytest.mark.parametrize(("path", "field"), [("/predict", "inputs"), ("/classify", "input")])
+def test_labels_and_their_scores_count_in_the_size_of_an_answer(
+    classifier: TaskArtifact, monkeypatch: pytest.MonkeyPatch, path: str, field: str
+) -> None:
+    of_text = sum(len(label) + 48 for label in ("contradiction", "entailment", "neutral"))
+    held: list[int] = []
+    monkeypatch.setattr(RequestContext, "hold_answer", lambda _context, _budget, size: held.append(size))
+    with serving(classifier.artifact, f"--max-embedding-bytes={2 * of_text}") as asked:
+        texts = [["cats"]] * 3 if path == "/predict" else ["cats"] * 3
+        assert asked.post(path, json={field: texts[:2]}).status_code == 200
+        response = asked.post(path, json={field: texts})
+    assert response.status_code == 413
+    assert f"{field}: the answer would hold {3 * of_text} bytes of labels and scores" in response.text
+    assert held == [2 * (of_text + 21 * 3)]
