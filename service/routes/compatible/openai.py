@@ -157,7 +157,10 @@ def _prompt_name(body: EmbeddingsRequest, manifest: Manifest) -> str | None:
         raise Invalid(
             f"task: {manifest.model} is served here with its adapter for {adapter}; an artifact holds one", param="task"
         )
-    return prompt_of_kind(kinds[given[0]], manifest)
+    name = prompt_of_kind(kinds[given[0]], manifest)
+    if name is not None and type(body.input) is list and body.input and type(body.input[0]) in (int, list):
+        raise Invalid(f"{given[0]}: token ids are used as given; send texts, or leave it out", param=given[0])
+    return name
 
 
 async def answer_models(request: Request) -> Response:
