@@ -7,11 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from service.context import ByteBudget, RequestContext, context_of
+from service.context import ByteBudget, context_of
 from service.errors import InternalError, NotFound, ServiceError
 from service.http.access import CrossOriginPolicy, HostAndPortPolicy, KeyRing
 from service.http.body import check_accept, check_media, check_structure, read_body, validate
-from service.http.connection import expected_tokens
 from service.http.early_refusal import EarlyRefusals
 from service.http.middleware import RequestMiddleware
 from service.http.route import Handler, Route, RouteTable
@@ -20,7 +19,7 @@ from service.observability.metrics import Metrics
 from service.observability.snapshots import MetricsPages
 from service.routes import encode, pages, predict, score, similarity, status
 from service.routes.compatible import cohere, inference_protocol, jina, openai, tei
-from service.services import Readiness, Services, choose_model, services_of
+from service.services import Readiness, Services, choose_model, refuse_early, services_of
 from service.settings import Settings, split_list
 
 if TYPE_CHECKING:  # an extra
@@ -78,24 +77,11 @@ def make_handler(route: Route, services: Services) -> Handler:
             with chosen.model.bodies.share() as part:
                 if chosen.models.are_several:
                     if route.is_queued:
-                        _refuse_early(chosen, context)
+                        refuse_early(chosen, context)
                     part.take(share.held)  # so that the bodies of one model leave room for the others'
                 return await route.endpoint(request, body)
 
     return handle
-
-
-def _refuse_early(services: Services, context: RequestContext) -> None:
-    """Refuses what the chosen model's queue would not take; before it was chosen, all queues had to be full for that.
-
-    Raises:
-        Overloaded: it would have to wait too long.
-    """
-    if refusal := services.runner().early_refusal(expected_tokens(context.headers)):
-        try:
-            raise refusal
-        finally:
-            del refusal  # it holds this frame: no cycle is left for a collection of garbage
 
 
 _EXPOSED_HEADERS = ("X-Request-Id", "Retry-After")  # of every answer; routes declare their own

@@ -9,8 +9,9 @@ from typing import Literal
 
 from starlette.requests import Request
 
-from service.context import SERVICES_KEY, ByteBudget, context_of
+from service.context import SERVICES_KEY, ByteBudget, RequestContext, context_of
 from service.errors import NotReady
+from service.http.connection import expected_tokens
 from service.http.early_refusal import EarlyRefusals
 from service.http.route import RouteTable
 from service.models import Models, ServedModel
@@ -148,3 +149,16 @@ def choose_model(request: Request, name: str | None, is_exact: bool = False) -> 
         services = request.scope[SERVICES_KEY] = replace(services, model=model)
     context_of(request.scope).use(model)
     return services
+
+
+def refuse_early(services: Services, context: RequestContext) -> None:
+    """Refuses what the chosen model's queue would not take; before it was chosen, all queues had to be full for that.
+
+    Raises:
+        Overloaded: it would have to wait too long.
+    """
+    if refusal := services.runner().early_refusal(expected_tokens(context.headers)):
+        try:
+            raise refusal
+        finally:
+            del refusal  # it holds this frame: no cycle is left for a collection of garbage

@@ -194,6 +194,8 @@ def test_a_full_queue_is_its_own_models(started: Both, monkeypatch: pytest.Monke
     fill("one")
     statuses = [started.client.post("/encode", json={"inputs": TEXT, "model": m}).status_code for m in ("one", "two")]
     assert (statuses, tokenized) == ([429, 200], [])
+    assert started.client.post("/v2/models/one/infer", json={}).status_code == 429, "before its body is read"
+    assert started.client.post("/v2/models/two/infer", json={}).status_code == 422
     fill("two")
     assert started.client.post("/encode", content=b"no JSON").status_code == 429
 

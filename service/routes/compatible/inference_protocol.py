@@ -26,7 +26,7 @@ from service.observability.stages import StageTimer
 from service.operations.encode import EncodeResult, offload
 from service.requests.schemas import EncodeRequest, PromptOptions
 from service.routes.adapter import check_model, require_task, run_for, truncation_header
-from service.services import services_of
+from service.services import refuse_early, services_of
 from service.settings import Settings
 from service.tokenization.inputs import InputNames
 from service.wire import INFERENCE_PROTOCOL, AnswerModel, RequestModel
@@ -288,9 +288,12 @@ async def answer_infer(request: Request) -> Response:
     It reads its body itself: binary tensors follow the JSON.
     """
     name = check_model(request, version=MODEL_VERSION)
-    services, headers = services_of(request), context_of(request.scope).headers
+    services, context = services_of(request), context_of(request.scope)
+    headers = context.headers
     require_task(request, "embedding")
     _check_media(headers)
+    if services.models.are_several:
+        refuse_early(services, context)
     with services.body_budget.share() as share, services.model.bodies.share() as part:
         raw = await read_body(request.receive, headers, services.settings.max_body_bytes, share)
         if services.models.are_several:
