@@ -297,12 +297,12 @@ def _check_entities(request: EncodeRequest, inputs: Inputs, manifest: Manifest) 
 
 
 def _plan_overlap(request: EncodeRequest, manifest: Manifest) -> int | None:
-    if request.long_texts is None:
-        return None
-    if request.long_texts == "mean":
-        return 0
     wanted = None if request.entities is None else request.entities.overlap
-    return manifest.max_sequence_length // 4 if wanted is None else wanted
+    if request.long_texts == "windows":
+        return manifest.max_sequence_length // 4 if wanted is None else wanted
+    if wanted is not None:
+        raise Invalid('entities.overlap: windows have it; set long_texts to "windows"', param="entities.overlap")
+    return 0 if request.long_texts == "mean" else None
 
 
 def check_long_texts(request: EncodeRequest, inputs: Inputs, manifest: Manifest) -> None:

@@ -72,18 +72,27 @@ class PredictRequest(TeiTruncation, ModelChoice):
     ignore_labels: LabelList | None = None
     """labels that are left out, `["O"]` by default"""
     overlap: Annotated[int, Field(ge=0)] | None = None
-    """tokens that neighbouring windows of a long text share"""
+    """tokens that neighbouring windows of a long text share; not beside `truncate`, which reads none"""
     parameters: PredictParameters | None = None
     """the same by the names of huggingface_hub"""
 
     def entities(self) -> EntityRequest:
-        """How tokens are grouped."""
+        """How tokens are grouped.
+
+        Raises:
+            Invalid: an overlap of windows, and no windows.
+        """
+        has_windows = self.truncate is None
+        if self.overlap is not None and not has_windows:
+            raise Invalid(
+                "overlap: windows have it, and truncate asks for none; leave one of the two out", param="overlap"
+            )
         own = {"aggregation": self.aggregation, "ignore_labels": self.ignore_labels, "overlap": self.overlap}
         theirs = self.parameters or PredictParameters()
         named = {
             "aggregation": theirs.aggregation_strategy,
             "ignore_labels": theirs.ignore_labels,
-            "overlap": theirs.stride,
+            "overlap": theirs.stride if has_windows else None,
         }
         given = {name: value for values in (named, own) for name, value in values.items() if value is not None}
         return EntityRequest.model_validate(given)
@@ -120,6 +129,9 @@ async def answer_predict(request: Request, body: PredictRequest) -> Response:
     """Labels, best first: of one input, or one list an input; or entities."""
     if body.level == "tokens" or (body.level is None and labels_tokens(request)):
         return await _answer_entities(request, body)
+    require_task(request, "classification")
+    if asked := [name for name in ("aggregation", "ignore_labels", "overlap") if getattr(body, name) is not None]:
+        raise Invalid(f"{asked[0]}: it is of entities, and this model labels whole texts; leave it out", param=asked[0])
     inputs, pairs, is_batch = _read(body.inputs)
     wanted = EncodeRequest(
         inputs=inputs,
@@ -148,6 +160,7 @@ async def _answer_entities(request: Request, body: PredictRequest) -> Response:
 
 async def answer_classify(request: Request, body: ClassifyRequest) -> Response:
     """One list of labels a text."""
+    require_task(request, "classification")
     inputs = [body.input] if isinstance(body.input, str) else body.input
     wanted = EncodeRequest(inputs=inputs, raw_scores=body.raw_scores)
     encoded, predictions = await _classify(request, wanted, len(inputs), InputNames(listed="input"))
@@ -165,7 +178,6 @@ async def _classify(
     request: Request, wanted: EncodeRequest, count: int, names: InputNames
 ) -> tuple[EncodeResult, list[memoryview]]:
     """What is asked for of `count` inputs, and every label with its score, best first, of each."""
-    require_task(request, "classification")
     services = services_of(request)
     labels, most = services.runner().manifest.labels, services.settings.max_embedding_bytes
     size = label_bytes(labels, count, most, param=names.field)

@@ -75,6 +75,9 @@ def test_a_long_text_is_read_in_windows_and_joined(
     torch.testing.assert_close(torch.tensor(whole[:40]), logits[:40], atol=1e-5, rtol=0)
     cut = predict(asked, LONG, truncate=True, ignore_labels=[])
     assert cut[-1]["end"] < found[-1]["end"] == len(LONG.rstrip())
+    assert cut == predict(asked, LONG, truncate=True, ignore_labels=[], parameters={"stride": 10}), (
+        "as the client sends"
+    )
     assert asked.post("/predict", json={"inputs": LONG, "truncate": False}).status_code == 413
 
 

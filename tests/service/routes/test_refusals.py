@@ -225,6 +225,8 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": []}, "expected a text, or a list of texts"),
         ({"inputs": "a", "aggregation": "last"}, "aggregation"),
         ({"inputs": "a", "parameters": {"stride": -1}}, "stride"),
+        ({"inputs": "a", "overlap": 4, "truncate": True}, "overlap: windows have it, and truncate asks for none"),
+        ({"inputs": "a", "overlap": 4, "truncate": False}, "overlap: windows have it, and truncate asks for none"),
     ],
     "token_classifier /encode": [
         {},
@@ -232,10 +234,17 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": "a", "prompt": "b", "entities": {}}, "entities: prompt does not go with them"),
         ({"inputs": "a", "output": "tokens", "entities": {}}, "does not go with them; leave one of the two out"),
         ({"inputs": "a", "long_texts": "mean"}, "long_texts: drawn"),
+        ({"inputs": "a", "entities": {"overlap": 4}}, "entities.overlap: windows have it; set long_texts"),
     ],
     "token_classifier /rerank": [{}, ({"query": "a", "texts": ["b"]}, "labels tokens: it scores no pairs", 404)],
     "token_classifier /embed": [{}, ({"inputs": "a"}, "this route is for embedding", 404)],
-    "classifier /predict": [{}, ({"inputs": "a", "level": "tokens"}, "", 404)],
+    "classifier /predict": [
+        {"inputs": "a"},
+        ({"level": "tokens"}, "", 404),
+        ({"aggregation": "first"}, "aggregation: it is of entities, and this model labels whole texts"),
+        ({"ignore_labels": []}, "ignore_labels: it is of entities"),
+        ({"overlap": 4}, "overlap: it is of entities"),
+    ],
     "classifier /encode": [
         {},
         ({"inputs": "a", "entities": {}}, ""),
