@@ -397,7 +397,7 @@ def _check_positions(config: EncoderConfig) -> None:
 
 
 def _check_disentangled(config: EncoderConfig) -> None:
-    """Disentangled positions have their terms and an even table, and nothing beside them."""
+    """Disentangled positions have their terms and an even table, and go with nothing else."""
     if (config.attention_positions == "disentangled") != bool(config.position_scores):
         raise ConfigError("position_scores and disentangled attention_positions belong together: give both or neither")
     if config.position_scores:

@@ -190,7 +190,7 @@ def _cells(file: Any, name: str, fields: Fields, delimiter: str) -> Iterator[Row
         _require_columns(name, columns, fields)
         for record in records:
             if None in record or None in record.values():
-                cells = f"expected {len(columns)} cells; a cell that has the separator in it stands in quotes"
+                cells = f"expected {len(columns)} cells; put a cell with the separator in it into quotes"
                 raise InputError(f"{name}, line {records.line_num}: {cells}")
             yield _row(record, fields, f"{name}, line {records.line_num}")
     except csv.Error as error:

@@ -129,7 +129,7 @@ class DecompositionQueue:
             running = list(self._running)
         for cancellation in running:
             cancellation.cancel()
-        self._executor.shutdown()  # what waits ends at once, as `NotReady`
+        self._executor.shutdown()  # waiting requests end at once, as `NotReady`
         self._decomposer = None
 
     def _admit(self, rows: int, left: float) -> None:

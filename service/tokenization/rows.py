@@ -91,7 +91,7 @@ class TokenizedInput:
 
     @property
     def text(self) -> str | None:
-        """The tokenised text; a pair's two stand one behind the other, joined anew with every call.
+        """The tokenised text; a pair's two one behind the other, joined again with every call.
 
         A thousand documents share one query: kept joined, they would take its memory as often.
         """
