@@ -102,7 +102,7 @@ class Removal:
     drifts: dict[int, float]
 
     def rising_drifts(self) -> Float64Array:
-        """The drift without the first n units, [units + 1]: measured at points, between them rising as the errors do."""
+        """Drift without the first n units, [units + 1]: measured at points, rising as the errors do between them."""
         errors = np.concatenate([[0.0], np.cumsum(self.costs)])
         measured = np.maximum.accumulate(list(self.drifts.values()))
         found: Float64Array = np.interp(errors, [0.0, *errors[list(self.drifts)]], [0.0, *measured])
