@@ -198,7 +198,7 @@ BAD_FILES: list[tuple[bytes, str, str, str]] = [  # content, name, flags besides
     (b"cat " * 40, "in.txt", "--no-truncate", "42 tokens, the model takes 16"),
     (b"cat\n", "in.txt", "--prompt-name query", "no named prompts"),
     (b"", "in.csv", "", "in.csv has columns (none); name the one with the texts"),
-    (b"text\ncat, dog\n", "in.csv", "", "in.csv, line 2: expected 1 cells; a cell that has the separator in it"),
+    (b"text\ncat, dog\n", "in.csv", "", "in.csv, line 2: expected 1 cells; put a cell with the separator"),
     (b"text,key\ncat\n", "in.csv", "", "in.csv, line 2: expected 2 cells"),
     (b'{"body": "cat"}\n', "in.txt", "--field body", "lines of text, which have no ids and no fields"),
 ]
