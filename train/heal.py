@@ -96,7 +96,7 @@ def fit(student: Encoder, whole: Checkpoint, texts: Sequence[str], layers: Seque
 
 
 def _asked(settings: HealSettings) -> dict[str, Any]:
-    """The flags that decide what is removed, as JSON types; on `--resume` the checkpoint names the removed parts."""
+    """The flags that choose the parts to remove, as JSON types; on `--resume` the checkpoint names these parts."""
     files = {name: path and path.name for name, path in (("heads", settings.heads), ("pairs", settings.pairs))}
     values = {name: getattr(settings, name) for name in ("remove", "lose", "faster", "cost_precision")}
     return {**values, **files, "only": list(settings.only)}

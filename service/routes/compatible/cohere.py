@@ -151,7 +151,7 @@ async def answer_rerank(request: Request, body: CohereRerankRequest) -> Response
 
 
 def _form_bytes(forms: list[EmbeddingType], numbers: int, most: int) -> int:
-    """Bytes that the forms hold of this many numbers, besides those of one form of floats.
+    """Bytes that the forms hold of this many numbers; one form of floats is counted elsewhere.
 
     Raises:
         TooLarge: as float32, all forms together have more bytes than `most`.
