@@ -142,6 +142,7 @@ def main(arguments: Sequence[str] | None = None, program: str = PROGRAM) -> int:
         lambda: _export(options, _serve_command(program)),
         name="export",
         left_behind=lambda: "nothing was left behind",
+        flags=made._option_string_actions,
         debug=options.debug,
     )
 

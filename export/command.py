@@ -6,10 +6,11 @@ It does not import torch, which reads how its threads are to wait when it is imp
 import argparse
 import math
 import os
+import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from export.errors import one_line
 Number = TypeVar("Number", int, float)
 
 FAILED, INTERRUPTED = 1, 130  # the second as a shell counts a program that Ctrl-C ended
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -43,6 +45,19 @@ not_negative = number(float, lambda value: 0 <= value < math.inf, "a number from
 share = number(float, lambda value: 0 <= value < 1, "a share of at least 0 and below 1")
 
 
+def with_flags_placed(message: str, own: Container[str]) -> str:
+    """The message of an export's failure, in a command that reads models as an export does but has few of its flags.
+
+    Args:
+        message: may name flags.
+        own: the command's flags; of others the message says whose they are.
+    """
+    lacking = dict.fromkeys(flag for flag in FLAG.findall(message) if flag not in own)
+    if not lacking:
+        return message
+    return f"{message} ({', '.join(lacking)}: flags of `polyhead export`, whose artifact may be named here)"
+
+
 def wait_asleep() -> None:
     """Has torch's OpenMP threads sleep between products instead of spinning; to be called before torch is imported.
 
@@ -66,13 +81,16 @@ def endings_interrupt() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def run_command(command: Callable[[], None], *, name: str, left_behind: Callable[[], str], debug: bool) -> int:
+def run_command(
+    command: Callable[[], None], *, name: str, left_behind: Callable[[], str], flags: Container[str], debug: bool
+) -> int:
     """Runs a command and returns its exit code.
 
     Args:
         command: what to run.
         name: for messages.
         left_behind: says what an interrupted command left behind, for messages.
+        flags: the command's own.
         debug: whether a failure shows its traceback.
     """
     try:
@@ -81,7 +99,7 @@ def run_command(command: Callable[[], None], *, name: str, left_behind: Callable
     except Exception as error:  # a full disk, besides, or whatever libraries raise where memory is short
         if debug:
             traceback.print_exc()
-        sys.stderr.write(f"{name} failed: {one_line(error)}\n")
+        sys.stderr.write(f"{name} failed: {with_flags_placed(one_line(error), flags)}\n")
         return FAILED
     except KeyboardInterrupt:
         sys.stderr.write(f"{name} interrupted: {left_behind()}\n")

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from model.config import EncoderConfig
-from model.config_parts import OUTPUT_NAMES, ClassificationSettings, ConfigError, ScoreActivation, Task
+from model.config_parts import OUTPUT_NAMES, ClassificationSettings, ConfigError, ScoreActivation, Task, require
+from model.json_types import JsonTypeError, read_fields
 
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 4 << 20  # a thousand times what one takes
@@ -208,6 +209,9 @@ class Manifest:
     query_table: bool = False
     schema_version: int = SCHEMA_VERSION
 
+    def __post_init__(self) -> None:
+        require("max_sequence_length", self.max_sequence_length, minimum=1)
+
     @property
     def task(self) -> Task:
         """What the artifact is for."""
@@ -248,40 +252,14 @@ class Manifest:
             ArtifactError: another schema version, or a field is unknown, missing or malformed.
         """
         version = data.get("schema_version")
-        if version != SCHEMA_VERSION:
+        if version != SCHEMA_VERSION or isinstance(version, bool):
             raise ArtifactError(f"manifest schema {version!r}: this version reads {SCHEMA_VERSION}; export it again")
         if unknown := sorted(set(data) - {field.name for field in fields(cls)}):
             raise ArtifactError(f"manifest has unknown fields {', '.join(unknown)}; export it again")
         try:
-            return cls(
-                **{
-                    **data,
-                    "source": Source(**data["source"]),
-                    "config": EncoderConfig.from_dict(data["config"]),
-                    "inputs": tuple(data["inputs"]),
-                    "outputs": tuple(data["outputs"]),
-                    "examples": tuple(data.get("examples", ())),
-                    "defaults": Defaults(**data["defaults"]),
-                    "pair_wording": _read_wording(data.get("pair_wording")),
-                    "vector_ranges": _read_ranges(data.get("vector_ranges")),
-                    "files": {name: FileEntry(**entry) for name, entry in data["files"].items()},
-                }
-            )
-        except (AttributeError, ConfigError, KeyError, TypeError) as error:
+            return cls(**read_fields(data, cls))
+        except (ConfigError, JsonTypeError) as error:
             raise ArtifactError(f"malformed manifest: {error}") from error
-
-
-def _read_ranges(data: Mapping[str, Any] | None) -> VectorRanges | None:
-    return None if data is None else VectorRanges(minimum=tuple(data["minimum"]), maximum=tuple(data["maximum"]))
-
-
-def _read_wording(data: Mapping[str, Any] | None) -> PairWording | None:
-    if data is None:
-        return None
-    before, after = (tuple(map(str, data[name])) for name in ("before", "after"))
-    if len(before) != 2 or len(after) != 2:
-        raise TypeError(f"pair_wording is {data!r:.100}: expected two texts before and two after")
-    return PairWording(before=before, after=after)
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
@@ -342,7 +320,10 @@ def read_manifest(directory: Path) -> Manifest:
         raise ArtifactError(f"{path} is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ArtifactError(f"{path} holds {type(data).__name__}, expected an object")
-    return Manifest.from_dict(data)
+    try:
+        return Manifest.from_dict(data)
+    except ArtifactError as error:
+        raise ArtifactError(f"{path}: {error}") from error
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:

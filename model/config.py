@@ -27,6 +27,7 @@ from model.config_parts import (
     require_flag,
     require_positive,
 )
+from model.json_types import JsonTypeError, read_fields
 
 LARGEST_TABLE = 1 << 28  # values, a gigabyte
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
@@ -293,10 +294,9 @@ class EncoderConfig:
         if unknown := sorted(set(data) - known):
             raise ConfigError(f"unknown fields {', '.join(unknown)}: this version knows {', '.join(sorted(known))}")
         try:
-            values = _read_parts(data)
-            values["task_settings"] = read_settings(values.get("task"), values.get("task_settings"))
-            return cls(**values)
-        except (AttributeError, KeyError, TypeError) as error:
+            settings = read_settings(data.get("task"), data.pop("task_settings", None))
+            return cls(**read_fields(data, cls), task_settings=settings)
+        except JsonTypeError as error:
             raise ConfigError(f"incomplete encoder configuration: {error}") from error
 
 
@@ -315,20 +315,6 @@ def _rename_older(data: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError("projection and projections: give the second only")
         renamed["projections"] = renamed.get("projections", []) if one is None else [one]
     return renamed
-
-
-def _read_parts(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of an `EncoderConfig` from JSON types: lists as tuples, objects as parts."""
-    values = dict(data)
-    values["num_heads"] = tuple(values["num_heads"])
-    for name in ("local_layers", "num_key_value_heads", "intermediate_sizes", "shared_layers", "position_scores"):
-        values[name] = tuple(values.get(name, ()))
-    for name in ("kept_heads", "value_residual", "query_groups"):
-        values[name] = tuple(map(tuple, values.get(name, ())))
-    values["projections"] = tuple(Projection(**entry) for entry in values.get("projections", ()))
-    if values.get("rope_scaling") is not None:
-        values["rope_scaling"] = RopeScaling(**values["rope_scaling"])
-    return values
 
 
 def _check_heads(config: EncoderConfig) -> None:

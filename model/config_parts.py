@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeGuard, get_args
 
+from model.json_types import read_object
+
 MOST_LAYERS = 1024
 LARGEST = 1 << 20  # of a size; the largest vocabularies in use have half as many tokens
 
@@ -275,14 +277,10 @@ def read_settings(task: object, data: Mapping[str, Any] | None) -> TaskSettings 
 
     Raises:
         ConfigError: no such task, or settings that are not its own.
+        JsonTypeError: a setting is of another type.
     """
     if data is None:
         return None
-    if task not in SETTINGS:
+    if (kind := SETTINGS.get(str(task))) is None:
         raise ConfigError(f"task_settings for task {task!r:.100}: only {', '.join(SETTINGS)} have settings")
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    if values.get("hidden_layers"):
-        values["hidden_layers"] = tuple(Projection(**layer) for layer in values["hidden_layers"])
-    if values.get("query_expansion") is not None:
-        values["query_expansion"] = QueryExpansion(**values["query_expansion"])
-    return SETTINGS[str(task)](**values)
+    return read_object(data, kind, "task_settings")

@@ -149,25 +149,37 @@ def encode(
 \b
 examples:
   polyhead explain "A cat sat down." "The kitten is resting."
-  polyhead explain --json "A cat sat down." "The kitten is resting."    all of it, as `POST /explain` answers"""
+  polyhead explain --json "A cat sat down." "The kitten is resting."    all of it, as `POST /explain` answers
+  polyhead explain --model artifacts/sentiment --through network "I like it."    a classifier's logit"""
 )
 def explain(
     a: Annotated[str, typer.Argument(metavar="A", help="a text")],
-    b: Annotated[str, typer.Argument(metavar="B", help="another")],
+    b: Annotated[
+        str | None, typer.Argument(metavar="B", help="another; of a model that reads pairs, the second of the pair")
+    ] = None,
     *,
     model: ModelFlag = None,
-    top: Annotated[int, typer.Option(min=1, help="pairs to print")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="every pair, as JSON")] = False,
+    through: Annotated[
+        Literal["pooling", "network"],
+        typer.Option(help="what terms are of: the last layer's token vectors, or the input tokens"),
+    ] = "pooling",
+    at: Annotated[
+        int | None,
+        typer.Option(min=0, help="of a model that labels tokens: a character of A, whose token is explained"),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="terms to print")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="every term, as JSON")] = False,
 ) -> None:
-    """Show which pairs of tokens make two texts similar.
+    """Show which tokens make two texts similar, or give a classifier's logit.
 
     The similarity is a sum over pairs of tokens, one of each text, special tokens included. The table shows the largest
-    terms, as numbers and as shares of the sum; all others stand together in its last line.
+    terms, as numbers and as shares of the sum; all others stand together in its last line. With --through network a
+    classifier's largest logit is a sum over the input tokens, and the table shows its terms of the largest size.
     """
     with one_line_failures("polyhead explain"):
         from polyhead.explain import explain as run  # noqa: PLC0415 - imported when it is wanted
 
-        run(a, b, _model(model), top=top, as_json=as_json)
+        run(a, b, _model(model), through=through, at=at, top=top, as_json=as_json)
 
 
 @app.command(
@@ -393,7 +405,7 @@ def _serve_parser() -> Any:
 
 
 def _serve(arguments: list[str]) -> int:
-    with one_line_failures("polyhead serve"):
+    with one_line_failures("polyhead serve", ("--revision", "--allow-pickled-weights")):
         if missing := [name for name in SERVER if find_spec(name) is None]:
             raise OutputError(f"serving needs {', '.join(missing)}: pip install 'polyhead[server]'")
         from polyhead.serve import read_and_export  # noqa: PLC0415 - imported when it is wanted

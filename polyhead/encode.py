@@ -126,7 +126,7 @@ def read_source(
     if texts and (path or STANDARD_INPUT in texts):
         complain("give texts, or --input FILE, or - for standard input: not both")
     if texts and (kind or fields.are_chosen):
-        complain("--field, --pair-field, --id and --format are for files: texts of the command line have none of these")
+        complain("--field, --id and --format are for files: texts of the command line have none of these")
     if fields.pair is not None and len(texts) % 2:
         complain(f"--pairs: {len(texts)} texts are no pairs: give two for each")
     if not (texts or path) and (sys.stdin is None or sys.stdin.isatty()):  # None: it was closed

@@ -1,53 +1,91 @@
-"""`polyhead explain A B`: how similar two texts are, and which pairs of their tokens make them so."""
+"""`polyhead explain A [B]`: which tokens make two texts similar, or give a classifier's logit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import orjson
 
-from polyhead import Explained
 from polyhead.models import load_engine
 from polyhead.output import say, write
+from polyhead.texts import InputError
+from service.answers.explained import Explained, ExplainedScore
 
-Pair = tuple[float, str, str]
+BIASES = "biases"
+Term = tuple[float, str, str]
 
 
-def explain(a: str, b: str, model: Path, *, top: int, as_json: bool) -> None:
-    """Prints the largest terms of a similarity, or every one as JSON; says which texts were cut."""
+def explain(
+    a: str,
+    b: str | None,
+    model: Path,
+    *,
+    through: Literal["pooling", "network"],
+    at: int | None,
+    top: int,
+    as_json: bool,
+) -> None:
+    """Prints the largest terms of a similarity or a logit, or every one as JSON; says which texts were cut.
+
+    Raises:
+        InputError: a model that compares two texts was given one.
+    """
+    given: dict[str, Any] = {} if at is None else {"at": at}
+    explained: Explained | ExplainedScore
     with load_engine(model) as engine:
-        explained = engine.explain(a, b)
+        if through == "network" and engine.manifest.labels:
+            explained = engine.explain_score(a, b, **given)
+            texts, lines = [explained.text], score_table(explained, top)
+        elif b is None:
+            raise InputError(f"{engine.manifest.model} compares two texts: give the second one too")
+        else:
+            explained = engine.explain(a, b, through=through, **given)
+            texts, lines = [explained.a, explained.b], table(explained, top)
         longest = engine.manifest.max_sequence_length
     if as_json:
         options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
         write(orjson.dumps(explained.document(), option=options))
     else:
-        write("\n".join(table(explained, top)) + "\n")
-    cut = explained.a.truncated + explained.b.truncated
-    if cut:
-        say(f"polyhead explain: {cut} of 2 texts were cut to the {longest} tokens that the model reads")
+        write("\n".join(lines) + "\n")
+    if cut := sum(text.truncated for text in texts):
+        say(f"polyhead explain: {cut} of {len(texts)} texts were cut to the {longest} tokens that the model reads")
 
 
 def table(explained: Explained, top: int) -> Iterator[str]:
-    """The lines to print."""
-    similarity, pairs = float(explained.similarity), largest_pairs(explained, top)
-    yield f"similarity {similarity:.4f} = sum over {explained.contributions.size} pairs of tokens, the largest:"
-    for value, left, right in pairs:
-        yield f"{value:+.4f}  {_share(value, similarity)}  {left:>16}  {right}"
-    rest = float(explained.contributions.sum(dtype=np.float64)) - sum(value for value, _, _ in pairs)
-    yield f"{rest:+.4f}  {_share(rest, similarity)}  {'all others':>16}"
+    """The lines to print of a similarity, the largest terms first."""
+    similarity, cells = float(explained.similarity), explained.contributions
+    yield f"similarity {similarity:.4f} = sum over {cells.size} pairs of tokens, the largest:"
+    yield from _terms(similarity, largest_pairs(explained, top), float(cells.sum(dtype=np.float64)))
 
 
-def largest_pairs(explained: Explained, top: int) -> list[Pair]:
+def score_table(explained: ExplainedScore, top: int) -> Iterator[str]:
+    """The lines to print of the largest logit, the terms of the largest size first."""
+    label = int(explained.logits.argmax())
+    logit, values = float(explained.logits[label]), explained.contributions[label]
+    names = [*explained.text.tokens, BIASES]
+    places = np.argsort(-np.abs(values), kind="stable")[:top]
+    yield f"logit of {explained.labels[label]} {logit:.4f} = sum over {values.size - 1} tokens and the biases:"
+    terms = [(float(values[place]), names[place], "") for place in places]
+    yield from _terms(logit, terms, float(values.sum(dtype=np.float64)))
+
+
+def largest_pairs(explained: Explained, top: int) -> list[Term]:
     """What pairs of tokens add to the similarity, largest first."""
     cells = explained.contributions
     places = np.argsort(-cells, axis=None, kind="stable")[:top]
     rows, columns = np.unravel_index(places, cells.shape)
-    return [
-        (float(cells[row, column]), explained.a.tokens[row], explained.b.tokens[column])
-        for row, column in zip(rows, columns, strict=True)
-    ]
+    left, right = [*explained.a.tokens, BIASES], [*explained.b.tokens, BIASES]  # the biases only through the network
+    return [(float(cells[row, column]), left[row], right[column]) for row, column in zip(rows, columns, strict=True)]
 
 
-def _share(value: float, similarity: float) -> str:
-    return f"{value / similarity:6.1%}" if similarity else f"{'':6}"
+def _terms(whole: float, terms: Sequence[Term], total: float) -> Iterator[str]:
+    """A line a term, and one for all others; `total` is the sum of every term."""
+    for value, left, right in terms:
+        yield f"{value:+.4f}  {_share(value, whole)}  {left:>16}  {right}".rstrip()
+    rest = total - sum(value for value, _, _ in terms)
+    yield f"{rest:+.4f}  {_share(rest, whole)}  {'all others':>16}"
+
+
+def _share(value: float, whole: float) -> str:
+    return f"{value / whole:6.1%}" if whole else f"{'':6}"

@@ -318,4 +318,4 @@ def _export(wanted: Wanted, folder: Folder, target: Path) -> None:
             "more, or export on another machine (`polyhead export`)"
         )
     if code:
-        raise SourceError(f"{folder.id} was not exported: its last line says why")
+        raise SourceError(f"{folder.id} was not exported: its last line says why, in the words of `polyhead export`")

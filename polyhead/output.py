@@ -1,7 +1,7 @@
 """How commands speak: standard output through one writer, failures as one line on standard error."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 
 import typer
@@ -46,12 +46,16 @@ def say(message: str) -> None:
 
 
 @contextmanager
-def one_line_failures(program: str) -> Iterator[None]:
+def one_line_failures(program: str, export_flags: Container[str] = ()) -> Iterator[None]:
     """Ends a command that fails with one line that begins with its name, and its exit code.
 
     SIGTERM and SIGHUP do what Ctrl-C does, so that files are whole or not there.
+
+    Args:
+        program: the command's name.
+        export_flags: the flags of `polyhead export` that the command takes too.
     """
-    from export.command import endings_interrupt  # noqa: PLC0415
+    from export.command import endings_interrupt, with_flags_placed  # noqa: PLC0415
     from export.errors import ExportError  # noqa: PLC0415 - the command line answers --help without them
     from model.artifact import ArtifactError  # noqa: PLC0415
     from polyhead.texts import InputError  # noqa: PLC0415
@@ -69,6 +73,9 @@ def one_line_failures(program: str) -> Iterator[None]:
     except ServiceError as error:
         say(f"{program}: {error.message}")
         raise typer.Exit(FAILED) from None
-    except (ArtifactError, ExportError, InputError, OutputError, OSError) as error:
+    except ExportError as error:
+        say(f"{program}: {with_flags_placed(' '.join(str(error).split()), export_flags)}")
+        raise typer.Exit(FAILED) from None
+    except (ArtifactError, InputError, OutputError, OSError) as error:
         say(f"{program}: {' '.join(str(error).split())}")
         raise typer.Exit(FAILED) from None

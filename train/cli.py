@@ -54,6 +54,7 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         if name in COMMANDS:
             add_run_options(own)  # first: a command has its own defaults for some of them
         add(own)
+        own.set_defaults(flags=frozenset(own._option_string_actions))
     return made
 
 
@@ -66,6 +67,7 @@ def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
         lambda: _run(run, options),
         name=f"{program} {options.command}",
         left_behind=lambda: _left_behind(options),
+        flags=options.flags,
         debug=options.debug,
     )
 

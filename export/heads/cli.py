@@ -80,6 +80,7 @@ def main(arguments: Sequence[str], program: str = PROGRAM, default: Path | None 
         lambda: _report(options),
         name="head report",
         left_behind=lambda: "nothing was written",
+        flags=made._option_string_actions,
         debug=options.debug,
     )
 

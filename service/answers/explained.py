@@ -118,6 +118,17 @@ class ExplainedScore:
     text: ExplainedTokens
     token: int | None = None
 
+    def document(self) -> dict[str, Any]:
+        """The same under the names of `POST /explain`, arrays still arrays."""
+        return {
+            "through": "network",
+            "labels": list(self.labels),
+            "logits": self.logits,
+            "contributions": self.contributions,
+            "text": self.text.document(),
+            **({} if self.token is None else {"token": self.token}),
+        }
+
 
 def compare(
     plan: ExplainPlan, texts: Sequence[TokenizedInput], results: Sequence[JobResult], runner: Runner
@@ -241,13 +252,10 @@ def score_answer(
     """Of a classifier's text, pair or token: the logits, what each token or word adds, and the masses of its texts."""
     return {
         "model": runner.manifest.model,
-        "through": request.through,
-        "labels": list(explained.labels),
-        "logits": explained.logits,
+        **explained.document(),
         "contributions": np.ascontiguousarray(sum_words(explained.contributions, axes.words, 1)),
         "masses": _masses(explained.contributions, text, axes),
         "text": side_answer(explained.text, request, text, axes),
-        **({} if explained.token is None else {"token": explained.token}),
         "usage": {"tokens": len(text.input_ids)},
     }
 

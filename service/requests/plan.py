@@ -156,11 +156,11 @@ def plan_encoding(request: EncodeRequest, inputs: Inputs, manifest: Manifest) ->
         Invalid: it asks for what the model does not have.
     """
     _refuse_other_tasks(request, inputs, manifest)
-    if request.normalize is None:
-        request = request.model_copy(update={"normalize": manifest.defaults.unit_length})
     if request.long_texts is not None:
         check_long_texts(request, inputs, manifest)
     token_numbers = _check_outputs(request, manifest)
+    if request.normalize is None:
+        request = request.model_copy(update={"normalize": manifest.defaults.unit_length})
     if request.spans is not None and request.output == "tokens":
         raise Invalid('spans: output "tokens" answers every token; leave one of the two out', param="spans")
     spans = None if request.spans is None else read_spans(request.spans, inputs, manifest)
@@ -208,6 +208,8 @@ def _check_outputs(request: EncodeRequest, manifest: Manifest) -> int:
             raise Invalid(f"outputs: {name} is for dense vectors alone; leave one of the two out", param="outputs")
     if request.dimensions is not None and "dense" not in request.outputs:
         raise Invalid("dimensions: they are of dense vectors, and outputs asks for none", param="dimensions")
+    if request.normalize is not None and {*request.outputs} == {"sparse"}:
+        raise Invalid("normalize: it is for vectors, and outputs asks for none", param="normalize")
     return sum(manifest.token_outputs.get(name, 0) for name in set(request.outputs))
 
 
@@ -270,10 +272,11 @@ def _refuse_other_tasks(request: EncodeRequest, inputs: Inputs, manifest: Manife
     if request.entities is not None:
         _check_entities(request, inputs, manifest)
     has_vectors = manifest.task in {"embedding", "multi_vector"} or request.output == "tokens"
-    if request.dimensions is not None and not has_vectors:
-        raise Invalid(
-            f"dimensions: {manifest.model} returns no vectors to cut (its task is {manifest.task})", param="dimensions"
-        )
+    for field, use in (("dimensions", "cut"), ("normalize", "normalise")):
+        if getattr(request, field) is not None and not has_vectors:
+            raise Invalid(
+                f"{field}: {manifest.model} returns no vectors to {use} (its task is {manifest.task})", param=field
+            )
     has_scores = manifest.task in {"classification", "token_classification"} and request.output == "pooled"
     if request.raw_scores and not has_scores:
         raise Invalid("raw_scores: the answer has no scores; leave it out", param="raw_scores")

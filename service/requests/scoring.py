@@ -252,11 +252,12 @@ class Scoring:
 
     def vector_request(self, manifest: Manifest) -> EncodeRequest:
         """What a model is asked that reads one text at a time, prompts in front: vectors that its similarity takes."""
+        has_vectors = manifest.task != "sparse" and {*(self.weights or ())} != {"sparse"}
         return EncodeRequest(
             prompt="",
             truncate=self.truncate,
             head_mask=self.head_mask,
-            normalize=manifest.defaults.similarity != DOT,
+            normalize=manifest.defaults.similarity != DOT if has_vectors else None,
             outputs=None if self.weights is None else list(self.weights),
         )
 

@@ -126,16 +126,45 @@ def test_refuses_a_huge_manifest_before_it_is_read(directory: Path) -> None:
     [
         ({"schema_version": 99}, "manifest schema 99: this version reads 1"),
         ({"surprise": 1}, "unknown fields surprise"),
-        ({"source": {}}, "malformed manifest"),
-        ({"config": {"vocab_size": 1}}, "malformed manifest"),
-        ({"files": [1]}, "malformed manifest"),
+        ({"schema_version": True}, "manifest schema True: this version reads 1"),
+        ({"source": {}}, "malformed manifest: source.id is missing"),
+        ({"source": {"id": "m", "revision": 1, "sha256": ""}}, "source.revision is 1: expected a text"),
+        ({"source": {"id": "m", "revision": None, "sha256": "", "at": 1}}, "source.at is unknown"),
+        ({"config": {"vocab_size": 1}}, "malformed manifest: incomplete encoder configuration: .* is missing"),
+        ({"config": None}, "malformed manifest: config is None: expected an object"),
+        ({"files": [1]}, r"malformed manifest: files is \[1\]: expected an object"),
+        ({"files": {GRAPH: None}}, "files.model.onnx is None: expected an object"),
+        ({"files": {GRAPH: {"sha256": "", "size": "5"}}}, "files.model.onnx.size is '5': expected a whole number"),
+        ({"opset": "24"}, "opset is '24': expected a whole number"),
+        ({"max_sequence_length": 40.5}, "max_sequence_length is 40.5: expected a whole number"),
+        ({"max_sequence_length": True}, "max_sequence_length is True: expected a whole number"),
+        ({"max_sequence_length": 0}, "max_sequence_length is 0: expected a whole number of at least 1"),
+        ({"inputs": None}, "inputs is None: expected a list"),
+        ({"inputs": "input_ids"}, "inputs is 'input_ids': expected a list"),
+        ({"outputs": [1]}, r"outputs\[0\] is 1: expected a text"),
+        ({"defaults": {"pooling": "mean", "normalize": "yes"}}, "defaults.prompts is missing"),
+        (
+            {"defaults": {"pooling": "mean", "normalize": 1, "prompts": {}, "default_prompt_name": None}},
+            "defaults.normalize is 1: expected true or false",
+        ),
+        ({"parity": []}, r"parity is \[\]: expected an object"),
+        ({"versions": {"torch": 2}}, "versions.torch is 2: expected a text"),
+        (
+            {"pair_wording": {"before": ["a"], "after": ["b", "c"]}},
+            r"pair_wording.before is \['a'\]: expected a list of 2",
+        ),
+        (
+            {"vector_ranges": {"minimum": [0, "1"], "maximum": [1]}},
+            r"vector_ranges.minimum\[1\] is '1': expected a number",
+        ),
+        ({"fits_16_bits": None}, "fits_16_bits is None: expected true or false"),
         ({"files": {}}, "lists no model.onnx"),
     ],
 )
 def test_refuses_a_manifest_it_does_not_understand(directory: Path, change: dict[str, object], message: str) -> None:
     data = {**json.loads((directory / MANIFEST).read_bytes()), **change}
     (directory / MANIFEST).write_text(json.dumps(data))
-    with pytest.raises(ArtifactError, match=message):
+    with pytest.raises(ArtifactError, match=f"^{directory / MANIFEST}.*{message}"):
         Artifact.open(directory)
 
 

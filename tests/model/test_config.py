@@ -128,7 +128,7 @@ def test_a_task_comes_with_its_own_settings(task: str, settings: TaskSettings | 
     ("task", "change", "message"),
     [
         ("classification", {"labels": []}, "expected at least one text"),
-        ("classification", {"labels": [1]}, "expected at least one text"),
+        ("classification", {"labels": [1]}, r"task_settings.labels\[0\] is 1: expected a text"),
         ("classification", {"labels": ["a", "a"]}, "expected names that differ"),
         ("classification", {"activation": "tanh"}, "activation is 'tanh': expected one of identity, sigmoid, softmax"),
         ("classification", {"dense_activation": "selu"}, "dense_activation is 'selu'"),

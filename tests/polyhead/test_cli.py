@@ -1,15 +1,21 @@
 """The commands: help, defaults, completion, and errors that say what to do."""
 
 import argparse
+import ast
 import json
 import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from export.command import FLAG
+from export.sources import ALLOW_PICKLES, pickles_refused
 from polyhead.cli import main, tree
 from service.__main__ import main as serve_main
 from service.settings import Settings
@@ -220,3 +226,57 @@ def test_the_command_line_gives_what_the_service_gives(default_artifact: Path, t
     )
     line = json.loads(run.stdout)
     assert line["embedding"] == pytest.approx([0.87964, -0.10653, -0.24799, 0.39165], abs=2e-5)  # the README's answer
+
+
+def test_messages_name_flags_that_a_command_has() -> None:
+    """Every flag in the code's texts is some command's, and in the service's texts one of `serve` or `heads`."""
+    known = {name: _flags(command) for name, command in tree().commands.items()}
+    of_service = known["serve"] | known["heads"]
+    of_any = set[str]().union(*known.values(), PIPS)
+    for package, flags in (("service", of_service), ("export", of_any), ("polyhead", of_any), ("train", of_any)):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            named = {flag for text in _texts(path) for flag in FLAG.findall(text)}
+            assert named <= flags | OTHERS, path
+
+
+@pytest.mark.parametrize("name", ["encode", "explain", "classify", "rerank", "similar", "tune", "serve"])
+def test_flags_of_an_export_are_told_from_a_commands_own(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise pickles_refused("owner/name", "pytorch_model.bin")
+
+    monkeypatch.setattr("polyhead.models.find_folder", refuse)
+    texts = {"explain": ["a", "b"], "rerank": ["a", "b"], "similar": ["a", "b"], "tune": [], "serve": []}
+    assert main([name, *texts.get(name, ["a"]), "--model", "owner/name"]) == 1
+    printed = capsys.readouterr().err
+    own = _flags(tree().commands[name])
+    assert ALLOW_PICKLES in printed
+    assert ("flags of `polyhead export`" in printed) == (ALLOW_PICKLES not in own)
+
+
+PIPS = {"--no-deps", "--quiet", "--hash", "--dest", "--requirement", "--only-binary", "--python-version", "--platform"}
+OTHERS = {"--help", "--version"}
+
+
+def _flags(command: Any) -> set[str]:
+    """The flags of a command and of those below it."""
+    context = typer.Context(command)
+    own = {flag for parameter in command.get_params(context) for flag in parameter.opts if flag.startswith("--")}
+    below = (
+        [command.get_command(context, name) for name in command.list_commands(context)]
+        if hasattr(command, "list_commands")
+        else []
+    )
+    return own.union(*map(_flags, below))
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """The texts in a file's code that are no docstrings."""
+    parsed = ast.parse(path.read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    bodies = [node.body for node in ast.walk(parsed) if isinstance(node, documented)]
+    lone = {id(line.value) for body in bodies for line in body if isinstance(line, ast.Expr)}
+    for node in ast.walk(parsed):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in lone:
+            yield node.value

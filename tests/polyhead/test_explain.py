@@ -1,6 +1,7 @@
 """`polyhead explain`: the table and the JSON hold what the engine answers, and errors is one line."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,10 +40,59 @@ def test_json_holds_every_pair(
     assert answer["usage"] == {"tokens": sum(np.shape(answer["contributions"]))}
 
 
+def test_through_the_network_the_biases_have_terms(embedder: TaskArtifact, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", A, B, "--through", "network", "--top", "1000", "--model", str(embedder.artifact)]) == 0
+    head, *rows, rest = capsys.readouterr().out.splitlines()
+    with Engine.load(embedder.artifact) as engine:
+        explained = engine.explain(A, B, through="network")
+    assert head.startswith(f"similarity {explained.similarity:.4f} = sum over {len(rows)} pairs of tokens")
+    assert {row.split()[-2:][0] for row in rows} == {*explained.a.tokens, "biases"}
+    assert sum(float(row.split()[0]) for row in (*rows, rest)) == pytest.approx(explained.similarity, abs=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "options"),
+    [
+        ("reranker", [A, B], {}),
+        ("reranker", [A], {}),
+        ("token_classifier", [A], {"at": 2}),
+    ],
+)
+def test_a_logit_is_explained_by_its_tokens(
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    texts: list[str],
+    options: dict[str, Any],
+) -> None:
+    artifact: TaskArtifact = request.getfixturevalue(kind)
+    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    command = ["explain", *texts, *flags, "--through", "network", "--model", str(artifact.artifact)]
+    with Engine.load(artifact.artifact) as engine:
+        explained = engine.explain_score(*texts, **options)
+    best = int(explained.logits.argmax())
+    terms = explained.contributions[best]
+    assert main([*command, "--top", "2"]) == 0
+    head, *rows, rest = capsys.readouterr().out.splitlines()
+    assert head.startswith(f"logit of {explained.labels[best]} {explained.logits[best]:.4f} = sum over")
+    largest = terms[np.argsort(-np.abs(terms), kind="stable")[:2]]
+    np.testing.assert_allclose([float(row.split()[0]) for row in rows], largest, atol=6e-5)
+    assert sum(float(row.split()[0]) for row in (*rows, rest)) == pytest.approx(terms.sum(), abs=3e-4)
+    assert main([*command, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    np.testing.assert_allclose(np.sum(answer["contributions"], axis=1), answer["logits"], atol=1e-4)
+
+
+def test_one_text_is_compared_with_nothing(embedder: TaskArtifact, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", A, "--model", str(embedder.artifact)]) == 1
+    assert capsys.readouterr().err == "polyhead explain: drawn compares two texts: give the second one too\n"
+
+
 def test_another_task_is_one_line(reranker: TaskArtifact, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", A, B, "--model", str(reranker.artifact)]) == 1
     printed = capsys.readouterr().err
     assert printed.startswith("polyhead explain: drawn is for classification: only the similarity of two embeddings")
+    assert 'ask for through "network"' in printed  # --through
     assert printed.count("\n") == 1
 
 

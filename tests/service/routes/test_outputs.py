@@ -170,6 +170,7 @@ def test_scores_are_the_weighted_mean(
         ({"outputs": ["sparse"], "long_texts": "mean"}, "outputs: long_texts is for dense vectors alone"),
         ({"outputs": ["multi_vector"], "encoding_format": "int8"}, "outputs: encoding_format int8 is for dense"),
         ({"outputs": ["sparse"], "dimensions": 4}, "dimensions: they are of dense vectors"),
+        ({"outputs": ["sparse"], "normalize": True}, "normalize: it is for vectors, and outputs asks for none"),
         ({"outputs": ["sparse"], "return_tokens": True}, "return_tokens: the answer has no vectors of tokens"),
     ],
 )

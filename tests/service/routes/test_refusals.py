@@ -42,11 +42,14 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"spans": [[[0, 5]]]}, "spans: drawn returns no vector of a text (its task is classification)"),
         ({"long_texts": "mean"}, "long_texts: drawn returns no vector of a text to average"),
         ({"raw_scores": True, "output": "tokens"}, "raw_scores: the answer has no scores"),
+        ({"normalize": True}, "normalize: drawn returns no vectors to normalise (its task is classification)"),
+        ({"normalize": False}, "normalize: drawn returns no vectors to normalise (its task is classification)"),
     ],
     "sparse_encoder /encode": [
         {"inputs": "a cat"},
         ({"encoding_format": "binary"}, "encoding_format: binary is for vectors, and drawn gives none (its task is"),
         ({"spans": [[[0, 5]]]}, "spans: drawn returns no vector of a text (its task is sparse)"),
+        ({"normalize": True}, "normalize: drawn returns no vectors to normalise (its task is sparse)"),
     ],
     "multi_vector_encoder /encode": [
         {"inputs": "a cat"},
@@ -234,6 +237,7 @@ REFUSED: Mapping[str, Sequence[Any]] = {
         ({"inputs": "a", "prompt": "b", "entities": {}}, "entities: prompt does not go with them"),
         ({"inputs": "a", "output": "tokens", "entities": {}}, "does not go with them; leave one of the two out"),
         ({"inputs": "a", "long_texts": "mean"}, "long_texts: drawn"),
+        ({"inputs": "a", "normalize": True}, "normalize: drawn returns no vectors to normalise"),
         ({"inputs": "a", "entities": {"overlap": 4}}, "entities.overlap: windows have it; set long_texts"),
     ],
     "token_classifier /rerank": [{}, ({"query": "a", "texts": ["b"]}, "labels tokens: it scores no pairs", 404)],
