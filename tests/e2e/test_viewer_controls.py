@@ -232,8 +232,47 @@ def test_of_nothing_there_is_no_picture(open_viewer: OpenViewer) -> None:
     viewer = open_viewer("hide=1")
     viewer.type("\u200b")
     expect(viewer.page.locator("#readout")).to_contain_text("Nothing is left")
-    viewer.page.locator("#save-png").click()
+    for kind in ("png", "svg"):
+        viewer.page.locator(f"#save-{kind}").click()
     viewer.page.wait_for_timeout(100)  # the page would complain by now
+
+
+def test_drawings_that_are_no_longer_shown_are_not_drawn(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    viewer.show(TEXT)
+
+    def drawn() -> int:
+        """Canvases that one movement of the pointer draws on."""
+        viewer.page.evaluate(
+            """() => {
+              window.drawn = new Set();
+              const real = HTMLCanvasElement.prototype.getContext;
+              HTMLCanvasElement.prototype.getContext = function (...kind) {
+                if (this.matches(".matrix, .lines")) window.drawn.add(this);
+                return real.apply(this, kind);
+              };
+            }"""
+        )
+        viewer.page.locator("#panes canvas.matrix").press("ArrowDown")
+        viewer.page.locator("#compare canvas").first.press("ArrowDown")
+        viewer.page.wait_for_timeout(100)
+        return int(viewer.page.evaluate("window.drawn.size"))
+
+    viewer.page.locator("#pin").click()
+    assert drawn() == 5  # lines and matrix; both of them again as matrices, and their difference
+    for view in ("Lines", "Matrix", "Both") * 2:
+        viewer.page.locator(f"input[name=view][value={view.lower()}]").check(force=True)
+    for threshold in range(10):
+        viewer.page.locator("[name=threshold]").fill(str(threshold))
+    assert drawn() == 5
+
+
+def test_a_picture_of_any_text_is_well_formed(open_viewer: OpenViewer, tmp_path: Path) -> None:
+    viewer = open_viewer()
+    viewer.show("a\u0001b <c>\ufffe & 'd'")
+    drawn = ElementTree.parse(saved(viewer, "svg", tmp_path)).getroot()  # noqa: S314 - our own
+    lines = [part.text for part in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert lines[1] == "Text: ab <c> & 'd'"
 
 
 def test_themes_follow_the_system_and_the_button(open_viewer: OpenViewer) -> None:
@@ -322,6 +361,7 @@ def test_heads_are_ranked_by_their_effect(open_viewer: OpenViewer, viewer_server
     expect(viewer.page.locator("progress")).to_be_visible()
     viewer.page.get_by_role("button", name="Cancel").click()
     expect(viewer.page.locator("progress")).to_have_count(0)
+    expect(viewer.page.locator("#switch")).to_be_visible()
     viewer.page.locator("#rank").click()
     listed = viewer.page.locator("#ranked li")
     expect(listed).to_have_count(10, timeout=60_000)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,25 @@ def test_what_a_server_cannot_do_is_said_where_it_matters(open_viewer: OpenViewe
     expect(viewer.page.locator(".notice[data-kind=problem]")).to_have_count(0)
 
 
+def test_norms_that_a_server_lacks_are_asked_for_nowhere(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer("measure=norms")
+
+    def refuse_norms(route: Route) -> None:
+        if '"norms"' in (route.request.post_data or ""):
+            route.fulfill(**refusal(422, "attention.form: not with this artifact", param="attention.form"))
+        else:
+            route.fallback()
+
+    viewer.page.route("**/encode", refuse_norms)
+    viewer.show(TEXT)
+    viewer.page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    viewer.page.locator("#copy-curl").click()
+    body = json.loads(shlex.split(viewer.page.evaluate("window.copied"))[-1])
+    assert body["attention"] == {"layers": [0], "heads": [0]}
+    expect(viewer.page.locator("#grid-caption")).to_contain_text("Weights")
+    expect(viewer.page.locator("#notices .notice")).to_have_count(0)
+
+
 def test_two_texts_that_fail_do_not_leave_those_before(open_viewer: OpenViewer) -> None:
     viewer = open_viewer("mode=pair")
     tokens = viewer.page.locator("#pair .token")
@@ -240,3 +260,58 @@ def test_a_newer_text_cancels_what_the_older_one_asked_for(open_viewer: OpenView
     assert len(held) >= 3
     assert len(cancelled) == len(held)
     assert viewer.labels() == ["[CLS]", "the", "second", "one", "[SEP]"]
+
+
+def test_a_head_that_could_not_be_read_leaves_no_mark_on_the_next(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    viewer.show(TEXT)
+    notice = viewer.page.locator(".notice[data-kind=problem]")
+    viewer.page.route("**/encode", lambda route: route.fulfill(**refusal(500, "internal error")))
+    viewer.page.locator("[data-key='1.2']").click()
+    expect(notice).to_have_text(re.compile("internal error"))
+    expect(viewer.page.locator("body")).to_have_class(re.compile("stale"))
+    viewer.page.unroute("**/encode")
+    viewer.page.locator("[data-key='3.4']").click()
+    expect(viewer.page.locator("#head-title")).to_have_text("Layer 3, head 4")
+    expect(notice).to_have_count(0)
+    expect(viewer.page.locator("body")).not_to_have_class(re.compile("stale"))
+    viewer.wait_until_filled()
+
+
+def test_a_wait_is_not_announced_after_the_text_that_waited_is_gone(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    viewer.page.route("**/tokenize", lambda route: route.fulfill(**refusal(429, "full", retry_after="5")))
+    viewer.type("The first text")
+    notice = viewer.page.locator(".notice[data-matter=busy]")
+    expect(notice).to_contain_text("again in 5 s")
+    viewer.page.unroute("**/tokenize")
+    viewer.show("The second one")
+    expect(notice).to_have_count(0)
+
+
+def test_a_page_that_is_started_twice_stands_once(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    viewer.page.route("**/info", lambda route: route.abort())
+    viewer.page.reload()
+    button = viewer.page.get_by_role("button", name="Try again")
+    expect(button).to_be_visible()
+    viewer.page.unroute("**/info")
+    button.evaluate("button => { button.click(); button.click(); }")
+    viewer.show(TEXT)
+    expect(viewer.page.locator("#tokens .tokens")).to_have_count(1)
+    assert viewer.page.locator("#examples button").count() == viewer.page.locator("#example option").count() - 1 == 6
+
+
+def test_what_runs_in_parallel_stops_at_the_first_failure(open_viewer: OpenViewer) -> None:
+    body = """
+    const begun = [];
+    const task = async (item) => {
+      begun.push(item);
+      await new Promise((resolve) => setTimeout(resolve, 10 * item));
+      if (item === 1) throw new Error("the first");
+    };
+    const said = await module.inParallel([1, 2, 3, 4, 5, 6], 2, new AbortController().signal, task).catch(String);
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    return [said, begun];
+    """
+    assert open_viewer().module("turns", body) == ["Error: the first", [1, 2]]

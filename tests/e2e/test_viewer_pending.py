@@ -132,6 +132,18 @@ def test_saved_data_of_a_pair_names_texts_and_heads_off(open_viewer: OpenViewer,
     assert saved["heads_off"] == ["0.1", "3.2"]
 
 
+def test_saved_data_has_no_pair_that_is_no_longer_there(open_viewer: OpenViewer, tmp_path: Path) -> None:
+    viewer = open_viewer("mode=pair")
+    viewer.type("A dog ran.", "#b")
+    viewer.show("A cat sat.")
+    expect(viewer.page.locator("#pair-matrix")).to_be_visible()
+    viewer.type("", "#b")
+    expect(viewer.page.locator("#pair")).to_be_hidden()
+    viewer.wait_until_filled()
+    _, saved = save_data(viewer, tmp_path)
+    assert "pair" not in saved
+
+
 def test_a_key_that_no_header_can_carry_is_refused_in_its_form(open_viewer: OpenViewer) -> None:
     viewer = open_viewer()
     viewer.page.evaluate("document.getElementById('key-form').hidden = false")

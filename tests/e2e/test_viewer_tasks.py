@@ -18,6 +18,7 @@ from tests.e2e.conftest import OpenViewer
 from tests.e2e.test_viewer import ask
 from tests.e2e.viewer_page import ViewerPage
 from tests.service.process import ServerProcess
+from tests.service.routes.test_tables import write_table
 from tests.task_artifacts import TaskArtifact, quick_export
 from train.experiments.patterns.network import Network, Row
 from train.experiments.patterns.servable import write_servable
@@ -55,6 +56,28 @@ def prompted(default_artifact: Path, tmp_path_factory: pytest.TempPathFactory) -
     (directory / "manifest.json").unlink()
     (directory / "manifest.json").write_text(json.dumps(manifest))
     return SimpleNamespace(artifact=directory)
+
+
+@pytest.fixture(scope="module")
+def dot_products(embedder: TaskArtifact, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """An embedder made for dot products, whose vectors have lengths of their own."""
+    directory = tmp_path_factory.mktemp("artifacts") / "dot"
+    shutil.copytree(embedder.artifact, directory)
+    manifest = json.loads((embedder.artifact / "manifest.json").read_text())
+    manifest["defaults"] |= {"unit_length": False, "similarity": "dot"}
+    (directory / "manifest.json").unlink()
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    return SimpleNamespace(artifact=directory)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A table of vectors, which has no heads."""
+    directory = tmp_path_factory.mktemp("table")
+    folder = write_table(directory / "folder", "sentence-transformers")
+    with quick_export():
+        export_artifact(read_checkpoint(Folder(folder, "table")), directory / "artifact", explains=False)
+    return SimpleNamespace(artifact=directory / "artifact")
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +153,7 @@ def why(viewer: ViewerPage, query: str, documents: list[str]) -> tuple[list[floa
     return scores, [row.locator("th, td").all_inner_texts() for row in rows]
 
 
-@pytest.mark.parametrize("viewer_server", ["embedder", "reranker"], indirect=True)
+@pytest.mark.parametrize("viewer_server", ["embedder", "reranker", "prompted", "dot_products"], indirect=True)
 def test_the_page_says_why_one_document_stands_above_another(
     open_viewer: OpenViewer, viewer_server: ServerProcess
 ) -> None:
@@ -141,14 +164,49 @@ def test_the_page_says_why_one_document_stands_above_another(
     assert scores == pytest.approx([entry["score"] for entry in order], abs=1e-4)
     for column, entry in ((1, order[0]), (2, order[1])):
         cells = [float(row[column]) for row in table]
-        assert cells[-1] == pytest.approx(entry["score"], abs=2e-4)
-        assert sum(cells[:-1]) == pytest.approx(cells[-1], abs=1e-3)
+        assert cells[-1] == pytest.approx(entry["score"], abs=2e-4, rel=5e-4)
+        assert sum(cells[:-1]) == pytest.approx(cells[-1], abs=1e-3, rel=1e-3)
     assert {"the", "cat"} <= {row[0] for row in table}
     total = viewer.page.locator("#why-rows tr").last
     before = total.text_content() or ""
     viewer.page.select_option("#why-b", "2")
     expect(total).not_to_have_text(before)
-    assert float(total.locator("td").nth(1).inner_text()) == pytest.approx(order[2]["score"], abs=2e-4)
+    assert float(total.locator("td").nth(1).inner_text()) == pytest.approx(order[2]["score"], abs=2e-4, rel=5e-4)
+
+
+@pytest.mark.parametrize("viewer_server", ["dot_products"], indirect=True)
+def test_effects_are_of_directions_where_vectors_have_lengths(
+    open_viewer: OpenViewer, viewer_server: ServerProcess
+) -> None:
+    viewer = open_viewer("mode=pair&off=1.2")
+    viewer.page.route("**/explain", lambda route: route.fulfill(status=422))
+    show_pair(viewer)
+    bodies = [{"inputs": QUERY}, {"inputs": QUERY, "head_mask": [[1, 2, 0]]}, {"inputs": DOCUMENT}]
+    vectors = np.array([ask(viewer_server, "/encode", body)["embeddings"][0] for body in bodies])
+    lengths = np.linalg.norm(vectors, axis=1)
+    assert abs(lengths[0] - 1) > 0.1
+    cosine, similarity = vectors[1:] @ vectors[0] / lengths[1:] / lengths[0]
+    effect = viewer.page.locator("#effect [data-effect]")
+    expect(effect).to_be_visible()
+    assert float(effect.get_attribute("data-effect") or "nan") == pytest.approx(1 - cosine, abs=1e-5)
+    assert float(viewer.page.locator("#similarity").inner_text()) == pytest.approx(similarity, abs=1e-4)
+
+
+@pytest.mark.parametrize("viewer_server", ["table"], indirect=True)
+def test_a_model_without_heads_says_so_and_compares_texts(
+    open_viewer: OpenViewer, viewer_server: ServerProcess
+) -> None:
+    viewer = open_viewer("mode=pair&off=1.2")
+    viewer.type(DOCUMENT, "#b")
+    viewer.type(QUERY)
+    (entry,) = ask(viewer_server, "/rerank", {"query": QUERY, "texts": [DOCUMENT]})
+    expect(viewer.page.locator("#similarity")).not_to_be_empty()
+    similarity = float(viewer.page.locator("#similarity").inner_text())
+    assert similarity == pytest.approx(entry["score"], abs=1e-4)
+    expect(viewer.page.locator("#tokens-card, #work, #keep").locator("visible=true")).to_have_count(0)
+    expect(viewer.page.locator("#notices .notice")).to_contain_text("no attention heads")
+    viewer.page.wait_for_load_state("networkidle")
+    assert not [address for address in viewer.refused if not address.endswith("/explain")]
 
 
 @ON_A_RERANKER

@@ -20,7 +20,7 @@ export function useKey(value) {
   return true;
 }
 
-/** Calls `listener` with the seconds until a busy service is asked again, and with null once it has answered. */
+/** Calls `listener` with the seconds until a busy service is asked again, and with null once it is. */
 export function listenForWaiting(listener) {
   onWaiting = listener;
 }
@@ -62,9 +62,9 @@ export async function explain(a, b, through, signal, prompt) {
   return send("explain", { body: { a, b, through, ...prompt }, signal });
 }
 
-/** The same by words, of two texts or of a cross-encoder's pair. */
-export async function explainWords(a, b, through, signal) {
-  return send("explain", { body: { a, b, through, level: "word" }, signal });
+/** The same by words, of two texts or of a cross-encoder's pair; `options` more of the request. */
+export async function explainWords(a, b, options, signal) {
+  return send("explain", { body: { a, b, level: "word", ...options }, signal });
 }
 
 /** How well texts fit a query: `{index, score}` each, best first; a cross-encoder's as logits. */
@@ -147,7 +147,7 @@ function splitLayers({ shape, values }) {
  * @returns {Float32Array[]}
  */
 export async function encodeVectors(text, { headMask = [], output = "pooled", prompt, signal } = {}) {
-  const body = { inputs: text, ...prompt, output, ...(headMask.length && { head_mask: headMask }) };
+  const body = { inputs: text, ...prompt, output, normalize: true, ...(headMask.length && { head_mask: headMask }) };
   const { tensors } = await sendForTensors(body, signal);
   const { shape, values } = tensors.get(output === "tokens" ? "embeddings.0" : "embeddings");
   const [count, size] = shape;
@@ -168,18 +168,13 @@ async function sendForTensors(body, signal) {
 async function send(path, options) {
   for (let attempt = 0; ; attempt += 1) {
     try {
-      const answer = await sendOnce(path, options);
-      if (attempt) onWaiting(null);
-      return answer;
+      return await sendOnce(path, options);
     } catch (error) {
       const isBusy = error instanceof ApiError && (error.status === 429 || error.status === 503);
-      if (!isBusy || attempt >= RETRIES || error.retryAfter > LONGEST_WAIT_SECONDS) {
-        if (attempt) onWaiting(null);
-        throw error;
-      }
+      if (!isBusy || attempt >= RETRIES || error.retryAfter > LONGEST_WAIT_SECONDS) throw error;
       const seconds = error.retryAfter || 1;
       onWaiting(seconds);
-      await pause(seconds, options.signal);
+      await pause(seconds, options.signal).finally(() => onWaiting(null));
     }
   }
 }

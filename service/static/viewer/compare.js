@@ -16,10 +16,12 @@ export class ComparePanel {
   #explorer;
   #kept = null; // {title, ...explorer.large}
   #pointer = new Pointer();
-  #panes = [];
+  #panes; // made once, since each listens to the pointer for good
+  #shown = []; // those of them that are shown
 
   constructor(explorer) {
     this.#explorer = explorer;
+    this.#panes = ["First map", "Second map", DIFFERENCE].map((name) => this.#pane(name));
     byId("pin").onclick = () => this.#keep();
     byId("unpin").onclick = () => this.stop();
     explorer.onDrawn = () => this.draw();
@@ -35,41 +37,41 @@ export class ComparePanel {
   /** Shows the kept map beside the one that is large now. */
   draw() {
     const now = this.#explorer.large;
-    if (!this.#kept || !now) return;
-    const shown = { title: this.#explorer.title, ...now };
-    const isSame = String(shown.labels) === String(this.#kept.labels);
-    this.#panes = [this.#pane(this.#kept), this.#pane(shown)];
-    if (isSame) this.#panes.push(this.#pane({ ...shown, title: DIFFERENCE, maps: { weights: minus(shown, this.#kept) } }));
+    if (!this.#kept || !now?.labels.length) return;
+    const maps = [this.#kept, { title: this.#explorer.title, ...now }];
+    if (String(now.labels) === String(this.#kept.labels)) maps.push(differenceOf(...maps));
+    const high = Math.max(...maps.slice(0, 2).map(({ maps: { weights } }) => weights.largest));
+    this.#shown = maps.map((content, place) => ({ ...this.#panes[place], ...content, map: content.maps.weights }));
     byId("compare").hidden = false;
-    byId("compare-panes").replaceChildren(...this.#panes.map(({ figure }) => figure));
-    const high = Math.max(this.#kept.maps.weights.largest, shown.maps.weights.largest);
-    for (const pane of this.#panes) pane.drawing.show(modelOf(pane, pane.isSigned ? pane.map.largest : high));
+    byId("compare-panes").replaceChildren(...this.#shown.map(({ figure }) => figure));
+    for (const pane of this.#shown) {
+      const text = pane.isSigned ? "blue: more, orange: less" : shorten(pane.request.text);
+      pane.caption.replaceChildren(pane.title, quiet(text));
+      pane.drawing.show(modelOf(pane, pane.isSigned ? pane.map.largest : high));
+    }
     this.#read();
   }
 
   #keep() {
-    if (!this.#explorer.large) return;
+    if (!this.#explorer.large?.labels.length) return;
     this.#kept = { title: this.#explorer.title, ...this.#explorer.large };
     this.draw();
   }
 
-  #pane({ title, labels, offsets, maps, request }) {
-    const isSigned = title === DIFFERENCE;
-    const host = element("div", { class: "drawing" });
-    const text = isSigned ? "blue: more, orange: less" : shorten(request.text);
-    const figure = element("figure", { class: "pane" }, element("figcaption", {}, title, quiet(text)), host);
-    const drawing = new Matrix(host, this.#pointer, { name: title });
-    return { figure, drawing, labels, offsets, map: maps.weights, isSigned };
+  #pane(name) {
+    const [caption, host] = [element("figcaption"), element("div", { class: "drawing" })];
+    const figure = element("figure", { class: "pane" }, caption, host);
+    return { figure, caption, drawing: new Matrix(host, this.#pointer, { name }) };
   }
 
   #read() {
-    if (!this.#panes.length) return;
+    if (!this.#shown.length) return;
     const { row, column } = this.#pointer.place;
-    const [first, second, difference] = this.#panes;
+    const [first, second, difference] = this.#shown;
     const inside = ({ map }) => row !== null && column !== null && row < map.rows && column < map.columns;
     if ([first, second].every(inside)) {
       const names = [second.labels[row], "→", second.labels[column]];
-      const values = this.#panes.map(({ map }) => formatNumber(map.at(row, column)));
+      const values = this.#shown.map(({ map }) => formatNumber(map.at(row, column)));
       byId("compare-readout").replaceChildren(...(difference ? [tokenPair(...names)] : []), quiet(values.join(" · ")));
     } else {
       byId("compare-readout").replaceChildren(quiet(difference ? distanceOf(difference.map) : NO_DIFFERENCE));
@@ -77,9 +79,10 @@ export class ComparePanel {
   }
 }
 
-function minus(second, first) {
-  const [a, b] = [second.maps.weights, first.maps.weights];
-  return new NumberMap(a.values.map((value, cell) => value - b.values[cell]), a.rows, a.columns);
+function differenceOf(first, second) {
+  const [a, b] = [first.maps.weights, second.maps.weights];
+  const weights = new NumberMap(b.values.map((value, cell) => value - a.values[cell]), a.rows, a.columns);
+  return { ...second, title: DIFFERENCE, isSigned: true, maps: { weights } };
 }
 
 /** How far rows are apart: half the sum of absolute differences, 0 for equal rows and 1 for rows that share no token. */
@@ -88,7 +91,7 @@ function distanceOf(map) {
   return `On average ${formatNumber(half)} of a row's weight lies on other tokens. Point at a cell to read its numbers.`;
 }
 
-function modelOf({ map, labels, offsets, isSigned }, high) {
+function modelOf({ map, labels, offsets, isSigned = false }, high) {
   const special = offsets.map(([start, end]) => start === end);
   const palette = isSigned ? signedPalette(shownTheme()) : amountPalette(shownTheme());
   const names = { rowLabels: labels, columnLabels: labels, rowSpecial: special, columnSpecial: special };

@@ -101,7 +101,10 @@ export class EffectPanel {
     const keys = this.#grid.keys;
     const progress = element("progress", { max: keys.length, value: 0, aria: { label: "Heads measured" } });
     const cancel = element("button", { type: "button", textContent: "Cancel" });
-    cancel.addEventListener("click", () => this.reset());
+    cancel.addEventListener("click", () => {
+      this.#rankingTurn.end();
+      this.#offerRanking();
+    });
     this.#ranking.replaceChildren(element("div", { class: "bar" }, progress, cancel));
     const effects = new Map();
     try {

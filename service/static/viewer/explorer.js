@@ -74,6 +74,7 @@ export class Explorer {
 
   /** The map that is shown large, and its norms. */
   async loadLarge() {
+    if (isStale()) return this.load();
     const signal = this.#turns.large.begin();
     const { values, text } = this.#state;
     if (!text.trim()) return;
@@ -96,12 +97,12 @@ export class Explorer {
 
   /** Small maps of every head, layer by layer, the shown layer first. */
   async loadGrid() {
+    if (isStale()) return this.load();
     const signal = this.#turns.grid.begin();
     const { values, text } = this.#state;
     if (!text.trim()) return;
     const form = values.measure === "norms" && this.#hasNorms ? "norms" : "weights";
     this.#views.grid.clear();
-    byId("grid-caption").textContent = GRID_CAPTIONS[form];
     const counts = this.#info.manifest.config.num_heads;
     const parts = planGrid(counts, values.layer, this.#numTokens, this.#info.limits);
     const all = this.#views.grid.keys.length;
@@ -114,8 +115,10 @@ export class Explorer {
           else this.#refuseRollout();
           return;
         }
-        const { layers } = await loadSmallMaps(text, values, form, { ...part, signal });
-        const maps = namedMaps(part, layers);
+        const load = (kind) => loadSmallMaps(text, values, kind, { ...part, signal });
+        const answer = (form === "norms" && (await this.#loadNorms(load))) || (await load("weights"));
+        byId("grid-caption").textContent = GRID_CAPTIONS[this.#hasNorms ? form : "weights"];
+        const maps = namedMaps(part, answer.layers);
         this.#putTiles(maps);
         filled += maps.length;
         byId("filled").textContent = filled < all ? `${filled} of ${all}` : `${all}`;
@@ -265,7 +268,7 @@ export class Explorer {
       if (signal.aborted) return;
       if (!(error instanceof ApiError)) throw error;
       this.stop();
-      document.body.classList.add("stale"); // what is shown belongs to the text before
+      document.body.classList.add("stale");
       this.onFailure(error);
       const action = { name: "Try again", run: () => this.load() };
       this.#views.notices.show("load", describeFailure(error), { action });
@@ -281,6 +284,11 @@ async function unlessTooLarge(answer, signal) {
     if (signal.aborted || !(error instanceof ApiError) || error.status !== 413) throw error;
     return null;
   }
+}
+
+/** Whether an answer failed: what is shown belongs to what was asked for before. */
+function isStale() {
+  return document.body.classList.contains("stale");
 }
 
 /** The part of a text that each token stands for; offsets count characters, which may be two of JavaScript's units. */

@@ -13,7 +13,8 @@ export class Figure {
   #host;
   #readout;
   #pointer;
-  #panes = [];
+  #panes = []; // those that are shown
+  #made = new Map(); // by measure and kind: each is made once, since it listens to the pointer for good
   #layout = "";
   #maps = {};
   #labels = [];
@@ -57,16 +58,22 @@ export class Figure {
     this.#layout = layout;
     const views = view === "both" ? ["lines", "matrix"] : [view];
     const measures = measure === "both" ? ["weights", "norms"] : [measure];
-    this.#host.replaceChildren();
     this.#panes = measures.flatMap((one) => views.map((kind) => this.#pane(one, kind)));
+    this.#host.replaceChildren(...this.#panes.map(({ figure }) => figure));
     this.#host.dataset.panes = this.#panes.length;
   }
 
   #pane(measure, kind) {
+    const key = `${measure} ${kind}`;
+    if (!this.#made.has(key)) this.#made.set(key, this.#make(measure, kind));
+    return this.#made.get(key);
+  }
+
+  #make(measure, kind) {
     const host = element("div", { class: "drawing" });
     const caption = element("figcaption", {}, NAMES[measure], element("span", { textContent: READINGS[kind] }));
-    this.#host.append(element("figure", { class: "pane" }, caption, host));
-    return { measure, kind, host, drawing: new DRAWINGS[kind](host, this.#pointer, { name: NAMES[measure] }) };
+    const figure = element("figure", { class: "pane" }, caption, host);
+    return { measure, figure, host, drawing: new DRAWINGS[kind](host, this.#pointer, { name: NAMES[measure] }) };
   }
 
   #read() {

@@ -15,8 +15,9 @@ const COPIED_FOR = 2000; // milliseconds
 export function bindKeep({ state, info, explorer, figure, pair, writeLink }) {
   const shown = (keep) => () => explorer.large && keep(explorer.large);
   const address = new URL("encode", location.href.replace(/#.*/s, "")).href;
-  const body = ({ request }) => {
-    return { inputs: request.text, ...promptOptions(request), attention: largeAttention(request, measureOf(state)) };
+  const body = ({ request, maps }) => {
+    const attention = largeAttention(request, measureOf(state, maps));
+    return { inputs: request.text, ...promptOptions(request), attention };
   };
   byId("copy-link").onclick = () => {
     writeLink(state);
@@ -32,6 +33,7 @@ export function bindKeep({ state, info, explorer, figure, pair, writeLink }) {
   });
   byId("save-svg").onclick = shown((large) => {
     const { labels, offsets, maps } = large;
+    if (!labels.length) return;
     const special = offsets.map(([start, end]) => start === end);
     const threshold = state.values.threshold / 100;
     const model = modelOf(chosenMap(state, maps), { labels, special, palette: amountPalette("light"), threshold });
@@ -79,12 +81,13 @@ async function copy(button, text) {
   byId("link").select();
 }
 
-function measureOf({ values }) {
-  return values.measure === "norms" && values.map === "head" ? "norms" : "weights";
+/** A rollout has no norms, nor have those artifacts that cannot compute them. */
+function measureOf({ values }, maps) {
+  return values.measure === "norms" && maps.norms ? "norms" : "weights";
 }
 
 function chosenMap(state, maps) {
-  return (measureOf(state) === "norms" && maps.norms) || maps.weights;
+  return maps[measureOf(state, maps)];
 }
 
 /** What a picture says of itself besides its title. */
@@ -92,7 +95,7 @@ function detailsOf(state, { request, maps }) {
   const { level, hide, renormalise, text, prompt } = request;
   const { threshold, off } = state.values;
   const filters = [
-    chosenMap(state, maps) === maps.weights ? "weights" : "norms",
+    measureOf(state, maps),
     level === "word" ? "by words" : "by tokens",
     ...(hide ? [`without special tokens${renormalise ? ", rows sum to 1 again" : ""}`] : []),
     ...(prompt ? [`prompt: ${prompt}`] : []),

@@ -10,9 +10,11 @@ import { Notices, describeFailure } from "./notices.js";
 import { Page } from "./page.js";
 import { State } from "./state.js";
 import { bindTheme } from "./theme.js";
+import { Turn } from "./turns.js";
 
 const state = new State({ ...fromHash(location.hash), ...history.state });
 const notices = new Notices(byId("notices"));
+const starting = new Turn();
 let page = null;
 
 bindTheme(byId("theme"), () => page?.redraw());
@@ -30,10 +32,12 @@ start();
 
 /** Asks the service what it is, then shows the page's lower half. */
 async function start() {
+  const signal = starting.begin();
   let info;
   try {
-    info = await getInfo();
+    info = await getInfo(signal);
   } catch (error) {
+    if (signal.aborted) return;
     if (!(error instanceof ApiError)) throw error;
     if (error.status === 401) byId("key-form").hidden = false;
     notices.show("start", describeFailure(error), { action: { name: "Try again", run: start } });

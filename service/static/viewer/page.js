@@ -20,6 +20,7 @@ import { NoPairView, kindOf } from "./task.js";
 import { TokenStrip } from "./tokens.js";
 import { WhyPanel } from "./why.js";
 
+const NO_HEADS = "This model has no attention heads: of one text there is nothing to show. Give two, to compare them.";
 // What the manifest has figures of, by export/original.py.
 const COMPARED = ["hidden_states", "attentions", "last_hidden_state", "pooled", "logits", "sparse", "token_vectors"];
 
@@ -36,6 +37,7 @@ function describeOriginal(original) {
 export class Page {
   #state;
   #headCounts;
+  #hasHeads;
   #hasPrompt;
   #notices;
   #grid;
@@ -48,6 +50,7 @@ export class Page {
   constructor({ state, info, notices }) {
     this.#state = state;
     this.#headCounts = info.manifest.config.num_heads;
+    this.#hasHeads = this.#headCounts.some(Boolean);
     this.#notices = notices;
     const causal = info.manifest.config.causal ? " · causal: a token sees itself and those before it" : "";
     const facts = [info.model, info.manifest.precision, `${this.#headCounts.length} layers`];
@@ -59,6 +62,7 @@ export class Page {
     this.#build(info);
     this.#listen();
     this.#mark();
+    if (!this.#hasHeads) notices.show("heads", NO_HEADS, { kind: "note" });
     this.load();
   }
 
@@ -67,10 +71,11 @@ export class Page {
     const { mode, a, b } = this.#state.values;
     const hasText = Boolean(this.#state.text.trim());
     const isPair = mode === "pair" && Boolean(a.trim() && b.trim());
-    for (const id of ["tokens-card", "work", "keep"]) byId(id).hidden = !hasText;
+    const hasMaps = hasText && this.#hasHeads;
+    for (const id of ["tokens-card", "work", "keep"]) byId(id).hidden = !hasMaps;
     byId("examples").hidden = hasText;
     this.#effect.reset();
-    if (hasText) this.#explorer.load();
+    if (hasMaps) this.#explorer.load();
     else this.#forget();
     if (hasText) this.#entities?.load(this.#state.text);
     else this.#entities?.stop();

@@ -86,6 +86,7 @@ export class PairView {
 
   stop() {
     this.#turn.end();
+    this.#forget();
     this.#parts.section.hidden = true;
     showBusy(this.#parts.section, false);
   }

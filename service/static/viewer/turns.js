@@ -38,5 +38,9 @@ export async function inParallel(items, limit, signal, task) {
   const run = async () => {
     while (waiting.length && !signal.aborted) await task(waiting.shift());
   };
-  await Promise.all(Array.from({ length: limit }, run));
+  try {
+    await Promise.all(Array.from({ length: limit }, run));
+  } finally {
+    waiting.length = 0;
+  }
 }

@@ -9,6 +9,7 @@ import { kindOf } from "./task.js";
 import { Turn, whileBusy } from "./turns.js";
 
 const MOST_WORDS = 6; // of a document
+const [QUERY, DOCUMENT] = [["query"], ["document", "passage", "corpus"]]; // names of prompts, as the service looks for them
 const EXPLAINED = {
   embedding: "What each word of the query adds to the similarity with A and with B.",
   scoring: "What each word of the query adds to the logit of the pair with A and with B.",
@@ -17,12 +18,14 @@ const EXPLAINED = {
 export class WhyPanel {
   #kind;
   #hasGraph;
+  #defaults;
   #turns = { rank: new Turn(), explain: new Turn() };
   #ranked = null; // {query, documents: [{text, score}]} best first, of one request
 
   constructor(info) {
     this.#kind = kindOf(info);
     this.#hasGraph = "explain.onnx" in info.manifest.files;
+    this.#defaults = info.manifest.defaults;
     byId("why").hidden = this.#kind === "other";
     byId("why-rank").onclick = () => this.#rank();
     for (const id of ["why-a", "why-b"]) byId(id).onchange = () => this.#explain();
@@ -66,12 +69,20 @@ export class WhyPanel {
     if (!this.#canExplain) return this.#say("This server cannot say which words a score comes from.");
     const signal = this.#turns.explain.begin();
     await this.#guard(signal, async () => {
-      const through = this.#hasGraph ? "network" : "pooling";
-      const answers = await Promise.all(chosen.map(({ text }) => explainWords(query, text, through, signal)));
+      const answers = await Promise.all(chosen.map(({ text }) => explainWords(...this.#question(query, text), signal)));
       const [a, b] = answers.map(this.#kind === "scoring" ? ofLogit : ofSimilarity);
       byId("why-answer").replaceChildren(...this.#tables(a, b));
       this.#say(`A is ahead by ${formatNumber(a.value - b.value)}: ${formatNumber(a.value)} and ${formatNumber(b.value)}.`);
     });
+  }
+
+  /** Both texts and how they are compared: as `POST /rerank` does, an embedder's behind the prompt of each. */
+  #question(query, document) {
+    const through = this.#hasGraph ? "network" : "pooling";
+    if (this.#kind === "scoring") return [query, document, { through }];
+    const { prompts, default_prompt_name: byDefault, similarity } = this.#defaults;
+    const before = (names) => prompts[names.find((name) => name in prompts) ?? byDefault] ?? "";
+    return [before(QUERY) + query, before(DOCUMENT) + document, { through, similarity, prompt: "" }];
   }
 
   get #canExplain() {
