@@ -89,6 +89,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if not 1 <= options.clusters <= len(lines):
         parser.error(f"--clusters {options.clusters}: {options.file} has {len(lines)} different lines")
     with Engine.load(options.model) as engine:
+        if engine.manifest.task != "embedding":
+            raise ValueError(f"{options.model} gives no vector of a text (its task is {engine.manifest.task})")
         vectors = np.asarray(engine.encode(lines, normalize=True).embeddings)
     labels = k_means(vectors, options.clusters)
     for cluster in range(options.clusters):

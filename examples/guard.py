@@ -14,34 +14,50 @@ from collections.abc import Sequence
 from typing import Any
 
 TIMEOUT = 60.0  # seconds
-PART = 1500  # characters: about 400 tokens, which such models read
-OVERLAP = 300
+PART = 1500  # characters: about 400 tokens of English, which such models read
+SMALLEST = 50
+TOO_LARGE = 413
 
 
-def parts_of(text: str) -> list[str]:
-    """A text in parts that share their ends, so that no sentence is seen in halves only."""
-    return [text[start : start + PART] for start in range(0, max(1, len(text) - OVERLAP), PART - OVERLAP)]
+def parts_of(text: str, size: int = PART) -> list[str]:
+    """A text in parts of this size that share a fifth with the next, so that no sentence is seen in halves only."""
+    step = size - size // 5
+    return [text[start : start + size] for start in range(0, max(1, len(text) - size // 5), step)]
 
 
 def worst_score(url: str, text: str, label: str) -> float:
-    """The largest score of a label over the parts of a text.
+    """The largest score of a label over the parts of a text, each of which the model reads whole.
 
     Raises:
         OSError: the server cannot be reached, or refuses.
         ValueError: its model has no such label.
     """
-    body = json.dumps({"inputs": [[part] for part in parts_of(text)]}).encode()
+    size = PART
+    while (found := predict(url, parts_of(text, size), may_fail=size > SMALLEST)) is None:
+        size //= 2  # a character may be a token, and more
+    scores: list[float] = [entry["score"] for part in found for entry in part if entry["label"] == label]
+    if not scores:
+        raise ValueError(f"no label {label}: the model has {', '.join(sorted(entry['label'] for entry in found[0]))}")
+    return max(scores)
+
+
+def predict(url: str, parts: Sequence[str], *, may_fail: bool) -> list[list[dict[str, Any]]] | None:
+    """Scores and labels of each part; None if a part is longer than the model reads and that may be.
+
+    Raises:
+        OSError: the server cannot be reached, or refuses.
+    """
+    body = json.dumps({"inputs": [[part] for part in parts], "truncate": False}).encode()  # what is cut is not read
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/predict", body, headers)  # noqa: S310 - a user's own URL
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT) as response:  # noqa: S310
             found: list[list[dict[str, Any]]] = json.load(response)
+            return found
     except urllib.error.HTTPError as error:
+        if error.code == TOO_LARGE and may_fail:
+            return None
         raise OSError(json.load(error)["error"]) from error
-    scores: list[float] = [entry["score"] for part in found for entry in part if entry["label"] == label]
-    if not scores:
-        raise ValueError(f"no label {label}: the model has {', '.join(sorted(entry['label'] for entry in found[0]))}")
-    return max(scores)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

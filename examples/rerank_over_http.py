@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(options: argparse.Namespace) -> list[str]:
     """Asks the server; the lines to print."""
-    documents = [line for line in options.file.read_text().splitlines() if line.strip()]
+    documents = [line for line in options.file.read_text(encoding="utf-8").splitlines() if line.strip()]
     body: dict[str, Any] = {"query": options.query, "texts": documents, "top_n": options.top}
     found = ask(options.url, body)
     lines = [f"{entry['score']:.4f}  {documents[entry['index']]}" for entry in found]

@@ -49,8 +49,10 @@ def update(engine: Engine, paragraphs: Paragraphs, index: Path) -> dict[str, NDA
     names = list(paragraphs)
     arrays: dict[str, Any] = {f"vectors/{name}": vectors[name] for name in names}
     mtimes = np.array([paragraphs[name][0] for name in names])
-    with index.open("wb") as file:  # given a path, numpy would add .npz to it
+    partial = index.with_name(f"{index.name}.partial")  # the next call could not read half an index
+    with partial.open("wb") as file:  # given a path, numpy would add .npz to it
         np.savez(file, model=made_by, names=np.array(names, dtype=str), mtimes=mtimes, **arrays)
+    partial.replace(index)
     return {name: vectors[name] for name in names}
 
 
@@ -98,6 +100,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if not paragraphs:
         parser.error(f"{options.folder} holds no {options.pattern}")
     with Engine.load(options.model) as engine:
+        if engine.manifest.task != "embedding":
+            raise ValueError(f"{options.model} gives no vector of a text (its task is {engine.manifest.task})")
         vectors = update(engine, paragraphs, options.index or options.folder / ".search.npz")
         for score, name, text in search(engine, paragraphs, vectors, options.query, options.top):
             print(f"{score:.3f}  {name}: {' '.join(text.split())[:100]}")

@@ -15,6 +15,10 @@ from tests.deploy.tools import DEPLOY, run
 
 CHART = DEPLOY / "chart"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+EACH_SETTING = """
+{{- range $name, $value := .Values.settings }}
+  {{ $name }}: {{ kindIs "string" $value | ternary $value (toJson $value) | quote }}
+{{- end }}"""
 
 
 def render(values: dict[str, Any], namespace: str, folder: Path) -> dict[tuple[str, str], Resource]:
@@ -56,6 +60,8 @@ def _fill_in(text: str, values: dict[str, Any], namespace: str) -> str:
         negated, name, inside = match.groups()
         return inside if bool(look_up(name)) != bool(negated) else ""
 
+    settings = "".join(f'\n  {name}: "{given}"' for name, given in values["settings"].items())
+    text = text.replace(EACH_SETTING, settings)
     while (
         filled := re.sub(r"\n?\{\{- if (not )?(\S+) \}\}((?:(?!\{\{- if).)*?)\n\{\{- end \}\}", block, text, flags=re.S)
     ) != text:
@@ -94,6 +100,14 @@ def test_values_change_what_they_name(tmp_path: Path) -> None:
     assert (spec["replicas"], container["image"]) == (2, "other:1")
     assert "volumeMounts" not in container
     assert found["ConfigMap", "polyhead"]["data"] == settings
+
+
+def test_a_number_among_the_settings_is_text_in_the_config_map(tmp_path: Path) -> None:
+    """As `--set` and a file of values give it; an API server refuses a ConfigMap with a number in it."""
+    settings = {"POLYHEAD_WORKERS": 4, "POLYHEAD_MAX_HELD_BODY_BYTES": 134217728, "POLYHEAD_TRACE_SHARE": 0.5}
+    found = render({**VALUES, "settings": {**settings, "POLYHEAD_LOG_LEVEL": "info"}, "keysSecret": ""}, "x", tmp_path)
+    expected = {name: str(value) for name, value in settings.items()}
+    assert found["ConfigMap", "polyhead"]["data"] == {**expected, "POLYHEAD_LOG_LEVEL": "info"}
 
 
 @pytest.mark.parametrize("namespace", ["polyhead", "elsewhere"])

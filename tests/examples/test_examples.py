@@ -123,14 +123,20 @@ def test_pairs_of_tokens_add_up_to_the_cosine(default_artifact: Path, capsys: py
     assert sum(float(row.split()[0]) for row in [*rows, rest]) == pytest.approx(similarity, abs=5e-4)
 
 
-def test_what_is_not_there_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_there_is_one_line(
+    folder: Path, classifier: TaskArtifact, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines, model = str(folder / "animals.txt"), ["--model", str(folder / "no model")]
+    other = ["--model", str(classifier.artifact)]
     calls: list[tuple[Any, list[str], str]] = [
         (cluster.main, [str(folder / "nowhere.txt")], "No such file"),
         (cluster.main, [str(folder / "no text.bin")], "can't decode"),
         (cluster.main, [lines, "--clusters", "2", *model], "holds no manifest.json"),
         (search_folder.main, [str(folder), "a cat", *model], "holds no manifest.json"),
         (search_folder.main, [str(folder), "a cat", "--pattern", "/etc/*"], "Non-relative patterns"),
+        (cluster.main, [lines, "--clusters", "2", *other], "gives no vector of a text (its task is classification)"),
+        (search_folder.main, [str(folder), "a cat", *other], "gives no vector of a text"),
+        (why_similar.main, ["a cat", "a dog", *other], "only the similarity of two embeddings"),
         (why_similar.main, ["a cat", "a dog", *model], "holds no manifest.json"),
     ]
     for main, arguments, message in calls:
@@ -165,13 +171,14 @@ def test_lines_are_ranked_by_a_server(
 def test_a_guard_goes_by_the_worst_part_of_a_long_message(
     classifier: TaskArtifact, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = "the cats sat on the mats, lower newest wider. " * 100
+    message = "the cats sat on the mats, lower newest wider. " * 40 + "the widest cat. " * 20
     parts = guard.parts_of(message)
-    assert len(parts) == 4
-    assert all(one[-guard.OVERLAP :] == other[: guard.OVERLAP] for one, other in pairwise(parts))
+    assert len(parts) == 2
+    assert all(one[-300:] == other[:300] for one, other in pairwise(parts))
+    parts = guard.parts_of(message, guard.PART // 16)  # of 64 tokens at most, which the model reads
     with Engine.load(classifier.artifact) as engine:
-        labels = [{entry["label"]: entry["score"] for entry in found} for found in engine.classify(parts)]
-    expected = max(found["neutral"] for found in labels)
+        found = engine.classify(parts, truncate=False)
+    expected = max(entry["score"] for labels in found for entry in labels if entry["label"] == "neutral")
     with ServerProcess("service", "--model", str(classifier.artifact)) as process:
         url = "http://{}:{}".format(*process.wait_until_ready().address)
         assert guard.worst_score(url, message, "neutral") == pytest.approx(expected, abs=1e-5)
