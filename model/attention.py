@@ -79,8 +79,8 @@ class MultiHeadAttention(nn.Module):
             groups: query heads that read each key and value head; None: each has its own.
             scale: factor on the scores; None: 1 / sqrt(K).
             norm_eps: epsilon of the norms of queries and keys; None: they are not normed.
-            value_norm_eps: epsilon of an RMSNorm without weights of every value head; None: they are not normed.
             norms_whole: whether these are LayerNorms over all heads together, instead of an RMSNorm a head.
+            value_norm_eps: epsilon of an RMSNorm without weights of every value head; None: they are not normed.
             bias: whether queries, keys and values have biases.
             output_bias: whether the output has one.
             stream: what happens to the values.
@@ -95,23 +95,17 @@ class MultiHeadAttention(nn.Module):
         self.implementation: Implementation = "sdpa"
         self.register_buffer("null_context", None, persistent=False)
         self.register_buffer("value_factor", None, persistent=False)
-        self.position_key = self.position_query = None
-        if num_heads and "content_to_position" in position_scores:
-            self.position_key = PositionTable(num_heads * d_k, distance_rows)
-        if num_heads and "position_to_content" in position_scores:
-            self.position_query = PositionTable(num_heads * d_k, distance_rows)
+        scores, width = position_scores if num_heads else (), num_heads * d_k
+        self.position_key = PositionTable(width, distance_rows) if "content_to_position" in scores else None
+        self.position_query = PositionTable(width, distance_rows) if "position_to_content" in scores else None
         self.value_norm = None if value_norm_eps is None else nn.RMSNorm(d_v, value_norm_eps, elementwise_affine=False)
         if num_heads:
             self.query = nn.Linear(hidden_size, num_heads * d_k, bias=bias)
             self.key = nn.Linear(hidden_size, len(self.groups) * d_k, bias=bias)
             self.value = nn.Linear(hidden_size, len(self.groups) * d_v, bias=bias)
             self.output = nn.Linear(num_heads * d_v, hidden_size, bias=output_bias)
-            self.query_norm = self.key_norm = None
-            if norm_eps is not None and norms_whole:
-                self.query_norm = nn.LayerNorm(num_heads * d_k, eps=norm_eps)
-                self.key_norm = nn.LayerNorm(len(self.groups) * d_k, eps=norm_eps)
-            elif norm_eps is not None:
-                self.query_norm, self.key_norm = (nn.RMSNorm(d_k, eps=norm_eps) for _ in range(2))
+            self.query_norm = _norm(num_heads, d_k, norm_eps, is_whole=norms_whole)
+            self.key_norm = _norm(len(self.groups), d_k, norm_eps, is_whole=norms_whole)
         elif output_bias:
             self.output_bias = nn.Parameter(torch.zeros(hidden_size))
         else:  # no parameter where the family has none, so that training leaves it 0
@@ -181,6 +175,13 @@ class MultiHeadAttention(nn.Module):
         if self.value_factor is not None:
             return self.value_factor
         return output_rows(self.output.weight, self.num_heads)
+
+
+def _norm(num_heads: int, d_k: int, eps: float | None, *, is_whole: bool) -> nn.Module | None:
+    """A norm of queries or keys: an RMSNorm a head, or a LayerNorm over all together; without an epsilon none."""
+    if eps is None:
+        return None
+    return nn.LayerNorm(num_heads * d_k, eps=eps) if is_whole else nn.RMSNorm(d_k, eps=eps)
 
 
 def _norm_and_turn(x: Tensor, num_heads: int, norm: nn.Module | None, terms: PositionTerms) -> Tensor:

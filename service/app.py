@@ -19,7 +19,7 @@ from service.observability.metrics import Metrics
 from service.observability.snapshots import MetricsPages
 from service.routes import encode, pages, predict, score, similarity, status
 from service.routes.compatible import cohere, inference_protocol, jina, openai, tei
-from service.services import Readiness, Services, choose_model, refuse_early, services_of
+from service.services import Readiness, Services, choose_model, hold_for_model, refuse_early, services_of
 from service.settings import Settings, split_list
 
 if TYPE_CHECKING:  # an extra
@@ -74,11 +74,9 @@ def make_handler(route: Route, services: Services) -> Handler:
             if not chooses:
                 return await route.endpoint(request, body)
             chosen = choose_model(request, getattr(body, "model", None))
-            with chosen.model.bodies.share() as part:
-                if chosen.models.are_several:
-                    if route.is_queued:
-                        refuse_early(chosen, context)
-                    part.take(share.held)  # so that the bodies of one model leave room for the others'
+            if route.is_queued:
+                refuse_early(chosen, context)
+            with hold_for_model(chosen, share.held):
                 return await route.endpoint(request, body)
 
     return handle

@@ -4,6 +4,7 @@ Readiness says whether the process takes traffic: starting, ready, then draining
 the processes behind the same port. It does not know probes or signals.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -151,12 +152,27 @@ def choose_model(request: Request, name: str | None, is_exact: bool = False) -> 
     return services
 
 
+def hold_for_model(services: Services, size: int) -> AbstractContextManager[object]:
+    """Of several models: holds a body's bytes for the chosen one too, so that the others' bodies have room.
+
+    Raises:
+        HeldTooMuch: the bodies of that model hold as much as they may.
+    """
+    if not services.models.are_several:
+        return nullcontext()
+    share = services.model.bodies.share()
+    share.take(size)
+    return share
+
+
 def refuse_early(services: Services, context: RequestContext) -> None:
-    """Refuses what the chosen model's queue would not take; before it was chosen, all queues had to be full for that.
+    """Of several models: refuses what the chosen one's queue would not take; before, all queues had to be full.
 
     Raises:
         Overloaded: it would have to wait too long.
     """
+    if not services.models.are_several:
+        return
     if refusal := services.runner().early_refusal(expected_tokens(context.headers)):
         try:
             raise refusal

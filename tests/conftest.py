@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # seconds to import, and half the tests need none of them
     from tokenizers import Tokenizer
 
     from export.checkpoint import Checkpoint
+    from service.settings import Settings
     from tests.task_artifacts import TaskArtifact
 
 # The same examples in every run, more of them in continuous integration (CI=true). None has a time limit: machines that
@@ -106,6 +107,19 @@ def receive() -> Iterator[Callable[[int], None]]:
     yield call
     for number, earlier in before.items():
         signal.signal(number, earlier)
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> "list[Settings]":
+    """The settings of every start of `polyhead serve`, which serves nothing then."""
+    seen: list[Settings] = []
+
+    def run(settings: "Settings", **_: object) -> int:
+        seen.append(settings)
+        return 0
+
+    monkeypatch.setattr("service.__main__.run", run)
+    return seen
 
 
 @pytest.fixture(scope="session")

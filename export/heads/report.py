@@ -17,6 +17,7 @@ from export.checkpoint import Checkpoint, require_embedding
 from export.errors import SourceError
 from export.heads.corpus import (
     FEWEST_TEXTS,
+    Sentence,
     TokenizedPairs,
     read_pairs,
     read_parses,
@@ -95,12 +96,7 @@ def make_report(
     weighed = [text for text in texts if text.place in chosen]
     behaviour, config = measure_behaviour(encoder, texts), encoder.config
     importance = {**measure_importance(encoder, weighed, pairs), "output_norm": behaviour.statistics["output_norm"]}
-    followed: dict[int, list[dict[str, Any]]] = {}
-    relations: dict[str, Any] | None = None
-    if request.parses and parses:
-        followed, table = _relations(measure_relations(encoder, parses, checkpoint.tokenizer, longest), config)
-        arcs = sum(len(sentence.arcs) for sentence in parses)
-        relations = {**_describe(request.parses, sentences=len(parses), arcs=arcs), **table}
+    followed, relations = _followed_relations(checkpoint, request.parses, parses, longest)
     return {
         "schema_version": SCHEMA_VERSION,
         "model": checkpoint.name,
@@ -216,6 +212,18 @@ def _redundancy(behaviour: Behaviour, config: EncoderConfig) -> dict[str, Any]:
         "map_stress": rounded(found.stress),
         **{name: {key: value and rounded(value) for key, value in values.items()} for name, values in means.items()},
     }
+
+
+def _followed_relations(
+    checkpoint: Checkpoint, path: Path | None, parses: Sequence[Sentence] | None, longest: int
+) -> tuple[dict[int, list[dict[str, Any]]], dict[str, Any] | None]:
+    """What each head follows, and the report's part on relations; neither where there are no parses."""
+    if path is None or not parses:
+        return {}, None
+    encoder = checkpoint.encoder
+    followed, table = _relations(measure_relations(encoder, parses, checkpoint.tokenizer, longest), encoder.config)
+    arcs = sum(len(sentence.arcs) for sentence in parses)
+    return followed, {**_describe(path, sentences=len(parses), arcs=arcs), **table}
 
 
 def _relations(

@@ -5,14 +5,15 @@ they came from, and must have the hash that it says.
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from export.checkpoint import Checkpoint, read_checkpoint
-from export.errors import SourceError
+from export.errors import SourceError, UnsupportedModel
+from export.pipeline import read_pipeline
 from export.pruning.removal import apply_removal
 from export.sources import DEFAULT_MODEL, Folder, find_folder
 from model.artifact import MANIFEST, Artifact, ArtifactError, Manifest
+from model.config import Pooling
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +86,23 @@ def _origin(manifest: Manifest, weights: str | None) -> tuple[str | None, str | 
 
 
 def _read_as_exported(folder: Folder, manifest: Manifest) -> Checkpoint:
-    """The checkpoint, read with the choices of the export; most folders say how to pool, and refuse to be told."""
-    read = partial(read_checkpoint, folder, name=manifest.model, adapter=manifest.source.adapter, task=manifest.task)
-    found = read()
-    return found if found.encoder.config.pooling == manifest.config.pooling else read(pooling=manifest.config.pooling)
+    """The checkpoint, read with the choices of the export."""
+    return read_checkpoint(
+        folder,
+        name=manifest.model,
+        adapter=manifest.source.adapter,
+        task=manifest.task,
+        pooling=_pooling_to_tell(folder, manifest),
+    )
+
+
+def _pooling_to_tell(folder: Folder, manifest: Manifest) -> Pooling | None:
+    """The artifact's pooling; None where the folder says itself how to pool, and so refuses to be told."""
+    try:
+        read_pipeline(folder.path, manifest.task, manifest.config.pooling, allows_pickles=folder.allows_pickles)
+    except UnsupportedModel:
+        return None
+    return manifest.config.pooling
 
 
 def _check_same(manifest: Manifest, checkpoint: Checkpoint) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from deploy.bulk.corpus import Source
 from deploy.bulk.output import LOCK, AnotherRun, Output, Record
+from tests.service.process import wait_until
 
 RECORD = Record("m", "1", "fp32", None, None, True, "text", "id")
 
@@ -74,6 +75,26 @@ def test_two_runs_never_write_to_one_folder(output: Output) -> None:
             pass
     with output.locked():
         pass
+
+
+def test_a_lock_that_could_not_be_written_once_is_renewed(
+    output: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[float] = []
+    write = Output._write_json
+
+    def fail_once(self: Output, name: str, content: dict[str, Any]) -> None:
+        written.append(content["seen"])
+        if len(written) == 2:
+            raise OSError("no space left on device")
+        write(self, name, content)
+
+    monkeypatch.setattr(Output, "_write_json", fail_once)
+    monkeypatch.setattr("deploy.bulk.output.BEAT_SECONDS", 0.01)
+    with output.locked():
+        wait_until(lambda: len(written) > 3)
+        seen = json.loads((tmp_path / "output" / LOCK).read_text())["seen"]
+    assert seen in written[2:]
 
 
 def gone() -> int:

@@ -51,22 +51,15 @@ class Client:
 
 
 def test_a_checkpoint_is_exported_and_the_next_start_takes_it_from_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: list[Settings]
 ) -> None:
-    served: list[Settings] = []
-
-    def run(settings: Settings, **_: Any) -> int:
-        served.append(settings)
-        return 0
-
-    monkeypatch.setattr("service.__main__.run", run)
     monkeypatch.setenv("POLYHEAD_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("POLYHEAD_MODEL", raising=False)
     monkeypatch.chdir(tmp_path)
     folder = write_table(tmp_path / "table", "sentence-transformers")  # the quickest export there is
     assert main(["serve", str(folder), "--port", "0"]) == 0
     (artifact,) = cached_artifacts()
-    assert served[0].model == artifact
+    assert starts[0].model == artifact
     assert artifact.parent == tmp_path / "cache"
     assert read_manifest(artifact).precision == "fp32"
     made = (artifact / MANIFEST).stat().st_mtime_ns

@@ -168,7 +168,7 @@ def test_head_dropout_acts_in_training_only() -> None:
         ({"learned_value_residual": True}, "learned_value_residual needs value_residual"),
         ({"value_residual": [(0, 1)]}, r"expected 3 pairs, the first layer's \(0, 1\)"),
         ({"value_residual": [(1, 0)] * 3}, r"expected 3 pairs, the first layer's \(0, 1\)"),
-        ({"value_residual": [(0, 1), (1,), (1, 0)]}, r"value_residual\[1\] is \(1,\): expected two numbers"),
+        ({"value_residual": [(0, 1), (1,), (1, 0)]}, r"value_residual\[1\] is \(1,\): expected a list of 2"),
         ({"value_residual": [(0, 1), (1, float("nan")), (1, 0)]}, r"value_residual\[1\]"),
         ({"value_residual": MIXES, "num_heads": [4, 3, 4]}, "all need as many, not 0"),
     ],

@@ -35,19 +35,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """The settings of every start, which serves nothing here."""
-    seen: list[Settings] = []
-
-    def run(settings: Settings, **_: Any) -> int:
-        seen.append(settings)
-        return 0
-
-    monkeypatch.setattr("service.__main__.run", run)
-    return seen
-
-
-@pytest.fixture
 def exports(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The targets of all exports, which write an artifact that is none of the network's."""
     seen: list[Path] = []
@@ -84,27 +71,27 @@ def test_serving_loads_no_pytorch() -> None:
 
 
 def test_an_artifact_is_served_as_it_is(
-    embedder: TaskArtifact, served: list[Settings], exports: list[Path], capsys: pytest.CaptureFixture[str]
+    embedder: TaskArtifact, starts: list[Settings], exports: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--model", str(embedder.artifact)]) == 0
-    assert (served[0].model, exports) == (embedder.artifact, [])
+    assert (starts[0].model, exports) == (embedder.artifact, [])
     assert main(["serve", str(embedder.artifact), "--precision", "int8"]) == 1
     assert "is an artifact: how it was exported cannot be chosen any more" in capsys.readouterr().err
 
 
 def test_several_models_keep_their_names_and_only_those_without_an_artifact_are_exported(
-    embedder: TaskArtifact, served: list[Settings], exports: list[Path], asked: list[tuple[str | None, str | None]]
+    embedder: TaskArtifact, starts: list[Settings], exports: list[Path], asked: list[tuple[str | None, str | None]]
 ) -> None:
     models = ["owner/name", f"mine={embedder.artifact}", "other=owner/other"]
     assert main(["serve", *models, "--default", "mine", "--precision", "int8"]) == 0
     assert [path.name.rpartition("-")[0] for path in exports] == ["name-int8", "other-int8"]
     first, other = exports
-    assert served[0].named_models == [("", first), ("mine", embedder.artifact), ("other", other)]
-    assert served[0].default == "mine"
+    assert starts[0].named_models == [("", first), ("mine", embedder.artifact), ("other", other)]
+    assert starts[0].default == "mine"
 
 
 def test_a_hub_model_is_asked_for_once_and_for_each_setting(
-    served: list[Settings], exports: list[Path], asked: list[tuple[str | None, str | None]]
+    starts: list[Settings], exports: list[Path], asked: list[tuple[str | None, str | None]]
 ) -> None:
     for _ in range(2):
         assert main(["serve", "owner/model"]) == 0
@@ -119,7 +106,7 @@ def test_a_hub_model_is_asked_for_once_and_for_each_setting(
 
 
 def test_what_tune_chose_is_served_unless_something_else_is_asked_for(
-    served: list[Settings],
+    starts: list[Settings],
     exports: list[Path],
     asked: list[tuple[str | None, str | None]],
     monkeypatch: pytest.MonkeyPatch,
@@ -128,21 +115,21 @@ def test_what_tune_chose_is_served_unless_something_else_is_asked_for(
     keep_tuned(Path("owner/model"), Tuned.here(usable_cores(), "bf16", "openvino", 1, 1, 2))
     assert main(["serve", "owner/model"]) == 0
     assert exports[0].name.startswith("model-bf16-")
-    assert (served[0].processes, served[0].workers, served[0].intra_op_threads) == (1, 1, 2)
+    assert (starts[0].processes, starts[0].workers, starts[0].intra_op_threads) == (1, 1, 2)
     assert "as `polyhead tune` found best here" in capsys.readouterr().err
     assert main(["serve", "owner/model", "--precision", "bf16", "--engine", "openvino", "--workers", "3"]) == 0
     assert len(exports) == 1, "the same artifact"
-    assert (served[1].workers, served[1].intra_op_threads) == (3, 1)
+    assert (starts[1].workers, starts[1].intra_op_threads) == (3, 1)
     assert main(["serve", "owner/model", "--precision", "int8"]) == 0
     assert exports[1].name.startswith("model-int8-")
     monkeypatch.setenv("POLYHEAD_WORKERS", "1")
     assert main(["serve", "owner/other"]) == 0
     assert main(["serve", "owner/model", "owner/other"]) == 0
-    assert [settings.intra_op_threads for settings in served[3:]] == [1, 1]
+    assert [settings.intra_op_threads for settings in starts[3:]] == [1, 1]
 
 
 def test_settings_of_an_export_are_the_exporters(
-    embedder: TaskArtifact, served: list[Settings], cache: Path, monkeypatch: pytest.MonkeyPatch
+    embedder: TaskArtifact, starts: list[Settings], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[list[str]] = []
 
@@ -159,7 +146,7 @@ def test_settings_of_an_export_are_the_exporters(
 
 
 def test_offline_asks_for_nothing(
-    served: list[Settings],
+    starts: list[Settings],
     exports: list[Path],
     asked: list[tuple[str | None, str | None]],
     monkeypatch: pytest.MonkeyPatch,
@@ -171,7 +158,7 @@ def test_offline_asks_for_nothing(
     monkeypatch.setenv("HF_HUB_OFFLINE", "")
     assert main(["serve", "owner/model"]) == 0
     assert main(["serve", "owner/model", "--offline"]) == 0
-    assert len(served) == 2
+    assert len(starts) == 2
 
 
 def test_two_starts_share_one_export(exports: list[Path], asked: list[tuple[str | None, str | None]]) -> None:
@@ -194,7 +181,7 @@ def test_two_starts_share_one_export(exports: list[Path], asked: list[tuple[str 
 )
 def test_an_export_that_fails_leaves_nothing(
     embedder: TaskArtifact,
-    served: list[Settings],
+    starts: list[Settings],
     cache: Path,
     end: str,
     message: str,
@@ -208,7 +195,7 @@ def test_an_export_that_fails_leaves_nothing(
     monkeypatch.setattr("polyhead.models.subprocess.Popen", ended)
     assert main(["serve", str(embedder.folder)]) == 1
     assert message in capsys.readouterr().err
-    assert (cached_artifacts(), served) == ([], [])
+    assert (cached_artifacts(), starts) == ([], [])
     assert {path.suffix for path in cache.iterdir()} == {".lock"}
 
 
@@ -219,7 +206,7 @@ def test_a_folder_that_is_neither_is_said(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_the_cache_is_listed_and_cleared(
-    served: list[Settings],
+    starts: list[Settings],
     exports: list[Path],
     asked: list[tuple[str | None, str | None]],
     capsys: pytest.CaptureFixture[str],
@@ -242,7 +229,7 @@ def test_the_cache_is_no_misspelt_setting() -> None:
     assert misspelt_variables(["POLYHEAD_CACHE"]) == {}
 
 
-def test_commands_find_what_a_server_exported(exports: list[Path], served: list[Settings]) -> None:
+def test_commands_find_what_a_server_exported(exports: list[Path], starts: list[Settings]) -> None:
     assert default_artifact() == DEFAULT_ARTIFACT
     assert main(["serve", "--port", "0"]) == 0
-    assert [default_artifact()] == exports == [settings.model for settings in served]
+    assert [default_artifact()] == exports == [settings.model for settings in starts]

@@ -26,7 +26,7 @@ from service.observability.stages import StageTimer
 from service.operations.encode import EncodeResult, offload
 from service.requests.schemas import EncodeRequest, PromptOptions
 from service.routes.adapter import check_model, require_task, run_for, truncation_header
-from service.services import refuse_early, services_of
+from service.services import hold_for_model, refuse_early, services_of
 from service.settings import Settings
 from service.tokenization.inputs import InputNames
 from service.wire import INFERENCE_PROTOCOL, AnswerModel, RequestModel
@@ -292,14 +292,12 @@ async def answer_infer(request: Request) -> Response:
     headers = context.headers
     require_task(request, "embedding")
     _check_media(headers)
-    if services.models.are_several:
-        refuse_early(services, context)
-    with services.body_budget.share() as share, services.model.bodies.share() as part:
+    refuse_early(services, context)
+    with services.body_budget.share() as share:
         raw = await read_body(request.receive, headers, services.settings.max_body_bytes, share)
-        if services.models.are_several:
-            part.take(share.held)
-        inference, texts = await read_request(raw, headers.get(HEADER_LENGTH), services.settings)
-        encoded = await run_for(request, inference.to_encode(texts), names=InputNames(DATA))
+        with hold_for_model(services, share.held):
+            inference, texts = await read_request(raw, headers.get(HEADER_LENGTH), services.settings)
+            encoded = await run_for(request, inference.to_encode(texts), names=InputNames(DATA))
     with StageTimer(services.model.metrics, "serialize"):
         body, header_length = await write_answer(inference, encoded, name, MODEL_VERSION)
     extra = truncation_header(request)

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from starlette.testclient import TestClient
 
 from export.checkpoint import Checkpoint, read_checkpoint
@@ -12,6 +14,7 @@ from export.cli import main
 from export.exporter import export_artifact
 from export.heads.subject import find_subject
 from export.sources import Folder
+from export.weights import read_weights
 from model.artifact import HEADS, HEADS_PAGE, Artifact
 from service.app import create_app
 from service.runner import Runner
@@ -125,15 +128,37 @@ def test_a_mistake_is_one_line_and_changes_nothing(
 
 
 @pytest.mark.parametrize("choice", [{"pooling": "cls"}, {"task": "embedding"}], ids=str)
-def test_an_artifacts_weights_are_read_with_the_choices_of_its_export(
-    bert_folder: Path, tmp_path: Path, choice: dict[str, Any]
+def test_an_artifacts_weights_are_read_once_with_the_choices_of_its_export(
+    bert_folder: Path, tmp_path: Path, choice: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described = json.loads((bert_folder / "config.json").read_bytes())
     kind = "BertForSequenceClassification" if "task" in choice else "BertModel"
     (bert_folder / "config.json").write_text(json.dumps({**described, "architectures": [kind]}))
     exported = read_checkpoint(Folder(bert_folder, "bert"), **choice)
-    found = find_subject(str(write_artifact(tmp_path / "artifact", exported)), weights=str(bert_folder))
+    artifact = write_artifact(tmp_path / "artifact", exported)
+    reads: list[Path] = []
+
+    def count_reads(folder: Path, **options: Any) -> Any:
+        reads.append(folder)
+        return read_weights(folder, **options)
+
+    monkeypatch.setattr("export.checkpoint.read_weights", count_reads)
+    found = find_subject(str(artifact), weights=str(bert_folder))
     assert found.checkpoint.encoder.config == exported.encoder.config
+    assert reads == [bert_folder]
+
+
+def test_pickled_weights_are_read_where_that_is_allowed(
+    bert_folder: Path, corpus: Path, tmp_path: Path, capsys: Any
+) -> None:
+    torch.save(load_file(bert_folder / "model.safetensors"), bert_folder / "pytorch_model.bin")
+    (bert_folder / "model.safetensors").unlink()
+    output = tmp_path / "report"
+    command = ["heads", str(bert_folder), "--corpus", str(corpus), "--output", str(output), "--texts", "10"]
+    assert main(command) == 1
+    assert "--allow-pickled-weights reads it" in capsys.readouterr().err
+    assert main([*command, "--allow-pickled-weights", "--importance-texts", "2"]) == 0
+    assert {path.name for path in output.iterdir()} == {HEADS, HEADS_PAGE}
 
 
 def test_other_weights_are_refused(bert_folder: Path, artifact: Path, corpus: Path, capsys: Any) -> None:
