@@ -13,45 +13,57 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from model.artifact import ArtifactError
+from model.artifact import ArtifactError, identity
 from polyhead import Engine
 
-COLLECTION = "passages"
 AT_ONCE = 256  # passages that are encoded and put into the index together
 
 
-def open_index(path: Path, size: int) -> Any:
-    """Qdrant's index at a path, made for token vectors of this size if there is none."""
+def collection_of(engine: Engine, pool_factor: float) -> str:
+    """Name of what holds the vectors of this model with this many tokens a vector."""
+    return f"{identity(engine.manifest)[:16]}-{pool_factor:g}"
+
+
+def open_index(path: Path, collection: str, size: int) -> Any:
+    """Qdrant's index at a path, with the collection, made for token vectors of this size if there is none."""
     from qdrant_client import QdrantClient, models  # noqa: PLC0415 - only this example needs it
 
     index = QdrantClient(path=str(path))
-    if not index.collection_exists(COLLECTION):
+    if not index.collection_exists(collection):
         max_sim = models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM)
         vectors = models.VectorParams(size=size, distance=models.Distance.DOT, multivector_config=max_sim)
-        index.create_collection(COLLECTION, vectors_config=vectors)
+        index.create_collection(collection, vectors_config=vectors)
     return index
 
 
-def add(engine: Engine, index: Any, passages: Sequence[str], pool_factor: float) -> None:
-    """Encodes the passages that the index does not hold yet: a later call goes on where an earlier one ended."""
+def add(engine: Engine, index: Any, collection: str, passages: Sequence[str], pool_factor: float) -> None:
+    """Encodes the passages that the index does not hold yet: a later call goes on where an earlier one ended.
+
+    Raises:
+        ValueError: it holds others.
+    """
     from qdrant_client import models  # noqa: PLC0415
 
-    for start in range(index.count(COLLECTION).count, len(passages), AT_ONCE):
+    held = index.count(collection).count
+    points = index.retrieve(collection, range(held), with_vectors=False)
+    if {point.id: point.payload["text"] for point in points} != dict(enumerate(passages[:held])):
+        raise ValueError("the index holds other passages: remove it, or name another with --index")
+    for start in range(held, len(passages), AT_ONCE):
         texts = passages[start : start + AT_ONCE]
         vectors = engine.encode(texts, role="document", pool_factor=pool_factor).embeddings
         points = [
             models.PointStruct(id=place, vector=rows.tolist(), payload={"text": text})
             for place, (rows, text) in enumerate(zip(vectors, texts, strict=True), start)
         ]
-        index.upsert(COLLECTION, points)
+        index.upsert(collection, points)
         sys.stderr.write(f"\r{start + len(texts)} of {len(passages)} passages")
     sys.stderr.write("\n")
 
 
-def search(engine: Engine, index: Any, query: str, top: int) -> Iterator[tuple[float, str]]:
+def search(engine: Engine, index: Any, collection: str, query: str, top: int) -> Iterator[tuple[float, str]]:
     """The best passages: MaxSim, text."""
     (vectors,) = engine.encode([query], role="query").embeddings
-    for hit in index.query_points(COLLECTION, query=vectors.tolist(), limit=top).points:
+    for hit in index.query_points(collection, query=vectors.tolist(), limit=top).points:
         yield hit.score, hit.payload["text"]
 
 
@@ -90,11 +102,13 @@ def run(options: argparse.Namespace) -> None:
     with Engine.load(options.model) as engine:
         if engine.manifest.task != "multi_vector":
             raise ValueError(f"{options.model} gives no vectors of tokens (its task is {engine.manifest.task})")
-        index = open_index(options.index or options.passages.with_suffix(".index"), engine.manifest.config.output_size)
+        collection = collection_of(engine, options.pool_factor)
+        path = options.index or options.passages.with_suffix(".index")
+        index = open_index(path, collection, engine.manifest.config.output_size)
         try:
-            add(engine, index, passages, options.pool_factor)
+            add(engine, index, collection, passages, options.pool_factor)
             started = time.perf_counter()
-            hits = list(search(engine, index, options.query, options.top))
+            hits = list(search(engine, index, collection, options.query, options.top))
             taken = time.perf_counter() - started
         finally:
             index.close()

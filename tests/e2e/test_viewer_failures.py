@@ -41,6 +41,17 @@ def test_a_server_that_is_down_loses_nothing(open_viewer: OpenViewer) -> None:
     assert viewer.labels() == ["[CLS]", "another", "text", "[SEP]"]
 
 
+def test_what_was_said_of_the_text_before_does_not_stand_beside_a_failure(open_viewer: OpenViewer) -> None:
+    viewer = open_viewer()
+    viewer.type("word " * 600)
+    notices = viewer.page.locator("#notices .notice")
+    expect(notices).to_contain_text("its end was cut off")
+    viewer.page.route("**/tokenize", lambda route: route.abort())
+    viewer.type("Another text")
+    expect(viewer.page.locator(".notice[data-matter=load]")).to_be_visible()
+    expect(notices).to_have_count(1)
+
+
 def test_a_server_that_is_down_at_first(open_viewer: OpenViewer) -> None:
     viewer = open_viewer()
     viewer.page.route("**/info", lambda route: route.abort())

@@ -85,6 +85,26 @@ def test_passages_are_searched_by_their_tokens(
         assert float(second.split()[0]) == pytest.approx(float(np.sort(scores)[-2]), abs=2e-3)
 
 
+def test_an_index_of_other_passages_is_not_gone_on_with(
+    expanding_encoder: TaskArtifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("qdrant_client")
+    passages, model = tmp_path / "passages.txt", ["--model", str(expanding_encoder.artifact)]
+
+    def scores(*texts: str, factor: int = 1) -> list[str]:
+        passages.write_text("\n".join(texts))
+        search_passages.main([str(passages), ANIMALS[1], *model, "--pool-factor", str(factor), "--top", "1"])
+        return capsys.readouterr().out.splitlines()
+
+    whole = scores(*ANIMALS)
+    assert scores(*ANIMALS, *MONEY) == whole  # a passage more is added
+    assert scores(*ANIMALS, factor=4) != whole  # in an index of its own
+    for others in (MONEY, ANIMALS[:2]):
+        with pytest.raises(SystemExit, match="1"):
+            scores(*others)
+        assert "holds other passages" in capsys.readouterr().err
+
+
 def test_passages_want_vectors_of_tokens(
     embedder: TaskArtifact, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -269,6 +269,7 @@ export class Explorer {
       if (!(error instanceof ApiError)) throw error;
       this.stop();
       document.body.classList.add("stale");
+      this.#views.notices.clear("truncated");
       this.onFailure(error);
       const action = { name: "Try again", run: () => this.load() };
       this.#views.notices.show("load", describeFailure(error), { action });
