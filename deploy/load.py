@@ -5,9 +5,11 @@ many texts or long ones, some ask for attention, and a few are refused on purpos
 """
 
 import argparse
+import contextlib
 import http.client
 import json
 import random
+import signal
 import sys
 import threading
 import time
@@ -44,36 +46,39 @@ def send(address: str, path: str, body: dict[str, Any]) -> str:
         with client.getresponse() as answer:
             answer.read()
             return str(answer.status)
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         return type(error).__name__
     finally:
         client.close()
 
 
 def run(address: str, rate: float, seconds: float, seed: int) -> Counter[str]:
-    """Sends `rate` requests a second at random moments, and counts their outcomes."""
+    """Sends `rate` requests a second at random moments until it is interrupted, and counts their outcomes."""
     source, places = random.Random(seed), threading.Semaphore(AT_ONCE)  # noqa: S311 - no secrets
-    found: list[str] = []
+    found, lock = Counter[str](), threading.Lock()
 
     def one(path: str, body: dict[str, Any]) -> None:
         try:
-            found.append(send(address, path, body))
+            outcome = send(address, path, body)
+            with lock:
+                found[outcome] += 1
         finally:
             places.release()
 
     end = due = time.monotonic()
     end += seconds
     threads: list[threading.Thread] = []
-    while (due := due + source.expovariate(rate)) < end:
-        time.sleep(max(0.0, due - time.monotonic()))
-        request = make_request(source)
-        if places.acquire(blocking=False):
-            threads = [thread for thread in threads if thread.is_alive()]
-            threads.append(threading.Thread(target=one, args=request, daemon=True))
-            threads[-1].start()
+    with contextlib.suppress(KeyboardInterrupt):
+        while (due := due + source.expovariate(rate)) < end:
+            time.sleep(max(0.0, due - time.monotonic()))
+            request = make_request(source)
+            if places.acquire(blocking=False):
+                threads = [thread for thread in threads if thread.is_alive()]
+                threads.append(threading.Thread(target=one, args=request, daemon=True))
+                threads[-1].start()
     for thread in threads:
         thread.join()
-    return Counter(found)
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,4 +95,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the first process of a container ignores it otherwise
     sys.exit(main())

@@ -1,7 +1,15 @@
 """The load of the compose file's profile: every kind of request, each answered as it should be."""
 
+import signal
+import subprocess
+import sys
+import time
+import weakref
 from pathlib import Path
 
+import pytest
+
+from deploy import load
 from deploy.load import main, run
 from tests.service.fake_engine import write_fake_artifact
 from tests.service.process import ServerProcess
@@ -19,3 +27,35 @@ def test_every_request_is_answered(tmp_path: Path) -> None:
 def test_a_service_that_is_gone_ends_nothing() -> None:
     assert set(run("127.0.0.1:1", rate=100, seconds=0.1, seed=1)) <= {"ConnectionRefusedError"}
     assert main(["--url", "http://127.0.0.1:1", "--seconds", "0.05"]) == 0
+
+
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_what_it_saw_when_it_is_told_to_end(told: signal.Signals) -> None:
+    words = [sys.executable, "-m", "deploy.load", "--url", "http://127.0.0.1:1", "--rate", "100"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603 - ours
+        time.sleep(2)
+        process.send_signal(told)
+        said, complaints = process.communicate(timeout=30)
+    assert (process.returncode, complaints) == (0, "")
+    assert said.endswith(" x ConnectionRefusedError\n")
+
+
+def test_outcomes_are_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs for days, in 256 MB."""
+
+    class Outcome(str):
+        __slots__ = ("__weakref__",)
+
+    made: list[weakref.ref[Outcome]] = []
+    alive: list[int] = []
+
+    def answer(*_: object) -> str:
+        outcome = Outcome("200")
+        made.append(weakref.ref(outcome))
+        alive.append(sum(one() is not None for one in made))
+        return outcome
+
+    monkeypatch.setattr(load, "send", answer)
+    found = run("", rate=400, seconds=0.5, seed=0)
+    assert found.total() == len(made) > 100
+    assert max(alive) <= load.AT_ONCE
