@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact import GRAPH, ArtifactError
+from model.artifact import ArtifactError, identity
 from polyhead import Engine
+from service.requests.roles import prompt_of_kind
 
 Paragraphs = dict[str, tuple[float, list[str]]]
 """Modification time and paragraphs, by file name."""
@@ -31,8 +32,8 @@ def read_folder(folder: Path, pattern: str) -> Paragraphs:
 def update(engine: Engine, paragraphs: Paragraphs, index: Path) -> dict[str, NDArray[np.float32]]:
     """Unit vectors [n, D] of each file's n paragraphs; vectors of unchanged files come from the index."""
     vectors: dict[str, NDArray[np.float32]] = {}
-    # Artifacts of one source differ in precision and pruning; a large network's weights stand outside its graph.
-    made_by = f"{engine.manifest.source.sha256} {engine.manifest.files[GRAPH].sha256}"
+    prompt = prompt_of_kind("document", engine.manifest)
+    made_by = identity(engine.manifest)
     if index.exists():
         with np.load(index, allow_pickle=False) as kept:
             model = kept["model"].item() if "model" in kept else ""
@@ -45,7 +46,7 @@ def update(engine: Engine, paragraphs: Paragraphs, index: Path) -> dict[str, NDA
                 }
     for name, (_, texts) in paragraphs.items():
         if name not in vectors:
-            vectors[name] = np.asarray(engine.encode(texts, normalize=True).embeddings)
+            vectors[name] = np.asarray(engine.encode(texts, normalize=True, prompt_name=prompt).embeddings)
     names = list(paragraphs)
     arrays: dict[str, Any] = {f"vectors/{name}": vectors[name] for name in names}
     mtimes = np.array([paragraphs[name][0] for name in names])
@@ -60,7 +61,8 @@ def search(
     engine: Engine, paragraphs: Paragraphs, vectors: dict[str, NDArray[np.float32]], query: str, top: int
 ) -> list[tuple[float, str, str]]:
     """The paragraphs nearest to a query: cosine, file, text; best first."""
-    (asked,) = np.asarray(engine.encode([query], normalize=True).embeddings)
+    prompt = prompt_of_kind("query", engine.manifest)
+    (asked,) = np.asarray(engine.encode([query], normalize=True, prompt_name=prompt).embeddings)
     hits = [
         (float(score), name, text)
         for name, (_, texts) in paragraphs.items()

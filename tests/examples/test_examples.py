@@ -1,6 +1,8 @@
 """The examples as their users call them, with the real model; figures against the model's own answer."""
 
+import json
 import os
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,22 @@ def test_search_encodes_only_what_changed(default_artifact: Path, folder: Path, 
     assert ask("third") == [["A fish swims."], ["third"]]
     with np.load(folder / ".search.npz", allow_pickle=False) as kept:
         assert kept["names"].tolist() == ["animals.txt", "empty.txt"]
+
+
+def test_queries_and_paragraphs_are_read_behind_their_prompts(
+    default_artifact: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompted = tmp_path / "prompted"
+    shutil.copytree(default_artifact, prompted)
+    manifest = json.loads((prompted / "manifest.json").read_text())
+    manifest["defaults"]["prompts"] = {"query": "query: ", "document": "passage: "}
+    (prompted / "manifest.json").unlink()
+    (prompted / "manifest.json").write_text(json.dumps(manifest))
+    with Engine.load(prompted) as engine:
+        (best,) = engine.rerank("a thirsty pet", [*ANIMALS, *MONEY], top_n=1)
+    for model in (default_artifact, prompted):  # vectors of the other model are not taken for its own
+        search_folder.main([str(folder), "a thirsty pet", "--model", str(model), "--top", "1"])
+    assert capsys.readouterr().out.splitlines()[1] == f"{best.score:.3f}  animals.txt: {best.document}"
 
 
 def test_passages_are_searched_by_their_tokens(

@@ -24,7 +24,6 @@ export class AcrossView {
   #texts = null;
 
   constructor(state, info) {
-    Object.assign(this, { onFailure: () => {} });
     this.#state = state;
     this.#grid = new PairGrid(state, info);
     this.#blocks = {
@@ -139,7 +138,6 @@ export class AcrossView {
     byId("score").textContent = "";
     byId("across-body").hidden = true;
     Object.assign(byId("across-failure"), { hidden: false, textContent: describeFailure(error) });
-    this.onFailure(error);
   }
 }
 

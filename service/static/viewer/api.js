@@ -11,6 +11,7 @@ const INVISIBLE = /[\s\u200b-\u200f\u2060\ufeff]/g; // what a key brings along w
 
 let key = ""; // in memory only: it is gone with the page
 let onWaiting = () => {};
+let onRefusedKey = () => {};
 
 /** Sends this API key from now on; false, and nothing changes, if no header can carry it. */
 export function useKey(value) {
@@ -23,6 +24,11 @@ export function useKey(value) {
 /** Calls `listener` with the seconds until a busy service is asked again, and with null once it is. */
 export function listenForWaiting(listener) {
   onWaiting = listener;
+}
+
+/** Calls `listener` where the service wants a key, or another one. */
+export function listenForRefusedKey(listener) {
+  onRefusedKey = listener;
 }
 
 /** Whether requests from this page carry a key: links are followed without one. */
@@ -209,6 +215,7 @@ async function readFailure(response) {
   } catch {
     // something between the page and the service answered; its status is all there is to say
   }
+  if (response.status === 401) onRefusedKey();
   return new ApiError({ ...failure, status: response.status, retryAfter });
 }
 

@@ -36,7 +36,7 @@ export function headMask(keys) {
  * @returns {{cosine: number, turned: number, tokens: {index: number, turned: number}[]}} `turned` is 1 - cos; `tokens`
  *   those whose last vectors turn the most
  */
-export async function measureEffect(text, prompt, keys, signal) {
+async function measureEffect(text, prompt, keys, signal) {
   const mask = headMask(keys);
   const [[before], [after], tokensBefore, tokensAfter] = await Promise.all([
     encodeVectors(text, { prompt, signal }),
@@ -51,7 +51,7 @@ export async function measureEffect(text, prompt, keys, signal) {
 }
 
 /** The effect of each head alone, one after another. `onEffect` hears each. */
-export async function rankHeads(text, prompt, keys, signal, onEffect) {
+async function rankHeads(text, prompt, keys, signal, onEffect) {
   const [whole] = await encodeVectors(text, { prompt, signal });
   await inParallel(keys, AT_ONCE, signal, async (key) => {
     const [without] = await encodeVectors(text, { prompt, headMask: headMask([key]), signal });
@@ -67,7 +67,7 @@ export function turnedBetween(a, b) {
 }
 
 /** The result of `measureEffect` in words. */
-export function showEffect(host, { cosine, turned, tokens }, labels) {
+function showEffect(host, { cosine, turned, tokens }, labels) {
   const most = tokens[0]?.turned || 1;
   const items = tokens.map(({ index, turned: amount }) =>
     bar(element("bdi", { class: "mono", textContent: labels[index] ?? `token ${index}` }), amount, amount / most),

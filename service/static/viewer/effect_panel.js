@@ -22,7 +22,6 @@ export class EffectPanel {
 
   /** @param {{measure: object}} parts `measure` as `embeddingEffect` */
   constructor({ host, ranking, state, grid, measure }) {
-    Object.assign(this, { onFailure: () => {} });
     this.#state = state;
     this.#measure = measure;
     this.#grid = grid;
@@ -149,7 +148,6 @@ export class EffectPanel {
     const isUnsupported = error.isUnsupported && error.param === "head_mask"; // the field, not an entry of it
     const text = isUnsupported ? UNSUPPORTED : describeFailure(error);
     host.replaceChildren(element("p", { class: "notice", data: { kind: "note" }, textContent: text }));
-    this.onFailure(error);
   }
 }
 

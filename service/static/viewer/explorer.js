@@ -33,7 +33,7 @@ export class Explorer {
 
   /** @param {{find, grid, figure, strip, effect, notices, pointer}} views */
   constructor({ state, info, views }) {
-    Object.assign(this, { onFailure: () => {}, onDrawn: () => {} });
+    Object.assign(this, { onDrawn: () => {} });
     this.#state = state;
     this.#info = info;
     this.#views = views;
@@ -270,7 +270,6 @@ export class Explorer {
       this.stop();
       document.body.classList.add("stale");
       this.#views.notices.clear("truncated");
-      this.onFailure(error);
       const action = { name: "Try again", run: () => this.load() };
       this.#views.notices.show("load", describeFailure(error), { action });
     }

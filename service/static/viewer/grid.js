@@ -5,7 +5,7 @@ import { element } from "./dom.js";
 import { shrink, toImage } from "./maps.js";
 
 /** Which key and value head each query head of a layer reads, by the network's configuration. */
-export function headGroups(config, layer) {
+function headGroups(config, layer) {
   const count = config.num_heads[layer];
   const shared = config.num_key_value_heads?.[layer] ?? count;
   const even = Array.from({ length: shared }, () => count / shared);

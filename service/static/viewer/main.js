@@ -1,6 +1,6 @@
 // Starts the page: what it can do without the service first, the rest once the service has said what it is.
 
-import { ApiError, getDocument, getInfo, hasKey, listenForWaiting, useKey } from "./api.js";
+import { ApiError, getDocument, getInfo, hasKey, listenForRefusedKey, listenForWaiting, useKey } from "./api.js";
 import { bindChoices, bindExamples, bindTexts, takeExample, writeLink } from "./controls.js";
 import { byId } from "./dom.js";
 import { fromHash } from "./link.js";
@@ -21,6 +21,7 @@ bindTheme(byId("theme"), () => page?.redraw());
 bindChoices(state);
 bindTexts(state);
 bindKeyForm();
+listenForRefusedKey(() => (byId("key-form").hidden = false));
 listenForWaiting((seconds) => {
   if (seconds) notices.show("busy", `The server is busy; the page asks again in ${seconds} s.`, { kind: "note" });
   else notices.clear("busy");
@@ -39,7 +40,6 @@ async function start() {
   } catch (error) {
     if (signal.aborted) return;
     if (!(error instanceof ApiError)) throw error;
-    if (error.status === 401) byId("key-form").hidden = false;
     notices.show("start", describeFailure(error), { action: { name: "Try again", run: start } });
     return;
   }

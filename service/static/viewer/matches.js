@@ -17,7 +17,7 @@ export class MatchesView {
   #marks = []; // {start, end, mark}: parts of the document that were found, in characters
 
   constructor() {
-    Object.assign(this, { onFailure: () => {}, drawings: [] });
+    Object.assign(this, { drawings: [] });
     this.#pointer.on(() => this.#point());
     const rowUnder = (event) => event.target.closest("tr")?.dataset.index;
     byId("matches-rows").addEventListener("pointerover", (event) => this.#pointer.hover(Number(rowUnder(event)), null));
@@ -106,7 +106,6 @@ export class MatchesView {
     byId("matches-score").textContent = "";
     byId("matches-body").hidden = true;
     Object.assign(byId("matches-failure"), { hidden: false, textContent: describeFailure(error) });
-    this.onFailure(error);
   }
 }
 

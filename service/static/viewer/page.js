@@ -151,9 +151,6 @@ export class Page {
     state.on(["view", "threshold"], () => explorer.drawLarge());
     state.on(["shared"], () => explorer.drawGrid());
     addEventListener("hashchange", () => this.#keepToModel());
-    explorer.onFailure = effect.onFailure = this.#pair.onFailure = ({ status }) => {
-      if (status === 401) byId("key-form").hidden = false;
-    };
   }
 
   /** There is no text: nothing is under way, and nothing said of one holds. */

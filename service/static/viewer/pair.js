@@ -39,7 +39,6 @@ export class PairView {
 
   /** @param {{section, a, b, matrix, readout, similarity, note, meaning}} parts elements of the page */
   constructor(state, parts) {
-    Object.assign(this, { onFailure: () => {} });
     this.#state = state;
     this.#parts = parts;
     this.#matrix = new Matrix(parts.matrix, this.#pointer, { name: "Contributions of pairs of tokens" });
@@ -172,7 +171,6 @@ export class PairView {
 
   #fail(error) {
     this.#parts.readout.textContent = describeFailure(error);
-    this.onFailure(error);
   }
 }
 

@@ -18,7 +18,7 @@ export class NoPairView {
   #words;
 
   constructor(notices, { manifest }) {
-    Object.assign(this, { onFailure: () => {}, answer: null, drawings: [] });
+    Object.assign(this, { answer: null, drawings: [] });
     this.#notices = notices;
     const task = manifest.config.task.replace("_", "-");
     this.#words = `This model's task is ${task}: the page compares no two texts. Each text's own attention is below.`;
