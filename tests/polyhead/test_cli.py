@@ -5,6 +5,7 @@ import ast
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import typer
 
 from export.command import FLAG
 from export.sources import ALLOW_PICKLES, pickles_refused
+from model.artifact import MANIFEST
 from polyhead.cli import main, tree
 from service.__main__ import main as serve_main
 from service.settings import Settings
@@ -280,3 +282,19 @@ def _texts(path: Path) -> Iterator[str]:
     for node in ast.walk(parsed):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in lone:
             yield node.value
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["info {}", "verify {}", "encode cat --model {}", "explain cat dog --model {}", "tune {}", "heads {} --corpus {}"],
+)
+def test_a_malformed_manifest_is_one_line_that_names_file_and_field(
+    command: str, embedder: TaskArtifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = shutil.copytree(embedder.artifact, tmp_path / "artifact")
+    written = json.loads((artifact / MANIFEST).read_text())
+    (artifact / MANIFEST).write_text(json.dumps({**written, "opset": "24"}))
+    assert main(command.replace("{}", str(artifact)).split()) == 1
+    printed = capsys.readouterr().err
+    assert f"{artifact / MANIFEST}: malformed manifest: opset is '24': expected a whole number\n" in printed
+    assert printed.count("\n") == 1
