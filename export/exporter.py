@@ -1,5 +1,6 @@
 """The whole path from a checkpoint to an artifact: trace, write, verify, describe, and only then give it its name."""
 
+import os
 import platform
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -128,10 +129,17 @@ def export_artifact(
 
 
 def require_free(output: Path, *, force: bool) -> None:
-    """Raises OutputExists where something has the output's name already and may not be replaced.
+    """Checks, before anything is read, that an artifact can get the output's name.
 
     Replacing deletes what is there, so `force` covers an artifact and an empty directory, and nothing else.
+
+    Raises:
+        OutputExists: something has the name already and may not be replaced.
+        PermissionError: no directory can be made there.
     """
+    parent = next(parent for parent in output.absolute().parents if parent.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise PermissionError(f"{parent} is no directory that can be written to: name another place than {output}")
     if not output.exists():
         return
     if not force:

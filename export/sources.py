@@ -7,6 +7,7 @@ pickle can run code when it is loaded.
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib.util import find_spec
@@ -27,6 +28,7 @@ COLBERT_LAYER = "colbert_linear.pt"
 SPARSE_LAYER = "sparse_linear.pt"
 PICKLED_LAYERS = (COLBERT_LAYER, SPARSE_LAYER)  # BGE-M3's, which no safetensors hold
 ALLOW_PICKLES = "--allow-pickled-weights"
+LFS_POINTER = b"version https://git-lfs."
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,17 @@ def pickles_refused(model: str, file: str) -> SourceError:
         "reads it with torch.load(weights_only=True) and takes nothing but tensors; on the hub, --revision refs/pr/N "
         "reads a pull request, where the Hub's converter leaves safetensors"
     )
+
+
+def refuse_pointer(file: Path) -> None:
+    """Refuses what `git clone` leaves of a large file where Git LFS is not installed.
+
+    Raises:
+        SourceError: it is such a file.
+    """
+    with suppress(OSError), file.open("rb") as opened:
+        if opened.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise SourceError(f"{file} is Git LFS's pointer to the file, not the file: `git lfs pull` fetches it")
 
 
 def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from tokenizers.pre_tokenizers import Sequence as PreTokenizerSequence
 from tokenizers.processors import RobertaProcessing, TemplateProcessing
 
 from export.errors import SourceError, UnsupportedModel
-from export.sources import read_json
+from export.sources import read_json, refuse_pointer
 
 WORDPIECE, BYTE_LEVEL = ("vocab.txt",), ("vocab.json", "merges.txt")
 WORDPIECE_KINDS = ("bert", "distilbert", "electra")
@@ -95,6 +95,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     Raises:
         SourceError: it is missing, or holds something else.
     """
+    refuse_pointer(path)
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the Rust side raises bare Exception

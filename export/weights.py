@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from export.errors import SourceError
-from export.sources import require_safetensors
+from export.sources import refuse_pointer, require_safetensors
 from model.artifact import hash_file
 
 SINGLE, PICKLE = "model.safetensors", "pytorch_model.bin"
@@ -45,6 +45,7 @@ def read_file(file: Path) -> dict[str, Tensor]:
     Raises:
         SourceError: it is missing or corrupt, or a pickle of anything else than tensors by name.
     """
+    refuse_pointer(file)
     try:
         tensors = load_file(file) if file.suffix == ".safetensors" else _load_pickle(file)
     except (SafetensorError, OSError) as error:

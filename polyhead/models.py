@@ -134,7 +134,12 @@ def tuned_for(model: Path) -> Tuned | None:
     try:
         record = json.loads(_tuned_path(model).read_text())
         tuned = Tuned(**{name: value for name, value in record.items() if name != "model"})
-    except (FileNotFoundError, TypeError, ValueError):  # not tuned, or by another version, or cut off
+    except (
+        FileNotFoundError,
+        NotADirectoryError,
+        TypeError,
+        ValueError,
+    ):  # not tuned, or by another version, or cut off
         return None
     return tuned if (tuned.processor, tuned.cores) == (processor_name(), usable_cores()) else None
 
@@ -288,9 +293,20 @@ def _version(package: str) -> str | None:
 
 @contextmanager
 def _alone(target: Path) -> Iterator[None]:
-    """Holds the lock of an artifact's name, waiting for whoever exports it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with (target.parent / f".{target.name}.lock").open("w") as lock:
+    """Holds the lock of an artifact's name, waiting for whoever exports it.
+
+    Raises:
+        SourceError: the cache cannot be written to.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        opened = (target.parent / f".{target.name}.lock").open("w")
+    except OSError as error:
+        raise SourceError(
+            f"exports are kept in {target.parent}, which cannot be written to ({error.strerror}): name another folder "
+            f"with {CACHE_VARIABLE}, or an artifact"
+        ) from error
+    with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

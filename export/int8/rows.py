@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ZERO_POINT = 128
 ALPHA = 0.5  # share of the difficulty that moves into weights, SmoothQuant's own
 LARGEST_ERROR = 0.05  # of a product's outputs, root mean square over their own; int8 of smooth inputs has 0.01
-JUDGED_BATCHES = 4
+JUDGED_BATCHES = 4  # the shortest texts; longer ones keep the same products (docs/laboratory.md)
 PRODUCTS = ("query", "key", "value", "output"), ("gate", "up", "down"), ("gate", "output")
 
 

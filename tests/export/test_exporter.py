@@ -1,4 +1,5 @@
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +71,19 @@ def test_replaces_only_an_artifact_or_an_empty_directory(tmp_path: Path) -> None
     for output in (tmp_path, thesis):
         with pytest.raises(OutputExists, match="is no artifact .*: name another directory"):
             require_free(output, force=True)
+
+
+def test_a_place_that_cannot_be_written_to_is_said_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    require_free(tmp_path / "deep" / "output", force=False)
+    with pytest.raises(PermissionError, match=f"{file} is no directory that can be written to"):
+        require_free(file / "deep" / "output", force=False)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(PermissionError, match=f"{tmp_path} is no directory that can be written to"):
+        require_free(tmp_path / "output", force=False)
 
 
 @pytest.mark.usefixtures("traced_before")

@@ -128,6 +128,11 @@ INDEX = "model.safetensors.index.json"
     ("name", "content", "message"),
     [
         ("model.safetensors", b"\xff" * 64, "cannot be read"),
+        (
+            "model.safetensors",
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:53aa\nsize 90868376\n",
+            "model.safetensors is Git LFS's pointer to the file, not the file: `git lfs pull` fetches it",
+        ),
         ("pytorch_model.bin", b"", "only as a pickle"),
         *((INDEX, content, r"index.json is malformed: ") for content in (b"{}", b"[]", b"{", b'{"weight_map": []}')),
     ],

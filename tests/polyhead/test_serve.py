@@ -161,6 +161,17 @@ def test_offline_asks_for_nothing(
     assert len(starts) == 2
 
 
+def test_a_cache_that_cannot_be_written_to_is_said_with_the_variable_that_moves_it(
+    cache: Path, exports: list[Path], asked: list[tuple[str | None, str | None]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache.touch()  # a file in its place
+    assert main(["serve", "owner/model"]) == 1
+    printed = capsys.readouterr().err
+    expected = f"polyhead serve: exports are kept in {cache}, which cannot be written to (File exists): name another "
+    assert printed.startswith(f"{expected}folder with POLYHEAD_CACHE")
+    assert (exports, printed.count("\n")) == ([], 1)
+
+
 def test_two_starts_share_one_export(exports: list[Path], asked: list[tuple[str | None, str | None]]) -> None:
     found: list[Path] = []
     starts = [threading.Thread(target=lambda: found.append(exported(Wanted("owner/model")))) for _ in range(2)]
