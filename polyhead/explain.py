@@ -34,13 +34,14 @@ def explain(
     given: dict[str, Any] = {} if at is None else {"at": at}
     explained: Explained | ExplainedScore
     with load_engine(model) as engine:
-        if through == "network" and engine.manifest.labels:
+        has_labels = bool(engine.manifest.labels)
+        if through == "network" and has_labels:
             explained = engine.explain_score(a, b, **given)
             texts, lines = [explained.text], score_table(explained, top)
-        elif b is None:
+        elif b is None and not has_labels:
             raise InputError(f"{engine.manifest.model} compares two texts: give the second one too")
         else:
-            explained = engine.explain(a, b, through=through, **given)
+            explained = engine.explain(a, b or "", through=through, **given)  # a classifier says how to ask
             texts, lines = [explained.a, explained.b], table(explained, top)
         longest = engine.manifest.max_sequence_length
     if as_json:

@@ -88,8 +88,9 @@ def test_one_text_is_compared_with_nothing(embedder: TaskArtifact, capsys: pytes
     assert capsys.readouterr().err == "polyhead explain: drawn compares two texts: give the second one too\n"
 
 
-def test_another_task_is_one_line(reranker: TaskArtifact, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", A, B, "--model", str(reranker.artifact)]) == 1
+@pytest.mark.parametrize("texts", [[A], [A, B]])
+def test_another_task_is_one_line(reranker: TaskArtifact, capsys: pytest.CaptureFixture[str], texts: list[str]) -> None:
+    assert main(["explain", *texts, "--model", str(reranker.artifact)]) == 1
     printed = capsys.readouterr().err
     assert printed.startswith("polyhead explain: drawn is for classification: only the similarity of two embeddings")
     assert 'ask for through "network"' in printed  # --through
