@@ -134,13 +134,8 @@ def tuned_for(model: Path) -> Tuned | None:
     try:
         record = json.loads(_tuned_path(model).read_text())
         tuned = Tuned(**{name: value for name, value in record.items() if name != "model"})
-    except (
-        FileNotFoundError,
-        NotADirectoryError,
-        TypeError,
-        ValueError,
-    ):  # not tuned, or by another version, or cut off
-        return None
+    except (FileNotFoundError, NotADirectoryError, TypeError, ValueError):
+        return None  # not tuned, or by another version, or cut off
     return tuned if (tuned.processor, tuned.cores) == (processor_name(), usable_cores()) else None
 
 

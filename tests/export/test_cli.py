@@ -117,7 +117,7 @@ def test_an_output_that_cannot_be_written_is_one_line(
 ) -> None:
     (tmp_path / "file").touch()
     assert main([str(bert_folder), "--output", str(tmp_path / "file" / "artifact")]) == 1
-    assert capsys.readouterr().err.splitlines()[-1].startswith("export failed: FileExistsError: ")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("export failed: PermissionError: ")
 
 
 CODE = """
