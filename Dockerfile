@@ -77,7 +77,8 @@ ENV PATH=/opt/polyhead/bin:$PATH \
     POLYHEAD_HOST=0.0.0.0 POLYHEAD_PORT=8000
 WORKDIR /
 EXPOSE 8000
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["python", "-IS", "-c", "\
+# The start ends with the first success; the image `full` may export a model before it.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=600s --retries=3 CMD ["python", "-IS", "-c", "\
 import http.client, os, sys; \
 port = os.environ.get('POLYHEAD_ADMIN_PORT') or os.environ['POLYHEAD_PORT']; \
 connection = http.client.HTTPConnection('127.0.0.1', int(port), timeout=4); \
