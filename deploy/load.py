@@ -5,7 +5,6 @@ many texts or long ones, some ask for attention, and a few are refused on purpos
 """
 
 import argparse
-import contextlib
 import http.client
 import json
 import random
@@ -52,8 +51,9 @@ def send(address: str, path: str, body: dict[str, Any]) -> str:
         client.close()
 
 
-def run(address: str, rate: float, seconds: float, seed: int) -> Counter[str]:
-    """Sends `rate` requests a second at random moments until it is interrupted, and counts their outcomes."""
+def run(address: str, rate: float, seconds: float, seed: int, stopped: threading.Event | None = None) -> Counter[str]:
+    """Sends `rate` requests a second at random moments until it is stopped, and counts their outcomes."""
+    stopped = stopped or threading.Event()
     source, places = random.Random(seed), threading.Semaphore(AT_ONCE)  # noqa: S311 - no secrets
     found, lock = Counter[str](), threading.Lock()
 
@@ -68,20 +68,18 @@ def run(address: str, rate: float, seconds: float, seed: int) -> Counter[str]:
     end = due = time.monotonic()
     end += seconds
     threads: list[threading.Thread] = []
-    with contextlib.suppress(KeyboardInterrupt):
-        while (due := due + source.expovariate(rate)) < end:
-            time.sleep(max(0.0, due - time.monotonic()))
-            request = make_request(source)
-            if places.acquire(blocking=False):
-                threads = [thread for thread in threads if thread.is_alive()]
-                threads.append(threading.Thread(target=one, args=request, daemon=True))
-                threads[-1].start()
+    while (due := due + source.expovariate(rate)) < end and not stopped.wait(max(0.0, due - time.monotonic())):
+        request = make_request(source)
+        if places.acquire(blocking=False):
+            threads = [thread for thread in threads if thread.is_alive()]
+            threads.append(threading.Thread(target=one, args=request, daemon=True))
+            threads[-1].start()
     for thread in threads:
         thread.join()
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, stopped: threading.Event | None = None) -> int:
     """Runs until its time is over or it is told to end; prints the outcomes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the service (default: %(default)s)")
@@ -89,11 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="until told to end, unless given")
     parser.add_argument("--seed", type=int, default=0, help="of the requests (default: %(default)s)")
     given = parser.parse_args(arguments)
-    found = run(urlsplit(given.url).netloc, given.rate, given.seconds, given.seed)
+    found = run(urlsplit(given.url).netloc, given.rate, given.seconds, given.seed, stopped)
     sys.stdout.write(", ".join(f"{count} x {status}" for status, count in sorted(found.items())) + "\n")
     return 0
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the first process of a container ignores it otherwise
-    sys.exit(main())
+    told_to_end = threading.Event()
+    for ending in (signal.SIGINT, signal.SIGTERM):  # the first process of a container ignores the second otherwise
+        signal.signal(ending, lambda *_: told_to_end.set())
+    sys.exit(main(stopped=told_to_end))

@@ -1,9 +1,9 @@
 """The load of the compose file's profile: every kind of request, each answered as it should be."""
 
 import signal
+import socket
 import subprocess
 import sys
-import time
 import weakref
 from pathlib import Path
 
@@ -31,13 +31,19 @@ def test_a_service_that_is_gone_ends_nothing() -> None:
 
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_what_it_saw_when_it_is_told_to_end(told: signal.Signals) -> None:
-    words = [sys.executable, "-m", "deploy.load", "--url", "http://127.0.0.1:1", "--rate", "100"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603 - ours
-        time.sleep(2)
-        process.send_signal(told)
-        said, complaints = process.communicate(timeout=30)
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        words = [sys.executable, "-m", "deploy.load", "--url", f"http://127.0.0.1:{service.getsockname()[1]}"]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # noqa: S603 - ours
+        with process:
+            service.accept()[0].close()  # it runs
+            service.close()
+            process.send_signal(told)
+            try:
+                said, complaints = process.communicate(timeout=30)
+            finally:
+                process.kill()
     assert (process.returncode, complaints) == (0, "")
-    assert said.endswith(" x ConnectionRefusedError\n")
+    assert " x " in said
 
 
 def test_outcomes_are_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
