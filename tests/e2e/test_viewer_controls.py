@@ -255,7 +255,7 @@ def test_drawings_that_are_no_longer_shown_are_not_drawn(open_viewer: OpenViewer
         )
         viewer.page.locator("#panes canvas.matrix").press("ArrowDown")
         viewer.page.locator("#compare canvas").first.press("ArrowDown")
-        viewer.page.wait_for_timeout(100)
+        viewer.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         return int(viewer.page.evaluate("window.drawn.size"))
 
     viewer.page.locator("#pin").click()
