@@ -217,7 +217,7 @@ def _redundancy(behaviour: Behaviour, config: EncoderConfig) -> dict[str, Any]:
 def _followed_relations(
     checkpoint: Checkpoint, path: Path | None, parses: Sequence[Sentence] | None, longest: int
 ) -> tuple[dict[int, list[dict[str, Any]]], dict[str, Any] | None]:
-    """What each head follows, and the report's part on relations; neither where there are no parses."""
+    """What each head follows, and the report's part on relations; neither if there are no parses."""
     if path is None or not parses:
         return {}, None
     encoder = checkpoint.encoder

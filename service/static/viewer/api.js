@@ -26,7 +26,7 @@ export function listenForWaiting(listener) {
   onWaiting = listener;
 }
 
-/** Calls `listener` where the service wants a key, or another one. */
+/** Calls `listener` if the service refuses a request for want of a key, or for a wrong one. */
 export function listenForRefusedKey(listener) {
   onRefusedKey = listener;
 }

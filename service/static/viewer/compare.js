@@ -16,8 +16,8 @@ export class ComparePanel {
   #explorer;
   #kept = null; // {title, ...explorer.large}
   #pointer = new Pointer();
-  #panes; // made once, since each listens to the pointer for good
-  #shown = []; // those of them that are shown
+  #panes; // made once: each listens to the pointer permanently
+  #shown = []; // the visible panes
 
   constructor(explorer) {
     this.#explorer = explorer;

@@ -286,7 +286,7 @@ async function unlessTooLarge(answer, signal) {
   }
 }
 
-/** Whether an answer failed: what is shown belongs to what was asked for before. */
+/** Whether an answer failed: the page still shows the maps of the request before. */
 function isStale() {
   return document.body.classList.contains("stale");
 }

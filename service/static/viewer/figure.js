@@ -13,8 +13,8 @@ export class Figure {
   #host;
   #readout;
   #pointer;
-  #panes = []; // those that are shown
-  #made = new Map(); // by measure and kind: each is made once, since it listens to the pointer for good
+  #panes = []; // the visible ones
+  #made = new Map(); // by measure and kind: each is made once, and listens to the pointer permanently
   #layout = "";
   #maps = {};
   #labels = [];
