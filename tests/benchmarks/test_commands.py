@@ -156,7 +156,7 @@ SMALL: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "gpu rates": (
         "--provider cpu --product 64 --lengths 16 --tokens 16 --rounds 1 --texts 16",
-        {"rates": "tokens_per_s"},
+        {"rates": "tokens_per_s", "nodes": "nodes"},
     ),
     "http closed": ("--rounds 1 --texts 32 --seconds 0.5 --connections 2", {"rates": "tokens_per_s"}),
     "http cost": ("--rounds 1 --texts 16 --seconds 0.5 --connections 2", {"cost": "server_us"}),
