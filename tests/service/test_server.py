@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.service.http.test_protocol import metric, read_answer, request_bytes
 from tests.service.process import fake_server, wait_until
 
 
 def test_probes_tell_loading_from_ready_from_draining(fake_artifact: Path, tmp_path: Path) -> None:
     loaded = tmp_path / "loaded"
-    with fake_server(fake_artifact, "--drain-delay", "1", FAKE_LOAD_UNTIL=str(loaded)) as server:
+    environment = {"FAKE_LOAD_UNTIL": str(loaded), "FAKE_RUN_SECONDS": "0.3"}
+    with fake_server(fake_artifact, "--drain-delay", "1", **environment) as server, socket.socket() as slow:
         assert server.request("GET", "/healthz")[0] == 200
         status, headers, _ = server.request("GET", "/readyz")
         assert (status, headers["retry-after"]) == (503, "1")
@@ -25,11 +27,21 @@ def test_probes_tell_loading_from_ready_from_draining(fake_artifact: Path, tmp_p
         server.wait_until_ready()
         assert server.request("GET", "/readyz")[0] == 200
         assert b"polyhead_ready 1.0" in server.request("GET", "/metrics")[2]
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+        slow.connect(server.address)
+        large = request_bytes({"inputs": ["cat " * 14] * 60, "attention": {"layers": "all"}})
+        slow.sendall(large * 3)
+        wait_until(lambda: metric(server, "polyhead_requests_in_flight") == 2)
+        slow.sendall(large)  # bytes behind a request are not answered
         server.signal(signal.SIGTERM)
         wait_until(lambda: server.request("GET", "/readyz")[0] == 503)
         assert server.request("GET", "/healthz")[0] == 200
         status, headers, _ = server.request("POST", "/encode", {"inputs": "cat"})
         assert (status, headers["connection"]) == (200, "close")
+        slow.settimeout(10)
+        status, headers, body = read_answer(slow)
+        assert (status, headers["connection"], len(json.loads(body)["attention"])) == (200, "close", 60)
+        assert slow.recv(1) == b""
         assert server.wait() == 0
 
 

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from service.http.connection import ADMIN_CONNECTIONS, REFUSED_CONNECTIONS, ConnectionSlots
-from tests.service.http.test_protocol import PROBE, error_code, read_answer, request_bytes
+from tests.service.http.test_protocol import PROBE, error_code, read_answer, read_failure, request_bytes, send_in
 from tests.service.process import ServerProcess, fake_server, wait_until
 
 REFUSED = (503, "1", "close", "too_many_connections")
@@ -20,6 +20,12 @@ def admin_address(server: ServerProcess) -> tuple[str, int]:
     found = re.search(r"127\.0\.0\.1:(\d+)", server.wait_for_line("metrics and documentation are on"))
     assert found
     return "127.0.0.1", int(found[1])
+
+
+def get(address: tuple[str, int], path: str) -> int:
+    with socket.create_connection(address, timeout=60) as connection:
+        connection.sendall(PROBE.replace(b"/healthz", path.encode()))
+        return read_answer(connection)[0]
 
 
 def take_slots(held: ExitStack, server: ServerProcess, count: int) -> None:
@@ -45,15 +51,13 @@ def full_server(fake_artifact: Path) -> Iterator[ServerProcess]:
 )
 def test_clients_beyond_the_limit_are_told_so_and_closed(full_server: ServerProcess, sent: bytes, pieces: int) -> None:
     with full_server.connect() as connection:
-        size = -(-len(sent) // pieces)
-        for start in range(0, len(sent), size):
-            connection.sendall(sent[start : start + size])
+        send_in(connection, sent, pieces)
         status, headers, body = read_answer(connection)
         assert (status, headers["retry-after"], headers["connection"], error_code(body)) == REFUSED
         assert connection.recv(1) == b""
 
 
-def test_the_admin_port_has_slots_of_its_own(fake_artifact: Path) -> None:
+def test_the_admin_port_has_slots_and_routes_of_its_own(fake_artifact: Path) -> None:
     with fake_server(fake_artifact, "--max-connections", "1", "--admin-port", "0").wait_until_ready() as server:
         admin = admin_address(server)
         with ExitStack() as held, ExitStack() as scrapers:
@@ -65,8 +69,14 @@ def test_the_admin_port_has_slots_of_its_own(fake_artifact: Path) -> None:
             with server.connect() as connection:
                 connection.sendall(request_bytes({"inputs": "cat"}))
                 assert read_answer(connection)[0] == 503
+            for path in ("/metrics", "/docs", "/openapi.json", "/healthz", "/readyz"):
+                assert get(admin, path) == 200, path
+            for path in ("/info", "/"):
+                assert get(admin, path) == 404, path
         with socket.create_connection(admin, timeout=10):  # and the slot of the one that is gone is free
             wait_until(lambda: server.request("GET", "/info")[0] == 200)
+        for path, status in (("/metrics", 404), ("/docs", 404), ("/openapi.json", 404), ("/", 200), ("/readyz", 200)):
+            assert server.request("GET", path)[0] == status, path
 
 
 def test_refused_clients_that_hold_on_keep_no_probe_out(fake_artifact: Path) -> None:
@@ -78,9 +88,7 @@ def test_refused_clients_that_hold_on_keep_no_probe_out(fake_artifact: Path) -> 
             take_slots(held, server, 4)
             for _ in range(descriptors - 4):
                 client = held.enter_context(server.connect())
-                with socket.create_connection(admin, timeout=10) as probe:
-                    probe.sendall(PROBE)
-                    assert read_answer(probe)[0] == 200
+                assert get(admin, "/healthz") == 200
             assert read_answer(client)[0] == 503
         wait_until(lambda: server.request("GET", "/healthz")[0] == 200)
 
@@ -142,7 +150,6 @@ def test_a_body_that_does_not_end_makes_room(fake_artifact: Path) -> None:
             wait_until(lambda: server.request("GET", "/healthz")[0] == 200)
         assert not is_encoded(server)
         wait_until(lambda: is_encoded(server))
-        status, headers, body = read_answer(large)
-        assert (status, headers["connection"], error_code(body)) == (408, "close", "request_timeout")
+        assert read_failure(large) == (408, "close", "request_timeout")
         small.sendall(unfinished[-1625:])
         assert read_answer(small)[0] == 200

@@ -49,6 +49,25 @@ def read_answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
     return int(first.split(" ")[1]), headers, body
 
 
+def error_code(body: bytes) -> str:
+    code: str = json.loads(body)["error"]["code"]
+    return code
+
+
+def read_failure(connection: socket.socket) -> tuple[int, str | None, str]:
+    """Of one answer that is a failure: status, what becomes of the connection, code."""
+    status, headers, body = read_answer(connection)
+    return status, headers.get("connection"), error_code(body)
+
+
+def send_in(connection: socket.socket, data: bytes, pieces: int) -> None:
+    """Sends data in so many packets."""
+    size = -(-len(data) // pieces)
+    for start in range(0, len(data), size):
+        connection.sendall(data[start : start + size])
+        time.sleep(0.02 if pieces > 1 else 0)
+
+
 def metric(server: ServerProcess, name: str) -> float:
     return read_sample(server.request("GET", "/metrics")[2].decode(), name)
 
@@ -79,21 +98,17 @@ def test_client_that_leaves_frees_its_place_in_the_queue(slow_server: ServerProc
     assert slow_server.request("POST", "/encode", {"inputs": "cat"})[0] == 200
 
 
-def test_client_that_leaves_inside_its_body_is_counted(server: ServerProcess) -> None:
-    before = metric(server, "polyhead_client_disconnects_total")
-    with server.connect() as connection:
-        connection.sendall(request_bytes({"inputs": "cat"})[:-5])
-        wait_until(lambda: metric(server, "polyhead_requests_in_flight") == 2)
-    wait_until(lambda: metric(server, "polyhead_client_disconnects_total") == before + 1)
-
-
-def test_client_that_leaves_after_its_answer_is_not_counted(server: ServerProcess) -> None:
+def test_client_that_leaves_inside_its_body_is_counted_and_not_one_that_has_its_answer(server: ServerProcess) -> None:
     before = metric(server, "polyhead_client_disconnects_total")
     for path in ("/docs", "/info", "/healthz"):
         with server.connect() as connection:
             connection.sendall(f"GET {path} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
             assert read_answer(connection)[0] == 200
     assert metric(server, "polyhead_client_disconnects_total") == before
+    with server.connect() as connection:
+        connection.sendall(request_bytes({"inputs": "cat"})[:-5])
+        wait_until(lambda: metric(server, "polyhead_requests_in_flight") == 2)
+    wait_until(lambda: metric(server, "polyhead_client_disconnects_total") == before + 1)
 
 
 def test_pipelined_requests_are_answered_in_order(server: ServerProcess) -> None:
@@ -129,6 +144,7 @@ def test_refused_length_is_answered_before_the_body_is_sent(server: ServerProces
         b"GET ? HTTP/1.1\r\nHost: test\r\n\r\n",
         b"GET /healthz HTTP/2.0\r\nHost: test\r\n\r\n",
         b"GET /healthz HTTP/0.9\r\nHost: test\r\n\r\n",
+        b"CONNECT /encode HTTP/1.1\r\nHost: test\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),  # TLS
     ],
 )
@@ -159,8 +175,7 @@ def test_a_length_or_coding_that_is_not_read_is_said_so(
     with server.connect() as connection:
         head = f"POST /encode HTTP/1.1\r\nHost: test\r\n{header}\r\n\r\n"
         connection.sendall(head.encode() + b"2\r\n{}\r\n0\r\n\r\n")
-        found, _, body = read_answer(connection)
-        assert (found, error_code(body)) == (status, code)
+        assert read_failure(connection) == (status, "close", code)
 
 
 CHUNKED = b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -183,8 +198,8 @@ def test_chunks_that_hold_little_or_have_no_end_are_refused(
         with suppress(OSError):  # it may be closed meanwhile
             for _ in range(40):
                 connection.sendall(chunk * (1_000_000 // len(chunk)))
-        found, _, body = read_answer(connection)
-        assert (found, error_code(body)) == (status, code)
+        found, _, found_code = read_failure(connection)
+        assert (found, found_code) == (status, code)
 
 
 def test_a_body_in_small_chunks_is_read(server: ServerProcess) -> None:
@@ -246,8 +261,7 @@ def test_body_that_breaks_off_into_nonsense_is_refused_once(server: ServerProces
             b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
             b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"inp\r\nnonsense\r\n'
         )
-        status, headers, body = read_answer(connection)
-        assert (status, headers["connection"], error_code(body)) == (400, "close", "malformed_request")
+        assert read_failure(connection) == (400, "close", "malformed_request")
         assert connection.recv(1) == b""
     assert metric(server, 'polyhead_requests_rejected_total{reason="malformed_request"}') == before + 1
 
@@ -373,126 +387,9 @@ def test_offer_to_upgrade_is_declined_and_the_request_answered(server: ServerPro
                 assert json.loads(body)["usage"] == {"tokens": 3}
 
 
-def test_connect_is_no_request_here(server: ServerProcess) -> None:
-    with server.connect() as connection:
-        connection.sendall(b"CONNECT /encode HTTP/1.1\r\nHost: test\r\n\r\n")
-        assert read_answer(connection)[0] == 400
-
-
-# A client's bounds, each with a server whose limit is short.
-
-LIMITS = ("--receive-timeout", "0.6", "--send-timeout", "0.6", "--min-send-rate", str(2**24))
-
-
-@pytest.fixture(scope="module")
-def strict_server(fake_artifact: Path) -> Iterator[ServerProcess]:
-    with fake_server(fake_artifact, *LIMITS).wait_until_ready() as started:
-        yield started
-
-
-def error_code(body: bytes) -> str:
-    code: str = json.loads(body)["error"]["code"]
-    return code
-
-
-@pytest.mark.parametrize("drip", [b"", b"X-A: b\r\n"], ids=["stalls", "drips"])
-def test_headers_that_do_not_come_are_cut_off(strict_server: ServerProcess, drip: bytes) -> None:
-    started = time.monotonic()
-    with strict_server.connect() as connection:
-        connection.sendall(b"POST /encode HTTP/1.1\r\nHost: test\r\n")
-        connection.settimeout(0.1)
-        received = b""
-        while not received:
-            if drip:
-                connection.sendall(drip)
-            try:
-                received = connection.recv(65536)
-            except TimeoutError:
-                assert time.monotonic() < started + 15
-        assert received.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
-        assert error_code(received.partition(b"\r\n\r\n")[2]) == "request_timeout"
-    assert 0.6 <= time.monotonic() - started < 15  # the limit's default is 20 s
-
-
-def test_body_that_does_not_come_is_cut_off(strict_server: ServerProcess) -> None:
-    before = metric(strict_server, 'polyhead_requests_rejected_total{reason="request_timeout"}')
-    with strict_server.connect() as connection:
-        connection.sendall(request_bytes({"inputs": "cat"})[:-3])
-        status, headers, body = read_answer(connection)
-        assert (status, headers["connection"], error_code(body)) == (408, "close", "request_timeout")
-        assert connection.recv(1) == b""
-    assert metric(strict_server, 'polyhead_requests_rejected_total{reason="request_timeout"}') == before + 1
-    line = json.loads(strict_server.wait_for_line('"status":408'))
-    assert (line["route"], line["error"]) == ("/encode", "request_timeout")
-
-
-def test_client_that_says_nothing_is_cut_off(strict_server: ServerProcess) -> None:
-    with strict_server.connect() as connection:
-        assert connection.recv(1) == b""
-
-
-def test_client_that_sends_on_after_its_refusal_is_cut_off(strict_server: ServerProcess) -> None:
-    with strict_server.connect() as connection:
-        connection.sendall(b"nonsense\r\n\r\n")
-        assert read_answer(connection)[0] == 400
-        with pytest.raises(OSError, match="reset|Broken pipe"):
-            send_for(10, connection)
-
-
-def send_for(seconds: float, connection: socket.socket) -> None:
-    started = time.monotonic()
-    while time.monotonic() < started + seconds:
-        connection.sendall(b"x")
-        time.sleep(0.05)
-
-
-def test_answer_that_nobody_reads_is_cut_off(strict_server: ServerProcess) -> None:
-    body = {"inputs": ["cat " * 14] * 256, "output": "tokens", "attention": {"layers": "all"}}
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect(strict_server.address)
-        for _ in range(8):  # the kernel takes a few megabytes by itself
-            connection.sendall(request_bytes(body))
-        wait_until(lambda: metric(strict_server, "polyhead_texts_total") >= 256, seconds=20)
-        wait_until(lambda: not is_established(connection), seconds=20)
-        received = b""
-        with suppress(ConnectionResetError):  # where requests were left unread, the kernel takes back what was sent
-            while part := connection.recv(1 << 20):
-                received += part
-        assert received.count(b"HTTP/1.1 200 OK") < 8
-
-
-@pytest.mark.alone  # 16 MB are read in a second
-@pytest.mark.parametrize("texts", [50, 1000])  # one write, and several
-def test_answer_that_is_read_steadily_arrives_whole(strict_server: ServerProcess, texts: int) -> None:
-    body = {"inputs": ["cat " * 14] * texts, "output": "tokens", "attention": {"layers": "all"}}
-    with strict_server.connect() as connection:
-        connection.sendall(request_bytes(body))
-        answer = read_answer(connection)[2]
-        assert (len(answer) > PART_BYTES) == (texts > 50)
-        assert len(json.loads(answer)["embeddings"]) == texts
-
-
-@pytest.mark.alone
-def test_answer_that_is_read_too_slowly_piece_by_piece_is_cut_off(strict_server: ServerProcess) -> None:
-    body = {"inputs": ["cat " * 14] * 1000, "output": "tokens", "attention": {"layers": "all"}}
-    with socket.socket() as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        connection.connect(strict_server.address)
-        connection.sendall(request_bytes(body))
-        part = connection.recv(65_536)
-        size, received = int(part.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]), 0
-        with suppress(ConnectionResetError):
-            while part:
-                received += len(part)
-                time.sleep(0.008)  # no part of the answer takes longer than its rate and the timeout allow
-                part = connection.recv(65_536)
-        assert PART_BYTES < received < size
-
-
-@pytest.mark.parametrize("received", [15, *range(3_500_000, PART_BYTES, 200_000)])
+@pytest.mark.parametrize("received", [15, PART_BYTES - 100_000])
 def test_client_that_leaves_amid_a_large_answer_is_counted(server: ServerProcess, received: int) -> None:
-    body = {"inputs": ["cat " * 14] * 1000, "output": "tokens", "attention": {"layers": "all"}}
+    body = {"inputs": ["cat " * 14] * 400, "output": "tokens", "attention": {"layers": "all"}}
     name = "polyhead_client_disconnects_total"
     before = metric(server, name)
     with socket.socket() as connection:
@@ -505,41 +402,3 @@ def test_client_that_leaves_amid_a_large_answer_is_counted(server: ServerProcess
             received -= len(part)
     wait_until(lambda: metric(server, name) == before + 1)
     wait_until(lambda: metric(server, "polyhead_requests_in_flight") == 1)  # the one that asks
-
-
-def is_established(connection: socket.socket) -> bool:
-    """Whether the server's end of a connection still is (proc(5), /proc/net/tcp)."""
-    try:
-        connection.getpeername()
-    except OSError:  # reset
-        return False
-    client, server = (f":{end[1]:04X}" for end in (connection.getsockname(), connection.getpeername()))
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return any(row[1].endswith(server) and row[2].endswith(client) and row[3] == "01" for row in rows)
-
-
-@pytest.mark.parametrize("pieces", [1, 7])
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"GET /healthz HTTP/1.1\r\nHost: test\r\nX-Long: " + b"a" * 3000 + b"\r\n\r\n",
-        b"GET /healthz?" + b"a" * 3000 + b" HTTP/1.1\r\nHost: test\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\n" + b"".join(b"X-%d: a\r\n" % index for index in range(300)) + b"\r\n",
-        b"GET /healthz HTTP/1.1\r\nX-Endless: " + b"a" * 1_000_000,
-        b"GET /" + b"a" * 1_000_000,
-    ],
-    ids=["one long", "long path", "many", "endless", "endless path"],
-)
-def test_headers_over_the_limit_get_431(narrow_server: ServerProcess, head: bytes, pieces: int) -> None:
-    with narrow_server.connect() as connection:
-        size = -(-len(head) // pieces)
-        for start in range(0, len(head), size):
-            connection.sendall(head[start : start + size])
-            time.sleep(0.02)
-        status, headers, body = read_answer(connection)
-        assert (status, headers["connection"], error_code(body)) == (431, "close", "headers_too_large")
-
-
-def test_headers_within_the_limit_pass(narrow_server: ServerProcess) -> None:
-    status, _, _ = narrow_server.request("GET", "/healthz", x_long="a" * 1700)
-    assert status == 200
