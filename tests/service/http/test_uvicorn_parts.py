@@ -1,8 +1,7 @@
 """What uvicorn does not promise to keep: each part is asked here, so that an update that changes one is seen."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -31,36 +30,27 @@ async def wait(_scope: Scope, _receive: Receive, _send: Send) -> None:
     await asyncio.sleep(60)
 
 
-def run(app: Any, check: Callable[[NotedTurns], None], *, sent: bytes = REQUEST) -> None:
-    """Lets a connection send, and looks at it once its requests are begun."""
-
-    async def test() -> None:
-        config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
-        protocol = NotedTurns(config, ServerState(), {})
-        transport = Mock(spec=asyncio.Transport)
-        transport.is_closing.return_value, transport.get_extra_info.return_value = False, None
-        protocol.connection_made(transport)
-        protocol.data_received(sent)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        check(protocol)
-        for task in protocol.tasks:
-            task.cancel()
-
-    asyncio.run(test())
+def connected(kind: type[NotedTurns], app: Any) -> NotedTurns:
+    config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
+    protocol, transport = kind(config, ServerState(), {}), Mock(spec=asyncio.Transport)
+    transport.is_closing.return_value, transport.get_extra_info.return_value = False, None
+    protocol.connection_made(transport)
+    return protocol
 
 
-def test_requests_wait_and_are_dropped() -> None:
-    def check(protocol: NotedTurns) -> None:
-        assert (protocol.turns, protocol.is_answering, protocol.requests_waiting) == (1, True, 2)
-        assert protocol.answering is not protocol.cycle
-        assert protocol.flow.read_paused
-        protocol.drop_waiting()
-        assert protocol.requests_waiting == 0
-        protocol.on_response_complete()
-        assert protocol.turns == 1
-
-    run(wait, check, sent=REQUEST * 3)
+async def test_requests_wait_and_are_dropped() -> None:
+    protocol = connected(NotedTurns, wait)
+    protocol.data_received(REQUEST * 3)
+    await asyncio.sleep(0)
+    assert (protocol.turns, protocol.is_answering, protocol.requests_waiting) == (1, True, 2)
+    assert protocol.answering is not protocol.cycle
+    assert protocol.flow.read_paused
+    protocol.drop_waiting()
+    assert protocol.requests_waiting == 0
+    protocol.on_response_complete()
+    assert protocol.turns == 1
+    for task in protocol.tasks:
+        task.cancel()
 
 
 @pytest.mark.parametrize("connection", [b"keep-alive", b"close"])
@@ -75,14 +65,11 @@ async def test_a_writer_of_ours_is_all_that_an_answer_needs(connection: bytes) -
         def on_turn(self) -> None:
             self.scope["protocol"] = self  # type: ignore[typeddict-unknown-key]
 
-    config = uvicorn.Config(through_writer, lifespan="off", log_config=None, access_log=False)
-    protocol = Handing(config, ServerState(), {})
-    transport = Mock(spec=asyncio.Transport)
-    transport.is_closing.return_value, transport.get_extra_info.return_value = False, None
-    protocol.connection_made(transport)
+    protocol = connected(Handing, through_writer)
     protocol.data_received(REQUEST.replace(b"Host:", b"Connection: %s\r\nHost:" % connection))
     await asyncio.sleep(0.01)
-    transport.write.assert_not_called()
+    assert isinstance(protocol.transport, Mock)
+    protocol.transport.write.assert_not_called()
     assert writer.close.called == (connection == b"close")
     assert writer.write.call_args_list[0].args[0].startswith(b"HTTP/1.1 204 ")
 
@@ -97,66 +84,32 @@ def test_the_server_installs_no_signal_handlers(monkeypatch: pytest.MonkeyPatch)
         assert install.called
 
 
-HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+HEAD, ARRAY = b"HTTP/1.1 200 OK\r\n\r\n", memoryview(b"numbers")
 
 
-class Transport:
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-
-    def write(self, data: bytes) -> None:
-        self.calls.append(data)
-
-    def writelines(self, parts: tuple[bytes, ...]) -> None:
-        self.calls.append(tuple(parts))
-
-    def close(self) -> None:
-        self.calls.append("closed")
-
-
-@pytest.fixture
-def transport() -> Transport:
-    return Transport()
-
-
-@pytest.fixture
-def writer(transport: Transport) -> AnswerWriter:
-    return AnswerWriter(cast("Any", transport), transport.close)
-
-
-def test_a_head_leaves_with_its_body_and_what_follows_by_itself(writer: AnswerWriter, transport: Transport) -> None:
-    writer.hold_head()
-    writer.write(HEAD)
-    assert transport.calls == []
-    writer.write(b"first")
-    writer.write(b"second")
-    writer.flush()
-    assert transport.calls == [(HEAD, b"first"), b"second"]
-
-
-def test_a_head_without_a_body_leaves_at_the_end(writer: AnswerWriter, transport: Transport) -> None:
-    writer.hold_head()
-    writer.write(HEAD)
-    writer.flush()
-    writer.flush()
-    assert transport.calls == [HEAD]
-
-
-def test_closing_leaves_nothing_behind(writer: AnswerWriter, transport: Transport) -> None:
-    writer.hold_head()
-    writer.write(HEAD)
-    writer.close()
-    assert transport.calls == [HEAD, "closed"]
-
-
-def test_a_client_that_waits_for_continue_gets_it_at_once(writer: AnswerWriter, transport: Transport) -> None:
-    writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    assert len(transport.calls) == 1
-
-
-def test_an_array_is_written_as_it_is(writer: AnswerWriter, transport: Transport) -> None:
-    array = memoryview(b"numbers")
-    writer.hold_head()
-    for data in (HEAD, b"header", array, array):
+@pytest.mark.parametrize(
+    ("holds_head", "written", "at_last", "sent"),
+    [
+        (True, [HEAD], None, []),  # waits for its body
+        (True, [HEAD, b"first", b"second"], "flush", [(HEAD, b"first"), b"second"]),
+        (True, [HEAD], "flush", [HEAD]),  # without a body
+        (True, [HEAD], "close", [HEAD, "closed"]),
+        (True, [HEAD, b"header", ARRAY, ARRAY], None, [(HEAD, b"header"), ARRAY, ARRAY]),
+        (False, [b"HTTP/1.1 100 Continue\r\n\r\n"], None, [b"HTTP/1.1 100 Continue\r\n\r\n"]),
+    ],
+)
+def test_a_head_leaves_with_its_body_and_all_else_at_once(
+    holds_head: bool, written: list[Any], at_last: str | None, sent: list[Any]
+) -> None:
+    calls: list[Any] = []
+    transport = Mock(write=calls.append, writelines=calls.append)
+    writer = AnswerWriter(transport, lambda: calls.append("closed"))
+    if holds_head:
+        writer.hold_head()
+    for data in written:
         writer.write(data)
-    assert transport.calls == [(HEAD, b"header"), array, array]
+    if at_last is not None:
+        getattr(writer, at_last)()
+        writer.flush()
+    assert calls == sent
+    assert all(call is ARRAY for call in calls if isinstance(call, memoryview))
