@@ -1,6 +1,5 @@
 """Clients that ask again at once while the queue refuses."""
 
-import asyncio
 import json
 import logging
 from collections.abc import Coroutine
@@ -9,19 +8,16 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
 from benchmarks.lib.load import Address, Request, run_closed_loop
 from service.app import ROUTES, UNMATCHED
 from service.errors import Overloaded
 from service.http.access import HostAndPortPolicy, KeyRing
-from service.http.connection import ConnectionLimits, ConnectionSlots
 from service.http.early_refusal import ALERT_SECONDS, EarlyRefusals, path_of
-from service.http.protocol import FIRST_PAUSE, LEAST_RETRY_AFTER, PAUSE_GROWTH, BoundedProtocol
+from service.http.protocol import FIRST_PAUSE, LEAST_RETRY_AFTER, PAUSE_GROWTH
 from service.http.route import RouteTable
 from service.observability.metrics import Metrics
-from tests.service.http.test_protocol import PROBE, request_bytes
+from tests.service.http.test_protocol import PROBE, connected, request_bytes
 from tests.service.process import fake_server
 
 KEY = "k" * 20
@@ -59,16 +55,8 @@ class Storm:
         )
         self.tasks = 0
         self.loop = Mock(time=lambda: self.now, create_task=self._create_task)
-        limits = ConnectionLimits(max_header_bytes=9000, receive_timeout=9.0, send_timeout=9.0, min_send_rate=10_000)
-        config = uvicorn.Config(Mock(), lifespan="off", log_config=None, access_log=False)
-        slots = ConnectionSlots(1)
-        self.protocol = BoundedProtocol(
-            config, ServerState(), {}, self.loop, limits=limits, slots=slots, on_refused=Mock(), early=self.early
-        )
-        self.transport = Mock(spec=asyncio.Transport)
-        self.transport.is_closing.return_value, self.transport.get_extra_info.return_value = False, None
-        self.transport.get_write_buffer_size.return_value = 0
-        self.protocol.connection_made(self.transport)
+        self.protocol = connected(Mock(), self.early, self.loop)
+        self.transport: Any = self.protocol.transport
 
     def _create_task(self, work: Coroutine[Any, Any, None]) -> Mock:
         self.tasks += 1
@@ -211,32 +199,26 @@ def test_a_connection_that_is_to_close_is_closed(storm: Storm) -> None:
 
 
 @pytest.mark.parametrize(
-    "sent",
+    ("keys", "sent", "is_refused"),
     [
-        PROBE,
-        request_bytes({"inputs": "cat"}, path="/tokenize"),
-        request_bytes({"inputs": "cat"}, path="/no-such-route"),
-        request_bytes({"inputs": "cat"}, path="/%65ncode"),
-        request_bytes({"inputs": "cat"}, "Expect: 100-continue"),
-        request_bytes({"inputs": "cat"}, "Host: another"),
+        ((), PROBE, False),
+        ((), request_bytes({"inputs": "cat"}, path="/tokenize"), False),  # waits in no queue
+        ((), request_bytes({"inputs": "cat"}, path="/no-such-route"), False),
+        ((), request_bytes({"inputs": "cat"}, path="/%65ncode"), False),
+        ((), request_bytes({"inputs": "cat"}, "Expect: 100-continue"), False),
+        ((), request_bytes({"inputs": "cat"}, "Host: another"), False),
+        ((), request_bytes({"inputs": "cat"}, "Origin: https://example.com"), False),  # to be read by a page
+        ((KEY,), REQUEST, False),  # who has no key is not told that the queue is full
+        ((KEY,), request_bytes({"inputs": "cat"}, f"X-API-Key: {KEY}"), True),
     ],
-    ids=["probe", "not queued", "no route", "encoded path", "waits for 100", "two hosts"],
 )
-def test_what_takes_its_usual_way(storm: Storm, sent: bytes) -> None:
-    assert b" 429 " not in storm.ask(sent)
-
-
-def test_pages_of_other_origins_get_their_headers() -> None:
-    storm = Storm(is_read_by_browsers=True)
+def test_what_takes_its_usual_way(keys: tuple[str, ...], sent: bytes, is_refused: bool) -> None:
+    storm = Storm(*keys, is_read_by_browsers=True)
+    assert b" 429 " not in storm.ask(), "nobody was refused yet"
+    assert storm.tasks == 1
+    storm = Storm(*keys, is_read_by_browsers=True)
     storm.early.note()
-    storm.ask(request_bytes({"inputs": "cat"}, "Origin: https://example.com"))
-    assert storm.tasks == 1
-
-
-def test_nobody_is_asked_while_nobody_was_refused() -> None:
-    storm = Storm()
-    assert storm.ask() == b""
-    assert storm.tasks == 1
+    assert (b" 429 " in storm.ask(sent)) == is_refused
 
 
 def test_the_alert_ends(storm: Storm, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,15 +228,6 @@ def test_the_alert_ends(storm: Storm, monkeypatch: pytest.MonkeyPatch) -> None:
     storm.early.note()
     clock.return_value = ALERT_SECONDS
     assert not storm.early.is_alert
-
-
-def test_without_its_key_a_request_is_not_told_that_the_queue_is_full() -> None:
-    storm = Storm(KEY)
-    storm.early.note()
-    assert storm.ask() == b""
-    with_key = Storm(KEY)
-    with_key.early.note()
-    assert with_key.ask(request_bytes({"inputs": "cat"}, f"X-API-Key: {KEY}")).startswith(b"HTTP/1.1 429")
 
 
 def test_each_refusal_is_counted_and_all_are_one_line(storm: Storm, caplog: pytest.LogCaptureFixture) -> None:
@@ -272,12 +245,10 @@ def test_each_refusal_is_counted_and_all_are_one_line(storm: Storm, caplog: pyte
     assert refusals == [{"refused": {"/encode": 2, "/v1/embeddings": 1}}]
 
 
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [(b"/encode", "/encode"), (b"/encode?a=%20", "/encode"), (b"/%65", None), (b"*", None), ("/ü".encode(), None)],
-)
-def test_plain_paths(target: bytes, expected: str | None) -> None:
-    assert path_of(target) == expected
+def test_plain_paths() -> None:
+    for target, path in {b"/encode": "/encode", b"/encode?a=%20": "/encode", b"/%65": None, b"*": None}.items():
+        assert path_of(target) == path
+    assert path_of("/\u00fc".encode()) is None
 
 
 def test_a_real_queue_refuses_early(fake_artifact: Path) -> None:

@@ -19,18 +19,14 @@ CANARY = "xylophonist-4711"
 
 BAD_ATTENTION: list[tuple[dict[str, Any], str]] = [  # and the field that is named
     ({"layer": 1}, "layer"),
-    ({"layers": [3]}, "layers"),
     ({"layers": [10**30]}, "layers"),
     ({"layers": []}, "layers"),
     ({"layers": CANARY}, "layers"),
-    ({"layers": [0], "heads": [2]}, "heads"),
     ({"layers": [0], "heads": [-1]}, "heads"),
-    ({"heads": [0]}, "heads"),
     ({"heads": "last"}, "heads"),
     ({"queries": [0]}, "queries"),
     ({"reduce": "rollout", "layers": [3]}, "layers"),
     ({"top_k": 0}, "top_k"),
-    ({"renormalise": True}, "renormalise"),
     ({"form": "stats", "queries": "cls"}, "queries"),
     ({"form": "stats", "reduce": "mean"}, "reduce"),
     ({"form": "stats", "level": "word"}, "level"),
@@ -39,7 +35,6 @@ BAD_ATTENTION: list[tuple[dict[str, Any], str]] = [  # and the field that is nam
     ({"form": "stats", "renormalise": True}, "renormalise"),
 ]
 BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
-    ({"inputs": 7}, "inputs"),
     ({"inputs": {"text": CANARY}}, "inputs"),
     ({}, "inputs"),
     ({"inputs": []}, "inputs"),
@@ -53,7 +48,6 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"inputs": [2**70]}, "inputs.0"),
     ({"inputs": "cat", "pooling": CANARY}, "pooling"),
     ({"inputs": "cat", "normalize": "true"}, "normalize"),
-    ({"inputs": "cat", "dimensions": 9}, "dimensions"),
     ({"inputs": "cat", "dimensions": 4.5}, "dimensions"),
     ({"inputs": "cat", "output": CANARY}, "output"),
     ({"inputs": "cat", "attention": "last"}, "attention"),

@@ -23,6 +23,7 @@ from service.http.protocol import MOST_PIPELINED, BoundedProtocol
 from service.http.response import PART_BYTES
 from tests.service.process import ServerProcess, fake_server, read_sample, wait_until
 
+HEAD = b"POST /encode HTTP/1.1\r\nHost: test\r\n"  # and more headers
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
@@ -122,63 +123,49 @@ def test_pipelined_requests_are_answered_in_order(server: ServerProcess) -> None
 
 def test_refused_length_is_answered_before_the_body_is_sent(server: ServerProcess) -> None:
     with server.connect() as connection:
-        connection.sendall(
-            b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
-            b"Content-Length: 10000000\r\nExpect: 100-continue\r\n\r\n"
-        )
+        expecting = b"Content-Length: 10000000\r\nExpect: 100-continue\r\n\r\n"
+        connection.sendall(HEAD + b"Content-Type: application/json\r\n" + expecting)
         status, headers, _ = read_answer(connection)
         assert (status, headers.get("connection")) == (413, "close"), "its body may still come, or the next request"
         assert connection.recv(1) == b""
 
 
 @pytest.mark.parametrize(
-    "sent",
+    ("sent", "status", "param"),
     [
-        b"nonsense\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /encode HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        b"POST /encode HTTP/1.1\r\nContent-Length: abc\r\n\r\n",
-        b"POST /encode HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-        b"POST /encode HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"GET / HTTP/1.1\r\nbad header\r\n\r\n",
-        b"GET ? HTTP/1.1\r\nHost: test\r\n\r\n",
-        b"GET /healthz HTTP/2.0\r\nHost: test\r\n\r\n",
-        b"GET /healthz HTTP/0.9\r\nHost: test\r\n\r\n",
-        b"CONNECT /encode HTTP/1.1\r\nHost: test\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),  # TLS
+        (b"nonsense\r\n\r\n", 400, None),
+        (b"GET / HTTP/9.9\r\n\r\n", 400, None),
+        (b"POST /encode HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, None),
+        (b"POST /encode HTTP/1.1\r\nContent-Length: abc\r\n\r\n", 400, None),
+        (b"POST /encode HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400, None),
+        (b"POST /encode HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", 400, None),
+        (b"GET / HTTP/1.1\r\nbad header\r\n\r\n", 400, None),
+        (b"GET ? HTTP/1.1\r\nHost: test\r\n\r\n", 400, None),
+        (b"GET /healthz HTTP/2.0\r\nHost: test\r\n\r\n", 400, None),
+        (b"GET /healthz HTTP/0.9\r\nHost: test\r\n\r\n", 400, None),
+        (b"CONNECT /encode HTTP/1.1\r\nHost: test\r\n\r\n", 400, None),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200), 400, None),  # TLS
+        # Python reads no number of more than 4,300 digits: that was a failure of ours
+        *((HEAD + b"Content-Length: %s2\r\n\r\n" % (b"0" * size), 400, "Content-Length") for size in (4400, 20)),
+        (HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 501, "Transfer-Encoding"),
+        (HEAD + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n", 501, "Transfer-Encoding"),
     ],
+    ids=repr,
 )
-def test_what_is_no_http_gets_400_in_the_one_body(server: ServerProcess, sent: bytes) -> None:
+def test_what_is_no_http_and_what_is_not_read_are_refused_in_the_one_body(
+    server: ServerProcess, sent: bytes, status: int, param: str | None
+) -> None:
     with server.connect() as connection:
         connection.sendall(sent)
-        status, headers, body = read_answer(connection)
-        assert status == 400
-        assert headers["connection"] == "close"
-        assert headers["content-type"] == "application/json"
+        found, headers, body = read_answer(connection)
+        assert (found, headers["connection"], headers["content-type"]) == (status, "close", "application/json")
         assert headers["x-content-type-options"] == "nosniff"
-        error = json.loads(body)["error"]
-        assert (error["code"], error["param"]) == ("malformed_request", None)
+        code = {400: "malformed_request", 501: "unsupported_transfer_coding"}[status]
+        assert (json.loads(body)["error"]["code"], json.loads(body)["error"]["param"]) == (code, param)
         assert connection.recv(1) == b""
 
 
-@pytest.mark.parametrize(
-    ("header", "status", "code"),
-    [  # Python reads no number of more than 4,300 digits: that was a failure of ours
-        *((f"Content-Length: {'0' * size}2", 400, "malformed_request") for size in (4400, 20)),
-        ("Transfer-Encoding: gzip, chunked", 501, "unsupported_transfer_coding"),
-        ("Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked", 501, "unsupported_transfer_coding"),
-    ],
-)
-def test_a_length_or_coding_that_is_not_read_is_said_so(
-    server: ServerProcess, header: str, status: int, code: str
-) -> None:
-    with server.connect() as connection:
-        head = f"POST /encode HTTP/1.1\r\nHost: test\r\n{header}\r\n\r\n"
-        connection.sendall(head.encode() + b"2\r\n{}\r\n0\r\n\r\n")
-        assert read_failure(connection) == (status, "close", code)
-
-
-CHUNKED = b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = HEAD + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -257,17 +244,14 @@ def test_requests_ahead_of_answers_are_bounded(server: ServerProcess) -> None:
 def test_body_that_breaks_off_into_nonsense_is_refused_once(server: ServerProcess) -> None:
     before = metric(server, 'polyhead_requests_rejected_total{reason="malformed_request"}')
     with server.connect() as connection:
-        connection.sendall(
-            b"POST /encode HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
-            b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"inp\r\nnonsense\r\n'
-        )
+        connection.sendall(CHUNKED + b'5\r\n{"inp\r\nnonsense\r\n')
         assert read_failure(connection) == (400, "close", "malformed_request")
         assert connection.recv(1) == b""
     assert metric(server, 'polyhead_requests_rejected_total{reason="malformed_request"}') == before + 1
 
 
 async def test_bodies_that_nobody_reads_are_kept_no_longer_than_their_requests() -> None:
-    protocol = _protocol(_nothing_here)
+    protocol = connected(_nothing_here)
     protocol.data_received(request_bytes({"inputs": "cat"}))
     assert protocol.cycle.body
     await asyncio.sleep(0.01)
@@ -287,7 +271,7 @@ async def test_reading_goes_on_behind_a_large_body_that_came_at_once() -> None:
         read.extend(message["body"])
         await asyncio.sleep(60)
 
-    protocol = _protocol(answer)
+    protocol = connected(answer)
     protocol.data_received(head)
     await asyncio.sleep(0.01)
     protocol.data_received(b"{" + body)
@@ -302,7 +286,7 @@ async def test_reading_goes_on_behind_a_large_body_that_nobody_wants() -> None:
     """Stopped, the client could not send it all, and would be reset."""
     sent = request_bytes({"inputs": "cat " * 25_000}, "Connection: close")
 
-    protocol = _protocol(_nothing_here)
+    protocol = connected(_nothing_here)
     protocol.data_received(sent[:-1])
     assert protocol.flow.read_paused
     await asyncio.sleep(0.01)
@@ -320,7 +304,7 @@ async def test_answer_that_ends_its_connection_may_be_read_as_slowly_as_others(u
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"{}"})
 
-    protocol = _protocol(answer)
+    protocol = connected(answer)
     assert isinstance(protocol.transport, Mock)
     protocol.transport.get_write_buffer_size.return_value = unread
     if unread > HIGH_WATER_LIMIT:
@@ -338,7 +322,7 @@ async def test_answer_that_ends_its_connection_may_be_read_as_slowly_as_others(u
 
 def test_a_connection_that_is_over_is_gone_without_a_collection() -> None:
     async def test() -> None:
-        protocol = _protocol(_nothing_here)
+        protocol = connected(_nothing_here)
         protocol.data_received(b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
         await asyncio.sleep(0.01)
         protocol.connection_lost(None)
@@ -358,13 +342,12 @@ async def _nothing_here(_scope: Scope, _receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body"})
 
 
-def _protocol(app: Any) -> BoundedProtocol:
+def connected(app: Any, early: Any = None, loop: Any = None) -> BoundedProtocol:
+    """A connection whose transport is a mock."""
     limits = ConnectionLimits(max_header_bytes=1000, receive_timeout=9.0, send_timeout=9.0, min_send_rate=10_000)
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
-    early = Mock(is_alert=False)
-    made = BoundedProtocol(
-        config, ServerState(), {}, limits=limits, slots=ConnectionSlots(1), early=early, on_refused=Mock()
-    )
+    parts: dict[str, Any] = {"limits": limits, "slots": ConnectionSlots(1), "early": early or Mock(is_alert=False)}
+    made = BoundedProtocol(config, ServerState(), {}, loop, on_refused=Mock(), **parts)
     transport = Mock(spec=asyncio.Transport)
     transport.is_closing.return_value, transport.get_extra_info.return_value = False, None
     transport.get_write_buffer_size.return_value = 0
@@ -374,17 +357,15 @@ def _protocol(app: Any) -> BoundedProtocol:
 
 def test_offer_to_upgrade_is_declined_and_the_request_answered(server: ServerProcess) -> None:
     """Java's HTTP client offers h2c with its first request, body and all."""
-    for path in ("/encode", "/tokenize"):
-        upgrade = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAAB")
-        with server.connect() as connection:
-            sent = request_bytes({"inputs": "cat"}, *upgrade, path=path)
-            for part in (sent[:40], sent[40:-5], sent[-5:], sent + request_bytes({"inputs": "dog"})):
-                connection.sendall(part)
-                time.sleep(0.05)
-            for _ in range(3):
-                status, _, body = read_answer(connection)
-                assert status == 200
-                assert json.loads(body)["usage"] == {"tokens": 3}
+    upgrade = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAAB")
+    with server.connect() as connection:
+        sent = request_bytes({"inputs": "cat"}, *upgrade)
+        for part in (sent[:40], sent[40:-5], sent[-5:], sent + request_bytes({"inputs": "dog"})):
+            connection.sendall(part)
+            time.sleep(0.05)
+        for _ in range(3):
+            status, _, body = read_answer(connection)
+            assert (status, json.loads(body)["usage"]) == (200, {"tokens": 3})
 
 
 @pytest.mark.parametrize("received", [15, PART_BYTES - 100_000])
