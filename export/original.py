@@ -174,8 +174,8 @@ def _quiet() -> Iterator[None]:
 
     level, root = theirs.get_verbosity(), logging.getLogger("sentence_transformers")
     bars, before = theirs.is_progress_bar_enabled(), root.level
-    theirs.set_verbosity_error()  # type: ignore[no-untyped-call]
-    theirs.disable_progress_bar()  # type: ignore[no-untyped-call]
+    theirs.set_verbosity_error()
+    theirs.disable_progress_bar()
     root.setLevel(logging.ERROR)
     try:
         yield
@@ -183,7 +183,7 @@ def _quiet() -> Iterator[None]:
         theirs.set_verbosity(level)
         root.setLevel(before)
         if bars:
-            theirs.enable_progress_bar()  # type: ignore[no-untyped-call]
+            theirs.enable_progress_bar()
 
 
 def _load(checkpoint: Checkpoint, folder: Path) -> Original:

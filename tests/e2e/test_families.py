@@ -66,7 +66,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     theirs = draw(model)
     folder = save(theirs, model, made / "folder")
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": LONGEST}))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))  # type: ignore[no-untyped-call]  # published without annotations
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     with quick_export():
         assert main([str(folder), "--output", str(made / "artifact"), "--no-explain"]) == 0
     with ServerProcess("service", "--model", str(made / "artifact")) as process:

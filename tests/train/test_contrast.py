@@ -30,7 +30,7 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("dimensions", [(), (8,), (8, 3)])
 def test_info_nce_is_sentence_transformers(dimensions: tuple[int, ...]) -> None:
     anchors, candidates = draw(4, 8), draw(8, 8, seed=1)
-    expected = MultipleNegativesRankingLoss(None, scale=20)  # type: ignore[arg-type]
+    expected = MultipleNegativesRankingLoss(None, scale=20)
     losses = [
         expected.compute_loss_from_embeddings(
             [x[:, :size] for x in (anchors, candidates[:4], candidates[4:])], torch.empty(0)

@@ -84,7 +84,7 @@ def difference(folder: Path, model: FamilyModel) -> float | None:
 
 def check(model: FamilyModel, folder: Path, share: float) -> list[str]:
     """Changes that are neither refused nor reproduced."""
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()
     save(draw(model), model, folder)
     path, generator = folder / "config.json", random.Random(SEED)  # noqa: S311 - no secret
     config = {**AutoConfig.for_model(model.model_type, **model.settings).to_dict(), **json.loads(path.read_text())}

@@ -163,9 +163,7 @@ def test_a_cross_encoder_as_sentence_transformers_saves_it(folder: Path, tmp_pat
     named = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "pad", "cls", "sep", "mask")}
     PreTrainedTokenizerFast(
         tokenizer_file=str(folder / "tokenizer.json"), model_max_length=40, **named
-    ).save_pretrained(  # type: ignore[no-untyped-call]  # published without annotations
-        folder
-    )
+    ).save_pretrained(folder)
     theirs = CrossEncoder(str(folder), device="cpu", activation_fn=torch.nn.Identity())
     theirs.save(str(tmp_path / "saved"))
     checkpoint = read(tmp_path / "saved")

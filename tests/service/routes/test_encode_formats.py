@@ -30,7 +30,7 @@ def quantized(artifact: Path, vectors: Any, form: str) -> Any:
     ranges = Artifact.open(artifact).manifest.vector_ranges
     assert ranges is not None
     limits = np.array([ranges.minimum, ranges.maximum], dtype=np.float32)
-    return quantize_embeddings(np.array(vectors, np.float32), precision=form, ranges=limits)  # type: ignore[arg-type]
+    return quantize_embeddings(np.array(vectors, np.float32), precision=form, ranges=limits)
 
 
 def test_every_format_is_sentence_transformers_own(client: Client, default_artifact: Path) -> None:

@@ -64,7 +64,7 @@ def test_safetensors_hold_few_bits_and_tokens(client: Client, expanding_encoder:
             if form == "float16":
                 np.testing.assert_array_equal(found, vectors.astype(np.float16))
             else:
-                expected: Any = quantize_embeddings(vectors, precision=form, ranges=limits)  # type: ignore[arg-type]
+                expected: Any = quantize_embeddings(vectors, precision=form, ranges=limits)
                 np.testing.assert_array_equal(found, expected, err_msg=form)
     for index, entry in enumerate(listed):
         for name in ("input_ids", "offsets"):

@@ -26,7 +26,7 @@ from tests.texts import varied_texts
 from tests.tokenizers import TOKENIZERS
 
 ours = Tokenizer(make_tokenizer(), MAX_LENGTH, threads=1)
-theirs = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # published without annotations
+theirs = PreTrainedTokenizerFast(
     tokenizer_object=make_tokenizer(),
     model_max_length=MAX_LENGTH,
     unk_token="[UNK]",  # noqa: S106 - a token of the vocabulary
